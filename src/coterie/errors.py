@@ -1,0 +1,25 @@
+"""Errors a user can act on: the rule, what was got, what to do. The command line prints them without a stack trace."""
+
+
+class CoterieError(Exception):
+    """Base of every error coterie raises on purpose."""
+
+
+class DataError(CoterieError, ValueError):
+    """The data do not fit; the message names the client or column."""
+
+
+class TaskError(CoterieError, ValueError):
+    """The model, loss or metric does not fit the data or the engine."""
+
+
+class ConfigError(CoterieError, ValueError):
+    """A setting is wrong."""
+
+
+class ClientError(CoterieError, RuntimeError):
+    """A client function failed; the message names client, phase and line."""
+
+
+class Diverged(CoterieError, ArithmeticError):
+    """Training produced NaN or infinite values; the last good state is kept."""

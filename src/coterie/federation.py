@@ -1,0 +1,384 @@
+"""Federation: every client's data in one ragged layout.
+
+All samples of all clients lie behind one another in `x` and `y`; client i owns the rows `offsets[i] : offsets[i + 1]`, its
+training rows first, then its test rows. There are no per-client Python objects, so 10⁵ clients cost 10⁵ integers, and the
+arrays may be memory-mapped from disk (`save` / `load`). A federation is immutable.
+
+`x` may be uint8 (images): it is stored as bytes and becomes float32 in [0, 1] only when a chunk of clients is gathered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from torch import Tensor
+
+from coterie.errors import DataError
+
+Kind = Literal["classification", "regression"]
+OneClass = Literal["error", "allow"]
+DType = Literal["float32", "float64"]
+Ints = npt.NDArray[np.int64]
+ArrayPair = tuple[npt.ArrayLike, npt.ArrayLike]
+
+_ARRAYS = ("x", "y")
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Clients' data; build it with `from_arrays`, `from_frame`, `from_parquet` or `load`."""
+
+    x: Tensor
+    y: Tensor
+    offsets: Ints
+    n_train: Ints
+    clients: pd.Index[Any]
+    kind: Kind
+    classes: tuple[Any, ...] | None = None
+    clusters: Ints | None = None
+    columns: tuple[str, ...] | None = None
+    preprocessing: pd.DataFrame | None = None
+    keys: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        if not len(self.keys):
+            object.__setattr__(self, "keys", client_keys(self.clients))
+
+    # ---- what a client has -------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @property
+    def n_samples(self) -> Ints:
+        return np.diff(self.offsets)
+
+    @property
+    def n_test(self) -> Ints:
+        return self.n_samples - self.n_train
+
+    @property
+    def n_features(self) -> int:
+        return int(np.prod(self.x.shape[1:]))
+
+    @property
+    def n_outputs(self) -> int:
+        """Outputs a model needs: one a class, or one number."""
+        return len(self.classes) if self.classes is not None else 1
+
+    def index(self, client: Hashable) -> int:
+        """The position of a client id."""
+        try:
+            position = self.clients.get_loc(client)
+        except KeyError:
+            some = ", ".join(repr(c) for c in self.clients[:5])
+            raise DataError(f"There is no client {client!r}; the {len(self)} clients are {some}, …") from None
+        return int(position)  # ids are unique: never a slice or mask
+
+    def train(self, client: Hashable) -> tuple[Tensor, Tensor]:
+        i = self.index(client)
+        start = self.offsets[i]
+        return self._rows(slice(start, start + self.n_train[i]))
+
+    def test(self, client: Hashable) -> tuple[Tensor, Tensor]:
+        i = self.index(client)
+        return self._rows(slice(self.offsets[i] + self.n_train[i], self.offsets[i + 1]))
+
+    def _rows(self, rows: slice) -> tuple[Tensor, Tensor]:
+        return as_float(self.x[rows]), self.y[rows]
+
+    def subset(self, clients: Iterable[Hashable]) -> Federation:
+        """The same data with only these clients, in this order."""
+        index = np.array([self.index(c) for c in clients], np.int64)
+        if not len(index):
+            raise DataError("A federation needs at least one client; got an empty subset. Name at least one client.")
+        rows = np.concatenate([np.arange(self.offsets[i], self.offsets[i + 1]) for i in index])
+        return replace(
+            self,
+            x=self.x[rows],
+            y=self.y[rows],
+            offsets=np.concatenate([[0], np.cumsum(self.n_samples[index])]).astype(np.int64),
+            n_train=self.n_train[index],
+            clients=self.clients[index],
+            clusters=None if self.clusters is None else self.clusters[index],
+            keys=self.keys[index],
+        )
+
+    def describe(self) -> pd.DataFrame:
+        """One row a client: samples, training and test rows, and the mean of the target or the share of each class."""
+        table = pd.DataFrame(
+            {"samples": self.n_samples, "train": self.n_train, "test": self.n_test}, index=self.clients
+        )
+        owner = np.repeat(np.arange(len(self)), self.n_samples)
+        y = self.y.numpy()
+        if self.classes is not None and len(self.classes) <= 10:
+            for c, name in enumerate(self.classes):
+                table[f"share of {name}"] = np.bincount(owner, y == c, len(self)) / self.n_samples
+        elif self.kind == "regression":
+            table["mean target"] = np.bincount(owner, y, len(self)) / self.n_samples
+        if self.clusters is not None:
+            table["true cluster"] = self.clusters
+        return table
+
+    # ---- building ----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_arrays(
+        cls,
+        data: Mapping[Any, ArrayPair] | Sequence[tuple[Any, ArrayPair]],
+        *,
+        test_fraction: float = 0.25,
+        seed: int = 0,
+        clusters: Mapping[Any, int] | None = None,
+        kind: Kind | None = None,
+        one_class: OneClass = "error",
+        dtype: DType = "float32",
+    ) -> Federation:
+        """`{client id: (x, y)}`, or a list of `(client id, (x, y))`; rows of x are samples.
+
+        Integer, boolean and string targets mean classification, floating ones regression; `kind` overrides. A client
+        whose targets are all of one class is refused unless `one_class="allow"` says that it is meant.
+        """
+        items = list(data.items()) if isinstance(data, Mapping) else list(data)
+        if not items:
+            raise DataError("A federation needs at least one client; got none. Pass {client id: (x, y)}.")
+        pairs = [_checked_pair(client, pair) for client, pair in items]
+        shapes = {x.shape[1:] for x, _ in pairs}
+        if len(shapes) > 1:
+            odd = next(c for (c, _), (x, _) in zip(items, pairs, strict=True) if x.shape[1:] != pairs[0][0].shape[1:])
+            raise DataError(
+                f"All clients need features of one shape; client {odd!r} differs: got {sorted(shapes)}. "
+                "Give every client the same columns."
+            )
+        return cls.from_flat(
+            np.concatenate([x for x, _ in pairs]),
+            np.concatenate([y for _, y in pairs]),
+            sizes=np.array([len(x) for x, _ in pairs]),
+            clients=[c for c, _ in items],
+            test_fraction=test_fraction,
+            seed=seed,
+            clusters=None if clusters is None else [clusters[c] for c, _ in items],
+            kind=kind,
+            one_class=one_class,
+            dtype=dtype,
+        )
+
+    @classmethod
+    def from_flat(
+        cls,
+        x: npt.NDArray[Any],
+        y: npt.NDArray[Any],
+        *,
+        sizes: npt.NDArray[Any],
+        clients: Sequence[Any],
+        test_fraction: float = 0.25,
+        n_test: npt.NDArray[Any] | None = None,
+        seed: int = 0,
+        clusters: Sequence[int] | Ints | None = None,
+        kind: Kind | None = None,
+        columns: Sequence[str] | None = None,
+        classes: Sequence[Any] | None = None,
+        one_class: OneClass = "error",
+        dtype: DType = "float32",
+    ) -> Federation:
+        """Rows already sorted by client (`sizes[i]` rows for client i).
+
+        By default every client's rows are shuffled with the seed and its last `test_fraction` held out. With `n_test`
+        the rows are taken as they are and the last `n_test[i]` rows of client i are its test data.
+        """
+        ids = _checked_ids(clients)
+        sizes = np.asarray(sizes, np.int64)
+        for i in np.flatnonzero(sizes == 0)[:1]:
+            raise DataError(f"Client {ids[i]!r} has no samples. Drop it or give it data.")
+        y, kind, classes = _encode_target(np.asarray(y), kind, classes, ids, sizes)
+        if kind == "classification" and one_class == "error":
+            _refuse_one_class(y, ids, sizes, classes)
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        if n_test is None:
+            if not 0.0 <= test_fraction < 1.0:
+                raise DataError(f"test_fraction must be in [0, 1); got {test_fraction}. Use for example 0.25.")
+            n_test = np.minimum(np.round(sizes * test_fraction).astype(np.int64), sizes - 1)
+            order = split_order(sizes, client_keys(ids), seed)
+            x, y = x[order], y[order]
+        n_train = sizes - np.asarray(n_test, np.int64)
+        for i in np.flatnonzero(n_train < 1)[:1]:
+            raise DataError(f"Client {ids[i]!r} has no training sample left after the split. Lower its test share.")
+        return cls(
+            x=_tensor(x, dtype),
+            y=torch.from_numpy(np.ascontiguousarray(y if y.dtype == np.int64 else y.astype(dtype))),
+            offsets=offsets,
+            n_train=n_train,
+            clients=ids,
+            kind=kind,
+            classes=None if classes is None else tuple(classes),
+            clusters=None if clusters is None else np.asarray(clusters, np.int64),
+            columns=None if columns is None else tuple(columns),
+        )
+
+    @classmethod
+    def from_frame(cls, frame: pd.DataFrame, *, client: str, target: str, **options: Any) -> Federation:
+        """One table with a client column and a target column; see `coterie.frames.federation_from_frame`."""
+        from coterie.frames import federation_from_frame
+
+        return federation_from_frame(frame, client=client, target=target, **options)
+
+    @classmethod
+    def from_parquet(cls, path: str | Path, *, client: str, target: str, **options: Any) -> Federation:
+        """Like `from_frame`, read from a Parquet or CSV file."""
+        from coterie.frames import read_table
+
+        return cls.from_frame(read_table(path), client=client, target=target, **options)
+
+    from_csv = from_parquet
+
+    # ---- disk --------------------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path) -> Path:
+        """Write plain .npy arrays and a JSON description; `load` maps them back without reading them."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in _ARRAYS:
+            np.save(folder / f"{name}.npy", getattr(self, name).numpy())
+        np.save(folder / "offsets.npy", self.offsets)
+        np.save(folder / "n_train.npy", self.n_train)
+        if self.clusters is not None:
+            np.save(folder / "clusters.npy", self.clusters)
+        if self.preprocessing is not None:
+            self.preprocessing.to_parquet(folder / "preprocessing.parquet")
+        pd.DataFrame({"client": self.clients}).to_parquet(folder / "clients.parquet")
+        about = {"kind": self.kind, "classes": self.classes, "columns": self.columns}
+        (folder / "federation.json").write_text(json.dumps(about, default=_plain))
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path, *, mmap: bool = True) -> Federation:
+        folder = Path(folder)
+        if not (folder / "federation.json").exists():
+            raise DataError(f"{folder} holds no saved federation (no federation.json). Write one with Federation.save.")
+        about = json.loads((folder / "federation.json").read_text())
+        # mode "c" (copy on write): tensors over the map may be made without a warning, the file can never change
+        x, y = (torch.from_numpy(np.load(folder / f"{n}.npy", mmap_mode="c" if mmap else None)) for n in _ARRAYS)
+        clusters = folder / "clusters.npy"
+        preprocessing = folder / "preprocessing.parquet"
+        return cls(
+            x=x,
+            y=y,
+            offsets=np.load(folder / "offsets.npy"),
+            n_train=np.load(folder / "n_train.npy"),
+            clients=pd.Index(pd.read_parquet(folder / "clients.parquet")["client"].to_numpy()),
+            kind=about["kind"],
+            classes=None if about["classes"] is None else tuple(about["classes"]),
+            clusters=np.load(clusters) if clusters.exists() else None,
+            columns=None if about["columns"] is None else tuple(about["columns"]),
+            preprocessing=pd.read_parquet(preprocessing) if preprocessing.exists() else None,
+        )
+
+
+# ---- helpers ---------------------------------------------------------------------------------------------------------
+
+
+def as_float(x: Tensor) -> Tensor:
+    """uint8 images become float32 in [0, 1]; floating data pass through."""
+    return x.to(torch.float32) / 255.0 if x.dtype == torch.uint8 else x
+
+
+def client_keys(clients: pd.Index[Any]) -> Ints:
+    """A 64-bit key from every client id: its random streams follow the client, not its position."""
+    digests = b"".join(hashlib.blake2b(str(c).encode(), digest_size=8).digest() for c in clients)
+    return np.frombuffer(digests, np.int64).copy()
+
+
+def split_order(sizes: Ints, keys: Ints, seed: int) -> Ints:
+    """A permutation of the flat rows that shuffles every client within its own block, by (seed, client)."""
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    order = [
+        start + np.random.default_rng([seed & 0xFFFFFFFF, int(np.uint64(key))]).permutation(size)
+        for start, size, key in zip(starts, sizes, keys.view(np.uint64), strict=True)
+    ]
+    return np.concatenate(order).astype(np.int64)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else str(value)
+
+
+def _tensor(x: npt.NDArray[Any], dtype: DType) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(x if x.dtype == np.uint8 else x.astype(dtype, copy=False)))
+
+
+def _refuse_one_class(y: npt.NDArray[Any], ids: pd.Index[Any], sizes: Ints, classes: Sequence[Any] | None) -> None:
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+    one = np.minimum.reduceat(y, starts) == np.maximum.reduceat(y, starts)
+    for i in np.flatnonzero(one)[:1]:
+        name = y[starts[i]] if classes is None else classes[y[starts[i]]]
+        raise DataError(
+            f"Every client needs at least two classes; client {ids[i]!r} has only {name!r} in {sizes[i]} samples. "
+            "Drop it, merge it with another, or pass one_class='allow' if that is meant."
+        )
+
+
+def _checked_ids(clients: Sequence[Any]) -> pd.Index[Any]:
+    ids = pd.Index(list(clients))
+    if not ids.is_unique:
+        twice = ids[ids.duplicated()][0]
+        raise DataError(f"Client ids must be unique; {twice!r} occurs more than once. Merge its rows or rename one.")
+    return ids
+
+
+def _checked_pair(client: Any, pair: ArrayPair) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    try:
+        x, y = (np.asarray(a) for a in pair)
+    except (TypeError, ValueError):
+        raise DataError(f"Client {client!r} needs a pair (x, y) of arrays; got {type(pair).__name__}.") from None
+    if x.ndim < 2:
+        raise DataError(
+            f"Client {client!r}: x must be (samples, features…); got shape {x.shape}. Use x.reshape(-1, 1)."
+        )
+    if y.ndim != 1 or len(x) != len(y):
+        raise DataError(f"Client {client!r}: x and y need one row a sample; got shapes {x.shape} and {y.shape}.")
+    if not len(x):
+        raise DataError(f"Client {client!r} has no samples. Drop it or give it data.")
+    if x.dtype.kind not in "fiub":
+        raise DataError(f"Client {client!r}: x must be numeric; got {x.dtype}. Encode text columns, or use from_frame.")
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        raise DataError(f"Client {client!r}: x holds NaN or infinite values. Impute them, or use from_frame.")
+    return x, y
+
+
+def _encode_target(
+    y: npt.NDArray[Any], kind: Kind | None, classes: Sequence[Any] | None, ids: pd.Index[Any], sizes: Ints
+) -> tuple[npt.NDArray[Any], Kind, Sequence[Any] | None]:
+    """Targets as class indices (int64) or float32; the error names the client that holds a bad value."""
+    missing = pd.isna(y)
+    if missing.any():
+        owner = np.repeat(np.arange(len(ids)), sizes)[np.flatnonzero(missing)[0]]
+        raise DataError(f"The target must not be missing; client {ids[owner]!r} has a NaN target. Drop those rows.")
+    if kind is None:
+        kind = "regression" if y.dtype.kind == "f" else "classification"
+    if kind == "regression":
+        try:
+            values = y.astype(np.float64)
+        except (TypeError, ValueError):
+            bad = next(v for v in y if not isinstance(v, int | float | np.number))
+            raise DataError(f"A regression target must be numeric; got {bad!r}. Use kind='classification'?") from None
+        if not np.isfinite(values).all():
+            raise DataError("A regression target must be finite; got an infinite value. Drop or clip those rows.")
+        return values, kind, None
+    if classes is None:
+        found, codes = np.unique(y, return_inverse=True)
+        if len(found) < 2:
+            raise DataError(f"Classification needs at least two classes; every target is {found[0]!r}.")
+        return codes.astype(np.int64), kind, [_plain(v) if isinstance(v, np.generic) else v for v in found]
+    codes = pd.Index(classes).get_indexer(pd.Index(y))
+    if (codes < 0).any():
+        raise DataError(f"The target {y[np.flatnonzero(codes < 0)[0]]!r} is not among the classes {list(classes)}.")
+    return codes.astype(np.int64), kind, classes
