@@ -22,4 +22,11 @@ class ClientError(CoterieError, RuntimeError):
 
 
 class Diverged(CoterieError, ArithmeticError):
-    """Training produced NaN or infinite values; the last good state is kept."""
+    """Training produced NaN or infinite values; the last good state is kept.
+
+    Engines raise it with the client's position and the phase; the training loop adds round, id and what to lower."""
+
+    def __init__(self, client: int | None, phase: str, message: str = "") -> None:
+        super().__init__(message or f"client {client} produced NaN or infinite values in '{phase}'")
+        self.client = client
+        self.phase = phase

@@ -1,8 +1,8 @@
 """Federation: every client's data in one ragged layout.
 
-All samples of all clients lie behind one another in `x` and `y`; client i owns the rows `offsets[i] : offsets[i + 1]`, its
-training rows first, then its test rows. There are no per-client Python objects, so 10⁵ clients cost 10⁵ integers, and the
-arrays may be memory-mapped from disk (`save` / `load`). A federation is immutable.
+All samples of all clients lie behind one another in `x` and `y`; client i owns the rows `offsets[i] : offsets[i + 1]`,
+its training rows first, then its test rows. There are no per-client Python objects, so 10⁵ clients cost 10⁵ integers, and
+the arrays may be memory-mapped from disk (`save` / `load`). A federation is immutable.
 
 `x` may be uint8 (images): it is stored as bytes and becomes float32 in [0, 1] only when a chunk of clients is gathered.
 """
@@ -78,7 +78,7 @@ class Federation:
     def index(self, client: Hashable) -> int:
         """The position of a client id."""
         try:
-            position = self.clients.get_loc(client)
+            position: Any = self.clients.get_loc(client)
         except KeyError:
             some = ", ".join(repr(c) for c in self.clients[:5])
             raise DataError(f"There is no client {client!r}; the {len(self)} clients are {some}, …") from None
@@ -327,7 +327,7 @@ def _refuse_one_class(y: npt.NDArray[Any], ids: pd.Index[Any], sizes: Ints, clas
 
 
 def _checked_ids(clients: Sequence[Any]) -> pd.Index[Any]:
-    ids = pd.Index(list(clients))
+    ids: pd.Index[Any] = pd.Index(list(clients))
     if not ids.is_unique:
         twice = ids[ids.duplicated()][0]
         raise DataError(f"Client ids must be unique; {twice!r} occurs more than once. Merge its rows or rename one.")

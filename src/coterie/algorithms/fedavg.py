@@ -1,0 +1,50 @@
+"""FedAvg (McMahan et al. 2017): one model for all, the sample-weighted mean of the clients' local models.
+
+Server step: with d = mean of local models − model, velocity ← momentum · velocity + d, model ← model + lr · velocity;
+lr = 1 and momentum = 0 give plain averaging.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, Population, Up
+from coterie.local import LocalSGD
+from coterie.task import Task
+from coterie.tree import Params, row, tree_map
+
+
+@dataclass(frozen=True)
+class Shared:
+    model: Params
+    velocity: Params
+
+
+@dataclass(frozen=True)
+class FedAvg(Algorithm):
+    local: LocalSGD = field(default_factory=LocalSGD)
+    server_lr: float = 1.0
+    server_momentum: float = 0.0
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> Shared:
+        return Shared(start, tree_map(lambda t: t * 0, start) if self.server_momentum else {})
+
+    def round(self, state: Shared, cohort: Cohort) -> Exchange[Shared]:
+        reply = yield Ask(self.train, cohort.clients, {"model": state.model}, reduce=MeanBy())
+        if not len(reply.clients):
+            return state
+        mean = row(reply.values["model"], 0)
+        if self.server_lr == 1 and not self.server_momentum:
+            return Shared(mean, state.velocity)
+        step = tree_map(lambda new, old: new - old, mean, state.model)
+        if self.server_momentum:
+            step = tree_map(lambda v, d: self.server_momentum * v + d, state.velocity, step)
+        model = tree_map(lambda old, d: old + self.server_lr * d, state.model, step)
+        return Shared(model, step if self.server_momentum else {})
+
+    def train(self, ctx: Context, model: Params) -> Up:
+        model, loss = self.local.fit(ctx, model)
+        return Up(send={"model": model}, weight=ctx.n, info={"loss": loss})
+
+    def personal(self, ctx: Context, state: Shared) -> Params:
+        return state.model

@@ -1,0 +1,45 @@
+"""FineTuned: any algorithm, then some steps of each client on its own data, starting from the model it was given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from coterie.algorithms.fedavg import FedAvg
+from coterie.exchange import Algorithm, Cohort, Context, Exchange, Population
+from coterie.local import LocalSGD
+from coterie.task import Task
+from coterie.tree import Params, Tree
+
+
+@dataclass(frozen=True)
+class FineTuned(Algorithm):
+    """`tune` says how to fine-tune; by default as the base trains."""
+
+    base: Any = field(default_factory=FedAvg)
+    tune: LocalSGD | None = None
+
+    @property
+    def local(self) -> LocalSGD:
+        training: LocalSGD = self.base.local
+        return training
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> Any:
+        return self.base.init(task, population, seed, start)
+
+    def client(self, ctx: Context) -> Tree:
+        state: Tree = self.base.client(ctx)
+        return state
+
+    def round(self, state: Any, cohort: Cohort) -> Exchange[Any]:
+        return (yield from self.base.round(state, cohort))
+
+    def personal(self, ctx: Context, state: Any) -> Params:
+        model, _ = (self.tune or self.local).fit(ctx, self.base.personal(ctx, state))
+        return model
+
+    def cluster(self, ctx: Context, state: Any) -> Tensor:
+        label: Tensor = self.base.cluster(ctx, state)
+        return label

@@ -1,0 +1,43 @@
+"""Local: every client trains alone, from the common start, with no exchange (the yardstick of every gain)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
+from coterie.local import LocalSGD
+from coterie.task import Task
+from coterie.tree import Params, Tree
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """A server that knows nothing."""
+
+
+@dataclass(frozen=True)
+class Local(Algorithm):
+    local: LocalSGD = field(default_factory=LocalSGD)
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> Nothing:
+        return Nothing()
+
+    def client(self, ctx: Context) -> Tree:
+        return {"model": ctx.initial}
+
+    def round(self, state: Nothing, cohort: Cohort) -> Exchange[Nothing]:
+        yield Ask(self.train, cohort.clients, reduce=SumBy())
+        return state
+
+    def train(self, ctx: Context) -> Up:
+        model, loss = self.local.fit(ctx, ctx.state["model"])
+        return Up(send={}, state={"model": model}, info={"loss": loss})
+
+    def personal(self, ctx: Context, state: Nothing) -> Params:
+        model: Params = ctx.state["model"]
+        return model
+
+    def cluster(self, ctx: Context, state: Nothing) -> Tensor:
+        return ctx.index

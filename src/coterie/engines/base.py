@@ -1,0 +1,169 @@
+"""What engines share: gathering clients' data and keeping their private states.
+
+`gather` pads a client to a size that depends on its own number of samples alone (eight sizes an octave), so a client's
+numbers do not depend on who else is in its chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie import streams
+from coterie.channels.base import Channel, Where
+from coterie.exchange import Ask, Context, Ints, Reply, Up
+from coterie.federation import Federation, as_float
+from coterie.task import Task
+from coterie.tree import Params, Tree, leaves, take, tree_map
+
+Split = Literal["train", "test"]
+Post = Callable[[Tree], Tree]
+
+
+@dataclass
+class ClientStates:
+    """Private states of the clients seen so far, stacked; a row is made at first contact.
+
+    Rows written since the last `commit` can be taken back with `rollback`, so a failed round leaves no trace."""
+
+    n_clients: int
+    row: Ints = field(init=False)
+    values: Tree = field(default_factory=dict)
+    used: int = 0
+    _journal: list[tuple[Tensor, Tree]] = field(default_factory=list)
+    _before: tuple[Ints, int] | None = None
+
+    def __post_init__(self) -> None:
+        self.row = np.full(self.n_clients, -1, np.int64)
+
+    def missing(self, clients: Ints) -> Ints:
+        return clients[self.row[clients] < 0]
+
+    def add(self, clients: Ints, values: Tree) -> None:
+        if self._before is None:
+            self._before = (self.row.copy(), self.used)
+        rows = np.arange(self.used, self.used + len(clients))
+        capacity = len(next(leaves(self.values))) if self.values else 0
+        if rows[-1] >= capacity:
+            size = max(rows[-1] + 1, min(2 * capacity, self.n_clients), 16)
+            bigger = tree_map(lambda t: t.new_empty((size, *t.shape[1:])), values)
+            for new, old in zip(leaves(bigger), leaves(self.values), strict=False):
+                new[: self.used] = old[: self.used]
+            self.values = bigger
+        self.row[clients], self.used = rows, self.used + len(clients)
+        self._put(torch.from_numpy(rows), values)
+
+    def get(self, clients: Ints) -> Tree:
+        if not self.values:
+            return {}
+        rows: Tree = take(self.values, torch.from_numpy(self.row[clients]))
+        return rows
+
+    def set(self, clients: Ints, values: Tree) -> None:
+        rows = torch.from_numpy(self.row[clients])
+        self._journal.append((rows, take(self.values, rows)))
+        self._put(rows, values)
+
+    def _put(self, rows: Tensor, values: Tree) -> None:
+        for store, new in zip(leaves(self.values), leaves(values), strict=True):
+            store[rows] = new.to(store.dtype)
+
+    def commit(self) -> None:
+        self._journal.clear()
+        self._before = None
+
+    def rollback(self) -> None:
+        for rows, old in reversed(self._journal):
+            self._put(rows, old)
+        if self._before is not None:
+            self.row, self.used = self._before
+        self.commit()
+
+
+@dataclass
+class Env:
+    """Everything an engine needs besides the ask."""
+
+    task: Task
+    federation: Federation
+    initial: Params
+    seed: int
+    round: int = 0
+    states: ClientStates = field(default_factory=lambda: ClientStates(0))
+    channels: tuple[Channel, ...] = ()
+    ask: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether a channel must see all messages of an ask at once."""
+        return any(channel.whole for channel in self.channels)
+
+    @property
+    def where(self) -> Where:
+        return Where(self.federation, self.seed, self.round, self.ask)
+
+    def keys(self, clients: Ints) -> Tensor:
+        """Random key of (seed, client, round), one a client."""
+        keys = torch.from_numpy(self.federation.keys[clients])
+        return streams.fold(keys ^ streams.base_key(self.seed), "client", self.round)
+
+
+class Engine(Protocol):
+    def run(self, ask: Ask, env: Env) -> Reply:
+        """Put the question to its clients and reduce their answers."""
+        ...
+
+    def map(self, function: Callable[..., Tree], clients: Ints, env: Env, *, test: bool, post: Post | None = None) -> Tree:
+        """Apply `function(ctx)` (with `test`: `function(ctx, test_ctx)`) to every client; stacked, in the order given.
+
+        `post` turns a chunk's stacked results into something smaller before the next chunk runs."""
+        ...
+
+
+def padded_size(n: int) -> int:
+    """The next of eight sizes an octave: at most an eighth of padding."""
+    unit = 1 << max(int(n).bit_length() - 4, 0)
+    return max(-(-int(n) // unit) * unit, 1)
+
+
+def gather(env: Env, clients: Ints, size: int, split: Split) -> dict[str, Tensor]:
+    """Data of some clients, padded to `size` samples and stacked."""
+    fed = env.federation
+    start = fed.offsets[clients] + (fed.n_train[clients] if split == "test" else 0)
+    n = torch.from_numpy((fed.n_train if split == "train" else fed.n_test)[clients])
+    position = torch.arange(size)
+    real = position < n.unsqueeze(-1)
+    rows = torch.from_numpy(start).unsqueeze(-1) + torch.where(real, position, 0)
+    rows = rows.clamp(max=len(fed.y) - 1)  # a client without test rows at the very end
+    x = as_float(fed.x[rows])
+    return {"x": x, "y": fed.y[rows], "mask": real.to(x.dtype), "n": n.to(x.dtype), "index": torch.from_numpy(clients)}
+
+
+def in_round(env: Env, data: dict[str, Tensor], clients: Ints, split: Split) -> dict[str, Tensor]:
+    """The same data with this round's random keys, after the channels that tamper with training data."""
+    x, y = data["x"], data["y"]
+    for channel in env.channels if split == "train" else ():
+        x, y = channel.data(x, y, clients, env.where)
+    return data | {"x": x, "y": y, "key": env.keys(clients)}
+
+
+def context(env: Env, data: dict[str, Tensor], state: Tree) -> Context:
+    return Context(task=env.task, round=env.round, initial=env.initial, state=state, **data)
+
+
+def unpack(up: Up, ctx: Context) -> dict[str, Any]:
+    """An `Up` as nested dicts of tensors, the form `vmap` can return."""
+    out: dict[str, Any] = {
+        "send": up.send,
+        "weight": torch.as_tensor(up.weight, dtype=ctx.mask.dtype),
+        "group": torch.as_tensor(up.group, dtype=torch.int64),
+        "info": {k: torch.as_tensor(v, dtype=torch.float64) for k, v in up.info.items()},
+    }
+    if up.state is not None:
+        out["state"] = up.state
+    return out

@@ -1,0 +1,178 @@
+"""The fast engine: client functions mapped with `torch.func.vmap` over cache-sized chunks of clients.
+
+Clients of one padded size form a chunk; all local steps of a chunk run before the next chunk starts, so its models stay in
+the cache. Chunks run on `workers` threads with one intra-op thread each (more threads inside an operation cost more than
+they bring at these sizes). Results do not depend on the number of workers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coterie.engines.base import Env, Post, Split, context, gather, in_round, padded_size, unpack
+from coterie.engines.reduce import assemble, bad_client, share
+from coterie.errors import ClientError, CoterieError, Diverged
+from coterie.exchange import Ask, Ints, Reply
+from coterie.tree import Tree, concat, leaves, n_bytes, take, tree_map
+
+_MODEL_BYTES = 6 << 20  # models of a chunk: a few MB stay in the second-level cache
+_DATA_BYTES = 64 << 20
+_MOST_CLIENTS = 512
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass
+class LocalEngine:
+    """`chunk` clients at a time (default: sized for the cache); gathered data are kept while they fit `cache_bytes`."""
+
+    chunk: int | None = None
+    workers: int = field(default_factory=_cores)
+    cache_bytes: int = 1 << 30
+    _pool: ThreadPoolExecutor | None = field(default=None, repr=False)
+    _cache: OrderedDict[Any, dict[str, Tensor]] = field(default_factory=OrderedDict, repr=False)
+    _cached: int = field(default=0, repr=False)
+    _lock: Any = field(default_factory=Lock, repr=False)
+
+    def run(self, ask: Ask, env: Env) -> Reply:
+        clients = ask.clients
+        jobs = list(self._chunks(clients, env, ("train",)))
+
+        def work(place: Ints) -> dict[str, Any]:
+            mine = clients[place]
+            each = take(ask.each, torch.from_numpy(place)) if ask.each else {}
+            (data,) = self._data(env, mine, ("train",))
+
+            def one(data: dict[str, Tensor], state: Tree, each: Tree) -> dict[str, Any]:
+                ctx = context(env, data, state)
+                return unpack(ask.phase(ctx, **ask.down, **each), ctx)
+
+            out = _mapped(one, ask.name, len(mine), data, env.states.get(mine), each)
+            client = bad_client({k: out[k] for k in ("send", "info", "state") if k in out}, mine)
+            if client is not None:
+                raise Diverged(client, ask.name)
+            if "state" in out:
+                env.states.set(mine, out["state"])
+            return share(ask, env, out, mine)
+
+        return assemble(ask, env, self._threads(work, jobs))
+
+    def map(
+        self, function: Callable[..., Tree], clients: Ints, env: Env, *, test: bool = False, post: Post | None = None
+    ) -> Tree:
+        splits: tuple[Split, ...] = ("train", "test") if test else ("train",)
+        jobs = list(self._chunks(clients, env, splits))
+
+        def work(place: Ints) -> Tree:
+            mine = clients[place]
+            state = env.states.get(mine)
+
+            def one(state: Tree, *data: dict[str, Tensor]) -> Tree:
+                return function(*(context(env, d, state) for d in data))
+
+            out: Tree = _mapped(
+                one, getattr(function, "__name__", "map"), len(mine), state, *self._data(env, mine, splits)
+            )
+            return out if post is None else post(out)
+
+        results = self._threads(work, jobs)
+        back = torch.from_numpy(np.argsort(np.concatenate(jobs), kind="stable"))
+        stacked: Tree = take(concat(results), back)
+        return stacked
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+        self._cache.clear()
+        self._cached = 0
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _threads(self, work: Callable[[Ints], Any], jobs: list[Ints]) -> list[Any]:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.workers, "coterie", initializer=torch.set_num_threads, initargs=(1,))
+        futures = [self._pool.submit(work, job) for job in jobs]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            for future in futures:
+                if not future.cancelled():
+                    future.exception()  # wait: nothing may write a state after the round has failed
+            raise
+
+    def _chunks(self, clients: Ints, env: Env, splits: tuple[Split, ...]) -> Any:
+        """Positions of clients with equal padded sizes, in federation order, a chunk at a time."""
+        fed = env.federation
+        counts = {"train": fed.n_train, "test": fed.n_test}
+        sizes = np.stack([_padded(counts[split][clients]) for split in splits], 1)
+        order = np.lexsort((clients, *sizes.T[::-1]))
+        edges = np.flatnonzero((np.diff(sizes[order], axis=0) != 0).any(1)) + 1
+        for block in np.split(order, edges):
+            if len(block):
+                step = self._chunk_size(env, int(sizes[block[0]].sum()), len(block))
+                yield from (block[i : i + step] for i in range(0, len(block), step))
+
+    def _chunk_size(self, env: Env, samples: int, available: int) -> int:
+        if self.chunk is not None:
+            return self.chunk
+        if any(isinstance(m, nn.modules.conv._ConvNd) for m in env.task.skeleton.modules()):
+            return 1
+        sample = max(env.federation.n_features, max(t.shape[0] if t.dim() else 1 for t in leaves(env.initial))) * 4
+        by_model = _MODEL_BYTES // max(n_bytes(env.initial), 1)
+        by_data = _DATA_BYTES // max(samples * sample, 1)
+        most = int(np.clip(min(by_model, by_data), 1, _MOST_CLIENTS))
+        return max(min(most, -(-available // self.workers)), 1)  # a share for every worker
+
+    def _data(self, env: Env, clients: Ints, splits: tuple[Split, ...]) -> list[dict[str, Tensor]]:
+        counts = {"train": env.federation.n_train, "test": env.federation.n_test}
+        result = []
+        for split in splits:
+            key = (id(env.federation), split, clients.tobytes())
+            with self._lock:
+                data = self._cache.get(key)
+            if data is None:
+                data = gather(env, clients, int(_padded(counts[split][clients[:1]])[0]), split)
+                size = n_bytes(data)
+                with self._lock:
+                    if self._cached + size <= self.cache_bytes and key not in self._cache:
+                        self._cache[key] = data
+                        self._cached += size
+            result.append(in_round(env, data, clients, split))
+        return result
+
+
+def _padded(n: Ints) -> Ints:
+    values, back = np.unique(n, return_inverse=True)
+    return np.array([padded_size(v) for v in values], np.int64)[back]
+
+
+def _mapped(function: Callable[..., Any], name: str, count: int, *stacked: Any) -> Any:
+    """`vmap`, or a plain call for a single client; an error says how to find the client and line."""
+    with torch.no_grad():
+        try:
+            if count == 1:
+                return tree_map(lambda t: t.unsqueeze(0), function(*(tree_map(lambda t: t[0], s) for s in stacked)))
+            return torch.func.vmap(function, randomness="error")(*stacked)
+        except CoterieError:
+            raise
+        except Exception as error:
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ClientError(
+                f"The client function '{name}' failed in the vectorised engine: {first} "
+                "Run with engine='loop' to see the client and the line."
+            ) from error

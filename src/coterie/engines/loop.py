@@ -1,0 +1,80 @@
+"""The plain engine: the same client functions, one client at a time, without padding or vmap.
+
+A debugging aid that names client, phase and line when a client function fails, and the oracle the fast engine is tested
+against."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.engines.base import Env, Post, Split, context, gather, in_round, unpack
+from coterie.engines.reduce import assemble, bad_client, share
+from coterie.errors import ClientError, CoterieError, Diverged
+from coterie.exchange import Ask, Ints, Reply
+from coterie.tree import Tree, concat, tree_map
+
+
+@dataclass
+class LoopEngine:
+    def run(self, ask: Ask, env: Env) -> Reply:
+        shares = []
+        for place in np.argsort(ask.clients, kind="stable"):
+            i = int(place)
+            mine = ask.clients[i : i + 1]
+            ctx = context(env, _one(env, mine, "train"), tree_map(lambda t: t[0], env.states.get(mine)))
+            each = tree_map(lambda t, i=i: t[i], ask.each)
+            up = _call(ask.phase, ask.name, env, mine, ctx, **ask.down, **each)
+            out = tree_map(lambda t: t.unsqueeze(0), unpack(up, ctx))
+            if bad_client({k: out[k] for k in ("send", "info", "state") if k in out}, mine) is not None:
+                raise Diverged(int(mine[0]), ask.name)
+            if "state" in out:
+                env.states.set(mine, out["state"])
+            shares.append(share(ask, env, out, mine))
+        return assemble(ask, env, shares)
+
+    def map(
+        self, function: Callable[..., Tree], clients: Ints, env: Env, *, test: bool = False, post: Post | None = None
+    ) -> Tree:
+        splits: tuple[Split, ...] = ("train", "test") if test else ("train",)
+        results = []
+        for i in range(len(clients)):
+            mine = clients[i : i + 1]
+            state = tree_map(lambda t: t[0], env.states.get(mine))
+            contexts = [context(env, _one(env, mine, split), state) for split in splits]
+            out = _call(function, getattr(function, "__name__", "map"), env, mine, *contexts)
+            out = tree_map(lambda t: t.unsqueeze(0), out)
+            results.append(out if post is None else post(out))
+        stacked: Tree = concat(results)
+        return stacked
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def _one(env: Env, client: Ints, split: Split) -> dict[str, Tensor]:
+    counts = env.federation.n_train if split == "train" else env.federation.n_test
+    data = in_round(env, gather(env, client, max(int(counts[client[0]]), 1), split), client, split)
+    return {name: t[0] for name, t in data.items()}
+
+
+def _call(function: Callable[..., Any], name: str, env: Env, client: Ints, *args: Any, **kwargs: Any) -> Any:
+    with torch.no_grad():
+        try:
+            return function(*args, **kwargs)
+        except CoterieError:
+            raise
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            home = getattr(getattr(function, "__code__", None), "co_filename", None)
+            at = next((f for f in reversed(frames) if f.filename == home), frames[-1])
+            raise ClientError(
+                f"Client {env.federation.clients[client[0]]!r} failed in '{name}' at {at.filename}:{at.lineno} "
+                f"({at.line}): {type(error).__name__}: {error}"
+            ) from error

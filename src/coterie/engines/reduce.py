@@ -1,0 +1,107 @@
+"""Adding up replies: the one place where it happens, for every engine.
+
+Sums are taken in float64, over clients in federation order within a chunk and over chunks in their order, so they do not
+depend on the order of the cohort or the number of workers, and on the chunk size only through float64 rounding.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.engines.base import Env
+from coterie.exchange import Ask, Ints, MeanBy, Reply
+from coterie.tree import Tree, concat, leaves, n_bytes, take, tree_map
+
+Share = dict[str, Any]
+"""What a chunk of clients contributes to a reply."""
+
+
+def group_sums(send: Tree, weight: Tensor, group: Tensor, groups: int) -> Share:
+    """Weighted sums, total weights and numbers of clients of every group."""
+    present = [(int(g), (group == g).nonzero().squeeze(-1)) for g in group.unique()]
+
+    def add(t: Tensor) -> Tensor:
+        total = torch.zeros((groups, *t.shape[1:]), dtype=torch.float64)
+        shape = (-1, *[1] * (t.dim() - 1))
+        for g, rows in present:
+            chosen, w = (t, weight) if len(rows) == len(t) else (t[rows], weight[rows])
+            total[g] = (chosen * w.reshape(shape)).sum(0, dtype=torch.float64)
+        return total
+
+    counts = torch.bincount(group, minlength=groups)
+    return {"sums": tree_map(add, send), "weights": add(torch.ones_like(weight)), "counts": counts}
+
+
+def share(ask: Ask, env: Env, out: dict[str, Any], clients: Ints) -> Share:
+    """A chunk's share of the reply, made where the chunk ran; client-side channels (attacks, …) act here."""
+    mine: Share = {
+        "clients": clients,
+        "info": tree_map(lambda t: t.sum(0), out["info"]),
+        "bytes": n_bytes(out["send"]) // len(clients),
+    }
+    if not env.whole:
+        for channel in env.channels:
+            out["send"] = channel.up(out["send"], clients, ask, env.where)
+        if ask.reduce is not None:
+            return mine | group_sums(out["send"], out["weight"], out["group"], ask.reduce.groups)
+    return mine | {k: out[k] for k in ("send", "weight", "group")}
+
+
+def assemble(ask: Ask, env: Env, shares: list[Share]) -> Reply:
+    """All chunks' shares as one reply."""
+    if not shares:
+        groups = 0 if ask.reduce is None else ask.reduce.groups
+        return Reply(ask.clients, {}, torch.zeros(groups), torch.zeros(groups, dtype=torch.int64))
+    clients = np.concatenate([s["clients"] for s in shares])
+    about: dict[str, Any] = {
+        "info": {k: float(sum(s["info"][k] for s in shares)) / len(clients) for k in shares[0]["info"]},
+        "bytes_up": shares[0]["bytes"] * len(clients),
+        "bytes_down": n_bytes(ask.down) * len(clients) + n_bytes(ask.each),
+    }
+    if "sums" in shares[0]:
+        added = {k: _sum([s[k] for s in shares]) for k in ("sums", "weights", "counts")}
+        return _additive(ask, env, added, np.sort(clients), about)
+    order = torch.from_numpy(_as_asked(clients, ask.clients))
+    clients = clients[order.numpy()]
+    send: Tree = take(concat([s["send"] for s in shares]), order)
+    weight, group = (torch.cat([s[k] for s in shares])[order] for k in ("weight", "group"))
+    for channel in env.channels if env.whole else ():
+        send = channel.up(send, clients, ask, env.where)
+    if ask.reduce is None:
+        return Reply(clients, send, weight, torch.ones(len(clients), dtype=torch.int64), **about)
+    return _additive(ask, env, group_sums(send, weight, group, ask.reduce.groups), clients, about)
+
+
+def _additive(ask: Ask, env: Env, added: Share, clients: Ints, about: dict[str, Any]) -> Reply:
+    dtype = next(leaves(env.initial)).dtype
+    divisor = torch.where(added["weights"] > 0, added["weights"], 1.0) if isinstance(ask.reduce, MeanBy) else None
+
+    def finish(t: Tensor) -> Tensor:
+        return (t if divisor is None else t / divisor.reshape(-1, *[1] * (t.dim() - 1))).to(dtype)
+
+    return Reply(clients, tree_map(finish, added["sums"]), added["weights"], added["counts"], **about)
+
+
+def _sum(trees: list[Any]) -> Any:
+    return tree_map(lambda *ts: torch.stack(ts).sum(0), *trees)
+
+
+def _as_asked(clients: Ints, asked: Ints) -> Ints:
+    """The order that puts `clients` as they were asked."""
+    place = np.empty(int(asked.max()) + 1, np.int64)
+    place[asked] = np.arange(len(asked))
+    return np.argsort(place[clients], kind="stable")
+
+
+def bad_client(tree: Any, clients: Ints) -> int | None:
+    """The first client with a NaN or infinite number, or None."""
+    for t in leaves(tree):
+        if t.is_floating_point():
+            fine = torch.isfinite(t.flatten(1).sum(1) if t.dim() > 1 else t)
+            if not bool(fine.all()):
+                return int(clients[int((~fine).nonzero()[0])])
+    return None

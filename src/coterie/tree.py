@@ -1,0 +1,88 @@
+"""Nested dictionaries of tensors: the only thing that crosses between server and clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Params = dict[str, Tensor]
+"""A model: parameter name → tensor. Several models stacked have one more leading dimension."""
+
+Tree = dict[str, Any]
+"""A nested dict whose leaves are tensors."""
+
+
+def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Apply a function to every leaf (and the leaves at the same place of other trees)."""
+    if isinstance(tree, Mapping):
+        return {name: tree_map(function, value, *(o[name] for o in others)) for name, value in tree.items()}
+    return function(tree, *others)
+
+
+def leaves(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, Mapping):
+        for value in tree.values():
+            yield from leaves(value)
+    else:
+        yield tree
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """`{"a": {"b": t}}` → `{"a/b": t}`; the form in which a checkpoint stores it."""
+    if not isinstance(tree, Mapping):
+        return {prefix: tree}
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= flatten(value, f"{prefix}/{name}" if prefix else str(name))
+    return flat
+
+
+def unflatten(flat: Mapping[str, Any]) -> Tree:
+    tree: Tree = {}
+    for path, value in flat.items():
+        node = tree
+        *parents, name = path.split("/")
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = value
+    return tree
+
+
+def take(tree: Any, index: Tensor) -> Any:
+    """Rows of a stacked tree; `index` may be one number (also under vmap, where it is data)."""
+    return tree_map(lambda t: t.index_select(0, index.reshape(-1)).reshape(index.shape + t.shape[1:]), tree)
+
+
+def row(tree: Any, i: int) -> Any:
+    return tree_map(lambda t: t[i], tree)
+
+
+def stack(trees: list[Any]) -> Any:
+    return tree_map(lambda *ts: torch.stack(ts), trees[0], *trees[1:])
+
+
+def concat(trees: list[Any]) -> Any:
+    return tree_map(lambda *ts: torch.cat(ts), trees[0], *trees[1:])
+
+
+def repeat(tree: Any, count: int) -> Any:
+    """The same tree `count` times, stacked."""
+    return tree_map(lambda t: t.unsqueeze(0).expand(count, *t.shape).clone(), tree)
+
+
+def n_bytes(tree: Any) -> int:
+    return sum(t.numel() * t.element_size() for t in leaves(tree))
+
+
+def flat_vector(tree: Any, batch_dims: int = 0) -> Tensor:
+    """All numbers of a model behind one another: (…batch, P)."""
+    return torch.cat([t.flatten(batch_dims) for t in leaves(tree)], dim=batch_dims)
+
+
+def like_vector(vector: Tensor, tree: Any, batch_dims: int = 0) -> Any:
+    """Inverse of `flat_vector`: cut (…batch, P) into tensors shaped like the leaves of `tree` (without batch)."""
+    pieces = iter(vector.split([t.numel() for t in leaves(tree)], dim=batch_dims))
+    return tree_map(lambda t: next(pieces).reshape(vector.shape[:batch_dims] + t.shape), tree)
