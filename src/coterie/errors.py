@@ -1,5 +1,7 @@
 """Errors a user can act on: the rule, what was got, what to do. The command line prints them without a stack trace."""
 
+from typing import Any
+
 
 class CoterieError(Exception):
     """Base of every error coterie raises on purpose."""
@@ -30,3 +32,4 @@ class Diverged(CoterieError, ArithmeticError):
         super().__init__(message or f"client {client} produced NaN or infinite values in '{phase}'")
         self.client = client
         self.phase = phase
+        self.result: Any = None  # a Result of the rounds before

@@ -39,7 +39,9 @@ class LocalSGD:
         if self.steps is None and self.epochs is None:
             object.__setattr__(self, "steps", 10)
         if self.steps is not None and self.epochs is not None:
-            raise ConfigError(f"LocalSGD takes steps or epochs, not both; got {self.steps} and {self.epochs}. Drop one.")
+            raise ConfigError(
+                f"LocalSGD takes steps or epochs, not both; got {self.steps} and {self.epochs}. Drop one."
+            )
         for name in ("steps", "epochs", "batch_size"):
             value = getattr(self, name)
             if value is not None and (value < 1 or int(value) != value):
@@ -66,7 +68,9 @@ class LocalSGD:
             pull=pull if anchor is not None else 0.0,
         )
         anchors = tuple(anchor[name] for name in params) if plan.pull and anchor is not None else ()
-        *trained, loss = _Steps.apply(plan, ctx.x, ctx.y, ctx.mask, ctx.key, *params.values(), *anchors)
+        *trained, loss = _Steps.apply(  # type: ignore[no-untyped-call]
+            plan, ctx.x, ctx.y, ctx.mask, ctx.key, *params.values(), *anchors
+        )
         return dict(zip(params, trained, strict=True)), loss
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from torch import nn
 
@@ -20,7 +21,7 @@ def mlp(n_in: int, hidden: int | tuple[int, ...], n_out: int) -> Factory:
 
     def make() -> nn.Module:
         layers: list[nn.Module] = [nn.Flatten()]
-        for a, b in zip(widths, widths[1:], strict=False):
+        for a, b in pairwise(widths):
             layers += [nn.Linear(a, b), nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(widths[-1], n_out))
 

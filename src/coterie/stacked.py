@@ -99,7 +99,12 @@ def train_one(
 
 
 def _apply(
-    plan: Plan, params: list[Tensor], grads: list[Tensor], velocity: list[Tensor], anchors: list[Tensor], on: Tensor | None
+    plan: Plan,
+    params: list[Tensor],
+    grads: list[Tensor],
+    velocity: list[Tensor],
+    anchors: list[Tensor],
+    on: Tensor | None,
 ) -> None:
     """One SGD step in place; `on` (clients,) is 0 for clients that sit this step out."""
     for i, (p, g) in enumerate(zip(params, grads, strict=True)):

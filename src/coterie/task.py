@@ -29,6 +29,7 @@ class Task:
     loss: str | SampleLoss = "cross_entropy"
     metric: str | tuple[str, ...] | list[str] = "accuracy"
     _local: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
+    _master: nn.Module = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
@@ -38,6 +39,7 @@ class Task:
                 raise TaskError(f"metric must be one of {sorted(METRICS)}; got {name!r}.")
         if not callable(self.model):
             raise TaskError("model must be a function that makes a fresh nn.Module, e.g. lambda: nn.Linear(20, 3).")
+        object.__setattr__(self, "_master", self.module(0))
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -68,7 +70,7 @@ class Task:
         """A module whose weights are never used. One a thread: `functional_call` swaps its parameters while it runs."""
         module: nn.Module | None = getattr(self._local, "module", None)
         if module is None:
-            module = copy.deepcopy(self.module(0))
+            module = copy.deepcopy(self._master)
             self._local.module = module
         return module
 

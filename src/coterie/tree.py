@@ -84,5 +84,5 @@ def flat_vector(tree: Any, batch_dims: int = 0) -> Tensor:
 
 def like_vector(vector: Tensor, tree: Any, batch_dims: int = 0) -> Any:
     """Inverse of `flat_vector`: cut (…batch, P) into tensors shaped like the leaves of `tree` (without batch)."""
-    pieces = iter(vector.split([t.numel() for t in leaves(tree)], dim=batch_dims))
+    pieces = iter(torch.split(vector, [t.numel() for t in leaves(tree)], dim=batch_dims))
     return tree_map(lambda t: next(pieces).reshape(vector.shape[:batch_dims] + t.shape), tree)

@@ -1,7 +1,7 @@
 """What engines share: gathering clients' data and keeping their private states.
 
-`gather` pads a client to a size that depends on its own number of samples alone (eight sizes an octave), so a client's
-numbers do not depend on who else is in its chunk.
+A client is padded to a size that depends on the federation alone, so its numbers do not depend on who else is in its
+chunk or cohort.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from torch import Tensor
 
 from coterie import streams
 from coterie.channels.base import Channel, Where
-from coterie.exchange import Ask, Context, Ints, Reply, Up
+from coterie.exchange import Algorithm, Ask, Context, Ints, Reply, Up
 from coterie.federation import Federation, as_float
 from coterie.task import Task
 from coterie.tree import Params, Tree, leaves, take, tree_map
 
+_FEW = 64  # fewer clients than this are worth padding together
 Split = Literal["train", "test"]
 Post = Callable[[Tree], Tree]
 
@@ -35,6 +36,7 @@ class ClientStates:
     row: Ints = field(init=False)
     values: Tree = field(default_factory=dict)
     used: int = 0
+    nothing: bool = False  # the algorithm keeps no state on clients
     _journal: list[tuple[Tensor, Tree]] = field(default_factory=list)
     _before: tuple[Ints, int] | None = None
 
@@ -97,6 +99,14 @@ class Env:
     states: ClientStates = field(default_factory=lambda: ClientStates(0))
     channels: tuple[Channel, ...] = ()
     ask: int = 0
+    _padded: dict[Split, Ints] = field(default_factory=dict)
+
+    def padded(self, split: Split) -> Ints:
+        """Every client's padded number of samples."""
+        if split not in self._padded:
+            fed = self.federation
+            self._padded[split] = padded_sizes(fed.n_train if split == "train" else fed.n_test)
+        return self._padded[split]
 
     @property
     def whole(self) -> bool:
@@ -118,17 +128,33 @@ class Engine(Protocol):
         """Put the question to its clients and reduce their answers."""
         ...
 
-    def map(self, function: Callable[..., Tree], clients: Ints, env: Env, *, test: bool, post: Post | None = None) -> Tree:
+    def map(
+        self, function: Callable[..., Tree], clients: Ints, env: Env, *, test: bool, post: Post | None = None
+    ) -> Tree:
         """Apply `function(ctx)` (with `test`: `function(ctx, test_ctx)`) to every client; stacked, in the order given.
 
         `post` turns a chunk's stacked results into something smaller before the next chunk runs."""
         ...
 
 
-def padded_size(n: int) -> int:
-    """The next of eight sizes an octave: at most an eighth of padding."""
-    unit = 1 << max(int(n).bit_length() - 4, 0)
-    return max(-(-int(n) // unit) * unit, 1)
+def padded_sizes(n: Ints) -> Ints:
+    """A padded size for every client: clients of similar size share the largest of them.
+
+    At most a fifth is padding, or a half where that joins clients who would otherwise run almost alone."""
+    order = np.argsort(-n, kind="stable")
+    down = -n[order]  # ascending
+    sizes = np.empty_like(n)
+    start = 0
+    while start < len(n):
+        top = -down[start]
+        end = int(np.searchsorted(down, -0.8 * top, side="right"))
+        if end - start < _FEW:
+            close = int(np.searchsorted(down, -min(0.5 * top, top - 1) if top > _FEW else 0, side="right"))
+            end = max(end, min(close, start + _FEW))
+            end = int(np.searchsorted(down, down[end - 1], side="right"))  # equal sizes stay together
+        sizes[order[start:end]] = max(top, 1)
+        start = end
+    return sizes
 
 
 def gather(env: Env, clients: Ints, size: int, split: Split) -> dict[str, Tensor]:
@@ -167,3 +193,15 @@ def unpack(up: Up, ctx: Context) -> dict[str, Any]:
     if up.state is not None:
         out["state"] = up.state
     return out
+
+
+def first_contact(algorithm: Algorithm, clients: Ints, env: Env, engine: Engine) -> None:
+    """Make the private states of the clients that have none yet."""
+    new = env.states.missing(clients)
+    if env.states.nothing or not len(new):
+        return
+    made = engine.map(algorithm.client, new, env, test=False)
+    if made:
+        env.states.add(new, made)
+    else:
+        env.states.nothing = True

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coterie.engines.base import Env, Post, Split, context, gather, in_round, padded_size, unpack
+from coterie.engines.base import Env, Post, Split, context, gather, in_round, unpack
 from coterie.engines.reduce import assemble, bad_client, share
 from coterie.errors import ClientError, CoterieError, Diverged
 from coterie.exchange import Ask, Ints, Reply
@@ -117,9 +117,7 @@ class LocalEngine:
 
     def _chunks(self, clients: Ints, env: Env, splits: tuple[Split, ...]) -> Any:
         """Positions of clients with equal padded sizes, in federation order, a chunk at a time."""
-        fed = env.federation
-        counts = {"train": fed.n_train, "test": fed.n_test}
-        sizes = np.stack([_padded(counts[split][clients]) for split in splits], 1)
+        sizes = np.stack([env.padded(split)[clients] for split in splits], 1)
         order = np.lexsort((clients, *sizes.T[::-1]))
         edges = np.flatnonzero((np.diff(sizes[order], axis=0) != 0).any(1)) + 1
         for block in np.split(order, edges):
@@ -139,14 +137,13 @@ class LocalEngine:
         return max(min(most, -(-available // self.workers)), 1)  # a share for every worker
 
     def _data(self, env: Env, clients: Ints, splits: tuple[Split, ...]) -> list[dict[str, Tensor]]:
-        counts = {"train": env.federation.n_train, "test": env.federation.n_test}
         result = []
         for split in splits:
             key = (id(env.federation), split, clients.tobytes())
             with self._lock:
                 data = self._cache.get(key)
             if data is None:
-                data = gather(env, clients, int(_padded(counts[split][clients[:1]])[0]), split)
+                data = gather(env, clients, int(env.padded(split)[clients[0]]), split)
                 size = n_bytes(data)
                 with self._lock:
                     if self._cached + size <= self.cache_bytes and key not in self._cache:
@@ -154,11 +151,6 @@ class LocalEngine:
                         self._cached += size
             result.append(in_round(env, data, clients, split))
         return result
-
-
-def _padded(n: Ints) -> Ints:
-    values, back = np.unique(n, return_inverse=True)
-    return np.array([padded_size(v) for v in values], np.int64)[back]
 
 
 def _mapped(function: Callable[..., Any], name: str, count: int, *stacked: Any) -> Any:

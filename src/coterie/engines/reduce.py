@@ -22,7 +22,7 @@ Share = dict[str, Any]
 
 def group_sums(send: Tree, weight: Tensor, group: Tensor, groups: int) -> Share:
     """Weighted sums, total weights and numbers of clients of every group."""
-    present = [(int(g), (group == g).nonzero().squeeze(-1)) for g in group.unique()]
+    present = [(int(g), (group == g).nonzero().squeeze(-1)) for g in torch.unique(group)]
 
     def add(t: Tensor) -> Tensor:
         total = torch.zeros((groups, *t.shape[1:]), dtype=torch.float64)

@@ -1,0 +1,46 @@
+"""A module's architecture as JSON, so that a saved result needs neither pickle nor the code that made it.
+
+Covers `torch.nn` layers inside (nested) `nn.Sequential`s: every ready-made model and most users' own."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch import nn
+
+_IGNORED = {"device", "dtype", "inplace"}
+
+
+def describe(module: nn.Module) -> dict[str, Any] | None:
+    """None when a part is not a plain `torch.nn` layer."""
+    name = type(module).__name__
+    if type(module) is nn.Sequential:
+        parts = {key: describe(child) for key, child in module.named_children()}
+        return None if None in parts.values() else {"type": name, "parts": parts}
+    if getattr(nn, name, None) is not type(module) or list(module.children()):
+        return None
+    arguments = {}
+    for parameter in inspect.signature(type(module).__init__).parameters:
+        if parameter == "self" or parameter in _IGNORED:
+            continue
+        if not hasattr(module, parameter):
+            return None
+        value = getattr(module, parameter)
+        if parameter == "bias":
+            value = value is not None and value is not False
+        if not isinstance(value, int | float | str | bool | tuple | list | type(None)):
+            return None
+        arguments[parameter] = value
+    return {"type": name, "arguments": arguments}
+
+
+def build(spec: dict[str, Any]) -> nn.Module:
+    if spec["type"] == "Sequential":
+        module = nn.Sequential()
+        for key, part in spec["parts"].items():
+            module.add_module(key, build(part))
+        return module
+    arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in spec["arguments"].items()}
+    layer: nn.Module = getattr(nn, spec["type"])(**arguments)
+    return layer

@@ -1,0 +1,260 @@
+"""Result: what every client gets out of a run, whether it was ever sampled or not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from coterie import architecture, checkpoint
+from coterie.engines.base import Env, first_contact
+from coterie.errors import ConfigError, DataError
+from coterie.exchange import Algorithm, Context, Ints
+from coterie.federation import Federation
+from coterie.metrics import METRICS
+from coterie.task import Task
+from coterie.tree import Params, Tree, row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_FILES = ("result.json", "history.parquet", "evaluation.parquet", "models.safetensors")
+
+
+@dataclass(frozen=True)
+class Live:
+    """A finished run still in memory: can compute any client's model and scores."""
+
+    algorithm: Algorithm
+    federation: Federation
+    task: Task
+    state: Any
+    env: Env
+    engine: Any
+
+    def everyone(self) -> Ints:
+        return np.arange(len(self.federation))
+
+    def _ready(self, clients: Ints) -> Ints:
+        first_contact(self.algorithm, clients, self.env, self.engine)
+        self.env.states.commit()
+        return clients
+
+    def personal(self, clients: Ints) -> Params:
+        """The models of some clients, stacked."""
+        self._ready(clients)
+
+        def personal(ctx: Context) -> Tree:
+            return self.algorithm.personal(ctx, self.state)
+
+        models: Params = self.engine.map(personal, clients, self.env, test=False)
+        return models
+
+    def clusters(self) -> Ints:
+        clients = self._ready(self.everyone())
+
+        def cluster(ctx: Context) -> Tree:
+            return {"cluster": self.algorithm.cluster(ctx, self.state)}
+
+        labels: Tensor = self.engine.map(cluster, clients, self.env, test=False)["cluster"]
+        return labels.numpy().astype(np.int64)
+
+    def scores(self) -> pd.DataFrame:
+        """Every client's own predictor on its own test data: one row a client, one column a metric."""
+        clients = self._ready(self.everyone())
+
+        def predict(ctx: Context, test: Context) -> Tree:
+            outputs = self.algorithm.predict(ctx, self.state, test.x)
+            return {"outputs": outputs, "y": test.y, "mask": test.mask}
+
+        def post(out: Tree) -> Tree:
+            outputs = out["outputs"] if out["outputs"].dim() == 3 else out["outputs"].unsqueeze(-1)
+            return {m: METRICS[m](outputs, out["y"], out["mask"]) for m in self.task.metrics}
+
+        table = self.engine.map(predict, clients, self.env, test=True, post=post)
+        return pd.DataFrame({m: table[m].double().numpy() for m in self.task.metrics}, index=self.federation.clients)
+
+    def test_means(self) -> dict[str, float]:
+        """Mean scores over clients, for the history."""
+        return {f"test_{name}": float(value) for name, value in self.scores().mean().items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """`history` (a row a round), `evaluate()` (a row a client), `clusters`, `model(client)`, `save` / `load`, `plot_*`."""
+
+    history: pd.DataFrame
+    about: dict[str, Any]
+    clients: pd.Index[Any]
+    clusters: pd.Series[int]
+    _live: Live | None = None
+    _alone: Callable[[], Result] | None = None
+    _stored: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_live(
+        cls, live: Live, history: list[dict[str, Any]], about: dict[str, Any], alone: Callable[[], Result] | None
+    ) -> Result:
+        clusters = pd.Series(live.clusters(), index=live.federation.clients, name="cluster")
+        return cls(pd.DataFrame(history), about, live.federation.clients, clusters, live, alone)
+
+    @property
+    def task(self) -> Task:
+        return self._need_live("task").task
+
+    @property
+    def federation(self) -> Federation:
+        return self._need_live("federation").federation
+
+    @property
+    def state(self) -> Any:
+        """The server's final state."""
+        return self._need_live("state").state
+
+    def evaluate(self) -> pd.DataFrame:
+        """One row for *every* client: its own model on its own test data, what it would have had alone, and the gain.
+
+        `gain` is in units of the first metric, positive when taking part is better than training alone with the same
+        optimiser for the same number of rounds."""
+        if "evaluation" not in self._stored:
+            live = self._need_live("evaluation")
+            table = self._scores().copy()
+            first, alone = live.task.metrics[0], self.alone()
+            table["alone"] = np.nan if alone is None else alone._scores()[first]
+            table["gain"] = live.task.sign * (table[first] - table["alone"])
+            table["cluster"] = self.clusters
+            table["n_train"], table["n_test"] = live.federation.n_train, live.federation.n_test
+            self._stored["evaluation"] = table.rename_axis("client")
+        evaluation: pd.DataFrame = self._stored["evaluation"].copy()
+        return evaluation
+
+    def alone(self) -> Result | None:
+        """The same clients trained alone: same optimiser, rounds and seed (trained on first use)."""
+        if "alone" not in self._stored:
+            self._stored["alone"] = None if self._alone is None else self._alone()
+        baseline: Result | None = self._stored["alone"]
+        return baseline
+
+    def _scores(self) -> pd.DataFrame:
+        if "scores" not in self._stored:
+            self._stored["scores"] = self._need_live("scores").scores()
+        scores: pd.DataFrame = self._stored["scores"]
+        return scores
+
+    def model(self, client: Hashable) -> nn.Module:
+        """The client's own model, ready to use."""
+        if self._live is not None:
+            live = self._live
+            special = getattr(live.algorithm, "module", None)
+            index = live.federation.index(client)
+            if special is not None:
+                module: nn.Module = special(live, index)
+                return module.eval()
+            dtype = next(iter(live.env.initial.values())).dtype
+            params = row(live.personal(np.array([index])), 0)
+            return live.task.module(params=params).to(dtype).eval()
+        return self._stored_model(client)
+
+    def _stored_model(self, client: Hashable) -> nn.Module:
+        if client not in self.clients:
+            raise DataError(f"There is no client {client!r} in this result.")
+        spec = self.about["architecture"]
+        if spec is None:
+            raise ConfigError(
+                "This network is not made of plain torch.nn layers, so its code was not saved. "
+                "Load with Result.load(folder, task=…)."
+            )
+        module = self._stored["factory"]() if "factory" in self._stored else architecture.build(spec)
+        which = int(self._stored["model_of"][self.clients.get_loc(client)])
+        module.load_state_dict({name: t[which] for name, t in self._stored["models"].items()})
+        return module.eval()
+
+    def _need_live(self, what: str) -> Live:
+        if self._live is None:
+            raise ConfigError(f"A loaded result has no {what}; it holds history, evaluation, clusters and models.")
+        return self._live
+
+    # ---- disk --------------------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path) -> Path:
+        """history.parquet, evaluation.parquet, models.safetensors (equal models stored once) and result.json."""
+        folder = Path(folder)
+        live = self._need_live("models to save")
+        models, which = _distinct_models(live)
+        tensors = {f"model/{k}": t for k, t in models.items()} | {"model_of": which}
+        about = self.about | {
+            "architecture": architecture.describe(live.task.skeleton),
+            "metrics": list(live.task.metrics),
+            "clients": [c.item() if isinstance(c, np.generic) else c for c in self.clients],
+            "clusters": self.clusters.tolist(),
+        }
+        checkpoint.write(folder / "models.safetensors", tensors, {})
+        self.history.to_parquet(folder / "history.parquet")
+        self.evaluate().to_parquet(folder / "evaluation.parquet")
+        (folder / "result.json").write_text(json.dumps(about, indent=1, default=str))
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path, task: Task | None = None) -> Result:
+        """A result saved by `save` (or by `fit` with `out`); no data and no pickle needed."""
+        folder = Path(folder)
+        missing = [name for name in _FILES if not (folder / name).exists()]
+        if missing:
+            raise ConfigError(
+                f"{folder} holds no finished result (missing {', '.join(missing)}). If the run was interrupted, "
+                "continue it with resume."
+            )
+        about = json.loads((folder / "result.json").read_text())
+        tensors, _ = checkpoint.read(folder / "models.safetensors")
+        clients: pd.Index[Any] = pd.Index(about.pop("clients"))
+        stored: dict[str, Any] = {
+            "evaluation": pd.read_parquet(folder / "evaluation.parquet"),
+            "models": {k.removeprefix("model/"): t for k, t in tensors.items() if k.startswith("model/")},
+            "model_of": tensors["model_of"],
+        }
+        if task is not None:
+            stored["factory"] = task.module
+        clusters = pd.Series(about.pop("clusters"), index=clients, name="cluster")
+        return cls(pd.read_parquet(folder / "history.parquet"), about, clients, clusters, _stored=stored)
+
+    # ---- pictures ----------------------------------------------------------------------------------------------------
+
+    def plot_history(self, column: str = "loss", ax: Axes | None = None) -> Axes:
+        from coterie.report.plots import plot_history
+
+        return plot_history(self.history, column, ax)
+
+    def plot_gains(self, ax: Axes | None = None) -> Axes:
+        from coterie.report.plots import plot_gains
+
+        return plot_gains(self.evaluate(), ax)
+
+    def plot_clusters(self, ax: Axes | None = None) -> Axes:
+        from coterie.report.plots import plot_clusters
+
+        return plot_clusters(self.clusters, ax)
+
+
+def _distinct_models(live: Live, chunk: int = 256) -> tuple[Params, Tensor]:
+    """Every client's model, equal ones stored once, and which client has which."""
+    seen: dict[bytes, int] = {}
+    kept: list[Params] = []
+    which: list[int] = []
+    for start in range(0, len(live.federation), chunk):
+        models = live.personal(live.everyone()[start : start + chunk])
+        for i in range(len(next(iter(models.values())))):
+            one = row(models, i)
+            digest = hashlib.sha256(b"".join(t.contiguous().numpy().tobytes() for t in one.values())).digest()
+            if digest not in seen:
+                seen[digest] = len(kept)
+                kept.append({k: t.clone() for k, t in one.items()})
+            which.append(seen[digest])
+    return {k: torch.stack([m[k] for m in kept]) for k in kept[0]}, torch.tensor(which)

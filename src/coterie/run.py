@@ -1,0 +1,318 @@
+"""fit: the only training loop. Rounds, progress, checkpoints, resuming, and a clear end when a run diverges."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from coterie import checkpoint, cohorts
+from coterie.algorithms.local import Local
+from coterie.channels import Channel
+from coterie.engines import ENGINES
+from coterie.engines.base import ClientStates, Env, first_contact
+from coterie.errors import ConfigError, Diverged
+from coterie.exchange import Algorithm, Ask, Cohort, Population, Reply
+from coterie.federation import Federation
+from coterie.local import LocalSGD
+from coterie.results import Live, Result
+from coterie.task import Task
+from coterie.tree import leaves
+
+Callback = Callable[[dict[str, Any], Any], None]
+"""Called after every round with its history row and the server state."""
+
+
+def fit(
+    algorithm: Algorithm,
+    federation: Federation,
+    task: Task | None = None,
+    *,
+    rounds: int = 10,
+    seed: int = 0,
+    cohort: cohorts.Sampler | int | float | None = None,
+    channels: Sequence[Channel] = (),
+    engine: str | Any = "local",
+    out: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    checkpoint_every: int = 10,
+    evaluate_every: int = 0,
+    alone: bool | Result = True,
+    progress: bool | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Result:
+    """Train with an algorithm and return what every client gets.
+
+    cohort: None (everyone), a number of clients, a probability (Poisson) or a sampler. out: folder for checkpoints and the
+    result; `resume=True` continues the run found there, bit-identically. alone: also train every client alone when the
+    result is evaluated or saved, to tell each what it gains (a Result of `Local` may be passed instead).
+    Ctrl-C finishes the round, saves and returns the result so far.
+    """
+    run = Run(
+        algorithm,
+        federation,
+        task if task is not None else Task.default(federation),
+        seed,
+        cohorts.sampler(cohort),
+        tuple(channels),
+        _engine(engine),
+        None if out is None else Path(out),
+    )
+    if rounds < 0 or checkpoint_every < 1:
+        raise ConfigError(f"rounds must be ≥ 0 and checkpoint_every ≥ 1; got {rounds} and {checkpoint_every}.")
+    run.start(resume=resume, overwrite=overwrite)
+    with _bar(progress, rounds, run.done) as tick, _finish_on_interrupt() as interrupted:
+        while run.done < rounds and not interrupted:
+            row = run.one_round()
+            if evaluate_every and (run.done % evaluate_every == 0 or run.done == rounds):
+                row |= run.live().test_means()
+            run.history.append(row)
+            for callback in callbacks:
+                callback(row, run.state)
+            tick(row)
+            if run.out is not None and (run.done % checkpoint_every == 0 or run.done == rounds or interrupted):
+                run.save()
+    result = run.result(rounds, alone)
+    if run.out is not None:
+        result.save(run.out)
+    return result
+
+
+@dataclass
+class Run:
+    """A run in progress: everything between two rounds is `state`, `env.states` and `history`."""
+
+    algorithm: Algorithm
+    federation: Federation
+    task: Task
+    seed: int
+    sampler: cohorts.Sampler
+    channels: tuple[Channel, ...]
+    engine: Any
+    out: Path | None
+    done: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    state: Any = None
+
+    def start(self, *, resume: bool, overwrite: bool) -> None:
+        self.task.check(self.federation)
+        dtype = self.federation.x.dtype if self.federation.x.is_floating_point() else torch.float32
+        self.env = Env(
+            self.task,
+            self.federation,
+            self.task.init(self.seed, dtype),
+            self.seed,
+            states=ClientStates(len(self.federation)),
+            channels=self.channels,
+        )
+        fed = self.federation
+        population = Population(len(fed), fed.n_train, fed.clusters)
+        self.state = self.algorithm.init(self.task, population, self.seed, self.env.initial)
+        file = None if self.out is None else self.out / checkpoint.FILE
+        if resume:
+            if file is None:
+                raise ConfigError("resume needs the folder of the run. Pass out=….")
+            self._load(file)
+        elif file is not None and file.exists() and not overwrite:
+            raise ConfigError(
+                f"{self.out} already holds a run. Pass resume=True to continue it, overwrite=True to replace it, "
+                "or another folder."
+            )
+
+    def one_round(self) -> dict[str, Any]:
+        """One round; on failure everything is as it was before it."""
+        began = time.perf_counter()
+        self.env.round, self.env.ask = self.done, 0
+        who = self.sampler.sample(self.federation, self.seed, self.done)
+        row: dict[str, Any] = {"round": self.done + 1, "loss": float("nan"), "clients": len(who), "lost": 0}
+        row |= {"bytes_down": 0, "bytes_up": 0}
+        try:
+            conversation = self.algorithm.round(self.state, Cohort(who, self.done, self.seed))
+            ask = next(conversation, None)
+            while ask is not None:
+                reply = self._exchange(ask)
+                row["lost"] = max(row["lost"], len(reply.lost))
+                row["bytes_down"] += reply.bytes_down
+                row["bytes_up"] += reply.bytes_up
+                row |= reply.info
+                try:
+                    ask = conversation.send(reply)
+                except StopIteration as end:
+                    state, ask = end.value, None
+            if not all(bool(torch.isfinite(t).all()) for t in _floats(state)):
+                raise Diverged(None, "the server's update")
+        except Diverged as error:
+            self.env.states.rollback()
+            raise self._explain(error) from None
+        except BaseException:
+            self.env.states.rollback()
+            raise
+        self.env.states.commit()
+        self.state, self.done = state, self.done + 1
+        row["seconds"] = time.perf_counter() - began
+        return row
+
+    def _exchange(self, ask: Ask) -> Reply:
+        asked = ask.clients
+        for channel in self.channels:
+            ask = channel.ask(ask, self.env.where)
+        first_contact(self.algorithm, ask.clients, self.env, self.engine)
+        reply: Reply = self.engine.run(ask, self.env)
+        for channel in reversed(self.channels):
+            reply = channel.reply(reply, ask, self.env.where)
+        self.env.ask += 1
+        if len(ask.clients) < len(asked):
+            reply = replace(reply, lost=asked[~np.isin(asked, ask.clients)])
+        return reply
+
+    # ---- ends --------------------------------------------------------------------------------------------------------
+
+    def live(self) -> Live:
+        return Live(self.algorithm, self.federation, self.task, self.state, self.env, self.engine)
+
+    def result(self, rounds: int, alone: bool | Result) -> Result:
+        return Result.from_live(
+            self.live(),
+            self.history,
+            {
+                "algorithm": repr(self.algorithm),
+                "seed": self.seed,
+                "rounds": self.done,
+                "finished": self.done >= rounds,
+                "fingerprint": self.fingerprint(),
+            },
+            self._alone(alone),
+        )
+
+    def _alone(self, alone: bool | Result) -> Callable[[], Result] | None:
+        """How to get the result of training alone, when it is asked for."""
+        if isinstance(alone, Result):
+            return lambda: alone
+        local = getattr(self.algorithm, "local", None)
+        if not alone or not isinstance(local, LocalSGD):
+            return None
+        return lambda: fit(
+            Local(local),
+            self.federation,
+            self.task,
+            rounds=self.done,
+            seed=self.seed,
+            engine=self.engine,
+            alone=False,
+            progress=False,
+        )
+
+    def save(self) -> None:
+        assert self.out is not None
+        tensors, plain = checkpoint.pack(self.state, self.env.states)
+        about = {"done": self.done, "plain": plain, "history": self.history, "fingerprint": self.fingerprint()}
+        checkpoint.write(self.out / checkpoint.FILE, tensors, about)
+
+    def _load(self, file: Path) -> None:
+        tensors, about = checkpoint.read(file)
+        if about["fingerprint"] != self.fingerprint():
+            raise ConfigError(
+                f"The run in {file.parent} was made with other settings or data; resuming would mix two runs. "
+                "Call fit with the same algorithm, data, task, seed, cohort and channels, or choose another folder."
+            )
+        self.state = checkpoint.unpack(self.state, tensors, about["plain"], self.env.states)
+        self.done, self.history = about["done"], about["history"]
+
+    def fingerprint(self) -> str:
+        """Changes when the run would: hyper-parameters, data, network, seed, sampling, channels."""
+        fed = self.federation
+        sums = (float(fed.y.double().sum()), float(fed.x[:: max(len(fed.x) // 997, 1)].double().sum()))
+        parts = (
+            self.algorithm,
+            self.seed,
+            self.sampler,
+            self.channels,
+            self.task.metrics,
+            self.task.loss if isinstance(self.task.loss, str) else self.task.loss.__qualname__,
+            {k: tuple(t.shape) for k, t in self.env.initial.items()},
+            (tuple(fed.x.shape), sums, fed.offsets.tobytes(), fed.n_train.tobytes(), fed.keys.tobytes()),
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+    def _explain(self, error: Diverged) -> Diverged:
+        who = "" if error.client is None else f" at client {self.federation.clients[error.client]!r}"
+        local = getattr(self.algorithm, "local", None)
+        lower = f"the learning rate (now {local.lr})" if isinstance(local, LocalSGD) else "the learning rate"
+        kept = "The last good state is kept"
+        if self.out is not None and self.done:
+            self.save()
+            kept += f" in {self.out} (round {self.done})"
+        failure = Diverged(
+            error.client,
+            error.phase,
+            f"Round {self.done + 1}: '{error.phase}' gave NaN or infinite numbers{who}. Lower {lower}, or check that "
+            f"client's data for extreme values. {kept}.",
+        )
+        failure.result = self.result(self.done, alone=False)
+        return failure
+
+
+def _floats(state: Any) -> Iterator[torch.Tensor]:
+    for t in leaves(vars(state)):
+        if isinstance(t, torch.Tensor) and t.is_floating_point():
+            yield t
+
+
+def _engine(engine: str | Any) -> Any:
+    if not isinstance(engine, str):
+        return engine
+    if engine not in ENGINES:
+        raise ConfigError(f"engine must be one of {sorted(ENGINES)}; got {engine!r}.")
+    return ENGINES[engine]()
+
+
+@contextmanager
+def _bar(progress: bool | None, rounds: int, done: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+    console = Console(stderr=True)
+    if not (console.is_terminal if progress is None else progress):
+        yield lambda row: None
+        return
+    columns = (
+        TextColumn("round"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("loss {task.fields[loss]:.4f}"),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        item = bar.add_task("rounds", total=rounds, completed=done, loss=float("nan"))
+        yield lambda row: bar.update(item, completed=row["round"], loss=row["loss"])
+
+
+@contextmanager
+def _finish_on_interrupt() -> Iterator[list[int]]:
+    """Ctrl-C once: finish the round and save. Twice: stop at once. The list is true once it was pressed."""
+    pressed: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed
+        return
+
+    def note(number: int, frame: Any) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(number)
+        Console(stderr=True).print("Finishing this round, then saving. Press Ctrl-C again to stop at once.")
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
