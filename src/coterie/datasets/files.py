@@ -13,8 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pooch
 
 from coterie.errors import DataError
@@ -43,14 +45,14 @@ class DataFile:
 
 def convert_cifar10(archive: Path, target: Path) -> None:
     """The authors' binary archive (1 label byte, 3072 pixel bytes a picture; no pickle) → our layout."""
-    batches: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.uint8]]] = {}
+    batches: dict[str, npt.NDArray[np.uint8]] = {}
     with tarfile.open(archive) as tar:
         for member in tar:
             stream = tar.extractfile(member) if member.name.endswith(".bin") else None
             if stream is not None:
                 batches[Path(member.name).stem] = np.frombuffer(stream.read(), np.uint8).reshape(-1, 3073)
     train = np.concatenate([batches[f"data_batch_{i}"] for i in range(1, 6)])
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for part, rows in (("train", train), ("test", batches["test_batch"])):
         arrays[f"x_{part}"] = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         arrays[f"y_{part}"] = rows[:, 0]
@@ -62,8 +64,9 @@ _KERAS_MNIST = "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1
 FILES: dict[str, DataFile] = {
     "mnist.npz": DataFile(
         ("03aee0e9a76e0776a803de01d108cc4401a7ce5e11536fcdc9fe691fcd89fb1a", _KERAS_MNIST),
-        "x_train (60000, 28, 28) uint8, y_train, x_test (10000, 28, 28), y_test; for by_writer also writer_train, writer_test",
-        "The Keras file of that name has the images; the writer of every image is column 2 of the QMNIST labels "
+        "x_train (60000, 28, 28) uint8, y_train, x_test (10000, 28, 28), y_test; for by_writer also writer_train and "
+        "writer_test",
+        "The Keras file of that name has the images; the NIST writer of every image is in the QMNIST labels "
         "(github.com/facebookresearch/qmnist).",
         Download("https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz", _KERAS_MNIST),
     ),
@@ -86,8 +89,8 @@ FILES: dict[str, DataFile] = {
     ),
     "har.npz": DataFile(
         ("bb029627f2dbcc53e285a56e8b719e0b8383da1e1efcc2d52d9fd1e479df965a",),
-        "x (10299, 265) float32: the time-domain features (names starting with t), y 1..6, subject 1..30, feature_names, "
-        "activity",
+        "x (10299, 265) float32: the time-domain features (names starting with t), y 1..6, subject 1..30, "
+        "feature_names, activity",
         "Take UCI data set 240, stack train and test, keep the features whose names start with t.",
     ),
     "user_tokens_blogs.npz": DataFile(
@@ -121,13 +124,15 @@ def find_data(name: str) -> Path:
     return path
 
 
-def load_arrays(name: str, *names: str) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.generic]], ...]:
+def load_arrays(name: str, *names: str) -> tuple[npt.NDArray[Any], ...]:
     """Arrays of an .npz data file; a missing array is an error that says what the file should hold."""
     path = find_data(name)
     with np.load(path, allow_pickle=False) as arrays:
         lacking = [n for n in names if n not in arrays.files]
         if lacking:
-            raise DataError(f"{path} lacks {', '.join(lacking)}; it should hold {FILES[name].contents}. {FILES[name].how}")
+            raise DataError(
+                f"{path} lacks {', '.join(lacking)}; it should hold {FILES[name].contents}. {FILES[name].how}"
+            )
         return tuple(arrays[n] for n in names)
 
 

@@ -24,7 +24,6 @@ Split = tuple[Images, Labels, Images, Labels]
 """x_train, y_train, x_test, y_test; pictures are (rows, channels, height, width)."""
 
 FEMNIST_CLASSES = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
-CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 def digits(
@@ -72,13 +71,16 @@ def mnist(
     By default (IFCA, section 6.2) every training picture occurs once in every cluster: clients · samples = 60000 · K. A
     client's test rows are test pictures of its cluster, shared out among the cluster's clients: `test_samples` each, by
     default 10000 / clients of the cluster (at least 10, at most `samples`), so 1200 clients take 33 each and 220 MB.
-    With `disjoint` a picture belongs to one client only (Werner's MNIST tasks: clients=300). With `by_writer` a client is
-    one of the 539 writers of the training pictures, `clients` and `samples` are upper limits, and `test_fraction` of its
-    own pictures are held out.
+
+    With `disjoint` a picture belongs to one client only (Werner's MNIST tasks: clients=300). With `by_writer` a client
+    is one of the 539 writers of the training pictures, `clients` and `samples` are upper limits, and `test_fraction`
+    of its own pictures are held out.
     """
     if by_writer:
         x, y, writer = load_arrays("mnist.npz", "x_train", "y_train", "writer_train")
-        return _by_writer(x[:, None], y, writer, transform, clusters, clients, samples, seed, test_fraction, angle, flatten)
+        return _by_writer(
+            x[:, None], y, writer, transform, clusters, clients, samples, seed, test_fraction, angle, flatten
+        )
     x, y, x_test, y_test = load_arrays("mnist.npz", "x_train", "y_train", "x_test", "y_test")
     split = (x[:, None], y, x_test[:, None], y_test)
     return clustered(
@@ -120,7 +122,6 @@ def cifar10(
         test_samples=test_samples,
         angle=angle,
         disjoint=disjoint,
-        classes=CIFAR10_CLASSES,
     )
 
 
@@ -155,14 +156,14 @@ def femnist(
     rows, sizes = by_group(writer, chosen, last=leaf_test)
     return Federation.from_flat(
         _shaped(255 - x[rows, None] if invert else x[rows, None], flatten),
-        y[rows].astype(np.int64),
+        np.array(FEMNIST_CLASSES)[y[rows]],
         sizes=sizes,
         clients=writer_name[chosen].tolist(),
         n_test=n_leaf_test[chosen] if split == "leaf" else None,
         test_fraction=test_fraction,
         seed=seed,
         kind="classification",
-        classes=range(62),
+        classes=FEMNIST_CLASSES,
         one_class="allow",
     )
 
@@ -193,11 +194,11 @@ def clustered(
     angle: int = 90,
     flatten: bool = False,
     disjoint: bool = False,
-    classes: tuple[Any, ...] = tuple(range(10)),
+    classes: int = 10,
 ) -> Federation:
     """Share out training and test pictures among the clients of every cluster (or of all, if `disjoint`)."""
     x, y, x_test, y_test = split
-    _check_clusters(transform, clusters, clients, len(classes), angle)
+    _check_clusters(transform, clusters, clients, classes, angle)
     cluster = np.arange(clients) % clusters
     most = clients if disjoint else -(-clients // clusters)  # clients that share one pool
     if samples is None:
@@ -205,8 +206,10 @@ def clustered(
     if test_samples is None:
         test_samples = min(samples, max(10, len(x_test) // most))
     if min(samples, test_samples) < 1 or samples > len(x) or test_samples > len(x_test):
-        raise DataError(f"A client can have 1 to {len(x)} samples and 1 to {len(x_test)} test samples; "
-                        f"got {samples} and {test_samples}.")
+        raise DataError(
+            f"A client can have 1 to {len(x)} samples and 1 to {len(x_test)} test samples; "
+            f"got {samples} and {test_samples}."
+        )
     if disjoint and clients * samples > len(x):
         raise DataError(
             f"disjoint needs clients · samples ≤ {len(x)}; got {clients} · {samples} = {clients * samples}. Lower one."
@@ -226,16 +229,16 @@ def clustered(
             (slice(None, samples), train_rows, (x, y)),
             (slice(samples, None), test_rows, (x_test, y_test)),
         ):
-            tx, ty = transformed(px, py, transform, k, classes=len(classes), angle=angle)
+            tx, ty = transformed(px, py, transform, k, classes=classes, angle=angle)
             flat[members, part] = tx[rows[members]]
             labels[members, part] = ty[rows[members]]
     return _federation(flat.reshape(-1, *x.shape[1:]), labels.ravel(), clients, test_samples, cluster, classes, flatten)
 
 
 def _federation(
-    x: Images, y: Labels, clients: int, test_samples: int, cluster: Ints, classes: tuple[Any, ...], flatten: bool
+    x: Images, y: Labels, clients: int, test_samples: int, cluster: Ints, classes: int, flatten: bool
 ) -> Federation:
-    federation = Federation.from_flat(
+    return Federation.from_flat(
         _shaped(x, flatten),
         y,
         sizes=np.full(clients, len(x) // clients),
@@ -243,16 +246,15 @@ def _federation(
         n_test=np.full(clients, test_samples),
         clusters=cluster,
         kind="classification",
-        classes=range(len(classes)),
+        classes=range(classes),
         one_class="allow",
     )
-    return federation
 
 
 def _share_out(pictures: int, members: int, each: int, rng: np.random.Generator) -> Ints:
-    """(members, each) pictures: shuffled decks dealt one after another, so a picture repeats only once a deck is used up.
+    """(members, each) pictures: shuffled decks dealt one after another; a picture repeats only when a deck is used up.
 
-    When a hand would straddle two decks the rest of the deck is left, so that no client holds a picture twice.
+    The rest of a deck that is too short for a hand is left, so that no client holds a picture twice.
     """
     hands = pictures // each
     decks = [rng.permutation(pictures)[: hands * each].reshape(hands, each) for _ in range(-(-members // hands))]

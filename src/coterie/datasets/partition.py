@@ -26,7 +26,7 @@ def iid(n: int, *, clients: int, seed: int) -> Partition:
 
 
 def label_shards(y: npt.ArrayLike, *, clients: int, shards: int = 2, seed: int) -> Partition:
-    """Rows sorted by label, cut into clients · shards pieces; every client draws `shards` of them (McMahan et al. 2017)."""
+    """Rows sorted by label, cut into clients · shards pieces; a client draws `shards` of them (McMahan et al. 2017)."""
     labels = np.asarray(y)
     pieces = clients * shards
     _check(len(labels), pieces, "clients · shards")
@@ -40,7 +40,7 @@ def label_shards(y: npt.ArrayLike, *, clients: int, shards: int = 2, seed: int) 
 
 
 def dirichlet(y: npt.ArrayLike, *, clients: int, alpha: float, min_samples: int = 2, seed: int) -> Partition:
-    """Label skew: the rows of every class are shared out by a draw from Dirichlet(alpha) over the clients (Hsu et al. 2019).
+    """Label skew: the rows of every class are shared out by a draw from Dirichlet(alpha) (Hsu et al. 2019).
 
     Small alpha: few classes a client. Drawn again (up to 1000 times) until every client has `min_samples` rows.
     """
@@ -68,7 +68,11 @@ def dirichlet(y: npt.ArrayLike, *, clients: int, alpha: float, min_samples: int 
 
 
 def by_group(
-    group: npt.ArrayLike, chosen: npt.ArrayLike | None = None, *, last: npt.ArrayLike | None = None, most: int | None = None
+    group: npt.ArrayLike,
+    chosen: npt.ArrayLike | None = None,
+    *,
+    last: npt.ArrayLike | None = None,
+    most: int | None = None,
 ) -> Partition:
     """One client a value of `group`, in the order of `chosen` (default: all, sorted).
 

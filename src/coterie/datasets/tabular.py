@@ -40,7 +40,7 @@ def heart(*, test_fraction: float = 0.25, seed: int = 0, one_class: OneClass = "
 
 
 def heart_frame() -> pd.DataFrame:
-    """The table behind `heart`: coded columns spelt out; a cholesterol or blood pressure of 0 is missing, not measured."""
+    """The table behind `heart`: coded columns spelt out; a cholesterol or blood pressure of 0 counts as missing."""
     frame = _embedded("heart_hospitals").drop(columns="num")
     for column in ("chol", "trestbps"):
         frame[column] = frame[column].where(frame[column] != 0)
@@ -126,11 +126,15 @@ def user_tokens(name: Literal["blogs", "imdb"] = "blogs") -> UserTokens:
     data, indices, indptr, shape, vocabulary, total = load_arrays(
         file, "data", "indices", "indptr", "shape", "vocab", "total_tokens"
     )
-    parts = (data.astype(np.int64), indices.astype(np.int32), indptr.astype(np.int32))
-    counts = sparse.csr_array(parts, shape=tuple(int(n) for n in shape))
-    users = pd.DataFrame({"total_tokens": total, **dict(zip(about[name], load_arrays(file, *about[name]), strict=True))})
+    parts: Any = (data.astype(np.int64), indices.astype(np.int32), indptr.astype(np.int32))
+    counts = sparse.csr_array(parts, shape=(int(shape[0]), int(shape[1])))
+    users = pd.DataFrame(
+        {"total_tokens": total, **dict(zip(about[name], load_arrays(file, *about[name]), strict=True))}
+    )
     if name == "imdb":  # 255 stands for a review without a label
-        users = users.assign(label=users["label"].astype("Int64").where(users["label"] != 255), is_test=users["is_test"] == 1)
+        users = users.assign(
+            label=users["label"].astype("Int64").where(users["label"] != 255), is_test=users["is_test"] == 1
+        )
     return UserTokens(counts, users, vocabulary)
 
 
