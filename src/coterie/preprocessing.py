@@ -146,14 +146,13 @@ def _fit_numeric(values: pd.Series[Any], train: npt.NDArray[np.int64], _: int) -
         return [_dropped(values.name, "no value in any training row")]
     fill = float(np.median(numbers[~missing]))
     filled = np.where(missing, fill, numbers)
-    rows: list[PlanRow] = []
-    if filled.min() == filled.max():
-        rows.append(_dropped(values.name, f"constant in the training rows ({fill:g})"))
+    unit = float(np.abs(filled).max()) or 1.0  # so that squares of huge values do not overflow
+    mean, scale = float((filled / unit).mean() * unit), float((filled / unit).std() * unit)
+    if scale > max(1e-12 * unit, 1e-300):  # below that, differences are rounding errors
+        first = _row(values.name, "numeric", fill=fill, mean=mean, scale=scale)
     else:
-        unit = float(np.abs(filled).max())  # so that squares of huge values do not overflow
-        mean, scale = float((filled / unit).mean() * unit), float((filled / unit).std() * unit)
-        rows.append(_row(values.name, "numeric", fill=fill, mean=mean, scale=scale))
-    return rows + _indicator(values.name, missing)
+        first = _dropped(values.name, f"constant in the training rows ({fill:g})")
+    return [first, *_indicator(values.name, missing)]
 
 
 def _fit_category(values: pd.Series[Any], train: npt.NDArray[np.int64], max_categories: int) -> list[PlanRow]:
