@@ -98,6 +98,8 @@ def test_true_clusters_come_from_a_column() -> None:
         ([0.5, 1.0] * 30, "regression"),
         (pd.Categorical(list(range(30)) * 2), "classification"),
         ([str(i) for i in range(30)] * 2, "regression"),
+        (pd.array(["a", "b"] * 30, dtype="string[pyarrow]"), "classification"),
+        (pd.array([0.5, 1.0] * 30, dtype="double[pyarrow]"), "regression"),
     ],
 )
 def test_the_kind_is_inferred_and_can_be_overridden(values: object, kind: str) -> None:
@@ -179,6 +181,10 @@ def test_non_numeric_targets_name_the_value_and_the_column() -> None:
         build(stray, kind="regression")
     with pytest.raises(DataError, match="column 'sick' holds 'no'"):
         build(table().assign(sick=["no", "yes"] * 30), kind="regression")
+    few = table().assign(sick=pd.Series([*[0.5, 1.0] * 29, 0.5, "high"], dtype=object))
+    with pytest.raises(DataError, match="'sick' is mostly numbers but also holds the text 'high'"):
+        build(few)
+    assert build(few.astype({"sick": "category"})).classes == ("0.5", "1.0", "high")
     with pytest.raises(DataError, match="60 distinct values in 60 rows"):
         build(table().assign(sick=[f"patient {i}" for i in range(60)]))
     with pytest.raises(DataError, match="'sick' holds datetime"):
@@ -190,6 +196,8 @@ def test_rows_without_client_and_tables_without_rows_are_refused() -> None:
     frame.loc[[3, 9], "site"] = None
     with pytest.raises(DataError, match="'site' is missing in 2 rows, first in row 3"):
         build(frame)
+    with pytest.raises(DataError, match="'site' holds '1' as text and as a number"):
+        build(table().assign(site=pd.Series([1, "1"] * 30, dtype=object)))
     with pytest.raises(DataError, match="has no rows"):
         build(table().iloc[:0])
     with pytest.raises(DataError, match="needs a pandas DataFrame; got dict"):

@@ -19,7 +19,7 @@ import pandas as pd
 
 from coterie.errors import DataError
 from coterie.federation import DType, Federation, Ints, Kind, OneClass, client_keys, split_order
-from coterie.preprocessing import FEW, apply_preprocessing, first_text, fit_preprocessing, refuse_stray_text
+from coterie.preprocessing import FEW, PLAIN, apply_preprocessing, first_text, fit_preprocessing, refuse_stray_text
 
 __all__ = ["apply_preprocessing", "federation_from_frame", "infer_kind", "read_table"]
 
@@ -179,7 +179,14 @@ def _owners(ids: pd.Series[Any]) -> tuple[Ints, pd.Index[Any]]:
             f"Every row needs a client; column {ids.name!r} is missing in {len(missing)} rows, first in "
             f"row {missing[0]}. Fill in the client or drop those rows."
         )
-    return owner.astype(np.int64), pd.Index(np.asarray(uniques).tolist())
+    clients = pd.Index(np.asarray(uniques).tolist())
+    alike = clients.astype("str")
+    if not alike.is_unique:  # a client's random numbers follow its name
+        raise DataError(
+            f"Client names must differ as text; column {ids.name!r} holds {alike[alike.duplicated()][0]!r} as text and "
+            "as a number. Make the column all text or all numbers."
+        )
+    return owner.astype(np.int64), clients
 
 
 def _true_clusters(labels: pd.Series[Any], owner: Ints, clients: pd.Index[Any]) -> Ints:
@@ -203,7 +210,8 @@ def infer_kind(values: pd.Series[Any]) -> Kind:
     types = pd.api.types
     if types.is_bool_dtype(values) or isinstance(values.dtype, pd.CategoricalDtype):
         return "classification"
-    numbers = pd.to_numeric(values, errors="coerce")
+    plain = values if types.is_numeric_dtype(values) else values.astype("object")
+    numbers = pd.to_numeric(plain, errors="coerce")
     if numbers.isna().any():
         return "classification"
     distinct = numbers.unique()
@@ -222,12 +230,13 @@ def _target(
             f"{values.name!r} ({len(missing)} rows in all). Drop those rows or fill them in."
         )
     found = pd.api.types.infer_dtype(values)
-    if any(word in found for word in ("date", "time", "period", "interval", "complex")) or found == "mixed":
+    odd = any(word in found for word in ("date", "time", "period", "interval", "complex", "bytes"))
+    if odd or (found == "mixed" and not all(isinstance(v, PLAIN) for v in values)):
         raise DataError(
             f"The target {values.name!r} holds {found} values; it must be a number or a class label. "
             "Name another column."
         )
-    if kind is None and not pd.api.types.is_numeric_dtype(values):
+    if kind is None and not (pd.api.types.is_numeric_dtype(values) or isinstance(values.dtype, pd.CategoricalDtype)):
         refuse_stray_text(values, "The target")
     kind = infer_kind(values) if kind is None else kind
     if kind not in get_args(Kind):

@@ -31,9 +31,10 @@ PlanRow = dict[str, Any]
 
 PLAN_COLUMNS = ("column", "source", "kind", "fill", "mean", "scale", "category", "note")
 OTHER = "(other)"
-FEW = 20  # up to this many distinct numbers may be codes; more are quantities
+FEW = 20  # up to this many distinct whole numbers may be codes; more are quantities
 MOSTLY = 0.8  # a text column with this share of numbers is a numeric column with stray text
 INDICATOR_SHARE = 0.05
+PLAIN = (str, int, float, bool, np.integer, np.floating, np.bool_)
 
 
 def fit_preprocessing(
@@ -93,7 +94,7 @@ def column_kind(values: pd.Series[Any]) -> Literal["numeric", "category"]:
         )
     if found not in ("string", "boolean", "empty"):
         for value in values.dropna():
-            if not isinstance(value, str | int | float | bool | np.generic):
+            if not isinstance(value, PLAIN):
                 raise DataError(
                     f"Column {name!r} holds a {type(value).__name__}; a feature must be a number or a category. "
                     f"Turn it into numbers or leave it out with exclude=[{name!r}]."
@@ -108,10 +109,11 @@ def refuse_stray_text(values: pd.Series[Any], what: str) -> None:
     numbers = pd.to_numeric(pd.Series([str(v) for v in counts.index], dtype="str"), errors="coerce").to_numpy()
     text = np.isnan(numbers)
     share = counts.to_numpy()[~text].sum() / max(counts.sum(), 1)
-    if text.any() and (~text).sum() > FEW and share >= MOSTLY:
+    quantity = (~text).sum() > FEW or bool(np.any(numbers[~text] % 1))
+    if text.any() and quantity and share >= MOSTLY:
         raise DataError(
-            f"{what} {values.name!r} is mostly numbers but also holds the text {str(counts.index[text][0])!r}. "
-            "Replace that text by a number or by a missing value."
+            f"{what} {values.name!r} is mostly numbers but also holds the text {str(counts.index[text][0])!r}. Replace "
+            "that text by a number or a missing value, or, if these are codes, make it categorical with astype('category')."
         )
 
 
