@@ -113,7 +113,7 @@ def refuse_stray_text(values: pd.Series[Any], what: str) -> None:
     if text.any() and quantity and share >= MOSTLY:
         raise DataError(
             f"{what} {values.name!r} is mostly numbers but also holds the text {str(counts.index[text][0])!r}. Replace "
-            "that text by a number or a missing value, or, if these are codes, make it categorical with astype('category')."
+            "that text by a number or a missing value, or, if these are codes, use astype('category')."
         )
 
 
