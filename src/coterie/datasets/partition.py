@@ -1,0 +1,102 @@
+"""Ways to share out rows among clients: `(rows, sizes)` as `Federation.from_flat` takes them.
+
+`rows` is a permutation (or selection) of the row numbers sorted by client, `sizes[i]` the rows of client i:
+
+    rows, sizes = dirichlet(y, clients=100, alpha=0.3, seed=0)
+    Federation.from_flat(x[rows], y[rows], sizes=sizes, clients=range(100), one_class="allow")
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.errors import DataError
+from coterie.federation import Ints
+
+Partition = tuple[Ints, Ints]
+
+
+def iid(n: int, *, clients: int, seed: int) -> Partition:
+    """n rows shuffled and cut into equal parts (sizes differ by at most one)."""
+    _check(n, clients)
+    return np.random.default_rng(seed).permutation(n), _even(n, clients)
+
+
+def label_shards(y: npt.ArrayLike, *, clients: int, shards: int = 2, seed: int) -> Partition:
+    """Rows sorted by label, cut into clients · shards pieces; a client draws `shards` of them (McMahan et al. 2017)."""
+    labels = np.asarray(y)
+    pieces = clients * shards
+    _check(len(labels), pieces, "clients · shards")
+    rng = np.random.default_rng(seed)
+    shuffled = rng.permutation(len(labels))
+    by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    sizes = _even(len(labels), pieces)
+    cuts = np.split(by_label, np.cumsum(sizes)[:-1])
+    drawn = rng.permutation(pieces)
+    return np.concatenate([cuts[p] for p in drawn]), sizes[drawn].reshape(clients, shards).sum(axis=1)
+
+
+def dirichlet(y: npt.ArrayLike, *, clients: int, alpha: float, min_samples: int = 2, seed: int) -> Partition:
+    """Label skew: the rows of every class are shared out by a draw from Dirichlet(alpha) (Hsu et al. 2019).
+
+    Small alpha: few classes a client. Drawn again (up to 1000 times) until every client has `min_samples` rows.
+    """
+    labels = np.unique(np.asarray(y), return_inverse=True)[1]
+    _check(len(labels), clients)
+    if not alpha > 0:
+        raise DataError(f"alpha must be positive; got {alpha}. Use for example 0.3, or 100 for nearly equal shares.")
+    rng = np.random.default_rng(seed)
+    count = np.bincount(labels)
+    for _ in range(1000):
+        shares = rng.dirichlet(np.full(clients, alpha), size=len(count))
+        cuts = np.round(np.cumsum(shares, axis=1) * count[:, None]).astype(np.int64)
+        table = np.diff(cuts, axis=1, prepend=0)  # (classes, clients) rows
+        if table.sum(axis=0).min() >= min_samples:
+            break
+    else:
+        raise DataError(
+            f"No draw gave all {clients} clients {min_samples} rows at alpha={alpha}. "
+            "Raise alpha or lower clients or min_samples."
+        )
+    shuffled = rng.permutation(len(labels))
+    by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    owner = np.concatenate([np.repeat(np.arange(clients), row) for row in table])
+    return by_label[np.argsort(owner, kind="stable")], table.sum(axis=0)
+
+
+def by_group(
+    group: npt.ArrayLike,
+    chosen: npt.ArrayLike | None = None,
+    *,
+    last: npt.ArrayLike | None = None,
+    most: int | None = None,
+) -> Partition:
+    """One client a value of `group`, in the order of `chosen` (default: all, sorted).
+
+    Rows keep their order, except that those marked in `last` come last in their group. At most `most` rows each.
+    """
+    values = np.asarray(group)
+    wanted: npt.NDArray[Any] = np.unique(values) if chosen is None else np.asarray(chosen)
+    sorter = np.argsort(wanted, kind="stable")
+    place = np.minimum(np.searchsorted(wanted, values, sorter=sorter), len(wanted) - 1)
+    owner = np.where(wanted[sorter[place]] == values, sorter[place], -1)
+    late = np.zeros(len(values), bool) if last is None else np.asarray(last, bool)
+    rows = np.lexsort((np.arange(len(values)), late, owner))
+    rows = rows[owner[rows] >= 0]
+    sizes = np.bincount(owner[rows], minlength=len(wanted)).astype(np.int64)
+    if most is not None:
+        rank = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        rows, sizes = rows[rank < most], np.minimum(sizes, most)
+    return rows.astype(np.int64), sizes
+
+
+def _even(n: int, parts: int) -> Ints:
+    return np.full(parts, n // parts, np.int64) + (np.arange(parts) < n % parts)
+
+
+def _check(n: int, parts: int, name: str = "clients") -> None:
+    if not 1 <= parts <= n:
+        raise DataError(f"{name} must be between 1 and the number of rows, {n}; got {parts}.")
