@@ -1,6 +1,6 @@
 """coterie: find out who should learn together, and let them."""
 
-from coterie import models
+from coterie import datasets, models
 from coterie.algorithms import FedAvg, FineTuned, Local, Oracle
 from coterie.channels import Dropout
 from coterie.cohorts import Everyone, FixedSize, Poisson
@@ -43,6 +43,7 @@ __all__ = [
     "Task",
     "TaskError",
     "Up",
+    "datasets",
     "fit",
     "models",
 ]
