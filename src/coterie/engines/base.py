@@ -207,7 +207,8 @@ def first_contact(algorithm: Algorithm, clients: Ints, env: Env, engine: Engine)
     new = env.states.missing(clients)
     if env.states.nothing or not len(new):
         return
-    made = engine.map(algorithm.client, new, replace(env, round=0), test=False)  # whenever it happens: the same state
+    blank = replace(env, round=0, states=ClientStates(0))  # the same state whenever the first contact is
+    made = engine.map(algorithm.client, new, blank, test=False)
     if made:
         env.states.add(new, made)
     else:
