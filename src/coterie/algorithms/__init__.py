@@ -2,6 +2,7 @@
 
 from coterie.algorithms.fedavg import FedAvg
 from coterie.algorithms.finetuned import FineTuned
+from coterie.algorithms.ifca import IFCA
 from coterie.algorithms.local import Local
 from coterie.algorithms.oracle import Oracle
 
@@ -10,6 +11,7 @@ ALGORITHMS: dict[str, type] = {
     "fedavg": FedAvg,
     "finetuned": FineTuned,
     "oracle": Oracle,
+    "ifca": IFCA,
 }
 
-__all__ = ["ALGORITHMS", "FedAvg", "FineTuned", "Local", "Oracle"]
+__all__ = ["ALGORITHMS", "IFCA", "FedAvg", "FineTuned", "Local", "Oracle"]
