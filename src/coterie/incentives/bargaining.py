@@ -105,7 +105,7 @@ def pacing_bound(rho: float) -> float:
         raise ValueError(f"pacing_bound needs 0 <= rho <= 1; got rho={rho}.")
 
     def slack(decades: float) -> float:
-        return quality_cap(rho, 10.0**decades) - rho - (4 - 5 * rho) * decades
+        return quality_cap(rho, math.pow(10.0, decades)) - rho - (4 - 5 * rho) * decades
 
     # The slack is 0 at b = 1, rises, then falls for good: bracket its last sign change on a logarithmic scale.
     grid = np.geomspace(1e-4, 300.0, 400)
@@ -113,8 +113,8 @@ def pacing_bound(rho: float) -> float:
     if rho >= 0.8 or positive.size == 0 or positive[-1] == grid.size - 1:
         return math.inf if rho >= 0.8 or positive.size else 1.0
     last = int(positive[-1])
-    decades: float = optimize.brentq(slack, grid[last], grid[last + 1], xtol=1e-15)
-    return 10.0**decades
+    decades = float(optimize.brentq(slack, grid[last], grid[last + 1], xtol=1e-15))
+    return float(10.0**decades)
 
 
 @lru_cache(maxsize=1)

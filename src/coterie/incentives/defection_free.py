@@ -235,26 +235,34 @@ def collaborate(
 
 
 def quadratic_firms(
-    q_low0: float, q_high0: float, q_max: float = 0.95, *, difference: float = 0.05, smoothness: float = 1.0
+    q_low0: float,
+    q_high0: float,
+    q_max: float = 0.95,
+    *,
+    difference: float = 0.05,
+    smoothness: float = 1.0,
+    flatness: float = 0.2,
 ) -> tuple[Firm[FloatArray], Firm[FloatArray]]:
     """Two firms with quadratic losses in the plane, for experiments with a known answer.
 
-    f(x; l) and f(x; h) have their minima at d and −d; their mean is f(x) = 1 − ``q_max`` + ½ xᵀHx with H = L diag(0.2, 1),
+    f(x; l) and f(x; h) have their minima at d and −d; their mean is f(x) = 1 − ``q_max`` + ½ xᵀHx, H = L diag(``flatness``, 1),
     so that the best common quality is ``q_max`` at 0, and a firm training alone ends ``difference`` below it.
     """
-    if not (0 < q_low0 <= q_high0 <= q_max <= 1 and 0 <= difference <= 1 - q_max + 1e-12 and smoothness > 0):
+    if not (0 < q_low0 <= q_high0 <= q_max <= 1 and 0 <= difference <= 1 - q_max + 1e-12):
         raise ValueError(
-            "quadratic_firms needs 0 < q_low0 <= q_high0 <= q_max <= 1, 0 <= difference <= 1 - q_max (losses cannot be "
-            f"negative) and smoothness > 0; got {q_low0}, {q_high0}, {q_max}, {difference}, {smoothness}."
+            "quadratic_firms needs 0 < q_low0 <= q_high0 <= q_max <= 1 and 0 <= difference <= 1 - q_max (a loss cannot "
+            f"be negative); got q_low0={q_low0}, q_high0={q_high0}, q_max={q_max}, difference={difference}."
         )
-    curvature = smoothness * np.array([0.2, 1.0])
+    if not (smoothness > 0 and 0 < flatness <= 1):
+        raise ValueError(f"smoothness must be positive and flatness in (0, 1]; got {smoothness} and {flatness}.")
+    curvature = smoothness * np.array([flatness, 1.0])
     shift = np.array([math.sqrt(2 * difference / curvature[0]), 0.0])
 
     def loss(x: FloatArray) -> float:
         return 1 - q_max + float(curvature @ x**2) / 2
 
     def firm(quality: float, side: float) -> Firm[FloatArray]:
-        start = np.full(2, math.sqrt(2 * (q_max - quality) / curvature.sum()))
+        start = np.array([side, 1.0]) * math.sqrt(2 * (q_max - quality) / curvature.sum())
         own = descent(
             lambda x: loss(x - side * shift) - difference,
             lambda x: curvature * (x - side * shift),

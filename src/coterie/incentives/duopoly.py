@@ -5,8 +5,8 @@ quality q at price p, or 0 from no model; the firms set prices at the same time 
 
 Results are given in *firm order*: position 0 belongs to the firm passed as ``q_low`` and position 1 to the firm passed
 as ``q_high``. The *role* "high" belongs to whoever has the larger quality now: if the first firm has overtaken the
-second one, the closed forms are used with swapped roles. (The dissertation keeps the roles and reports negative revenues in
-Figure 3.2, which a price times a demand cannot be.)
+second one, the closed forms are used with swapped roles. (The dissertation keeps the roles and reports negative
+revenues in Figure 3.2, which a price times a demand cannot be.)
 """
 
 from __future__ import annotations

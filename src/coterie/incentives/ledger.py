@@ -28,8 +28,8 @@ class RevenueLedger:
     """One entry per round; ``record`` returns a longer ledger. Entry 0 is the state before any collaboration.
 
     The columns of :attr:`frame` are in firm order (see :mod:`coterie.incentives.duopoly`): ``q_low`` stays with the
-    firm that was worse at the start, even after it overtakes. ``nash_product`` is measured against entry 0 and is NaN where
-    a firm earns less than at the start; ``step_high`` is the high firm's step size α_h (0 where it did not move).
+    firm that was worse at the start, even after it overtakes. ``nash_product`` is measured against entry 0 and is NaN
+    where a firm earns less than at the start; ``step_high`` is the high firm's step size α_h (0 where it did not move).
     """
 
     rows: tuple[tuple[float, float, float], ...] = field(default=())
