@@ -242,11 +242,13 @@ def quadratic_firms(
     difference: float = 0.05,
     smoothness: float = 1.0,
     flatness: float = 0.2,
+    max_step: float | None = None,
 ) -> tuple[Firm[FloatArray], Firm[FloatArray]]:
     """Two firms with quadratic losses in the plane, for experiments with a known answer.
 
-    f(x; l) and f(x; h) have their minima at d and −d; their mean is f(x) = 1 − ``q_max`` + ½ xᵀHx, H = L diag(``flatness``, 1),
-    so that the best common quality is ``q_max`` at 0, and a firm training alone ends ``difference`` below it.
+    f(x; l) and f(x; h) have their minima at d and −d; their mean is f(x) = 1 − ``q_max`` + ½ xᵀHx with
+    H = L diag(``flatness``, 1), so that the best common quality is ``q_max`` at 0, and a firm training alone ends
+    ``difference`` below it. ``max_step`` is 1/L unless given; smaller steps make slower, smoother pictures.
     """
     if not (0 < q_low0 <= q_high0 <= q_max <= 1 and 0 <= difference <= 1 - q_max + 1e-12):
         raise ValueError(
@@ -255,6 +257,7 @@ def quadratic_firms(
         )
     if not (smoothness > 0 and 0 < flatness <= 1):
         raise ValueError(f"smoothness must be positive and flatness in (0, 1]; got {smoothness} and {flatness}.")
+    bound = smoothness if max_step is None else max(smoothness, 1 / max_step)
     curvature = smoothness * np.array([flatness, 1.0])
     shift = np.array([math.sqrt(2 * difference / curvature[0]), 0.0])
 
@@ -266,9 +269,9 @@ def quadratic_firms(
         own = descent(
             lambda x: loss(x - side * shift) - difference,
             lambda x: curvature * (x - side * shift),
-            smoothness,
+            bound,
             quality=lambda x: 1 - loss(x),
         )
-        return Firm(start, own, descent(loss, lambda x: curvature * x, smoothness))
+        return Firm(start, own, descent(loss, lambda x: curvature * x, bound))
 
     return firm(q_low0, 1.0), firm(q_high0, -1.0)
