@@ -33,6 +33,17 @@ def _or_exit(make: Callable[[], T]) -> T:
         raise typer.BadParameter(str(error)) from None
 
 
+def _check_file(out: Path) -> None:
+    """Complain about the figure's file before the work, not after it."""
+    from matplotlib.figure import Figure
+
+    kinds = Figure().canvas.get_supported_filetypes()
+    if not out.parent.is_dir():
+        raise typer.BadParameter(f"The folder of --out must exist; {out.parent} does not. Create it first.")
+    if out.suffix[1:].lower() not in kinds:
+        raise typer.BadParameter(f"--out must end in one of {', '.join(kinds)}; got {out.name}.")
+
+
 @app.command()
 def duopoly(
     q_low: Annotated[float, typer.Option(help="Quality of the weaker firm's model today, above 0.")] = 0.1,
@@ -41,22 +52,21 @@ def duopoly(
     out: Annotated[Path, typer.Option(help="File for the figure.")] = Path("duopoly.png"),
 ) -> None:
     """What two competing firms earn today, if they share everything, and if they bargain."""
+    _check_file(out)
     bargain = _or_exit(lambda: nash_bargaining(q_low, q_high, q_max))
     now, free, agreed = (Duopoly(q_low, q_high), Duopoly(q_max, q_max), Duopoly(bargain.q_low, bargain.q_high))
-    table = Table(title="Two firms, one market (low firm / high firm)")
-    for column in ("", "quality", "price", "demand", "revenue"):
-        table.add_column(column, justify="left" if not column else "right")
+    table = Table(title="Two firms, one market")
+    for column in ("", "firm", "quality", "price", "demand", "revenue"):
+        table.add_column(column, justify="left" if column in ("", "firm") else "right")
     for name, market in (("today", now), ("share everything", free), ("bargain", agreed)):
-        pairs = ((market.q_low, market.q_high), market.prices, market.demands, market.revenues)
-        table.add_row(name, *(f"{low:.4f} / {high:.4f}" for low, high in pairs))
+        numbers = zip((market.q_low, market.q_high), market.prices, market.demands, market.revenues, strict=True)
+        for title, firm, row in zip((name, ""), ("low", "high"), numbers, strict=True):
+            table.add_row(title, firm, *(f"{value:.4f}" for value in row), end_section=firm == "high")
     Console().print(table)
-    typer.echo(
-        f"Stop helping the low firm at {bargain.ratio:.1%} of the high firm's quality: the low firm then earns "
-        f"{bargain.revenues.low / now.revenues.low:.2f} times today's revenue, the high firm "
-        f"{bargain.revenues.high / now.revenues.high:.2f} times."
-        if now.revenues.low > 0
-        else f"Today's models are equally good and nobody earns anything; the bargain is a ratio of {bargain.ratio:.1%}."
-    )
+    if now.revenues.low > 0:
+        low, high = (after / before for after, before in zip(bargain.revenues, now.revenues, strict=True))
+        typer.echo(f"The bargain multiplies the low firm's revenue by {low:.2f} and the high firm's by {high:.2f}:")
+    typer.echo(f"the high firm gets the best model, and the low firm stops at {bargain.ratio:.1%} of its quality.")
     from coterie.incentives.figures import duopoly_figure
 
     _or_exit(lambda: duopoly_figure(bargain, now).savefig(out, dpi=150))
@@ -77,12 +87,13 @@ def pricing(
     out: Annotated[Path, typer.Option(help="File for the figure.")] = Path("pricing.png"),
 ) -> None:
     """What a seller earns by using, ignoring, or promising to ration what it knows about its buyers."""
+    _check_file(out)
     game = _or_exit(lambda: PricingGame(mu, low, high, buyer_cost, seller_cost))
     chosen = seller or list(SELLERS)
     played = _or_exit(lambda: simulate(game, chosen, rounds=rounds, seeds=seeds, n_buyers=n_buyers))
     table = Table(title=f"Averages over {rounds:,} rounds and {seeds} seeds, per buyer")
-    for column in ("seller", "seller earns", "10–90 %", "buyer gains", "belief", "truthful", "regret"):
-        table.add_column(column, justify="left" if column == "seller" else "right")
+    for column in ("seller", "earns", "10–90 %", "buyer", "belief", "truthful", "regret"):
+        table.add_column(column, justify="left" if column == "seller" else "right", no_wrap=True)
     for name, row in played.summary().iterrows():
         cells = (row["buyer_utility"], row["belief"], row["truthful_share"], row["regret"])
         band = f"{row['seller_q10']:.2f}–{row['seller_q90']:.2f}"
@@ -90,8 +101,9 @@ def pricing(
     Console().print(table)
     best = game.commitment()
     typer.echo(
-        f"One-shot equilibrium: {game.seller_utility(0):.4g} without signals, {game.seller_utility(1):.4g} with signals "
-        f"always used; best promise: use them with probability {best.alpha:.3g} and earn {best.seller_utility:.4g}."
+        f"One-shot equilibrium: the seller earns {game.seller_utility(0):.4g} if it never uses signals and "
+        f"{game.seller_utility(1):.4g} if it always does. Its best promise is to use them with probability "
+        f"{best.alpha:.3g} and earns {best.seller_utility:.4g}."
     )
     from coterie.incentives.figures import simulation_figure
 

@@ -49,7 +49,7 @@ ACTIONS = {"high_high": "high price for all", "low_low": "low price for all", "p
 SCHEMES: dict[str, Scheme] = {
     "complete sharing": CompleteSharing(),
     "only the high firm shares": OnlyHighShares(),
-    "only the low firm shares": OnlyLowShares(),
+    "only the low firm shares": OnlyLowShares(low_trains=False),
     "defection-free": DefectionFreeSharing(),
 }
 
@@ -70,11 +70,12 @@ def plot_equilibrium(game: PricingGame, ax: Axes | None = None) -> Axes:
         first = alpha[0] == 0
         ax.plot(alpha, game.seller_utility(alpha), color=HIGH, lw=2, label="seller" if first else None)
         ax.plot(alpha, game.buyer_utility(alpha), color=LOW, lw=2, label="high-value buyer" if first else None)
-    ax.plot([star], [game.seller_utility(star)], "o", color=HIGH)
+    ax.plot([star], [float(game.seller_utility(star))], "o", color=HIGH)
     ax.axvline(star, color="0.6", ls=":", label=f"α* = {star:.2g}")
     ax.set(xlabel="probability α that the seller uses signals", ylabel="utility per buyer", xlim=(0, 1))
     ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]))
-    ax.set_title(f"{'θ_L ≥ μθ_H' if game.low_price_blind else 'θ_L < μθ_H'}: blind price {game.blind_price:g}")
+    sign = r"\geq" if game.low_price_blind else "<"
+    ax.set_title(rf"$\theta_L {sign} \mu\,\theta_H$ (blind price {game.blind_price:g})")
     ax.legend(frameon=False)
     return ax
 
@@ -95,9 +96,7 @@ def plot_utilities(simulation: Simulation, who: Literal["seller", "buyer"] = "se
         ax.axhline(float(utility(alpha)), color="0.5", ls=style, lw=1, zorder=0)
     name = "seller, per buyer" if who == "seller" else "high-value buyer"
     ax.set(xlabel="round", ylabel=f"average utility ({name})", xlim=(0, rounds[-1]))
-    ax.set_title(
-        f"{who.capitalize()}: grey lines are equilibria at α = 0 (dotted), α* (dashed), 1 (dash-dot)", fontsize=9
-    )
+    ax.set_title("grey: equilibrium at α = 0 (dotted), α* (dashed), 1 (dash-dotted)", fontsize=9)
     ax.xaxis.set_major_locator(MaxNLocator(5))
     return ax
 
@@ -108,7 +107,8 @@ def plot_belief(simulation: Simulation, ax: Axes | None = None) -> Axes:
     rounds = np.sort(simulation.frame["round"].unique())
     pairs = zip(simulation.array("belief"), simulation.array("alpha_bar"), strict=True)
     for seller, (belief, truth), colour in zip(simulation.sellers, pairs, cycle(COLOURS), strict=False):
-        ax.plot(rounds, belief.mean(axis=0), color=colour, lw=1.8, label=_label(seller))
+        style = "--" if seller == "adaptive" else "-"  # it lies on top of the seller who commits to α*
+        ax.plot(rounds, belief.mean(axis=0), color=colour, lw=1.8, ls=style, label=_label(seller))
         ax.fill_between(rounds, *np.quantile(belief, [0.1, 0.9], axis=0), color=colour, alpha=0.15, lw=0)
         every = slice(None, None, max(1, rounds.size // 15))
         ax.plot(rounds[every], truth.mean(axis=0)[every], "o", color=colour, ms=4, mfc="none")
@@ -155,13 +155,15 @@ def plot_revenues(q_high: float = 1.0, bargain: Bargain | None = None, ax: Axes 
     low, high = equilibrium_revenues(q_low, q_high)
     ax.plot(q_low, high, color=HIGH, lw=2, label="high firm")
     ax.plot(q_low, low, color=LOW, lw=2, label="low firm")
-    ax.axvline(4 / 7 * q_high, color="0.6", ls=":", label="4/7 of the high quality: low firm's best")
+    ax.axvline(4 / 7 * q_high, color="0.6", ls=":", label="best for the low firm: 4/7 of the high quality")
     if bargain is not None:
-        ax.axvline(bargain.q_low, color=COLOURS[2], ls="--", label=f"bargaining solution, q_low = {bargain.q_low:.3f}")
+        ax.axvline(
+            bargain.q_low, color=COLOURS[2], ls="--", label=f"bargaining solution: low quality {bargain.q_low:.4f}"
+        )
         ax.plot([bargain.q_low] * 2, bargain.revenues, "o", color=COLOURS[2])
     ax.set(xlabel=f"quality of the low firm (high firm: {q_high:g})", ylabel="revenue", xlim=(0, q_high))
     ax.set_ylim(bottom=0)
-    ax.legend(frameon=False)
+    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, fontsize=9)
     return ax
 
 
@@ -172,7 +174,6 @@ def plot_ledger(ledger: RevenueLedger, what: Literal["quality", "revenue"] = "re
     ax.plot(frame["t"], frame[f"{column}_high"], color=HIGH, lw=2, label="firm that starts better")
     ax.plot(frame["t"], frame[f"{column}_low"], color=LOW, lw=2, label="firm that starts worse")
     ax.set(xlabel="round", ylabel=what)
-    ax.set_ylim(bottom=0)
     return ax
 
 
@@ -197,7 +198,7 @@ def simulation_figure(simulation: Simulation, what: Literal["utilities", "belief
     else:
         plot_belief(simulation, axes[0])
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4 if what == "utilities" else 3, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
@@ -209,7 +210,7 @@ def bias_figure(sweep: pd.DataFrame) -> Figure:
 
 
 def duopoly_figure(bargain: Bargain, now: Duopoly) -> Figure:
-    """Left: revenues against the low firm's quality at the best high quality. Right: both firms now and at the bargain."""
+    """Left: revenues against the low firm's quality, the high firm's being the best. Right: both firms' revenues."""
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     plot_revenues(bargain.q_high, bargain, left)
@@ -231,7 +232,7 @@ def schemes_figure(
     q_high0: float = 0.6,
     q_max: float = 0.95,
     *,
-    rounds: int = 60,
+    rounds: int = 100,
     schemes: Mapping[str, Scheme] | None = None,
 ) -> Figure:
     """Qualities (top) and revenues (bottom) under every scheme, on quadratic losses."""
@@ -239,12 +240,14 @@ def schemes_figure(
     figure = Figure(figsize=(3.1 * len(chosen), 5.6), layout="constrained")
     axes = figure.subplots(2, len(chosen), sharex=True, sharey="row", squeeze=False)
     for column, (name, scheme) in enumerate(chosen.items()):
-        low, high = quadratic_firms(q_low0, q_high0, q_max, difference=min(0.05, 1 - q_max))
+        low, high = quadratic_firms(q_low0, q_high0, q_max, difference=min(0.05, 1 - q_max), max_step=0.2)
         ledger = collaborate(low, high, scheme, rounds=rounds, q_max=q_max).ledger
         plot_ledger(ledger, "quality", axes[0, column]).set(title=name, xlabel="")
         plot_ledger(ledger, "revenue", axes[1, column])
     for ax in axes[:, 1:].flat:
         ax.set_ylabel("")
+    for row in axes:
+        row[0].set_ylim(bottom=0)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     return figure

@@ -28,8 +28,8 @@ class Simulation:
     """Averages over the first ``round`` rounds, for every seller and seed, in the tidy table ``frame``.
 
     Columns: ``seller_utility`` per buyer; ``buyer_utility`` per θ_H buyer; ``belief`` α̂; ``alpha_bar`` the seller's
-    true average probability of different prices; ``truthful_share`` of rounds; ``regret`` per buyer against the best fixed
-    price per signal; and the shares of rounds priced ``high_high``, ``low_low``, ``pd`` and ``reverse_pd``.
+    true average probability of different prices; ``truthful_share`` of rounds; ``regret`` per buyer against the best
+    fixed price per signal; and the shares of rounds priced ``high_high``, ``low_low``, ``pd`` and ``reverse_pd``.
     """
 
     game: PricingGame

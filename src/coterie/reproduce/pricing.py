@@ -1,7 +1,7 @@
 """Figures 4.1–4.5 of Werner's dissertation by one command: ``python -m coterie.reproduce.pricing --out DIR``.
 
-The running example: half the buyers value the product at 15, the others at 5; evading costs buyer and seller 5 each; ten
-new buyers per round. Figure 4.1 (left) needs θ_L ≥ μθ_H and uses values 10 and 15 and a buyer cost of 2.5.
+The running example: half the buyers value the product at 15, the others at 5; evading costs buyer and seller 5 each;
+ten new buyers per round. Figure 4.1 (left) needs θ_L ≥ μθ_H and uses values 10 and 15 and a buyer cost of 2.5.
 The dissertation does not give the horizon and the number of runs of Figures 4.2–4.4: 20,000 rounds and 10 seeds here.
 """
 
