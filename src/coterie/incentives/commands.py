@@ -67,6 +67,8 @@ def duopoly(
         low, high = (after / before for after, before in zip(bargain.revenues, now.revenues, strict=True))
         typer.echo(f"The bargain multiplies the low firm's revenue by {low:.2f} and the high firm's by {high:.2f}:")
     typer.echo(f"the high firm gets the best model, and the low firm stops at {bargain.ratio:.1%} of its quality.")
+    if bargain.q_low < q_low:
+        typer.echo("That is below the low firm's model of today, so training alone cannot reach this bargain.")
     from coterie.incentives.figures import duopoly_figure
 
     _or_exit(lambda: duopoly_figure(bargain, now).savefig(out, dpi=150))

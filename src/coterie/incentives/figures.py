@@ -84,7 +84,7 @@ def plot_utilities(simulation: Simulation, who: Literal["seller", "buyer"] = "se
     """Average utility over time, mean and 10–90 % band over seeds (Figure 4.2)."""
     if who not in ("seller", "buyer"):
         raise ValueError(f'who must be "seller" or "buyer"; got {who!r}.')
-    ax = _axes(ax)
+    new, ax = ax is None, _axes(ax)
     game, rounds = simulation.game, np.sort(simulation.frame["round"].unique())
     for seller, values, colour in zip(
         simulation.sellers, simulation.array(f"{who}_utility"), cycle(COLOURS), strict=False
@@ -98,12 +98,14 @@ def plot_utilities(simulation: Simulation, who: Literal["seller", "buyer"] = "se
     ax.set(xlabel="round", ylabel=f"average utility ({name})", xlim=(0, rounds[-1]))
     ax.set_title("grey: equilibrium at α = 0 (dotted), α* (dashed), 1 (dash-dotted)", fontsize=9)
     ax.xaxis.set_major_locator(MaxNLocator(5))
+    if new:
+        ax.legend(frameon=False, fontsize=8)
     return ax
 
 
 def plot_belief(simulation: Simulation, ax: Axes | None = None) -> Axes:
     """The buyers' belief α̂ (line) and the seller's true average ᾱ (dots) over time (Figure 4.3)."""
-    ax = _axes(ax)
+    new, ax = ax is None, _axes(ax)
     rounds = np.sort(simulation.frame["round"].unique())
     pairs = zip(simulation.array("belief"), simulation.array("alpha_bar"), strict=True)
     for seller, (belief, truth), colour in zip(simulation.sellers, pairs, cycle(COLOURS), strict=False):
@@ -116,6 +118,8 @@ def plot_belief(simulation: Simulation, ax: Axes | None = None) -> Axes:
     ax.set(xlabel="round", ylabel="probability of price discrimination", xlim=(0, rounds[-1]), ylim=(-0.03, 1.05))
     ax.set_title("Belief α̂ (line) and truth ᾱ (circles); dashed: α*", fontsize=9)
     ax.xaxis.set_major_locator(MaxNLocator(5))
+    if new:
+        ax.legend(frameon=False, fontsize=8)
     return ax
 
 

@@ -198,7 +198,7 @@ class Market:
             before = prices.copy()
             for firm in free:
                 prices[firm] = self._best_price(int(firm), prices)[0]
-            if np.abs(prices - before).max() < 1e-7 * max(self.qualities):
+            if np.abs(prices - before).max() < 1e-9 * max(self.qualities):
                 break
         return prices
 
