@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.incentives import (
@@ -42,6 +42,7 @@ def test_known_solutions(start: tuple[float, float], q_low: float) -> None:
 
 
 @given(st.floats(0.01, 1.0), st.floats(0.01, 1.0), st.floats(0.2, 5.0))
+@settings(deadline=None, derandomize=True)
 def test_no_feasible_qualities_have_a_larger_nash_product(rho: float, high: float, q_max: float) -> None:
     low0, high0 = rho * high * q_max, high * q_max
     bargain = nash_bargaining(low0, high0, q_max)
@@ -55,6 +56,7 @@ def test_no_feasible_qualities_have_a_larger_nash_product(rho: float, high: floa
 
 
 @given(st.floats(0.01, 1.0), st.floats(0.01, 1.0), st.floats(0.1, 10.0))
+@settings(deadline=None, derandomize=True)
 def test_homogeneity(rho: float, high: float, scale: float) -> None:
     unit, scaled = nash_bargaining(rho * high, high), nash_bargaining(rho * high * scale, high * scale, scale)
     assert scaled.value == pytest.approx(scale**2 * unit.value, abs=1e-12)
@@ -81,6 +83,7 @@ def test_two_losses_are_not_an_agreement() -> None:
 
 
 @given(ratios, growths)
+@settings(deadline=None, derandomize=True)
 def test_cap_equals_the_printed_formula(a: float, b: float) -> None:
     if a < 0.999:
         printed = 4 - (4 - a) ** 2 / (2 * (1 - a)) * (b - math.sqrt(b**2 - 12 * (1 - a) * b / (4 - a) ** 2))
@@ -88,6 +91,7 @@ def test_cap_equals_the_printed_formula(a: float, b: float) -> None:
 
 
 @given(ratios, growths, growths)
+@settings(deadline=None, derandomize=True)
 def test_cap_is_a_growing_semigroup(a: float, b1: float, b2: float) -> None:
     assert quality_cap(a, 1.0) == pytest.approx(a, abs=1e-12)
     assert a - 1e-12 <= quality_cap(a, b1) <= 1 + 1e-12
@@ -103,6 +107,7 @@ def test_slope_of_the_cap_and_arrays() -> None:
 
 
 @given(st.floats(0.02, 0.98), st.floats(0.1, 1.0), st.floats(1.0, 3.0), st.floats(0.0, 1.0))
+@settings(deadline=None, derandomize=True)
 def test_at_the_cap_the_high_firm_keeps_its_revenue_and_nobody_loses_below_it(
     rho: float, q_high: float, growth: float, where: float
 ) -> None:
@@ -138,6 +143,7 @@ def test_pacing_constant_and_where_it_is_attained() -> None:
 
 
 @given(st.floats(0.0, 0.79))
+@settings(deadline=None, derandomize=True)
 def test_pacing_inequality_holds_up_to_the_bound_and_fails_beyond_it(rho: float) -> None:
     def slack(b: float) -> float:
         return quality_cap(rho, b) - rho - (4 - 5 * rho) * math.log10(b)

@@ -19,6 +19,7 @@ def test_closed_forms_by_hand() -> None:
 
 
 @given(qualities)
+@settings(deadline=None, derandomize=True)
 def test_equilibrium_is_consistent_with_demand_at_any_price(q: tuple[float, float]) -> None:
     market = Duopoly(*q)
     assert market.demands_at(*market.prices) == pytest.approx(market.demands)
@@ -44,7 +45,7 @@ def test_no_price_on_a_grid_is_a_profitable_deviation() -> None:
 
 
 @given(qualities.filter(lambda q: q[0] < 0.95 * q[1]), st.floats(0.001, 3.0), st.floats(0.001, 3.0))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, derandomize=True)
 def test_best_replies_converge_to_the_equilibrium_from_any_start(
     q: tuple[float, float], p_low: float, p_high: float
 ) -> None:
@@ -69,6 +70,7 @@ def test_best_replies_are_the_printed_reactions_inside_and_right_outside() -> No
 
 
 @given(qualities)
+@settings(deadline=None, derandomize=True)
 def test_derivatives_match_finite_differences_and_their_signs(q: tuple[float, float]) -> None:
     low, high = q
     exact, step = Duopoly(low, high).revenue_derivatives, 1e-6 * low
@@ -92,6 +94,7 @@ def test_equal_qualities_earn_nothing() -> None:
 
 
 @given(qualities)
+@settings(deadline=None, derandomize=True)
 def test_roles_swap_when_the_low_firm_overtakes(q: tuple[float, float]) -> None:
     before, after = Duopoly(*q), Duopoly(q[1], q[0])
     assert after.swapped

@@ -108,7 +108,7 @@ def test_pricing_command(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["duopoly", "--q-low", "0.9"], "swap them"),
-        (["duopoly", "--q-low", "abc"], "abc"),
+        (["duopoly", "--q-low", "abc"], "--q-low"),
         (["duopoly", "--out", "nowhere/d.png"], "nowhere"),
         (["duopoly", "--out", "d.xyz"], "d.xyz"),
         (["pricing", "--mu", "2"], "between 0 and 1"),

@@ -10,7 +10,7 @@ from coterie.incentives import Duopoly, Market
 
 
 @given(st.floats(0.02, 1.0), st.floats(0.02, 1.0))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30, deadline=None, derandomize=True)
 def test_two_firms_and_uniform_types_equal_the_closed_forms(first: float, second: float) -> None:
     market, exact = Market([first, second]), Duopoly(first, second)
     np.testing.assert_allclose(market.prices, exact.prices, atol=1e-12)
@@ -25,7 +25,7 @@ def test_all_ways_to_say_uniform_agree(types: object) -> None:
 
 
 @given(st.floats(0, 0.6), st.floats(0, 1.2))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30, deadline=None, derandomize=True)
 def test_demand_at_any_prices_equals_the_duopoly(p_low: float, p_high: float) -> None:
     np.testing.assert_allclose(
         Market([0.4, 0.8]).demands_at([p_low, p_high]), Duopoly(0.4, 0.8).demands_at(p_low, p_high), atol=1e-12

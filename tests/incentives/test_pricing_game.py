@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from coterie.incentives import PricingGame
@@ -47,6 +47,7 @@ def test_case_a() -> None:
 
 
 @given(games())
+@settings(deadline=None, derandomize=True)
 def test_order_of_utilities(game: PricingGame) -> None:
     star = game.alpha_star
     grid = np.linspace(0, 1, 201)
@@ -60,6 +61,7 @@ def test_order_of_utilities(game: PricingGame) -> None:
 
 
 @given(games(), st.floats(0, 1), st.sampled_from(["printed", "mixed"]))
+@settings(deadline=None, derandomize=True)
 def test_utilities_follow_from_prices_and_evasion(game: PricingGame, alpha: float, kind: str) -> None:
     e = game.equilibrium(alpha, kind)  # type: ignore[arg-type]
     blind_high = float(e.blind_price == game.high)
@@ -72,6 +74,7 @@ def test_utilities_follow_from_prices_and_evasion(game: PricingGame, alpha: floa
 
 
 @given(games(), st.floats(0, 1))
+@settings(deadline=None, derandomize=True)
 def test_best_responses(game: PricingGame, alpha: float) -> None:
     """The mixed equilibrium survives every deviation; the printed one is a buyers' commitment (part b)."""
     gains = game.deviation_gains(game.equilibrium(alpha, "mixed"))

@@ -199,6 +199,12 @@ def test_buyers_who_all_hide_learn_nothing() -> None:
     assert printed.final["alpha_bar"].to_numpy() == pytest.approx(1)
     rescaled = simulate(CASE_A, "pd", rounds=4000, seeds=6)
     assert near(rescaled.seller_utility[0], float(CASE_A.seller_utility(1.0)), floor=0.01)
+    # its price: a careful seller, too, is never forgiven an unlucky start, whereas the printed average forgives it
+    careful = [
+        simulate(CASE_A, "stackelberg-eps", b, rounds=4000, seeds=6) for b in ("cber", CBER(estimator="printed"))
+    ]
+    assert careful[0].seller_utility.max() < 9.6
+    assert careful[1].seller_utility.min() > 11.0
     # where every round can show both signals the two estimators are the same
     for estimator in ("printed", "rescaled"):
         same = simulate(EXAMPLE, "cexp3", CBER(estimator=estimator), rounds=500, seeds=3)  # type: ignore[arg-type]
