@@ -45,7 +45,13 @@ LABELS = {
     "pd": "always discriminates",
     "no-pd": "never discriminates",
 }
-ACTIONS = {"high_high": "high price for all", "low_low": "low price for all", "pd": "PD", "reverse_pd": "reverse PD"}
+ACTIONS = {
+    "high_high": "high price for all",
+    "low_low": "low price for all",
+    "pd": "by signal (PD)",
+    "reverse_pd": "reverse PD",
+}
+ACTION_COLOURS = (HIGH, COLOURS[5], LOW, COLOURS[3])
 SCHEMES: dict[str, Scheme] = {
     "complete sharing": CompleteSharing(),
     "only the high firm shares": OnlyHighShares(),
@@ -124,11 +130,11 @@ def plot_belief(simulation: Simulation, ax: Axes | None = None) -> Axes:
 
 
 def plot_actions(simulation: Simulation, ax: Axes | None = None) -> Axes:
-    """Share of rounds with each pair of prices, one bar per seller (Figure 4.4)."""
+    """Share of all rounds with each pair of prices, one bar per seller (the last round of Figure 4.4)."""
     ax = _axes(ax)
     shares = simulation.final.groupby("seller", sort=False)[list(ACTIONS)].mean().iloc[::-1]
     left = np.zeros(len(shares))
-    for (action, label), colour in zip(ACTIONS.items(), (HIGH, COLOURS[5], LOW, COLOURS[3]), strict=True):
+    for (action, label), colour in zip(ACTIONS.items(), ACTION_COLOURS, strict=True):
         ax.barh([_label(str(s)) for s in shares.index], shares[action], left=left, color=colour, label=label)
         left += shares[action].to_numpy()
     ax.set(xlabel="share of rounds", xlim=(0, 1))
@@ -190,11 +196,10 @@ def equilibrium_figure(case_a: PricingGame, case_b: PricingGame) -> Figure:
 
 
 def simulation_figure(simulation: Simulation, what: Literal["utilities", "belief", "actions"]) -> Figure:
-    """Figures 4.2 (utilities of both sides), 4.3 (belief) or 4.4 (actions)."""
-    figure = Figure(figsize=(11, 4.4) if what == "utilities" else (7.5, 4.4), layout="constrained")
+    """Figures 4.2 (utilities of both sides), 4.3 (belief) or 4.4 (actions so far, one panel per seller)."""
     if what == "actions":
-        plot_actions(simulation, figure.subplots())
-        return figure
+        return _actions_figure(simulation)
+    figure = Figure(figsize=(11, 4.4) if what == "utilities" else (7.5, 4.4), layout="constrained")
     axes = figure.subplots(1, 2) if what == "utilities" else [figure.subplots()]
     if what == "utilities":
         plot_utilities(simulation, "seller", axes[0])
@@ -203,6 +208,21 @@ def simulation_figure(simulation: Simulation, what: Literal["utilities", "belief
         plot_belief(simulation, axes[0])
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def _actions_figure(simulation: Simulation) -> Figure:
+    sellers, rounds = simulation.sellers, np.sort(simulation.frame["round"].unique())
+    figure = Figure(figsize=(2.5 * len(sellers) + 1, 3.4), layout="constrained")
+    axes = figure.subplots(1, len(sellers), sharey=True, squeeze=False)[0]
+    shares = np.stack([simulation.array(action).mean(axis=1) for action in ACTIONS])
+    for column, (ax, seller) in enumerate(zip(axes, sellers, strict=True)):
+        layers = ax.stackplot(rounds, shares[:, column], colors=ACTION_COLOURS)
+        ax.set(title=_label(seller), xlabel="round", xlim=(rounds[0], rounds[-1]), ylim=(0, 1))
+        ax.title.set_fontsize(10)
+        ax.xaxis.set_major_locator(MaxNLocator(2))
+    axes[0].set_ylabel("share of rounds so far")
+    figure.legend(layers, list(ACTIONS.values()), loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 
