@@ -129,7 +129,7 @@ def _walk(product: Tensor, weights: Tensor, n: int, rule: RadiusRule, rounds: in
 
 
 def _matrix(values: Any, name: str) -> Tensor:
-    t = values.detach() if isinstance(values, Tensor) else torch.from_numpy(np.require(values, requirements="CW"))
+    t = values.detach() if isinstance(values, Tensor) else torch.from_numpy(np.require(values, requirements=["C", "W"]))
     t = t if t.is_floating_point() else t.double()
     t = t.unsqueeze(0) if name == "centers" and t.dim() == 1 else t
     if t.dim() != 2 or not len(t):
