@@ -138,6 +138,7 @@ class Run:
         who = self.sampler.sample(self.federation, self.seed, self.done)
         row: dict[str, Any] = {"round": self.done + 1, "loss": float("nan"), "clients": len(who), "lost": 0}
         row |= {"bytes_down": 0, "bytes_up": 0}
+        info: dict[str, tuple[float, int]] = {}
         try:
             conversation = self.algorithm.round(self.state, Cohort(who, self.done, self.seed))
             ask = next(conversation, None)
@@ -146,7 +147,9 @@ class Run:
                 row["lost"] = max(row["lost"], len(reply.lost))
                 row["bytes_down"] += reply.bytes_down
                 row["bytes_up"] += reply.bytes_up
-                row |= reply.info
+                for name, (total, count) in reply.info.items():
+                    before = info.get(name, (0.0, 0))
+                    info[name] = (before[0] + total, before[1] + count)
                 try:
                     ask = conversation.send(reply)
                 except StopIteration as end:
@@ -161,6 +164,7 @@ class Run:
             raise
         self.env.states.commit()
         self.state, self.done = state, self.done + 1
+        row |= {name: total / count for name, (total, count) in info.items() if count}
         row["seconds"] = time.perf_counter() - began
         return row
 

@@ -40,7 +40,7 @@ def share(ask: Ask, env: Env, out: dict[str, Any], clients: Ints) -> Share:
     """A chunk's share of the reply, made where the chunk ran; client-side channels (attacks, …) act here."""
     mine: Share = {
         "clients": clients,
-        "info": tree_map(lambda t: t.sum(0), out["info"]),
+        "info": {k: (float(t.nansum()), int((~t.isnan()).sum())) for k, t in out["info"].items()},
         "bytes": n_bytes(out["send"]) // len(clients),
     }
     if not env.whole:
@@ -58,7 +58,9 @@ def assemble(ask: Ask, env: Env, shares: list[Share]) -> Reply:
         return Reply(ask.clients, {}, torch.zeros(groups), torch.zeros(groups, dtype=torch.int64))
     clients = np.concatenate([s["clients"] for s in shares])
     about: dict[str, Any] = {
-        "info": {k: float(sum(s["info"][k] for s in shares)) / len(clients) for k in shares[0]["info"]},
+        "info": {
+            k: (sum(s["info"][k][0] for s in shares), sum(s["info"][k][1] for s in shares)) for k in shares[0]["info"]
+        },
         "bytes_up": shares[0]["bytes"] * len(clients),
         "bytes_down": n_bytes(ask.down) * len(clients) + n_bytes(ask.each),
     }
