@@ -72,10 +72,10 @@ class Context:
         )
 
     def uniform(self, purpose: str, count: int) -> Tensor:
-        return streams.uniform(streams.fold(self.key, purpose), count)
+        return streams.uniform(streams.fold(self.key, purpose), count, self.mask.dtype)
 
     def normal(self, purpose: str, count: int) -> Tensor:
-        return streams.normal(streams.fold(self.key, purpose), count)
+        return streams.normal(streams.fold(self.key, purpose), count, self.mask.dtype)
 
 
 @dataclass(frozen=True)

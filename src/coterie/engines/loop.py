@@ -75,6 +75,6 @@ def _call(function: Callable[..., Any], name: str, env: Env, client: Ints, *args
             home = getattr(getattr(function, "__code__", None), "co_filename", None)
             at = next((f for f in reversed(frames) if f.filename == home), frames[-1])
             raise ClientError(
-                f"Client {env.federation.clients[client[0]]!r} failed in '{name}' at {at.filename}:{at.lineno} "
+                f"Client {env.federation.name(int(client[0]))} failed in '{name}' at {at.filename}:{at.lineno} "
                 f"({at.line}): {type(error).__name__}: {error}"
             ) from error

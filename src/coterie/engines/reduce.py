@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie.engines.base import Env
+from coterie.errors import ClientError
 from coterie.exchange import Ask, Ints, MeanBy, Reply
 from coterie.tree import Tree, concat, leaves, n_bytes, take, tree_map
 
@@ -22,6 +23,9 @@ Share = dict[str, Any]
 
 def group_sums(send: Tree, weight: Tensor, group: Tensor, groups: int) -> Share:
     """Weighted sums, total weights and numbers of clients of every group."""
+    if int(group.min()) < 0 or int(group.max()) >= groups:
+        wrong = int(group.min()) if int(group.min()) < 0 else int(group.max())
+        raise ClientError(f"Up(group=…) must be in 0 … {groups - 1}, the groups of the ask's reduce; got {wrong}.")
     present = [(int(g), (group == g).nonzero().squeeze(-1)) for g in torch.unique(group)]
 
     def add(t: Tensor) -> Tensor:
@@ -75,7 +79,9 @@ def assemble(ask: Ask, env: Env, shares: list[Share]) -> Reply:
         send = channel.up(send, clients, ask, env.where)
     if ask.reduce is None:
         return Reply(clients, send, weight, torch.ones(len(clients), dtype=torch.int64), **about)
-    return _additive(ask, env, group_sums(send, weight, group, ask.reduce.groups), clients, about)
+    order = torch.from_numpy(np.argsort(clients, kind="stable"))
+    sums = group_sums(take(send, order), weight[order], group[order], ask.reduce.groups)
+    return _additive(ask, env, sums, clients[order.numpy()], about)
 
 
 def _additive(ask: Ask, env: Env, added: Share, clients: Ints, about: dict[str, Any]) -> Reply:
