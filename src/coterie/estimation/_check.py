@@ -62,7 +62,9 @@ def client_sums(samples: Samples) -> ClientSums:
     if isinstance(samples, np.ndarray) and samples.dtype != object:
         return _from_block(finite("samples", samples))
     if isinstance(samples, str | bytes) or not isinstance(samples, Sequence | np.ndarray):
-        raise ValueError(f"samples must be a list of arrays, one per client, or an array; got {type(samples).__name__}.")
+        raise ValueError(
+            f"samples must be a list of arrays, one per client, or an array; got {type(samples).__name__}."
+        )
     arrays = [finite(f"samples[{i}]", x) for i, x in enumerate(samples)]
     if not arrays:
         raise ValueError("samples must hold at least one client; got an empty list.")

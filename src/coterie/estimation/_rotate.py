@@ -43,7 +43,9 @@ class Rotated:
             last = max(first + 1, int(np.searchsorted(ends, starts[first] + CHUNK // d, side="right")))
             here = slice(starts[first], ends[last - 1])
             block = self.R[here] if power == 1 else np.square(self.R[here])
-            out[self.owner[starts[first:last]]] = np.add.reduceat(factor[here, None] * block, starts[first:last] - starts[first])
+            out[self.owner[starts[first:last]]] = np.add.reduceat(
+                factor[here, None] * block, starts[first:last] - starts[first]
+            )
             first = last
         return out
 

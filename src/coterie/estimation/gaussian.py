@@ -128,7 +128,9 @@ class GaussianMeans(BaseEstimator):  # type: ignore[misc]
                 "Pass prior_variance and noise_variance."
             )
         self.noise_variance_ = sums.pooled_variance() if noise_variance is None else noise_variance
-        self.prior_variance_ = between_variance(sums, self.noise_variance_) if prior_variance is None else prior_variance
+        self.prior_variance_ = (
+            between_variance(sums, self.noise_variance_) if prior_variance is None else prior_variance
+        )
         self._combine(sums)
         return self
 

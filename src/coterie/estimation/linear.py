@@ -105,9 +105,7 @@ def estimate_variances(data: Rotated, now: Population, free: Free, steps: int, t
     return replace(now, prior_variance=float(np.exp(log[0])), noise_variance=float(np.exp(log[1])))
 
 
-def expect_maximise(
-    data: Rotated, start: Population, free: Free, max_iter: int, tol: float
-) -> tuple[Population, int]:
+def expect_maximise(data: Rotated, start: Population, free: Free, max_iter: int, tol: float) -> tuple[Population, int]:
     """Alternate the exact maximum over μ with EM steps for the variances: EM's fixed point in far fewer passes."""
     now, rounds = start, 0
     for rounds in range(1, max_iter + 1):  # noqa: B007
@@ -116,7 +114,9 @@ def expect_maximise(
         if free.prior or free.noise:
             now = estimate_variances(data, now, free, steps=200, tol=tol)
         shift = np.abs(now.mean - before.mean).max() / np.sqrt(now.prior_variance + np.square(now.mean).mean() + 1e-300)
-        change = max(abs(now.prior_variance / before.prior_variance - 1), abs(now.noise_variance / before.noise_variance - 1))
+        change = max(
+            abs(now.prior_variance / before.prior_variance - 1), abs(now.noise_variance / before.noise_variance - 1)
+        )
         if max(shift, change) < 10 * tol:
             break
     return now, rounds
@@ -167,7 +167,9 @@ class LinearModels(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         known = known_prior(self.prior, rows.X.shape[1])
         noise = known_variance("noise_variance", self.noise_variance)
         if noise == 0:
-            raise ValueError("noise_variance must be > 0 for regression; got 0. Use a small number, or None to estimate it.")
+            raise ValueError(
+                "noise_variance must be > 0 for regression; got 0. Use a small number, or None to estimate it."
+            )
         free = Free(mean=known is None, prior=known is None, noise=noise is None)
         data = rotate(rows)
         _check_identifiable(data, free)
@@ -177,7 +179,9 @@ class LinearModels(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             now, self.n_iter_ = expect_maximise(data, start, free, rounds, self.tol)
         else:
             self.n_iter_ = 500 if self.max_iter is None else whole("max_iter", self.max_iter)
-            state = _gradient.State(np.tile(start.mean, (data.clients, 1)), start.mean, start.prior_variance, start.noise_variance)
+            state = _gradient.State(
+                np.tile(start.mean, (data.clients, 1)), start.mean, start.prior_variance, start.noise_variance
+            )
             state = _gradient.linear(rows, state, free, self.n_iter_, self.learning_rate)
             now = Population(state.mean, state.prior_variance, state.noise_variance or start.noise_variance)
         self.clients_ = rows.clients
@@ -242,7 +246,9 @@ def _start(data: Rotated, known: tuple[Array, float] | None, noise: float | None
     error = np.square(data.target - data.R @ mean).sum() + data.residue
     variance = float(max(error / data.rows, 1e-12))
     size = float(max(data.square.sum() / data.rows, 1e-300))
-    return Population(mean, variance / (2 * size) if known is None else known[1], variance / 2 if noise is None else noise)
+    return Population(
+        mean, variance / (2 * size) if known is None else known[1], variance / 2 if noise is None else noise
+    )
 
 
 def _check_identifiable(data: Rotated, free: Free) -> None:
@@ -262,5 +268,7 @@ def _local_risk(data: Rotated, now: Population) -> float:
     """Mean risk of pinv(X_i)Y_i: σ_x² tr (X_iᵀX_i)⁺, plus E‖(I − X⁺X)θ_i‖² where n_i < d."""
     d = data.R.shape[1]
     seen = float((np.square(data.R @ now.mean) / data.square).sum())
-    unseen = (data.clients * d - len(data.square)) * now.prior_variance + data.clients * float(now.mean @ now.mean) - seen
+    unseen = (
+        (data.clients * d - len(data.square)) * now.prior_variance + data.clients * float(now.mean @ now.mean) - seen
+    )
     return (now.noise_variance * float((1 / data.square).sum()) + unseen) / data.clients

@@ -152,7 +152,9 @@ def population_step(blocks: list[Block], now: Fit, clients: int) -> tuple[Array,
         known = np.eye(block.rank) - inverse / prior  # what the data say, as a share of the prior variance
         score = block.X @ now.mean + (block.B @ beta[:, :, None])[:, :, 0]
         error = block.mask * (loss_and_slopes(score, variance)[1] - block.y)
-        gradient = gradient + error.ravel() @ block.X.reshape(-1, d)  # = Σ(μ − θ̂_i)/σ_θ² at the modes, without dividing by a tiny σ_θ²
+        gradient = gradient + error.ravel() @ block.X.reshape(
+            -1, d
+        )  # = Σ(μ − θ̂_i)/σ_θ² at the modes, without dividing by a tiny σ_θ²
         if block.basis is None:
             information = information + known.sum(0) / prior
         else:
@@ -259,9 +261,17 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if known is None and clients < 2:
             raise ValueError("The population needs two or more clients; got 1. Pass a known prior, or add clients.")
         free = Free(mean=known is None, prior=known is None, noise=False)
-        mean, variance = known if known is not None else (np.zeros(d), 1.0 / max(float(np.square(rows.X).mean()), 1e-12))
+        mean, variance = (
+            known if known is not None else (np.zeros(d), 1.0 / max(float(np.square(rows.X).mean()), 1e-12))
+        )
         blocks = make_blocks(rows)
-        now = Fit(mean, variance, [np.zeros((len(b.clients), b.rank)) for b in blocks], [], [np.zeros_like(b.y) for b in blocks])
+        now = Fit(
+            mean,
+            variance,
+            [np.zeros((len(b.clients), b.rank)) for b in blocks],
+            [],
+            [np.zeros_like(b.y) for b in blocks],
+        )
         theta = None
         if self.method == "gradient":
             self.n_iter_ = 500 if self.max_iter is None else whole("max_iter", self.max_iter)

@@ -145,10 +145,13 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
 
     def fit(self, samples: Samples, y: object = None) -> MixtureMeans:
         """``samples``: a list of (n_i, d) or (n_i,) arrays, one per client, or an (m, n, d) or (m, n) array."""
+        return self.fit_sums(client_sums(samples))
+
+    def fit_sums(self, sums: ClientSums) -> MixtureMeans:
+        """Fit from what the clients send: counts, means and scatters."""
         choice("method", self.method, ("em", "paper"))
         whole("max_iter", self.max_iter)
         whole("restarts", self.restarts)
-        sums = client_sums(samples)
         if self.prior is None and whole("clusters", self.clusters) > sums.clients:
             raise ValueError(f"clusters must be at most the clients, {sums.clients}; got {self.clusters}.")
         if self.method == "paper" and self.component_variance is None:
@@ -213,7 +216,9 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
             before, weighted = self.centers_, w / total[:, None]
             mass = weighted.sum(0)
             self.proportions_ = w.mean(0)
-            self.centers_ = np.where(mass[:, None] > FLOOR, weighted.T @ sums.means / np.maximum(mass, FLOOR)[:, None], before)
+            self.centers_ = np.where(
+                mass[:, None] > FLOOR, weighted.T @ sums.means / np.maximum(mass, FLOOR)[:, None], before
+            )
             if self.component_variance is None:
                 self._update_component_variance(sums, noise, w)
             if self._settled(self.centers_, before, noise):
@@ -233,7 +238,9 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
         self.own_weights_ = self.component_variance_ / total
         self.weights_ = w
         self.labels_ = w.argmax(1)
-        self.log_likelihood_ = float(logsumexp(log_joint(sums.means, self.proportions_, self.centers_, total), axis=1).sum())
+        self.log_likelihood_ = float(
+            logsumexp(log_joint(sums.means, self.proportions_, self.centers_, total), axis=1).sum()
+        )
         away = 1 - self.own_weights_
         # one normal per component: its mean, and its variance with the error of the learned centre
         self._locations = self.own_weights_[:, None, None] * sums.means[:, None] + away[:, None, None] * self.centers_
@@ -261,6 +268,8 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
         high = (self._locations + 40 * deviation).max(1)
         for _ in range(60):
             middle = (low + high) / 2
-            below = (self.weights_[:, :, None] * ndtr((middle[:, None] - self._locations) / deviation)).sum(1) < probability
+            below = (self.weights_[:, :, None] * ndtr((middle[:, None] - self._locations) / deviation)).sum(
+                1
+            ) < probability
             low, high = np.where(below, middle, low), np.where(below, high, middle)
         return (low + high) / 2
