@@ -16,7 +16,8 @@ Samples = ArrayLike | Sequence[ArrayLike]
 
 @dataclass(frozen=True)
 class ClientSums:
-    """What crosses clients: how many samples n_i, their mean X̄_i (m, d), and the scatter Σ_j ‖X_ij − X̄_i‖² of each client."""
+    """What crosses clients: how many samples n_i, their mean X̄_i (m, d), and the scatter Σ_j ‖X_ij − X̄_i‖² of each
+    client."""
 
     counts: Array
     means: Array
@@ -29,7 +30,7 @@ class ClientSums:
 
     @property
     def dimension(self) -> int:
-        return self.means.shape[1]
+        return int(self.means.shape[1])
 
     def pooled_variance(self) -> float:
         """σ̂_x²: the within-client variance pooled over clients and coordinates, denominator (N − m)d."""

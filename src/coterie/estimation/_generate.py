@@ -75,7 +75,7 @@ def mixture_clients(
     *,
     noise_variance: float,
     component_variance: float = 0.0,
-    proportions: ArrayLike | None = None,
+    proportions: list[float] | None = None,
     rng: np.random.Generator,
 ) -> MeansData:
     """θ_i = μ_l + N(0, component_variance I) with probability p_l."""
@@ -88,7 +88,8 @@ def mixture_clients(
 def bernoulli_clients(
     clients: int, trials: int | tuple[int, int], population: str, *, rng: np.random.Generator
 ) -> RatesData:
-    """The paper's populations: N(.5, .15²) truncated to [0, 1], uniform, spikes at ¼ ½ ¾, Beta(4, 4); or p = ½ for all."""
+    """The paper's populations: N(.5, .15²) truncated to [0, 1], uniform, spikes at ¼ ½ ¾, Beta(4, 4); or p = ½ for
+    all."""
     choice("population", population, POPULATIONS)
     if population == "normal":
         truth = truncnorm.rvs(-0.5 / 0.15, 0.5 / 0.15, loc=0.5, scale=0.15, size=clients, random_state=rng)
@@ -114,7 +115,8 @@ def regression_clients(
     centers: ArrayLike | None = None,
     rng: np.random.Generator,
 ) -> RegressionData:
-    """θ_i ~ N(μ, σ_θ² I) with μ ~ N(0, mean_scale² I), or around one of ``centers``; noise_variance None makes y binary (logistic)."""
+    """θ_i ~ N(μ, σ_θ² I) with μ ~ N(0, mean_scale² I), or around one of ``centers``; noise_variance None makes y
+    binary (logistic)."""
     mu = mean_scale * rng.standard_normal((1, dimension)) if centers is None else np.asarray(centers, dtype=np.float64)
     labels = rng.integers(len(mu), size=clients)
     truth = mu[labels] + np.sqrt(prior_variance) * rng.standard_normal((clients, dimension))

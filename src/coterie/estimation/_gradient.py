@@ -1,6 +1,8 @@
-"""Algorithms 2 and 3: alternating gradient steps on all θ_i, μ, σ_θ² (and σ_x²), with every right side at the old values.
+"""Algorithms 2 and 3: alternating gradient steps on all θ_i, μ, σ_θ² (and σ_x²), with every right side at the old
+values.
 
-Departures: the prior's term is (θ−μ)/σ_θ² (erratum E12); variances move in the log and have a floor, since plain steps can
+Departures: the prior's term is (θ−μ)/σ_θ² (erratum E12); variances move in the log and have a floor, since plain
+steps can
 cross zero (E18) and the objective falls without bound as σ_θ → 0 (E19).
 """
 

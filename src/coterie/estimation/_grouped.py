@@ -89,12 +89,7 @@ def labels(groups: NDArray[Any]) -> NDArray[Any]:
 def find(clients: NDArray[Any], groups: ArrayLike) -> Ints:
     """The index of each row's client in ``clients``, or −1 for a client never seen."""
     wanted = labels(np.asarray(groups))
-    if (
-        wanted.dtype.kind in "US"
-        and clients.dtype.kind not in "US"
-        or wanted.dtype.kind not in "US"
-        and clients.dtype.kind in "US"
-    ):
+    if (wanted.dtype.kind in "US") != (clients.dtype.kind in "US"):
         raise ValueError(f"groups must be of the type used in fit, {clients.dtype}; got {wanted.dtype}.")
     place = np.minimum(np.searchsorted(clients, wanted), len(clients) - 1)
     return np.where(clients[place] == wanted, place, -1)

@@ -18,8 +18,8 @@ ALONE = 1.0  # prior variance of a client's own logistic fit: scikit-learn's def
 
 def row_losses(
     X: Array, y: Array, groups: Ints, family: str, clusters: tuple[int, ...], folds: int, seed: int
-) -> dict[str, Array]:
-    """The held-out loss of every row under each method: squared error (linear) or log loss (logistic)."""
+) -> tuple[dict[str, Array], int]:
+    """The held-out loss of every row under each method, squared error or log loss, and the number of clusters kept."""
     rng = np.random.default_rng(seed)
     fold = _folds(groups, folds, rng)
     names = ["local", "global", "shrunk", *(f"clustered {k}" for k in clusters)]
@@ -30,10 +30,9 @@ def row_losses(
         for name, theta in _fits(train, family, clusters, seed).items():
             score = np.einsum("nd,nd->n", X[test], theta[np.searchsorted(train.clients, groups[test])])
             losses[name][test] = _loss(score, y[test], family)
-    if not clusters:
-        return losses
-    best = min((n for n in names if n.startswith("clustered")), key=lambda n: float(losses[n].mean()))
-    return {**{n: losses[n] for n in names[:3]}, "clustered": losses[best]}
+    kept = min(clusters, key=lambda k: float(losses[f"clustered {k}"].mean()), default=0)
+    out = {name: losses[name] for name in names[:3]}
+    return ({**out, "clustered": losses[f"clustered {kept}"]} if kept else out), kept
 
 
 def _folds(groups: Ints, folds: int, rng: np.random.Generator) -> Ints:
@@ -63,7 +62,7 @@ def _fits(train: Grouped, family: str, clusters: tuple[int, ...], seed: int) -> 
     else:
         shrunk = LogisticModels().fit(train.X, train.y, owner)
         local = LogisticModels(prior=(0.0, ALONE)).fit(train.X, train.y, owner).coef_
-        fit, noise = lambda w: _weighted_logistic(train, w), 0.5  # noqa: E731
+        fit, noise = lambda w: _weighted_logistic(train, w), 0.5
     out = {"local": local, "global": np.tile(fit(np.ones(len(train.y))), (m, 1)), "shrunk": shrunk.coef_}
     for k in clusters:
         out[f"clustered {k}"] = _regression_mixture(train, shrunk.coef_, fit, family, noise, k, seed)
@@ -96,17 +95,16 @@ def _regression_mixture(
 
 def _weighted_least_squares(train: Grouped, weight: Array) -> Array:
     scaled = weight[:, None] * train.X
-    out: Array = np.linalg.lstsq(scaled.T @ train.X, scaled.T @ train.y)[0]
-    return out
+    return np.asarray(np.linalg.lstsq(scaled.T @ train.X, scaled.T @ train.y)[0], dtype=np.float64)
 
 
 def _weighted_logistic(train: Grouped, weight: Array) -> Array:
-    theta = np.zeros(train.X.shape[1])
+    theta: Array = np.zeros(train.X.shape[1])
     for _ in range(30):
         chance = expit(train.X @ theta)
         gradient = train.X.T @ (weight * (chance - train.y)) + theta / ALONE
         curvature = train.X.T @ ((weight * chance * (1 - chance))[:, None] * train.X) + np.eye(len(theta)) / ALONE
-        step = np.linalg.solve(curvature, gradient)
+        step: Array = np.asarray(np.linalg.solve(curvature, gradient), dtype=np.float64)
         theta = theta - step * min(1.0, 5.0 / max(float(np.abs(step).max()), 1e-300))
         if np.abs(step).max() < 1e-8:
             break

@@ -1,18 +1,21 @@
 """Unbiased estimates of every client's risk, E‖θ̂_i − θ_i‖², without knowing θ_i: one column per way to estimate.
 
 Means: Stein's identity, risk_i = ‖θ̂_i − X̄_i‖² − d v_i + 2 v_i div_i θ̂_i for X̄_i ~ N(θ_i, v_i I).
-Counts: with q_i = Z_i/n_i and noise_i = (1 − ‖q_i‖²)/(n_i − 1), the unbiased estimate of E‖q_i − p_i‖², any weights a and
-centre c that do not use client i have risk a² noise_i + (1−a)² (‖q_i − c‖² − noise_i). A cluster's centre depends on client
+Counts: with q_i = Z_i/n_i and noise_i = (1 − ‖q_i‖²)/(n_i − 1), the unbiased estimate of E‖q_i − p_i‖², any weights
+a and
+centre c that do not use client i have risk a² noise_i + (1−a)² (‖q_i − c‖² − noise_i). A cluster's centre depends on
+client
 i's counts, so there each token is left out in turn: E⟨p_i, g(Z_i without a token)⟩ = E[g_t], t the token left out.
-Unbiased estimates can be negative; averaged over clients they are cut off at "floor", the risk of pooling equal clients.
+Unbiased estimates can be negative; averaged over clients they are cut off at "floor", the risk of pooling equal
+clients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
 from scipy.special import softmax
 from sklearn.cluster import KMeans
@@ -41,17 +44,19 @@ def means_risks(sums: ClientSums, clusters: tuple[int, ...], seed: int) -> tuple
         "global": stein(pooled, d * share),
         "shrunk": stein(shrunk, d * (best.own + (1 - best.own) * best.shares)),
     }
-    grouped = [_clustered_means(sums, noise, k, seed, stein) for k in clusters if k < sums.clients]
-    if grouped:
-        risks["clustered"] = min(grouped, key=lambda r: float(r.mean()))
+    grouped = {k: _clustered_means(sums, noise, k, seed, stein) for k in clusters if k < sums.clients}
+    kept = min(grouped, key=lambda k: float(grouped[k].mean()), default=0)
+    if kept:
+        risks["clustered"] = grouped[kept]
     floor = d * noise_variance / float(sums.counts.sum())
-    return risks, {"between": prior_variance, "within": noise_variance, "floor": floor}
+    return risks, {"between": prior_variance, "within": noise_variance, "floor": floor, "clusters": kept}
 
 
 def _clustered_means(
     sums: ClientSums, noise: Array, k: int, seed: int, stein: Callable[[Array, Array], Array]
 ) -> Array:
-    """The posterior mean over k centres; its derivative is the posterior covariance over v (Tweedie), plus the own share."""
+    """The posterior mean over k centres; its derivative is the posterior covariance over v (Tweedie), plus the own
+    share."""
     model = MixtureMeans(k, max_iter=100, restarts=3, seed=seed).fit_sums(sums)
     w, mu = model.weights_, model.centers_
     estimates = w @ mu
@@ -61,9 +66,9 @@ def _clustered_means(
     return stein(estimates, covariance / safe[:, 0] + sums.dimension * share)
 
 
-def read_counts(counts: ArrayLike | csr_array) -> csr_array:
+def read_counts(counts: Any) -> Any:
     """Counts as CSR without stored zeros, users with fewer than two tokens dropped: they cannot show their noise."""
-    table = counts if issparse(counts) else finite("counts", counts)
+    table: Any = counts if issparse(counts) else finite("counts", counts)
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(f"counts must be a (users, tokens) table; got shape {table.shape}.")
     table = csr_array(table, dtype=np.float64)
@@ -80,10 +85,10 @@ def read_counts(counts: ArrayLike | csr_array) -> csr_array:
     return kept
 
 
-def counts_risks(table: csr_array, clusters: tuple[int, ...], seed: int) -> tuple[dict[str, Array], dict[str, float]]:
+def counts_risks(table: Any, clusters: tuple[int, ...], seed: int) -> tuple[dict[str, Array], dict[str, float]]:
     m = table.shape[0]
     n = np.asarray(table.sum(1)).ravel()
-    q = csr_array(table / n[:, None])
+    q: Any = csr_array(table / n[:, None])
     own = np.asarray((q * q).sum(1)).ravel()
     noise = (1 - own) / (n - 1)
     pooled_counts, mean = np.asarray(table.sum(0)).ravel(), np.asarray(q.mean(0)).ravel()
@@ -104,14 +109,16 @@ def counts_risks(table: csr_array, clusters: tuple[int, ...], seed: int) -> tupl
         "global": gap(pooled_counts, n, float(n.sum())) - noise,
         "shrunk": weight**2 * noise + (1 - weight) ** 2 * (to_mean - noise),
     }
-    grouped = [_clustered_counts(table, n, own, noise, k, seed) for k in clusters if k < m]
-    if grouped:
-        risks["clustered"] = min(grouped, key=lambda r: float(r.mean()))
+    most = (float(np.median(n)) + 1) / 2  # k multinomials are identifiable from n >= 2k − 1 tokens a user
+    grouped = {k: _clustered_counts(table, n, own, noise, k, seed) for k in clusters if k <= most and k < m}
+    kept = min(grouped, key=lambda k: float(grouped[k].mean()), default=0)
+    if kept:
+        risks["clustered"] = grouped[kept]
     within = float((noise * n).mean())
-    return risks, {"between": between, "within": within, "floor": within / float(n.sum())}
+    return risks, {"between": between, "within": within, "floor": within / float(n.sum()), "clusters": kept}
 
 
-def _clustered_counts(table: csr_array, n: Array, own: Array, noise: Array, k: int, seed: int) -> Array:
+def _clustered_counts(table: Any, n: Array, own: Array, noise: Array, k: int, seed: int) -> Array:
     """Mixture of k multinomials by EM from k-means; the estimate is the posterior mean of the cluster profiles."""
     profiles, proportions, w = _multinomial_mixture(table, n, k, seed)
     log_profiles = np.log(profiles)
@@ -131,7 +138,7 @@ def _clustered_counts(table: csr_array, n: Array, own: Array, noise: Array, k: i
     return out
 
 
-def _multinomial_mixture(table: csr_array, n: Array, k: int, seed: int, rounds: int = 50) -> tuple[Array, Array, Array]:
+def _multinomial_mixture(table: Any, n: Array, k: int, seed: int, rounds: int = 50) -> tuple[Array, Array, Array]:
     start = KMeans(k, n_init=3, random_state=seed).fit(csr_array(table / n[:, None]))
     w = np.eye(k)[start.labels_]
     floor = np.asarray(table.sum(0)).ravel() / table.sum() * 1e-3 + 1e-12

@@ -1,7 +1,8 @@
 """Rotate every client's regression so that its rows are orthogonal: afterwards no client needs a matrix of its own.
 
 X_i = U S Vᵀ turns Y_i = X_i θ_i + w_i into rows R = UᵀX_i (orthogonal, squared lengths s²) and ỹ = UᵀY_i. Under
-θ_i ~ N(μ, σ_θ² I) the ỹ_j are independent N(R_jμ, σ_θ²s_j² + σ_x²), so Theorem 6's posterior, its trace and the marginal
+θ_i ~ N(μ, σ_θ² I) the ỹ_j are independent N(R_jμ, σ_θ²s_j² + σ_x²), so Theorem 6's posterior, its trace and the
+marginal
 likelihood are sums over rows, for any number of (μ, σ_θ², σ_x²) tried. One eigen-decomposition of the smaller Gram
 matrix per client (n_i × n_i or d × d, batched) replaces a d × d Cholesky factor and inverse per client *and* iteration.
 """
@@ -20,7 +21,8 @@ CHUNK = 4_000_000
 
 @dataclass(frozen=True)
 class Rotated:
-    """Rows R (r, d), targets ỹ, squared lengths s², the client of each row (contiguous), and the residue of Y outside range X."""
+    """Rows R (r, d), targets ỹ, squared lengths s², the client of each row (contiguous), and the residue of Y
+    outside range X."""
 
     R: Array
     target: Array
@@ -51,7 +53,7 @@ class Rotated:
 
     def totals(self, values: Array) -> Array:
         """Σ_j values_j over the rows of each client, (m,)."""
-        return np.bincount(self.owner, values, self.clients)
+        return np.bincount(self.owner, values, self.clients).astype(np.float64)
 
 
 def rotate(data: Grouped) -> Rotated:

@@ -30,6 +30,7 @@ class Advice:
 
     table : method, risk, low, high, gain (1 − risk/local), with the gain's interval; sorted from best to worst.
     tied : methods whose difference from the recommended one could be chance, at the level asked.
+    clusters : the number of clusters behind the "clustered" row; 0 if none could be tried.
     variation : estimated "between" and "within" client variance (means and counts only).
     """
 
@@ -40,6 +41,7 @@ class Advice:
     measure: str
     clients: int
     level: float
+    clusters: int
 
     def explain(self) -> str:
         """The advice in plain words."""
@@ -47,7 +49,8 @@ class Advice:
         best, local = rows.loc[self.recommendation], rows.loc["local"]
         lines = [
             f"Recommended for these {self.clients} clients: {self.recommendation} ({WORDS[self.recommendation]}).",
-            f"Its predicted {self.measure} is {best['risk']:.4g} ({self.level:.0%} interval {best['low']:.4g} to {best['high']:.4g}).",
+            f"Its predicted {self.measure} is {best['risk']:.4g} "
+            f"({self.level:.0%} interval {best['low']:.4g} to {best['high']:.4g}).",
         ]
         if self.recommendation == "local":
             lines.append("Collaboration does not pay here: no other method is predicted to gain as much as 1%.")
@@ -90,7 +93,8 @@ def advise(
     - ``successes`` and ``trials``: rates, by unbiased estimates with the client left out.
     - ``counts``: a (users, tokens) table, dense or sparse: histograms in squared distance, likewise.
     - ``X``, ``y``, ``groups``: regressions (``family`` "linear", "logistic", or "auto": logistic for two labels), by
-      cross-validation over ``folds`` inside each client; the risk is the loss on a new row. Add a constant column for an
+      cross-validation over ``folds`` inside each client; the risk is the loss on a new row. Add a constant column
+      for an
       intercept and bring features to one scale, since one prior variance serves all coefficients.
 
     ``clusters`` lists the numbers of clusters tried (the best is kept). Intervals come from resampling clients, or rows
@@ -123,8 +127,8 @@ def advise(
         z, n = _check_counts(successes, trials)
         risks, variation = counts_risks(read_counts(np.stack([z, n - z], axis=1)), tried, seed)
         risks = {name: risk / 2 for name, risk in risks.items()}  # both columns err alike
-        variation = {name: value / 2 for name, value in variation.items()}
-    floor = variation.pop("floor")
+        variation = {name: value / (1 if name == "clusters" else 2) for name, value in variation.items()}
+    floor, kept = variation.pop("floor"), int(variation.pop("clusters"))
     table = np.stack(list(risks.values()), axis=1)
     draws = rng.multinomial(len(table), np.full(len(table), 1 / len(table)), size=resamples) @ table / len(table)
     return _decide(
@@ -135,6 +139,7 @@ def advise(
         "squared error",
         len(table),
         level,
+        kept,
     )
 
 
@@ -168,7 +173,7 @@ def _advise_regression(
             "advise needs three or more clients with two or more rows each; got "
             f"{m} clients, the smallest with {rows.counts.min()} rows. Drop the smallest clients."
         )
-    losses = row_losses(rows.X, rows.y, rows.owner, family, tuple(k for k in clusters if k < m), folds, seed)
+    losses, kept = row_losses(rows.X, rows.y, rows.owner, family, tuple(k for k in clusters if k < m), folds, seed)
     table = np.stack(list(losses.values()), axis=1)
     per_client = rows.sums(table) / rows.counts[:, None]
     if m >= 10:
@@ -179,18 +184,32 @@ def _advise_regression(
             [rng.multinomial(len(p), np.full(len(p), 1 / len(p)), size=resamples) @ p / len(p) for p in parts], axis=0
         )
     measure = "squared error on a new row" if family == "linear" else "log loss on a new row"
-    return _decide(list(losses), per_client.mean(0), draws, {}, measure, m, level)
+    return _decide(list(losses), per_client.mean(0), draws, {}, measure, m, level, kept)
 
 
 def _decide(
-    names: list[str], risk: Array, draws: Array, variation: dict[str, float], measure: str, clients: int, level: float
+    names: list[str],
+    risk: Array,
+    draws: Array,
+    variation: dict[str, float],
+    measure: str,
+    clients: int,
+    level: float,
+    kept: int,
 ) -> Advice:
-    """The smallest predicted risk wins, unless local is within 1% of it: then collaborating is not worth its cost."""
+    """The smallest predicted risk wins, with two preferences for the simpler method.
+
+    Clusters must beat the others beyond chance (they were tried in several numbers); and where local is within 1% of
+    the winner, collaborating is not worth its cost.
+    """
+    tail = [(1 - level) / 2, (1 + level) / 2]
     best = int(risk.argmin())  # the first of equals: local, global, shrunk, clustered
+    if names[best] == "clustered":
+        chance = [i for i in range(best) if np.quantile(draws[:, i] - draws[:, best], tail[0]) <= 0]
+        best = min(chance, key=lambda i: risk[i], default=best)
     local = names.index("local")
     if risk[local] <= risk[best] + NEGLIGIBLE * abs(risk[local]):
         best = local
-    tail = [(1 - level) / 2, (1 + level) / 2]
     low, high = np.quantile(draws, tail, axis=0)
     base = np.maximum(draws[:, [local]], 1e-300)
     gain_low, gain_high = np.quantile(1 - draws / base, tail, axis=0)
@@ -200,4 +219,4 @@ def _decide(
     columns = {"method": names, "risk": risk, "low": low, "high": high}
     table = pd.DataFrame({**columns, "gain": gain, "gain_low": gain_low, "gain_high": gain_high})
     table = table.sort_values("risk", ignore_index=True)
-    return Advice(table, names[best], tied, variation, measure, clients, level)
+    return Advice(table, names[best], tied, variation, measure, clients, level, kept)

@@ -51,7 +51,8 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
 
     Attributes
     ----------
-    rates_ (m,) (also estimates_), weights_ (m,), prior_ (alpha, beta) of the whole population, mean_, prior_variance_ (the
+    rates_ (m,) (also estimates_), weights_ (m,), prior_ (alpha, beta) of the whole population, mean_,
+    prior_variance_ (the
     corrected σ² whatever ``variance`` is), standard_errors_ (m,), client_risk_ (m,) and risk_ = E(p̂_i − p_i)² of the
     weights used, local_risk_ = mean_i (μ(1−μ) − σ²)/n_i.
 
@@ -160,7 +161,8 @@ def _precision(n: Array, mean: float, variance: float) -> Array:
     total = np.divide(mean * (1 - mean) - variance, n, out=np.zeros_like(n), where=has) + variance
     if total[has].min() <= 0:
         return has.astype(np.float64)
-    return np.divide(total[has].max(), total, out=np.zeros_like(n), where=has)
+    precision: Array = np.divide(total[has].max(), total, out=np.zeros_like(n), where=has)
+    return precision
 
 
 class _Moments:

@@ -3,7 +3,8 @@
 Model: Y_i = X_i θ_i + w_i, w ~ N(0, σ_x² I), θ_i ~ N(μ, σ_θ² I).
 Symbols: θ_i ``coef_``, μ ``mean_``, σ_θ² ``prior_variance_``, σ_x² ``noise_variance_``.
 
-``method="em"`` maximises the marginal likelihood (L-1em). ``method="gradient"`` is Algorithm 2 with the prior term's sign
+``method="em"`` maximises the marginal likelihood (L-1em). ``method="gradient"`` is Algorithm 2 with the prior term's
+sign
 repaired (erratum E12); its objective is unbounded below (E19), so what it returns depends on when it stops.
 """
 
@@ -65,14 +66,15 @@ def estimate_mean(data: Rotated, now: Population) -> Population:
     weight = 1 / (now.prior_variance * data.square + now.noise_variance)
     information = data.R.T @ (weight[:, None] * data.R)
     score = data.R.T @ (weight * data.target)
-    covariance = np.linalg.pinv(information, hermitian=True)
+    covariance: Array = np.linalg.pinv(information, hermitian=True).astype(np.float64)
     return replace(now, mean=covariance @ score, covariance=covariance)
 
 
 def estimate_variances(data: Rotated, now: Population, free: Free, steps: int, tol: float) -> Population:
     """Maximise over (log σ_θ², log σ_x²) at fixed μ; each step is one pass over the rows' squared residuals.
 
-    ``em`` holds L-1em's updates. They also give the score, so a Fisher step is tried first (EM crawls where n_i < d) and
+    ``em`` holds L-1em's updates. They also give the score, so a Fisher step is tried first (EM crawls where n_i < d)
+    and
     the EM step, which never lowers the likelihood, is the fallback.
     """
     s2, error2 = data.square, np.square(data.target - data.R @ now.mean)
@@ -271,4 +273,4 @@ def _local_risk(data: Rotated, now: Population) -> float:
     unseen = (
         (data.clients * d - len(data.square)) * now.prior_variance + data.clients * float(now.mean @ now.mean) - seen
     )
-    return (now.noise_variance * float((1 / data.square).sum()) + unseen) / data.clients
+    return float(now.noise_variance * (1 / data.square).sum() + unseen) / data.clients

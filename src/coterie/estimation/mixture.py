@@ -1,6 +1,7 @@
 """Means from a discrete mixture (Theorem 5, Algorithm 1): every client's θ_i is one of k centres, or close to one.
 
-Symbols: μ_l ``centers_``, p_l ``proportions_``, w_il ``weights_``, σ_x² ``noise_variance_``, σ_θ² ``component_variance_``
+Symbols: μ_l ``centers_``, p_l ``proportions_``, w_il ``weights_``, σ_x² ``noise_variance_``, σ_θ²
+``component_variance_``
 (0: point masses, Theorem 5; > 0: Gaussian components, "E-6g"), v_i = σ_x²/n_i, T_i = σ_θ² + v_i.
 
 ``method="paper"`` is Algorithm 1 with clustering before the first use of the centres (erratum E10). Each round's
@@ -69,7 +70,7 @@ def mixture_risk(
     points = (mu - mu.mean(0)) @ axes[:rank].T  # the risk only depends on X̄ within the span of the centres
     within = mu.shape[1] * own * v
     if rank == 0:
-        return within
+        return float(within)
     if rank == 1:
         node, mass = np.polynomial.hermite_e.hermegauss(200)
         node, mass = node[:, None], mass / mass.sum()
@@ -82,7 +83,7 @@ def mixture_risk(
         w = softmax(log_joint(x, p, points, np.full(len(x), total)), axis=1)
         variance = w @ np.square(points).sum(1) - np.square(w @ points).sum(1)
         between += float(share * (mass @ variance))
-    return (1 - own) ** 2 * between + within
+    return float((1 - own) ** 2 * between + within)
 
 
 def _centre_variance(means: Array, w: Array, centers: Array, total: Array) -> Array:
@@ -98,7 +99,8 @@ def _centre_variance(means: Array, w: Array, centers: Array, total: Array) -> Ar
     proportions = w[:, 1:] / w[:, 1:].mean(0) - w[:, :1] / w[:, 0].mean()
     score = np.hstack([scores.reshape(len(means), k * d), proportions])
     variance = np.diag(np.linalg.pinv(score.T @ score, hermitian=True))[: k * d].reshape(k, d)
-    return np.maximum(variance, complete)
+    out: Array = np.maximum(variance, complete)
+    return out
 
 
 class MixtureMeans(BaseEstimator):  # type: ignore[misc]
@@ -117,7 +119,8 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     estimates_ (m, d), weights_ (m, k) posterior probabilities, labels_ (m,), centers_ (k, d), proportions_ (k,),
-    own_weights_ (m,) the weight a_i of the client's own mean (0 for point masses), noise_variance_, component_variance_,
+    own_weights_ (m,) the weight a_i of the client's own mean (0 for point masses), noise_variance_,
+    component_variance_,
     standard_errors_ (m, d), client_risk_ (m,), risk_ = Bayes risk of the fitted prior, local_risk_, n_iter_.
     """
 
@@ -199,7 +202,8 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
         """Algorithm 1: θ_i^(0) = X̄_i; then the server clusters the θ_i and the clients take posterior means."""
         rng = np.random.default_rng(self.seed)
         estimates, before = sums.means, np.full((self.clusters, sums.dimension), np.inf)
-        for self.n_iter_ in range(1, self.max_iter + 1):
+        for t in range(1, self.max_iter + 1):
+            self.n_iter_ = t
             self._cluster(estimates, rng)
             _, estimates = self._posterior(sums.means, noise)
             order = np.lexsort(self.centers_.T)
@@ -210,7 +214,8 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
     def _expect_maximise(self, sums: ClientSums, noise: Array) -> None:
         """E-7em: p_l = mean_i w_il, μ_l = Σ_i w_il X̄_i/T_i / Σ_i w_il/T_i; with Gaussian components also σ_θ²."""
         self._cluster(sums.means, np.random.default_rng(self.seed))
-        for self.n_iter_ in range(1, self.max_iter + 1):
+        for t in range(1, self.max_iter + 1):
+            self.n_iter_ = t
             total = self.component_variance_ + noise
             w, _ = self._posterior(sums.means, noise)
             before, weighted = self.centers_, w / total[:, None]
@@ -272,4 +277,5 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
                 1
             ) < probability
             low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return (low + high) / 2
+        middle = (low + high) / 2
+        return np.asarray(middle, dtype=np.float64)

@@ -41,7 +41,7 @@ class Quantiser:
 
     @property
     def levels(self) -> int:
-        return 2**self.bits - 1
+        return int(2**self.bits) - 1
 
     @property
     def variance(self) -> float:
@@ -51,7 +51,8 @@ class Quantiser:
     def variance_at(self, x: ArrayLike) -> Array:
         """The exact variance at ``x``: (2b/L)² f(1−f), f the fractional part of L(x+b)/(2b)."""
         fraction = np.modf(self._scaled(x))[0]
-        return (2 * self.radius / self.levels) ** 2 * fraction * (1 - fraction)
+        variance: Array = (2 * self.radius / self.levels) ** 2 * fraction * (1 - fraction)
+        return variance
 
     def encode(self, x: ArrayLike, rng: np.random.Generator) -> Ints:
         """The whole numbers 0..L to send, ``bits`` bits each."""
@@ -95,7 +96,8 @@ def clipping_radius(
     if samples < 1 or min(prior_variance, noise_variance, mean_bound) < 0:
         raise ValueError(
             "clipping_radius needs samples >= 1 and variances and mean_bound >= 0; got "
-            f"samples={samples}, prior_variance={prior_variance}, noise_variance={noise_variance}, mean_bound={mean_bound}."
+            f"samples={samples}, prior_variance={prior_variance}, noise_variance={noise_variance}, "
+            f"mean_bound={mean_bound}."
         )
     log = np.log(clients**2 * samples) if printed else 2 * np.log(2 * dimension * clients**2 * samples)
     return float(mean_bound + (np.sqrt(prior_variance) + np.sqrt(noise_variance / samples)) * np.sqrt(log))
