@@ -150,7 +150,7 @@ def test_regressions(kwargs, right):
 def test_elections_held_out():
     """Six folds: advice from five elections, judged on the sixth; none may beat it by two standard errors.
 
-    Elections drift, so a single fold can go against any advice (local wins 2008 and 2012); the folds together are the test.
+    Elections drift, so one fold can go against any advice (local beats shrunk on 2008 and 2012): all six are the test.
     """
     table = pd.read_csv(DATA / "elections.csv")
     wins = table[[c for c in table if c.startswith("rep")]].to_numpy(dtype=float)
