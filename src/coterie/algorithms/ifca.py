@@ -74,10 +74,6 @@ class IFCA(Algorithm):
     # ---- server ------------------------------------------------------------------------------------------------------
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> IFCAState:
-        if self.k > population.n_clients:
-            raise ConfigError(
-                f"IFCA cannot split {population.n_clients} clients into {self.k} clusters. Lower clusters."
-            )
         dtype = next(iter(start.values())).dtype
         draws = [start] + [task.init(seed * 1_000_003 + j, dtype) for j in range(1, self.k)]
         common = {name: t for name, t in start.items() if name.startswith(self.shared)} if self.shared else {}
@@ -138,13 +134,17 @@ class IFCA(Algorithm):
         """The start from updates: one common model, one individual ask, k-means, one mean a group."""
         down = {"models": tree_map(lambda t: t[:1], state.models), "shared": state.shared}
         reply = yield Ask(self.probe, cohort.clients, down)
-        if len(reply.clients) < self.k:
-            return state  # too few answered; try again next round
+        if not len(reply.clients):
+            return state  # nobody answered; try again next round
         local = reply.values["model"]
         updates = {k: local[k] - state.models[k][:1] for k in state.models}
-        label = kmeans_rows(flat_vector(updates, 1), self.k, seed=int(cohort.key("start")) & 0x7FFFFFFF)
-        groups = torch.from_numpy(label)
-        models = {name: torch.stack([local[name][groups == j].mean(0) for j in range(self.k)]) for name in state.models}
+        found = min(self.k, len(reply.clients))  # with fewer clients than clusters some models keep their random start
+        seed = int(cohort.key("start")) & 0x7FFFFFFF
+        label = torch.from_numpy(kmeans_rows(flat_vector(updates, 1), found, seed=seed))
+        models = {name: t.clone() for name, t in state.models.items()}
+        for j in range(found):
+            for name, t in models.items():
+                t[j] = local[name][label == j].mean(0) if bool((label == j).any()) else t[j]
         return replace(state, models=models, shared={k: local[k].mean(0) for k in state.shared}, started=True)
 
     def _maybe_close(self, state: IFCAState, cohort: Cohort, reply: Reply) -> Exchange[IFCAState]:

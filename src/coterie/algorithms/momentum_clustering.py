@@ -57,8 +57,6 @@ class MomentumClustering(Algorithm):
         return self.clusters
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> Centres:
-        if self.k > population.n_clients:
-            raise ConfigError(f"{population.n_clients} clients cannot form {self.k} clusters. Lower clusters.")
         empty = next(iter(start.values())).new_zeros((0, sum(t.numel() for t in start.values())))
         return Centres(empty, torch.full((population.n_clients,), -1), start)
 

@@ -45,11 +45,11 @@ class OneShot(Algorithm):
         return self.clusters
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> Partitioned:
-        if self.k > population.n_clients:
-            raise ConfigError(f"OneShot cannot split {population.n_clients} clients into {self.k}. Lower clusters.")
         return Partitioned(repeat(start, self.k), torch.full((population.n_clients,), -1))
 
     def round(self, state: Partitioned, cohort: Cohort) -> Exchange[Partitioned]:
+        if not len(cohort.clients):
+            return state
         if bool((state.label < 0).all()):
             state = yield from self._partition(state, cohort)
         label = state.label[torch.from_numpy(cohort.clients)]
@@ -63,14 +63,15 @@ class OneShot(Algorithm):
         """Steps 1 and 2, with every client, whoever takes part in this round."""
         everyone = np.arange(len(state.label))
         reply = yield Ask(self.minimise, everyone)
-        if len(reply.clients) < self.k:
+        if not len(reply.clients):
             return state
         solution: Params = reply.values["model"]
         chosen = {k: t for k, t in solution.items() if not self.on or k.startswith(self.on)}
         if not chosen:
             raise ConfigError(f"No parameter is named like {self.on}; the names are {list(solution)}.")
         seed = int(cohort.key("k-means")) & 0x7FFFFFFF
-        found = torch.from_numpy(kmeans_rows(flat_vector(chosen, 1), self.k, seed=seed, rank=None))
+        k = min(self.k, len(reply.clients))
+        found = torch.from_numpy(kmeans_rows(flat_vector(chosen, 1), k, seed=seed, rank=None))
         label = state.label.clone()
         label[torch.from_numpy(reply.clients)] = found
         models = {
