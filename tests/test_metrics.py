@@ -48,7 +48,7 @@ def test_adjusted_rand_by_hand():
 def test_parameter_distance_matches_models_and_nearest_does_not():
     true = np.array([[0.0, 0.0], [3.0, 4.0]])
     assert metrics.parameter_distance(true[::-1], true) == 0.0
-    assert metrics.parameter_distance(true + [[0, 1], [0, 0]], true) == 0.5
+    assert metrics.parameter_distance(true + np.array([[0, 1], [0, 0]]), true) == 0.5
     both_on_one = true[[0, 0]]
     assert metrics.parameter_distance(both_on_one, true) == 2.5
     assert metrics.parameter_distance(both_on_one, true, matching="nearest") == 0.0

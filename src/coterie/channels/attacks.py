@@ -24,7 +24,7 @@ from coterie.channels.updates import references
 from coterie.errors import ConfigError
 from coterie.exchange import Ask, Ints
 from coterie.radius import RadiusRule, radius_rule
-from coterie.tree import Tree, flatten, unflatten
+from coterie.tree import Tree, flat_vector, flatten, unflatten
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Attack(Channel):
             paths = [p for p in flatten(field, name) if flat[p].is_floating_point()]
             if not paths:
                 continue
-            updates = torch.cat([(flat[p] - origin[p])[torch.from_numpy(seen)].flatten(1) for p in paths], 1)
+            updates = flat_vector({p: (flat[p] - origin[p])[torch.from_numpy(seen)] for p in paths}, 1)
             forged = torch.split(self.forge(updates, told), [flat[p][0].numel() for p in paths], 1)
             for path, lie in zip(paths, forged, strict=True):
                 start = origin[path][bad]
