@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from coterie.radius import Fixed, Percentile, Proof, Theory
-from coterie.threshold import threshold_clustering
+from coterie.threshold import threshold_center, threshold_clustering
 
 
 def blobs(seed, n, clusters, separation, dim=10):
@@ -144,3 +145,38 @@ def test_lower_bound_no_estimator_beats(separation):
         assert worst(estimate) >= value
         if rule != Fixed(2 * gap):  # within the upper bound; a ball around everything is not
             assert worst(estimate) <= 1 / separation
+
+
+# ---- the inner step of Federated-Clustering on the failure examples X-1 and X-2 --------------------------------------
+
+
+def federated_clustering(gradients, x, lr, radius, rounds):
+    """x_i ← x_i − η v_i, v_i the centre that starts at g_i(x_i) among everybody's gradients at x_i. All models by round."""
+    path = [list(x)]
+    for _ in range(rounds):
+        centers = []
+        for i, at in enumerate(path[-1]):
+            points = torch.tensor([[g(at)] for g in gradients], dtype=torch.float64)
+            centers.append(float(threshold_center(points, points[i], radius, 10)[0]))
+        path.append([at - lr * v for at, v in zip(path[-1], centers, strict=True)])
+    return path
+
+
+def test_saddle_example():
+    lr = 0.05
+    gradients = (
+        lambda x: x / (3 * lr),
+        lambda x: 12 * (x - 1) ** 2 + 12 * (x - 1) ** 3 if x < 1 else (x - 1) / lr,
+        lambda x: (x - 2) / lr,
+    )
+    path = federated_clustering(gradients, [1.5] * 3, lr, 1 / (2 * lr), 400)
+    np.testing.assert_allclose(path[1], [1, 1, 2], atol=1e-4)
+    np.testing.assert_allclose(path[2], [5 / 6, 5 / 6, 2], atol=1e-4)
+    np.testing.assert_allclose(path[-1], [0, 0, 2], atol=1e-2)
+
+
+def test_two_clients_example():
+    path = federated_clustering((lambda x: 2 * x + 1, lambda x: 2 * x - 1), [-1.5, 0.0], 0.1, 1.9, 10)
+    for t, (a, b) in enumerate(path):
+        assert a + 0.5 == pytest.approx(-(0.8**t))
+        assert b - 0.5 == pytest.approx(-0.5 * 0.8**t)
