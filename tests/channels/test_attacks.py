@@ -142,7 +142,10 @@ def test_updates_are_measured_from_what_the_client_was_given():
     ask = Ask(phase, asked, {"models": {"w": w}})
     chosen = references(send, clients, ask, where(fed, torch.tensor([2, 1])))
     torch.testing.assert_close(chosen["model/w"], w[[2, 1]])
-    for found in (own, same, chosen):
+    split = Ask(phase, asked, {"models": {"v": w}, "shared": {"w": w[1]}})
+    common = references(send, clients, split, where(fed, torch.tensor([2, 1])))
+    torch.testing.assert_close(common["model/w"], w[[1, 1]])
+    for found in (own, same, chosen, common):
         assert not found["grad"].any()
 
 
