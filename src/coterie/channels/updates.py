@@ -3,7 +3,8 @@
 A client sends a model or a gradient. A model says nothing by itself; the client's contribution is how far it moved it. So a
 field of a reply is measured from the field of the same name in the ask: the client's own row of `each`, else `down`. Where
 the ask gave several models to choose from, `models`, the field `model` is measured from the one of the client's group,
-and the parameters all of them share from those in `shared`. A field the ask has no counterpart for (`grad`, …) is an update itself.
+and the parameters all of them share from those in `shared`. A field the ask has no counterpart for (`grad`, …) is an
+update itself.
 """
 
 from __future__ import annotations
