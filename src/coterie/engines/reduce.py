@@ -6,6 +6,7 @@ depend on the order of the cohort or the number of workers, and on the chunk siz
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,9 @@ def share(ask: Ask, env: Env, out: dict[str, Any], clients: Ints) -> Share:
         "bytes": n_bytes(out["send"]) // len(clients),
     }
     if not env.whole:
+        where = replace(env.where, group=out["group"])
         for channel in env.channels:
-            out["send"] = channel.up(out["send"], clients, ask, env.where)
+            out["send"] = channel.up(out["send"], clients, ask, where)
         if ask.reduce is not None:
             return mine | group_sums(out["send"], out["weight"], out["group"], ask.reduce.groups)
     return mine | {k: out[k] for k in ("send", "weight", "group")}
@@ -75,8 +77,9 @@ def assemble(ask: Ask, env: Env, shares: list[Share]) -> Reply:
     clients = clients[order.numpy()]
     send: Tree = take(concat([s["send"] for s in shares]), order)
     weight, group = (torch.cat([s[k] for s in shares])[order] for k in ("weight", "group"))
+    where = replace(env.where, group=group)
     for channel in env.channels if env.whole else ():
-        send = channel.up(send, clients, ask, env.where)
+        send = channel.up(send, clients, ask, where)
     if ask.reduce is None:
         return Reply(clients, send, weight, torch.ones(len(clients), dtype=torch.int64), **about)
     order = torch.from_numpy(np.argsort(clients, kind="stable"))

@@ -129,7 +129,7 @@ class GeometricMedian:
     """The point with the smallest sum of distances to all clients' vectors, by Weiszfeld's steps with distances smoothed
     at `eps` times their median (Pillutla et al. 2022)."""
 
-    iterations: int = 32
+    iterations: int = 100
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
@@ -142,10 +142,12 @@ class GeometricMedian:
     ) -> Stacked:
         _clients(stacked)
         product = gram(stacked)
-        typical = pairwise(product).median(1).values
-        w = torch.zeros(1, len(product), dtype=torch.float64)
-        w[0, typical.argmin()] = 1.0  # from the most central client: no step is wasted on far liars
-        smooth = max(self.eps * float(typical.median().sqrt()), torch.finfo(torch.float64).tiny)
+        typical = pairwise(product).median(1).values  # each client's squared distance to its median other
+        smooth = max(self.eps * float(typical.median().sqrt()), 1e-150)
+        w = 1 / typical.clamp(min=smooth**2).unsqueeze(
+            0
+        )  # a start that hardly counts far liars and is no client's point,
+        w = w / w.sum()  # where Weiszfeld's steps would get stuck
         for _ in range(self.iterations):
             inverse = 1 / squared_distances(product, w)[0].sqrt().clamp(min=smooth)
             w = inverse / inverse.sum()
