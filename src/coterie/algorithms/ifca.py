@@ -71,6 +71,10 @@ class IFCA(Algorithm):
             raise ConfigError("IFCA needs a number of clusters outside fit; pass clusters=….")
         return self.clusters
 
+    @property
+    def _sends(self) -> str:
+        return "model" if self.option == "model" else "grad"
+
     # ---- server ------------------------------------------------------------------------------------------------------
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> IFCAState:
@@ -109,7 +113,7 @@ class IFCA(Algorithm):
         """Step 4: averages (option II) or a gradient step (option I); the shared part from all participants."""
         if not replies:
             return state
-        total: Tree = tree_map(lambda *ts: torch.stack(ts).sum(0), *[r.values["sum"] for r in replies])
+        total: Tree = tree_map(lambda *ts: torch.stack(ts).sum(0), *[r.values[self._sends] for r in replies])
         weight = torch.stack([r.weight for r in replies]).sum(0)  # Σ s_ij, or Σ n_i s_ij
         everyone, n = float(weight.sum()), len(state.identity)
 
@@ -200,11 +204,11 @@ class IFCA(Algorithm):
             sent, loss = self.local.fit(ctx_step, model)
         weight: Any = ctx.n if self.samples_weighted else 1.0
         if self.stop_after is None:
-            return Up(send={"sum": sent}, weight=weight, group=cluster, info={"loss": loss})
+            return Up(send={self._sends: sent}, weight=weight, group=cluster, info={"loss": loss})
         steady = torch.where(ctx.state["cluster"] == cluster, ctx.state["steady"] + 1, 0)
-        restless = (steady < self.stop_after).to(loss.dtype)
+        restless = (steady < self.stop_after).long()
         return Up(
-            send={"sum": sent, "restless": restless},
+            send={self._sends: sent, "restless": restless},
             weight=weight,
             group=cluster,
             state={"cluster": cluster, "steady": steady},

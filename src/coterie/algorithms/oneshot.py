@@ -20,7 +20,7 @@ from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, 
 from coterie.kmeans import kmeans_rows
 from coterie.local import LocalSGD
 from coterie.task import Task
-from coterie.tree import Params, flat_vector, repeat, take
+from coterie.tree import Params, flat_vector, repeat, row, take
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class OneShot(Algorithm):
     def _partition(self, state: Partitioned, cohort: Cohort) -> Exchange[Partitioned]:
         """Steps 1 and 2, with every client, whoever takes part in this round."""
         everyone = np.arange(len(state.label))
-        reply = yield Ask(self.minimise, everyone)
+        reply = yield Ask(self.minimise, everyone, {"model": row(state.models, 0)})
         if not len(reply.clients):
             return state
         solution: Params = reply.values["model"]
@@ -80,8 +80,8 @@ class OneShot(Algorithm):
         }
         return Partitioned(models, label)
 
-    def minimise(self, ctx: Context) -> Up:
-        model, loss = self.solve.fit(ctx, ctx.initial)
+    def minimise(self, ctx: Context, model: Params) -> Up:
+        model, loss = self.solve.fit(ctx, model)
         return Up(send={"model": model}, info={"loss": loss})
 
     def train(self, ctx: Context, model: Params, cluster: Tensor) -> Up:
