@@ -22,7 +22,14 @@ from coterie.exchange import Ints
 from coterie.run import Run
 from coterie.tree import flatten
 
-FACTORIES: dict[str, Callable[[], Any]] = {}
+FACTORIES: dict[str, Callable[[], Any]] = {
+    "ifca": lambda: ct.IFCA(clusters=2, stop_after=2),
+    "oneshot": lambda: ct.OneShot(clusters=2, solve=ct.LocalSGD(steps=20, lr=0.1, batch_size=None)),
+    "hypcluster": lambda: ct.HypCluster(clusters=2),
+    "cfl": lambda: ct.CFL(quiet=100.0, loud=1e-6, first=1),
+    "momentum_clustering": lambda: ct.MomentumClustering(clusters=2),
+    "myopic_clustering": lambda: ct.MyopicClustering(clusters=2),
+}
 ROUNDS = 3
 TOLERANCE = 2e-5  # float32: engines add in another order
 
@@ -88,7 +95,7 @@ def test_a_round_changes_neither_the_state_it_was_given_nor_the_global_generator
     algorithm: Any, fed: ct.Federation, task: ct.Task
 ) -> None:
     run = Run(algorithm, fed, task, 0, ct.Everyone(), (), ct.LocalEngine(), None)
-    run.start(resume=False, overwrite=False)
+    run.begin(resume=False, overwrite=False)
     run.one_round()
     given, initial = run.state, run.env.initial
     before, start = copy.deepcopy(vars(given)), copy.deepcopy(initial)

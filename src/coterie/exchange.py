@@ -81,7 +81,7 @@ class Context:
 @dataclass(frozen=True)
 class Up:
     """What a client function returns. `send` goes to the server; `state` stays on the client (None: unchanged);
-    `info` are diagnostics of the simulation, averaged into the history."""
+    `info` are diagnostics of the simulation, averaged into the history (NaN: none from this client)."""
 
     send: Tree
     weight: Tensor | float = 1.0
@@ -139,7 +139,9 @@ class Reply:
     weight: Tensor
     count: Tensor
     lost: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    info: dict[str, float] = field(default_factory=dict)
+    info: dict[str, tuple[float, int]] = field(
+        default_factory=dict
+    )  # sums of diagnostics and how many clients gave one
     bytes_down: int = 0
     bytes_up: int = 0
 

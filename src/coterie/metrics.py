@@ -1,7 +1,8 @@
 """Losses and metrics.
 
 Losses map one client's (outputs, targets) to one number a sample. Metrics score many clients at once: outputs
-(clients, samples, out), targets (clients, samples) and a mask of the real samples give one number a client.
+(clients, samples, out), targets (clients, samples) and a mask of the real samples give one number a client. Metrics of
+clusterings are in `cluster_metrics` and can be reached from here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,12 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from coterie.cluster_metrics import PairwiseQuality as PairwiseQuality
+from coterie.cluster_metrics import adjusted_rand as adjusted_rand
+from coterie.cluster_metrics import cluster_accuracy as cluster_accuracy
+from coterie.cluster_metrics import pairwise_quality as pairwise_quality
+from coterie.cluster_metrics import parameter_distance as parameter_distance
 
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
 Metric = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -82,6 +83,27 @@ class Live:
 
         table = self.engine.map(predict, clients, self.env, test=True, post=post)
         return pd.DataFrame({m: table[m].double().numpy() for m in self.task.metrics}, index=self.federation.clients)
+
+    def test_losses(self) -> npt.NDArray[np.float64]:
+        """The task's loss of every client's predictor on its own test rows (NaN without any)."""
+        clients = self._ready(self.everyone())
+
+        def loss(ctx: Context, test: Context) -> Tree:
+            outputs = self.algorithm.predict(ctx, self.state, test.x)
+            return {"loss": (self.task.sample_losses(outputs, test.y) * test.mask).sum() / test.mask.sum()}
+
+        losses: Tensor = self.engine.map(loss, clients, self.env, test=True)["loss"]
+        return losses.double().numpy()
+
+    def train_losses(self) -> npt.NDArray[np.float64]:
+        """The task's loss of every client's model on its own training rows."""
+        clients = self._ready(self.everyone())
+
+        def loss(ctx: Context) -> Tree:
+            return {"loss": ctx.loss(self.algorithm.personal(ctx, self.state))}
+
+        losses: Tensor = self.engine.map(loss, clients, self.env, test=False)["loss"]
+        return losses.double().numpy()
 
     def test_means(self) -> dict[str, float]:
         """Mean scores over clients, for the history."""

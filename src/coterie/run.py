@@ -31,6 +31,8 @@ from coterie.results import FILES, Live, Result
 from coterie.task import Task
 from coterie.tree import leaves
 
+_CHOICE_ROUNDS = 30  # rounds of each trial when the number of clusters is chosen
+
 Callback = Callable[[dict[str, Any], Any], None]
 """Called after every round with its history row and the server state."""
 
@@ -53,27 +55,34 @@ def fit(
     alone: bool | Result = True,
     progress: bool | None = None,
     callbacks: Sequence[Callback] = (),
+    start: Any = None,
 ) -> Result:
     """Train with an algorithm and return what every client gets.
 
     cohort: None (everyone), a number of clients, a probability (Poisson) or a sampler. out: folder for checkpoints and the
     result; `resume=True` continues the run found there, bit-identically. alone: also train every client alone when the
     result is evaluated or saved, to tell each what it gains (a Result of `Local` may be passed instead).
-    Ctrl-C finishes the round, saves and returns the result so far.
+    Ctrl-C finishes the round, saves and returns the result so far. start: a model (parameter dictionary) everyone starts
+    from, or a whole server state. An algorithm with clusters=None gets the number of clusters chosen on held-out training
+    data first (`choose_clusters`); `result.about["choice"]` shows the evidence.
     """
+    task = task if task is not None else Task.default(federation)
+    algorithm, about = _choose(algorithm, federation, task, min(rounds, _CHOICE_ROUNDS), seed, cohort, engine)
     run = Run(
         algorithm,
         federation,
-        task if task is not None else Task.default(federation),
+        task,
         seed,
         cohorts.sampler(cohort),
         tuple(channels),
         _engine(engine),
         None if out is None else Path(out),
+        start=start,
+        about=about,
     )
     if rounds < 0 or checkpoint_every < 1:
         raise ConfigError(f"rounds must be ≥ 0 and checkpoint_every ≥ 1; got {rounds} and {checkpoint_every}.")
-    run.start(resume=resume, overwrite=overwrite)
+    run.begin(resume=resume, overwrite=overwrite)
     with _bar(progress, rounds, run.done) as tick, _finish_on_interrupt() as interrupted:
         saved = run.done
         while run.done < rounds and not interrupted:
@@ -111,14 +120,16 @@ class Run:
     history: list[dict[str, Any]] = field(default_factory=list)
     state: Any = None
     fingerprint: str = ""
+    start: Any = None
+    about: dict[str, Any] = field(default_factory=dict)
 
-    def start(self, *, resume: bool, overwrite: bool) -> None:
+    def begin(self, *, resume: bool, overwrite: bool) -> None:
         self.task.check(self.federation)
         dtype = self.federation.x.dtype if self.federation.x.is_floating_point() else torch.float32
         self.env = Env(
             self.task,
             self.federation,
-            self.task.init(self.seed, dtype),
+            self.start if isinstance(self.start, dict) else self.task.init(self.seed, dtype),
             self.seed,
             states=ClientStates(len(self.federation)),
             channels=self.channels,
@@ -127,6 +138,8 @@ class Run:
         self.fingerprint = self._fingerprint()
         population = Population(len(fed), fed.n_train, fed.clusters)
         self.state = self.algorithm.init(self.task, population, self.seed, self.env.initial)
+        if self.start is not None and not isinstance(self.start, dict):
+            self.state = self.start
         file = None if self.out is None else self.out / checkpoint.FILE
         if resume:
             if file is None:
@@ -146,9 +159,10 @@ class Run:
         """One round; on failure everything is as it was before it."""
         began = time.perf_counter()
         self.env.round, self.env.ask = self.done, 0
-        who = self.sampler.sample(self.federation, self.seed, self.done)
+        who = np.sort(self.sampler.sample(self.federation, self.seed, self.done))
         row: dict[str, Any] = {"round": self.done + 1, "loss": float("nan"), "clients": len(who), "lost": 0}
         row |= {"bytes_down": 0, "bytes_up": 0}
+        info: dict[str, tuple[float, int]] = {}
         try:
             conversation = self.algorithm.round(self.state, Cohort(who, self.done, self.seed))
             reply: Reply | None = None
@@ -162,7 +176,9 @@ class Run:
                 row["lost"] = max(row["lost"], len(reply.lost))
                 row["bytes_down"] += reply.bytes_down
                 row["bytes_up"] += reply.bytes_up
-                row |= reply.info
+                for name, (total, count) in reply.info.items():
+                    before = info.get(name, (0.0, 0))
+                    info[name] = (before[0] + total, before[1] + count)
             if not all(bool(torch.isfinite(t).all()) for t in _floats(state)):
                 raise Diverged(None, "the server's update")
         except Diverged as error:
@@ -173,6 +189,7 @@ class Run:
             raise
         self.env.states.commit()
         self.state, self.done = state, self.done + 1
+        row |= {name: total / count for name, (total, count) in info.items() if count}
         row["seconds"] = time.perf_counter() - began
         return row
 
@@ -199,7 +216,8 @@ class Run:
         return Result.from_live(
             self.live(),
             self.history,
-            {
+            self.about
+            | {
                 "algorithm": repr(self.algorithm),
                 "seed": self.seed,
                 "rounds": self.done,
@@ -278,6 +296,40 @@ class Run:
         )
         failure.result = self.result(self.done, alone=False)
         return failure
+
+
+def best_of(
+    restarts: int,
+    algorithm: Algorithm,
+    federation: Federation,
+    task: Task | None = None,
+    *,
+    seed: int = 0,
+    **options: Any,
+) -> Result:
+    """Several independent runs with seeds seed, seed + 1, …; the one of smallest mean training loss of the clients' own
+    models is returned (C-1r: the truth, which no server knows, cannot select). `about["restarts"]` lists all losses."""
+    if restarts < 1:
+        raise ConfigError(f"best_of needs at least one run; got {restarts}.")
+    runs = [fit(algorithm, federation, task, seed=seed + r, **options) for r in range(restarts)]
+    losses = [float(np.mean(run._need_live("training losses").train_losses())) for run in runs]
+    best = runs[int(np.argmin(losses))]
+    return replace(best, about=best.about | {"restarts": losses})
+
+
+def _choose(
+    algorithm: Any, federation: Federation, task: Task, rounds: int, seed: int, cohort: Any, engine: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Fill in clusters=None; the evidence goes into the result."""
+    from coterie.choose import choose_clusters, with_clusters
+
+    if with_clusters(algorithm, 1) is algorithm or with_clusters(algorithm, 1) == algorithm:
+        return algorithm, {}
+    choice = choose_clusters(
+        algorithm, federation, task, rounds=rounds, seed=seed, cohort=cohort, engine=engine, progress=False
+    )
+    evidence = choice.table.reset_index().to_dict("records")
+    return with_clusters(algorithm, choice.clusters), {"choice": evidence, "clusters": choice.clusters}
 
 
 def _floats(state: Any) -> Iterator[torch.Tensor]:

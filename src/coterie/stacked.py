@@ -106,11 +106,15 @@ def _apply(
     anchors: list[Tensor],
     on: Tensor | None,
 ) -> None:
-    """One SGD step in place; `on` (clients,) is 0 for clients that sit this step out."""
+    """One SGD step in place; `on` (clients,) is 0 for clients that sit this step out.
+
+    The pull towards the anchor is an explicit step while lr·pull ≤ 1 and an implicit one (p ← anchor + (p − anchor)/(1 +
+    lr·pull)) beyond, where the explicit step would overshoot: any pull, however strong, is stable."""
+    strong = plan.lr * plan.pull > 1
     for i, (p, g) in enumerate(zip(params, grads, strict=True)):
         if plan.weight_decay:
             g = g + plan.weight_decay * p
-        if plan.pull:
+        if plan.pull and not strong:
             g = g + plan.pull * (p - anchors[i])
         scale = None if on is None else on.reshape(-1, *[1] * (p.dim() - 1))
         if plan.momentum:
@@ -118,6 +122,9 @@ def _apply(
             velocity[i] = moved if scale is None else torch.where(scale > 0, moved, velocity[i])
             g = velocity[i]
         p.sub_(g if scale is None else g * scale, alpha=plan.lr)
+        if strong:
+            pulled = anchors[i] + (p - anchors[i]) / (1 + plan.lr * plan.pull)
+            p.copy_(pulled if scale is None else torch.where(scale > 0, pulled, p))
 
 
 def train(

@@ -62,8 +62,8 @@ class ClientStates:
         self._put(torch.from_numpy(rows), values)
 
     def get(self, clients: Ints) -> Tree:
-        if not self.values:
-            return {}
+        if not self.values or (self.row[clients] < 0).any():
+            return {}  # first contact: the state is about to be made
         rows: Tree = take(self.values, torch.from_numpy(self.row[clients]))
         return rows
 

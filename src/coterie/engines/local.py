@@ -66,7 +66,7 @@ class LocalEngine:
                 return unpack(ask.phase(ctx, **ask.down, **each), ctx)
 
             out = _mapped(one, ask.name, _plain(mine, env), data, env.states.get(mine), each)
-            client = bad_client({k: out[k] for k in ("send", "info", "state") if k in out}, mine)
+            client = bad_client({k: out[k] for k in ("send", "state") if k in out}, mine)
             if client is not None:
                 raise Diverged(client, ask.name)
             if "state" in out:

@@ -32,7 +32,7 @@ class LoopEngine:
             each = tree_map(lambda t, i=i: t[i], ask.each)
             up = _call(ask.phase, ask.name, env, mine, ctx, **ask.down, **each)
             out = tree_map(lambda t: t.unsqueeze(0), unpack(up, ctx))
-            if bad_client({k: out[k] for k in ("send", "info", "state") if k in out}, mine) is not None:
+            if bad_client({k: out[k] for k in ("send", "state") if k in out}, mine) is not None:
                 raise Diverged(int(mine[0]), ask.name)
             if "state" in out:
                 env.states.set(mine, out["state"])

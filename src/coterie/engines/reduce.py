@@ -6,6 +6,7 @@ depend on the order of the cohort or the number of workers, and on the chunk siz
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,12 +45,13 @@ def share(ask: Ask, env: Env, out: dict[str, Any], clients: Ints) -> Share:
     """A chunk's share of the reply, made where the chunk ran; client-side channels (attacks, …) act here."""
     mine: Share = {
         "clients": clients,
-        "info": tree_map(lambda t: t.sum(0), out["info"]),
+        "info": {k: (float(t.nansum()), int((~t.isnan()).sum())) for k, t in out["info"].items()},
         "bytes": n_bytes(out["send"]) // len(clients),
     }
     if not env.whole:
+        where = replace(env.where, group=out["group"])
         for channel in env.channels:
-            out["send"] = channel.up(out["send"], clients, ask, env.where)
+            out["send"] = channel.up(out["send"], clients, ask, where)
         if ask.reduce is not None:
             return mine | group_sums(out["send"], out["weight"], out["group"], ask.reduce.groups)
     return mine | {k: out[k] for k in ("send", "weight", "group")}
@@ -62,7 +64,9 @@ def assemble(ask: Ask, env: Env, shares: list[Share]) -> Reply:
         return Reply(ask.clients, {}, torch.zeros(groups), torch.zeros(groups, dtype=torch.int64))
     clients = np.concatenate([s["clients"] for s in shares])
     about: dict[str, Any] = {
-        "info": {k: float(sum(s["info"][k] for s in shares)) / len(clients) for k in shares[0]["info"]},
+        "info": {
+            k: (sum(s["info"][k][0] for s in shares), sum(s["info"][k][1] for s in shares)) for k in shares[0]["info"]
+        },
         "bytes_up": shares[0]["bytes"] * len(clients),
         "bytes_down": n_bytes(ask.down) * len(clients) + n_bytes(ask.each),
     }
@@ -73,8 +77,9 @@ def assemble(ask: Ask, env: Env, shares: list[Share]) -> Reply:
     clients = clients[order.numpy()]
     send: Tree = take(concat([s["send"] for s in shares]), order)
     weight, group = (torch.cat([s[k] for s in shares])[order] for k in ("weight", "group"))
+    where = replace(env.where, group=group)
     for channel in env.channels if env.whole else ():
-        send = channel.up(send, clients, ask, env.where)
+        send = channel.up(send, clients, ask, where)
     if ask.reduce is None:
         return Reply(clients, send, weight, torch.ones(len(clients), dtype=torch.int64), **about)
     order = torch.from_numpy(np.argsort(clients, kind="stable"))
