@@ -14,9 +14,7 @@ from coterie.estimation._histogram_kl import kl_to_centers, normalise, safe_log,
 from coterie.estimation._histogram_reduction import FittedReduction
 from coterie.estimation.dirichlet import concentration_mle
 
-_ALPHA_ENTRIES = (
-    500_000  # non-zero counts that serve the estimate of α; its relative error is then below a percent or so
-)
+_ALPHA_ENTRIES = 250_000  # non-zero counts that serve the estimate of α: its error is then about a percent
 
 
 class CenterModel(BaseEstimator):  # type: ignore[misc]

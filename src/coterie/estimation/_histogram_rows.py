@@ -102,11 +102,11 @@ class HistogramRows:
         """m_u of every user, Σ_u w_u Q̂_u and Σ_u w_u h(Q̂_u)."""
 
         def work(start: int, stop: int, rows: Counts) -> tuple[Floats, Floats, float]:
-            histograms, sums = normalise(rows)
-            weights = sums if self.weighting == "token" else (sums > 0).astype(np.float64)
-            total = np.asarray(rows.sum(axis=0), dtype=np.float64).ravel()
-            tokens = sums if self.weighting == "token" else row_sums(self._load(start, stop))
-            return tokens, total, float(weights @ entropies(histograms))
+            total: Floats = np.bincount(rows.indices, rows.data, rows.shape[1]).astype(np.float64)
+            if self.weighting == "user":
+                return row_sums(self._load(start, stop)), total, float(entropies(rows).sum())
+            histograms, tokens = normalise(rows)
+            return tokens, total, float(tokens @ entropies(histograms))
 
         tokens, totals, entropy = zip(*self.each(work), strict=True)
         return np.concatenate(tokens), np.sum(totals, axis=0), float(sum(entropy))

@@ -7,7 +7,7 @@ from typing import Literal, Self
 import numpy as np
 from scipy.special import softmax
 
-from coterie.estimation._histogram_counts import Floats, Ints, Source, read_counts
+from coterie.estimation._histogram_counts import Counts, Floats, Ints, Source, read_counts
 from coterie.estimation._histogram_kl import normalise, smooth
 from coterie.estimation._histogram_lloyd import assign
 from coterie.estimation._histogram_personal import CenterModel
@@ -91,8 +91,9 @@ class IFCAHistograms(CenterModel):
         *,
         scale: Literal["mean", "share"] = "mean",
         init: Floats | None = None,
-        temperature: float = 3.0,
-        direction: Direction = "center_user",
+        temperature: float = 1.0,
+        direction: Direction = "user_center",
+        trials: int = 8,
         smoothing: float = 1e-4,
         seed_smoothing: float = 1e-2,
         lam: float | None = None,
@@ -100,7 +101,8 @@ class IFCAHistograms(CenterModel):
         threads: int | None = None,
     ) -> None:
         self.clusters, self.max_iter, self.learning_rate, self.seed = clusters, max_iter, learning_rate, seed
-        self.scale, self.init, self.temperature, self.direction = scale, init, temperature, direction
+        self.scale, self.init = scale, init
+        self.temperature, self.direction, self.trials = temperature, direction, trials
         self.smoothing, self.seed_smoothing = smoothing, seed_smoothing
         self.lam, self.concentration, self.threads = lam, concentration, threads
 
@@ -130,11 +132,12 @@ class IFCAHistograms(CenterModel):
         self.concentration_ = self._estimate_concentration(used, rng)
         return self
 
-    def _first(self, used: object, rng: np.random.Generator) -> Floats:
+    def _first(self, used: Counts, rng: np.random.Generator) -> Floats:
         if self.init is not None:
             return smooth(self.init, self.smoothing)
-        histograms = normalise(used)[0]  # type: ignore[arg-type]
-        return seed_centers(histograms, self.clusters, rng, self.temperature, self.seed_smoothing, self.direction)[0]
+        histograms = normalise(used)[0]
+        options = (self.temperature, self.seed_smoothing, self.direction, self.trials)
+        return seed_centers(histograms, self.clusters, rng, *options)[0]
 
     def _descend(self, rows: HistogramRows, centers: Floats, entropy: float) -> tuple[Floats, list[float]]:
         logits, history = np.log(centers), []

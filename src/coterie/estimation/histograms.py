@@ -22,9 +22,9 @@ from coterie.estimation._histogram_personal import CenterModel
 from coterie.estimation._histogram_reduction import FittedReduction, TokenReduction
 from coterie.estimation._histogram_rows import HistogramRows, Weighting
 from coterie.estimation._histogram_seeding import Direction, farthest_rows, seed_centers
-from coterie.estimation._histogram_store import CountStore, open_store
+from coterie.estimation._histogram_store import CountStore, open_store, save_counts
 
-__all__ = ["HistogramMixture", "TokenReduction", "kl_rows", "mean_kl"]
+__all__ = ["HistogramMixture", "TokenReduction", "kl_rows", "mean_kl", "save_counts"]
 
 Init: TypeAlias = "Literal['kl++'] | ArrayLike"
 
@@ -32,9 +32,10 @@ Init: TypeAlias = "Literal['kl++'] | ArrayLike"
 class HistogramMixture(CenterModel):
     """Cluster users' histograms in KL and personalise each from its cluster's centre.
 
-    Parameters beyond the obvious: `restarts` runs, the lowest objective wins; `tol` the relative gain of the objective at
-    which Lloyd stops; `temperature`, `direction` ("center_user" as printed or "user_center"), `seed_smoothing` of the
-    seeding; `init` "kl++" or K given centres; `smoothing` of the centres whenever a user is compared with them;
+    Parameters beyond the obvious: `restarts` runs, the lowest objective wins; `tol` the relative gain at which Lloyd
+    stops; `temperature`, `direction` ("user_center", or "center_user" as printed), `trials` (candidates per seed) and
+    `seed_smoothing` of the seeding (temperature=0.5, direction="center_user", trials=1 is the paper's);
+    `init` "kl++" or K given centres; `smoothing` of the centres whenever a user is compared with them;
     `weighting` "user" (each user once, the paper's) or "token" (each token once: the multinomial MLE when m_u differ);
     `empty` "uniform" (the paper's reset) or "farthest" (the worst-served user); `lam` fixed λ, or None for
     λ_u = α/(α + m_u) with α = `concentration`, estimated by Dirichlet-multinomial maximum likelihood when None;
@@ -59,8 +60,9 @@ class HistogramMixture(CenterModel):
         restarts: int = 1,
         seed: int = 0,
         *,
-        temperature: float = 3.0,
-        direction: Direction = "center_user",
+        temperature: float = 1.0,
+        direction: Direction = "user_center",
+        trials: int = 8,
         init: Init = "kl++",
         smoothing: float = 1e-4,
         seed_smoothing: float = 1e-2,
@@ -69,11 +71,11 @@ class HistogramMixture(CenterModel):
         lam: float | None = None,
         concentration: float | None = None,
         reduction: TokenReduction | None = None,
-        sample_users: int = 50_000,
+        sample_users: int = 20_000,
         threads: int | None = None,
     ) -> None:
         self.clusters, self.max_iter, self.tol, self.restarts, self.seed = clusters, max_iter, tol, restarts, seed
-        self.temperature, self.direction, self.init = temperature, direction, init
+        self.temperature, self.direction, self.trials, self.init = temperature, direction, trials, init
         self.smoothing, self.seed_smoothing, self.weighting, self.empty = smoothing, seed_smoothing, weighting, empty
         self.lam, self.concentration, self.reduction = lam, concentration, reduction
         self.sample_users, self.threads = sample_users, threads
@@ -149,9 +151,8 @@ class HistogramMixture(CenterModel):
 
     def _seeds(self, candidates: Counts, rng: np.random.Generator) -> Floats:
         if isinstance(self.init, str):
-            return seed_centers(candidates, self.clusters, rng, self.temperature, self.seed_smoothing, self.direction)[
-                0
-            ]
+            options = (self.temperature, self.seed_smoothing, self.direction, self.trials)
+            return seed_centers(candidates, self.clusters, rng, *options)[0]
         seeds = np.asarray(self.init, dtype=np.float64)
         if (
             seeds.shape != (self.clusters, candidates.shape[1])
@@ -174,7 +175,7 @@ class HistogramMixture(CenterModel):
             )
 
     def _check_settings(self) -> None:
-        for name in ("clusters", "max_iter", "restarts", "sample_users"):
+        for name in ("clusters", "max_iter", "restarts", "sample_users", "trials"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
         for name in ("tol", "temperature"):
