@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import softmax
 
 from coterie.estimation._histogram_counts import Counts, Floats, Ints, Source, read_counts
@@ -76,7 +77,8 @@ class IFCAHistograms(CenterModel):
 
     P_k = softmax(z_k); the gradient of the cluster's mean KL is P_k − mean_{u∈k} Q̂_u. Each of `max_iter` rounds takes
     one step of `learning_rate`, times n_k/n when `scale="share"`, or 1 when "mean". Neither is in the paper (H27).
-    `init` None seeds as `HistogramMixture` does; an array gives the K first centres.
+    `init` "kl++" seeds as `HistogramMixture` does; "mean" perturbs the overall mean, Q_fa·exp(0.3·N(0, 1));
+    an array gives the K first centres.
     """
 
     labels_: Ints
@@ -90,7 +92,7 @@ class IFCAHistograms(CenterModel):
         seed: int = 0,
         *,
         scale: Literal["mean", "share"] = "mean",
-        init: Floats | None = None,
+        init: Literal["kl++", "mean"] | ArrayLike = "kl++",
         temperature: float = 1.0,
         direction: Direction = "user_center",
         trials: int = 8,
@@ -133,9 +135,15 @@ class IFCAHistograms(CenterModel):
         return self
 
     def _first(self, used: Counts, rng: np.random.Generator) -> Floats:
-        if self.init is not None:
+        if not isinstance(self.init, str):
             return smooth(self.init, self.smoothing)
         histograms = normalise(used)[0]
+        if self.init == "mean":
+            mean = smooth(np.asarray(histograms.mean(axis=0)), self.smoothing)
+            first = mean * np.exp(0.3 * rng.normal(size=(self.clusters, len(mean))))
+            return np.asarray(first / first.sum(axis=1, keepdims=True), dtype=np.float64)
+        if self.init != "kl++":
+            raise ValueError(f"init must be 'kl++', 'mean' or an array of centres; got {self.init!r}.")
         options = (self.temperature, self.seed_smoothing, self.direction, self.trials)
         return seed_centers(histograms, self.clusters, rng, *options)[0]
 

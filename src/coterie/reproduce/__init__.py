@@ -1,0 +1,1 @@
+"""One module per table or figure of the papers; each runs with `python -m coterie.reproduce.<name>`."""
