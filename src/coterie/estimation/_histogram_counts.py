@@ -144,6 +144,6 @@ def _columns(
     unknown = vocabulary[at] != tokens
     if unknown.any():
         raise ValueError(
-            f"Tokens must be in the fitted vocabulary; {tokens[unknown][0]!r} is not. Drop or map such tokens."
+            f"Tokens must be in the fitted vocabulary; {str(tokens[unknown][0])!r} is not. Drop or map such tokens."
         )
     return at.astype(np.int64), vocabulary, len(vocabulary)

@@ -65,14 +65,15 @@ def kl_rows(truth: Any, models: ArrayLike, smoothing: float = 0.0) -> Floats:
         raise ValueError(
             f"KL needs at least one token a user; {int((tokens == 0).sum())} users have none. Leave them out."
         )
-    logs = safe_log(smooth(np.atleast_2d(np.asarray(models, dtype=np.float64)), smoothing))
-    if logs.shape[1] != histograms.shape[1] or logs.shape[0] not in (1, histograms.shape[0]):
+    second = np.atleast_2d(np.asarray(models, dtype=np.float64))
+    if second.shape[1] != histograms.shape[1] or second.shape[0] not in (1, histograms.shape[0]):
         raise ValueError(
-            f"Models must have one row, or one a user, over the same tokens; got {logs.shape} for {histograms.shape}."
+            f"Models must have one row, or one a user, over the same tokens; got {second.shape} for {histograms.shape}."
         )
     rows = np.repeat(np.arange(histograms.shape[0]), np.diff(histograms.indptr))
-    picked = logs[rows if logs.shape[0] > 1 else 0, histograms.indices]
-    cross = np.bincount(rows, weights=histograms.data * picked, minlength=histograms.shape[0])
+    picked = second[rows if second.shape[0] > 1 else 0, histograms.indices]
+    logs = safe_log((picked + smoothing / second.shape[1]) / (1 + smoothing))
+    cross = np.bincount(rows, weights=histograms.data * logs, minlength=histograms.shape[0])
     return np.asarray(np.maximum(entropies(histograms) - cross, 0.0), dtype=np.float64)
 
 

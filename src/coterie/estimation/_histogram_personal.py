@@ -43,14 +43,16 @@ class CenterModel(BaseEstimator):  # type: ignore[misc]
     def personalise(self, counts: Source) -> Floats:
         """λ_u P_{c_u} + (1 − λ_u) Q̂_u for each user, known or never seen (users × tokens, dense).
 
-        A user without tokens gets the population's histogram Σ_k w_k P_k. Zeros of the centres stay zeros:
-        smooth before taking a logarithm, and say with what.
+        A centre with zeros is smoothed, sm_s(P), so that no token is called impossible (unless `smoothing` is 0);
+        others are taken as they are. A user without tokens gets the population's histogram Σ_k w_k P_k.
         """
         table = self._read(counts)
         histograms, tokens = normalise(table)
         lam = self.shared_weight(tokens)
-        models = self.centers_[self._nearest(table)]
-        models[tokens == 0] = self.weights_ @ self.centers_
+        positive = (self.centers_ > 0).all(axis=1, keepdims=True)
+        centers = np.where(positive, self.centers_, smooth(self.centers_, self.smoothing))
+        models = centers[self._nearest(table)]
+        models[tokens == 0] = self.weights_ @ centers
         models *= lam[:, None]
         rows = np.repeat(np.arange(len(lam)), np.diff(table.indptr))
         models[rows, table.indices] += (1 - lam[rows]) * histograms.data

@@ -31,7 +31,7 @@ class FedAvgHistogram(CenterModel):
         lam: float | None = 1.0,
         concentration: float | None = None,
         weighting: Weighting = "user",
-        smoothing: float = 1e-4,
+        smoothing: float = 1e-5,
         seed: int = 0,
     ) -> None:
         self.lam, self.concentration, self.weighting, self.smoothing, self.seed = (
@@ -96,7 +96,7 @@ class IFCAHistograms(CenterModel):
         temperature: float = 1.0,
         direction: Direction = "user_center",
         trials: int = 8,
-        smoothing: float = 1e-4,
+        smoothing: float = 1e-5,
         seed_smoothing: float = 1e-2,
         lam: float | None = None,
         concentration: float | None = None,

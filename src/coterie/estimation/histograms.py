@@ -64,7 +64,7 @@ class HistogramMixture(CenterModel):
         direction: Direction = "user_center",
         trials: int = 8,
         init: Init = "kl++",
-        smoothing: float = 1e-4,
+        smoothing: float = 1e-5,
         seed_smoothing: float = 1e-2,
         weighting: Weighting = "user",
         empty: Literal["uniform", "farthest"] = "uniform",

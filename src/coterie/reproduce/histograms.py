@@ -209,8 +209,8 @@ def markdown(result: pd.DataFrame, choices: Choices, users: int, runs: int) -> s
     weights = ", ".join(f"{name} {value:.2f}" for name, value in choices.lam.items())
     note = (
         f"{users} users, {TRAIN_TOKENS} train tokens each, K={CLUSTERS}, T={ROUNDS}, {runs} runs, s={SMOOTHING:g}. "
-        f"Chosen on validation users: τ={choices.temperature:g}, {choices.kept} kept tokens, IFCA step {choices.step:g} "
-        f"from {choices.ifca_start}, "
+        f"Chosen on validation users: τ={choices.temperature:g}, {choices.kept} kept tokens, "
+        f"IFCA step {choices.step:g} from {choices.ifca_start}, "
         f"s of Local {choices.local_smoothing:g}, λ: {weights}."
     )
     return "\n".join([*lines, "", note, ""])
