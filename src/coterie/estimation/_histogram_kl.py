@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import xlogy
 
 from coterie.estimation._histogram_counts import Counts, Floats, check_counts
 
@@ -46,7 +45,8 @@ def normalise(counts: Counts) -> tuple[Counts, Floats]:
 
 def entropies(histograms: Counts) -> Floats:
     """h(Q̂_u) = Σ_x Q̂_u(x) log Q̂_u(x), one number a user (zero for a user without tokens)."""
-    return row_sums(with_data(histograms, xlogy(histograms.data, histograms.data)))
+    logs = np.log(np.maximum(histograms.data, np.finfo(np.float64).tiny))  # several times faster than xlogy
+    return row_sums(with_data(histograms, histograms.data * logs))
 
 
 def kl_to_centers(histograms: Counts, centers: Floats) -> Floats:

@@ -14,7 +14,7 @@ from coterie.estimation._histogram_kl import kl_to_centers, normalise, safe_log,
 from coterie.estimation._histogram_reduction import FittedReduction
 from coterie.estimation.dirichlet import concentration_mle
 
-_ALPHA_ENTRIES = 250_000  # non-zero counts that serve the estimate of α: its error is then about a percent
+_ALPHA_ENTRIES = 100_000  # non-zero counts that serve the estimate of α: its error is then about a percent
 
 
 class CenterModel(BaseEstimator):  # type: ignore[misc]

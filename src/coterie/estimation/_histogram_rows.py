@@ -98,18 +98,24 @@ class HistogramRows:
                 blocks.append(self._load(start, stop)[inside - start])
         return sp.csr_array(sp.vstack(blocks, format="csr")), picked
 
-    def statistics(self) -> tuple[Floats, Floats, float]:
-        """m_u of every user, Σ_u w_u Q̂_u and Σ_u w_u h(Q̂_u)."""
+    def statistics(self) -> tuple[Floats, float]:
+        """m_u of every user and Σ_u w_u h(Q̂_u)."""
 
-        def work(start: int, stop: int, rows: Counts) -> tuple[Floats, Floats, float]:
-            total: Floats = np.bincount(rows.indices, rows.data, rows.shape[1]).astype(np.float64)
+        def work(start: int, stop: int, rows: Counts) -> tuple[Floats, float]:
             if self.weighting == "user":
-                return row_sums(self._load(start, stop)), total, float(entropies(rows).sum())
+                return row_sums(self._load(start, stop)), float(entropies(rows).sum())
             histograms, tokens = normalise(rows)
-            return tokens, total, float(tokens @ entropies(histograms))
+            return tokens, float(tokens @ entropies(histograms))
 
-        tokens, totals, entropy = zip(*self.each(work), strict=True)
-        return np.concatenate(tokens), np.sum(totals, axis=0), float(sum(entropy))
+        tokens, entropy = zip(*self.each(work), strict=True)
+        return np.concatenate(tokens), float(sum(entropy))
+
+    def mean(self) -> Floats:
+        """Q_fa = Σ_u w_u Q̂_u / Σ_u w_u, a sum over all users."""
+        total = np.sum(self.map(lambda start, stop, rows: np.asarray(rows.sum(axis=0)).ravel()), axis=0)
+        if total.sum() <= 0:
+            raise ValueError("Counts need at least one user with tokens; all users are empty.")
+        return np.asarray(total / total.sum(), dtype=np.float64)
 
 
 def row_slice(counts: Counts, start: int, stop: int) -> Counts:

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import softmax
+from scipy.special import softmax, xlogy
 
 from coterie.estimation._histogram_counts import Counts, Floats, Ints, Source, read_counts
 from coterie.estimation._histogram_kl import normalise, smooth
@@ -45,14 +45,14 @@ class FedAvgHistogram(CenterModel):
     def fit(self, counts: Source, y: object = None) -> Self:
         self._check_fine_tuning()
         table = read_counts(counts)
-        _, total, entropy = HistogramRows.in_memory(table.counts, self.weighting, None, 1).statistics()
-        if total.sum() <= 0:
-            raise ValueError("Counts need at least one user with tokens; all users are empty.")
+        rows = HistogramRows.in_memory(table.counts, self.weighting, None, 1)
+        tokens, entropy = rows.statistics()
+        mean = rows.mean()
         self.reduction_, self.users_, self.vocabulary_ = None, table.users, table.vocabulary
-        self.centers_, self.weights_ = (total / total.sum())[None, :], np.ones(1)
+        self.centers_, self.weights_ = mean[None, :], np.ones(1)
         self.labels_ = np.zeros(table.counts.shape[0], dtype=np.int64)
-        seen = total > 0
-        self.objective_ = entropy - float(total[seen] @ np.log(self.centers_[0, seen]))
+        weight = float(tokens.sum() if self.weighting == "token" else (tokens > 0).sum())
+        self.objective_ = entropy - weight * float(xlogy(mean, mean).sum())
         self.n_iter_, self.history_ = 1, np.array([self.objective_])
         used = table.counts[np.diff(table.counts.indptr) > 0]
         self.concentration_ = self._estimate_concentration(used, np.random.default_rng(self.seed))
@@ -122,7 +122,7 @@ class IFCAHistograms(CenterModel):
             )
         rng = np.random.default_rng(self.seed)
         rows = HistogramRows.in_memory(used, "user", None, self.threads)
-        _, _, entropy = rows.statistics()
+        _, entropy = rows.statistics()
         self.centers_, history = self._descend(rows, self._first(used, rng), entropy)
         labels, sums, _ = assign(rows, self.centers_, self.smoothing)
         self.objective_ = entropy - float((sums * np.log(smooth(self.centers_, self.smoothing))).sum())

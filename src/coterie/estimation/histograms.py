@@ -111,14 +111,11 @@ class HistogramMixture(CenterModel):
         self.reduction_: FittedReduction | None = None
         if self.reduction is None:
             return None
-        _, total, _ = rows.statistics()
-        if total.sum() <= 0:
-            raise ValueError("Counts need at least one user with tokens; all users are empty.")
-        self.reduction_ = self.reduction.fit(rows, total / total.sum(), self.clusters)
+        self.reduction_ = self.reduction.fit(rows, rows.mean(), self.clusters)
         return self.reduction_.reduce
 
     def _fit(self, rows: HistogramRows, users: NDArray[Any] | None, vocabulary: NDArray[Any] | None) -> Self:
-        tokens, _, entropy = rows.statistics()
+        tokens, entropy = rows.statistics()
         rng = np.random.default_rng(self.seed)
         sample, _ = rows.sample(self.sample_users, rng)
         sample = sample[np.diff(sample.indptr) > 0]
