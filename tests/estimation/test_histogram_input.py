@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 from coterie.estimation.histogram_baselines import FedAvgHistogram, IFCAHistograms
 from coterie.estimation.histogram_model import sample_histograms
+from coterie.estimation.histogram_soft import DirichletMultinomialMixture
 from coterie.estimation.histograms import HistogramMixture, TokenReduction, kl_rows, save_counts
 
 
@@ -152,6 +153,12 @@ def test_refusals_of_the_others():
         FedAvgHistogram().fit(np.zeros((2, 2)))
     with pytest.raises(ValueError, match="learning_rate > 0"):
         IFCAHistograms(2, learning_rate=0.0).fit(GOOD)
+    with pytest.raises(ValueError, match="2 centres over 3 tokens"):
+        IFCAHistograms(2, init=np.ones((2, 2))).fit(GOOD)
+    with pytest.raises(ValueError, match="as many clusters"):
+        DirichletMultinomialMixture(2, start=HistogramMixture(3)).fit(GOOD)
+    with pytest.raises(ValueError, match="max_iter and inner"):
+        DirichletMultinomialMixture(2, max_iter=0).fit(GOOD)
     with pytest.raises(ValueError, match="1 users have none"):
         kl_rows(np.array([[0, 0], [1, 1]]), np.full(2, 0.5))
 
@@ -212,6 +219,7 @@ def test_a_broken_folder_is_refused(counts, tmp_path):
 
 MEMORY = """
 import resource, sys
+from coterie.estimation.histogram_soft import DirichletMultinomialMixture
 from coterie.estimation.histograms import HistogramMixture
 HistogramMixture(10, max_iter=2).fit_stream(sys.argv[1])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

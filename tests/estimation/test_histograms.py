@@ -226,6 +226,17 @@ def test_synthetic_experiment_reaches_the_oracle(seed):
     assert risk(fixed.personalise(data.counts)) == pytest.approx(personal, rel=1e-3)
 
 
+def test_lloyd_recovers_the_clusters_from_seeds_that_are_mostly_right():
+    _, data = mixture(4)
+    rng = np.random.default_rng(0)
+    guess = np.where(rng.random(4000) < 0.6, data.labels, rng.integers(4, size=4000))
+    counts = data.counts.toarray()
+    first = np.stack([counts[guess == k].mean(axis=0) for k in range(4)])
+    model = HistogramMixture(4, max_iter=3, init=first).fit(counts)
+    assert (guess == data.labels).mean() < 0.75
+    assert (model.labels_ == data.labels).mean() > 0.999
+
+
 def test_personalise_is_the_posterior_mean_with_unequal_numbers_of_tokens():
     rng = np.random.default_rng(7)
     centers, _ = mixture(7)

@@ -136,7 +136,12 @@ class IFCAHistograms(CenterModel):
 
     def _first(self, used: Counts, rng: np.random.Generator) -> Floats:
         if not isinstance(self.init, str):
-            return smooth(self.init, self.smoothing)
+            first = np.asarray(self.init, dtype=np.float64)
+            if first.shape != (self.clusters, used.shape[1]):
+                raise ValueError(
+                    f"init must be {self.clusters} centres over {used.shape[1]} tokens; got {first.shape}."
+                )
+            return smooth(first, self.smoothing)
         histograms = normalise(used)[0]
         if self.init == "mean":
             mean = smooth(np.asarray(histograms.mean(axis=0)), self.smoothing)

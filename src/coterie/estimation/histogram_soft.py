@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import digamma, gammaln, logsumexp
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from coterie.estimation._histogram_counts import Counts, Floats, Ints, Source, read_counts
@@ -48,8 +48,7 @@ class DirichletMultinomialMixture(BaseEstimator):  # type: ignore[misc]
 
     def fit(self, counts: Source, y: object = None) -> Self:
         table = read_counts(counts)
-        start = self.start or HistogramMixture(self.clusters, restarts=self.restarts, seed=self.seed)
-        start.fit(table.counts)
+        start = self._start().fit(table.counts)
         used = table.counts[np.diff(table.counts.indptr) > 0]
         cells = _Cells(used)
         alpha = min(max(start.concentration_, 1.0), 1e5)
@@ -73,6 +72,16 @@ class DirichletMultinomialMixture(BaseEstimator):  # type: ignore[misc]
         self.responsibilities_ = self.predict_proba(table.counts)
         self.labels_: Ints = self.responsibilities_.argmax(axis=1)
         return self
+
+    def _start(self) -> HistogramMixture:
+        if self.max_iter < 1 or self.inner < 1:
+            raise ValueError(f"max_iter and inner must be at least 1; got {self.max_iter}, {self.inner}.")
+        if self.start is None:
+            return HistogramMixture(self.clusters, restarts=self.restarts, seed=self.seed)
+        if self.start.clusters != self.clusters:
+            raise ValueError(f"start must have as many clusters; got {self.start.clusters}, clusters={self.clusters}.")
+        started: HistogramMixture = clone(self.start)
+        return started
 
     def predict_proba(self, counts: Source) -> Floats:
         """Posterior of each user's cluster; the prior weights for a user without tokens."""
