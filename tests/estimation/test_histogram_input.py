@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -236,3 +238,12 @@ def test_streamed_memory_is_flat_in_the_number_of_users(tmp_path):
         peaks.append(int(subprocess.check_output([sys.executable, "-c", MEMORY, str(folder)])) / 1024)
     assert peaks[1] < 4096
     assert peaks[1] - peaks[0] < 150  # MiB: 36 bytes or so for each of 900,000 more users, and no data
+
+
+def test_the_code_in_the_documentation_runs_and_prints_what_it_says(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "histograms.md").read_text()
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page, flags=re.S)), {})
+    alone, together, concentration, shape = capsys.readouterr().out.split("\n")[:4]
+    assert (round(float(alone), 2), round(float(together), 2)) == (0.66, 0.14)
+    assert float(concentration) == pytest.approx(150, rel=0.03)
+    assert shape == "(4, 100)"

@@ -17,6 +17,7 @@ class TokenReduction:
 
     `keep`: number of tokens kept, or `threshold`: keep x when max_j |v_j(x)| ≥ θ. Exactly one of them.
     `rank`: number of eigenvectors; None means clusters − 1, the informative rank (the paper takes clusters).
+    The moment is a dense tokens × tokens matrix: meant for vocabularies up to some ten thousand.
     """
 
     keep: int | None = None
