@@ -28,7 +28,8 @@ def _describe(module: nn.Module) -> dict[str, Any] | None:
     if getattr(nn, name, None) is not type(module) or list(module.children()):
         return None
     arguments = {}
-    for parameter in inspect.signature(type(module).__init__).parameters:
+    takes_nothing = type(module).__init__ is nn.Module.__init__  # nn.Tanh and its like
+    for parameter in () if takes_nothing else inspect.signature(type(module).__init__).parameters:
         if parameter == "self" or parameter in _IGNORED:
             continue
         if not hasattr(module, parameter):

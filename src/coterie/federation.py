@@ -38,7 +38,17 @@ from coterie.checks import (
 )
 from coterie.errors import DataError
 
-__all__ = ["DType", "Federation", "Ints", "Kind", "OneClass", "as_float", "client_keys", "split_order", "test_sizes"]
+__all__ = [
+    "DType",
+    "Federation",
+    "Ints",
+    "Kind",
+    "OneClass",
+    "as_float",
+    "client_keys",
+    "held_out_sizes",
+    "split_order",
+]
 
 OneClass = Literal["error", "allow"]
 DType = Literal["float32", "float64"]
@@ -245,7 +255,7 @@ class Federation:
             refuse_one_class(y, ids, sizes, classes)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         if n_test is None:
-            n_test = test_sizes(sizes, test_fraction)
+            n_test = held_out_sizes(sizes, test_fraction)
             order = split_order(sizes, client_keys(ids), seed)
             x, y = x[order], y[order]
         n_train = sizes - np.asarray(n_test, np.int64)
@@ -346,7 +356,7 @@ def split_order(sizes: Ints, keys: Ints, seed: int) -> Ints:
     return np.lexsort((draws, owner))
 
 
-def test_sizes(sizes: Ints, fraction: float) -> Ints:
+def held_out_sizes(sizes: Ints, fraction: float) -> Ints:
     """How many rows of every client are held out; at least one stays for training."""
     if not 0.0 <= fraction < 1.0:
         raise DataError(f"test_fraction must be in [0, 1); got {fraction}. Use for example 0.25.")

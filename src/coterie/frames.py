@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from coterie.errors import DataError
-from coterie.federation import DType, Federation, Ints, Kind, OneClass, client_keys, split_order, test_sizes
+from coterie.federation import DType, Federation, Ints, Kind, OneClass, client_keys, held_out_sizes, split_order
 from coterie.preprocessing import FEW, PLAIN, apply_preprocessing, first_text, fit_preprocessing, refuse_stray_text
 
 __all__ = ["apply_preprocessing", "federation_from_frame", "infer_kind", "read_table"]
@@ -85,7 +85,7 @@ def federation_from_frame(
     owner, clients = _owners(frame[client])
     y, kind, classes = _target(frame[target], kind, owner, clients)
     sizes = np.bincount(owner, minlength=len(clients)).astype(np.int64)
-    n_test = test_sizes(sizes, test_fraction)
+    n_test = held_out_sizes(sizes, test_fraction)
     order = np.argsort(owner, kind="stable")[split_order(sizes, client_keys(clients), seed)]
     starts = np.cumsum(sizes) - sizes
     train = order[np.arange(len(order)) - np.repeat(starts, sizes) < np.repeat(sizes - n_test, sizes)]

@@ -39,8 +39,13 @@ class Task:
         for name in self.metrics:
             if name not in METRICS:
                 raise TaskError(f"metric must be one of {sorted(METRICS)}; got {name!r}.")
-        if not callable(self.model):
-            raise TaskError("model must be a function that makes a fresh nn.Module, e.g. lambda: nn.Linear(20, 3).")
+        if not self.metrics:
+            raise TaskError("A task needs at least one metric; got none. Use for example metric='accuracy'.")
+        if not callable(self.model) or isinstance(self.model, nn.Module):
+            raise TaskError(
+                "model must be a function that makes a fresh nn.Module, e.g. lambda: nn.Linear(20, 3); "
+                f"got a {type(self.model).__name__}."
+            )
         object.__setattr__(self, "_master", self.module(0))
 
     @property
