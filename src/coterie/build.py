@@ -69,10 +69,8 @@ def convert(hint: Any, value: Any, place: str, registry: Registry) -> Any:
         return _nested([o for o in options if o is not NoneType], value, place, registry)
     if isinstance(value, str) and not _takes_text(options):
         candidates = _candidates(options, registry)
-        if value in candidates:  # aggregate = "Median": a class with its defaults
-            return build(candidates[value], {}, place, registry)
-        if candidates:
-            raise ConfigError(f"{place} {value!r} is unknown. {suggest(value, candidates)}")
+        if candidates:  # aggregate = "Median": a class with its defaults
+            return build(_pick(value, candidates, place), {}, place, registry)
     return _scalar(hint, value, place)
 
 
@@ -81,16 +79,21 @@ def _nested(options: list[Any], table: Mapping[str, Any], place: str, registry: 
     candidates = _candidates(options, registry)
     rest = {k: v for k, v in table.items() if k != "name"}
     if "name" in table and not any(_has_field(o, "name") for o in options):
-        name = table["name"]
-        if name not in candidates:
-            raise ConfigError(f"{place}.name {name!r} is unknown. {suggest(name, candidates)}")
-        return build(candidates[name], rest, place, registry)
-    plain = [o for o in options if isinstance(o, type) and is_dataclass(o)]
-    if len(plain) == 1 and len(options) == 1:
-        return build(plain[0], table, place, registry)
+        return build(_pick(table["name"], candidates, f"{place}.name"), rest, place, registry)
+    if len(candidates) == 1:
+        return build(next(iter(candidates.values())), table, place, registry)
     if not candidates:
         raise ConfigError(f"{place} must be {_words(options)}; got a section. Give a plain value.")
     raise ConfigError(f"{place} needs a name that says which one is meant. {suggest('', candidates)}")
+
+
+def _pick(name: Any, candidates: Mapping[str, type], place: str) -> type:
+    """By name, whatever its capitals and underscores: TrimmedMean, trimmedmean, trimmed_mean."""
+    plain = {key.lower().replace("_", ""): kind for key, kind in candidates.items()}
+    key = str(name).lower().replace("_", "")
+    if key not in plain:
+        raise ConfigError(f"{place} {name!r} is unknown. {suggest(name, candidates)}")
+    return plain[key]
 
 
 def _candidates(options: list[Any], registry: Registry) -> dict[str, type]:
@@ -110,21 +113,18 @@ def _candidates(options: list[Any], registry: Registry) -> dict[str, type]:
 
 
 def _beside(protocol: type) -> dict[str, type]:
-    """The dataclasses of a protocol's package that have its methods."""
+    """The dataclasses of a protocol's package (or module, at the top) that have its methods."""
     wanted = [n for n, v in vars(protocol).items() if inspect.isfunction(v) and (n == "__call__" or n[0] != "_")]
-    wanted = [n for n in wanted if not n.startswith("_") or n == "__call__"]
-    home = (
-        protocol.__module__.rpartition(".")[0]
-        if "." in protocol.__module__.removeprefix("coterie.")
-        else protocol.__module__
-    )
+    parts = protocol.__module__.split(".")
+    home = ".".join(parts[:-1] if len(parts) > 2 else parts)
     modules = [m for name, m in list(sys.modules.items()) if name == home or name.startswith(home + ".")]
     return {
         kind.__name__: kind
         for module in modules
         for kind in vars(module).values()
         if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == module.__name__
-        if wanted and all(any(n in vars(base) for base in kind.__mro__[:-1]) for n in wanted)
+        if wanted and all(hasattr(kind, n) for n in wanted if n != "__call__")
+        if "__call__" not in wanted or any("__call__" in vars(base) for base in kind.__mro__)
     }
 
 

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -121,7 +121,8 @@ def run(
     """Train as a TOML file says; checkpoints, history, models and scores go to its folder."""
     from coterie.config import start
 
-    _show(start(config, out=out, overwrite=overwrite))
+    with _stoppable("the last checkpoint is kept"):
+        _show(start(config, out=out, overwrite=overwrite))
 
 
 @app.command()
@@ -129,7 +130,8 @@ def resume(folder: Annotated[Path, typer.Argument(help="The folder of an interru
     """Continue an interrupted run exactly where its last checkpoint stands."""
     from coterie.config import proceed
 
-    _show(proceed(folder))
+    with _stoppable("the last checkpoint is kept"):
+        _show(proceed(folder))
 
 
 @app.command()
@@ -160,7 +162,8 @@ def _compare(split: Any, algorithms: str, rounds: int | None, seeds: int, metric
     if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(f"--out must be a folder; {out} is a file. Name another.")
     names = _names(algorithms) or []
-    with console.status("Loading …") if console.is_terminal else _silent() as status:
+    waiting = console.status("Loading …") if console.is_terminal else nullcontext()
+    with _stoppable("nothing was written"), waiting as status:
 
         def note(method: str, seed: int) -> None:
             if status is not None:
@@ -184,11 +187,18 @@ def _show(result: Any) -> None:
 
     for part in result_tables(result):
         console.print(part)
+    if not result.about["finished"]:
+        raise typer.Exit(130)
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
-    yield None
+def _stoppable(state: str) -> Iterator[None]:
+    """Ctrl-C ends with a sentence and the usual exit code."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        errors.print(f"Stopped; {state}.", style="yellow")
+        raise typer.Exit(130) from None
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,15 @@ class Comparison:
         """Score, gain and mark."""
         where: Any = (method, client)
         return float(self.table.loc[where]), float(self.gains.loc[where]), str(self.marks.loc[where])
+
+    def average(self, method: str) -> tuple[float, str]:
+        """The mean gain over clients and its mark; a mean over many can be clear when no single client's gain is."""
+        gains, errors = (part.T[method].dropna().to_numpy() for part in (self.gains, self.errors))
+        if not len(gains):
+            return float("nan"), NO_SCORE
+        gain, error = float(gains.mean()), float(np.linalg.norm(errors)) / len(gains)
+        clear = abs(gain) > CLEAR * error and bool(self.overview["test"].sum() >= FEWEST)
+        return gain, (GAINS if gain > 0 else LOSES) if clear else UNCLEAR
 
     def verdict(self) -> str:
         """In plain words: who gains, who loses, what to do."""
@@ -154,8 +163,10 @@ def compare(
             alone: bool | Result = runs["local"][-1] if name != "local" else False
             result = fit(
                 ready, data, work, rounds=length, seed=seed, engine=engine, alone=alone, progress=False,
-                evaluate_every=max(length // 5, 1),
+                evaluate_every=1 if len(data) <= 50 else max(length // 5, 1),
             )  # fmt: skip
+            if not result.about["finished"]:
+                raise KeyboardInterrupt  # fit only ends the round and hands back what it has
             runs[name].append(result)
             draws[name].append(bootstrap_scores(result))
     return _collect(runs, draws, chosen, redrawn=not isinstance(federation, Federation))
@@ -250,13 +261,14 @@ def _collect(
 def _error(gain: Floats, differences: list[Floats], overlap: Floats) -> Floats:
     """Standard error of the mean gain over S seeds.
 
-    Test rows: the bootstrap variance v of one seed; two seeds share a part ρ = `overlap` of their test rows, so the mean
-    has v (1 + (S − 1) ρ) / S. Training: the variance over seeds, divided by S."""
+    Test rows: v is the bootstrap variance of one seed; two seeds share a part ρ = `overlap` of their test rows, so the
+    mean has v (1 + (S − 1) ρ) / S. Training: what the variance over seeds exceeds that of the test rows, v (1 − ρ), by,
+    divided by S."""
     n = len(gain)
-    with np.errstate(all="ignore"):
-        rows = np.mean([_variance(d, axis=1) for d in differences], axis=0) * (1 + (n - 1) * overlap) / n
-        training = gain.var(axis=0, ddof=1) / n if n > 1 else 0.0
-        error: Floats = np.sqrt(rows + training)
+    v = np.mean([_variance(d, axis=1) for d in differences], axis=0)
+    rows = v * (1 + (n - 1) * overlap) / n
+    training = np.maximum(gain.var(axis=0, ddof=1) - v * (1 - overlap), 0) / n if n > 1 else 0.0
+    error: Floats = np.sqrt(rows + training)
     return error
 
 
@@ -286,11 +298,29 @@ def _long(runs: dict[str, list[Result]], seeds: list[int], part: Callable[[Resul
 
 def _settings(runs: dict[str, list[Result]], seeds: list[int]) -> pd.DataFrame:
     rows = [
-        {"method": name, "seed": seed, "rounds": result.about["rounds"], "algorithm": result.about["algorithm"]}
+        {
+            "method": name,
+            "seed": seed,
+            "rounds": result.about["rounds"],
+            "algorithm": brief(result._need_live("settings").algorithm),
+        }
         for name, results in runs.items()
         for seed, result in zip(seeds, results, strict=True)
     ]
     return pd.DataFrame(rows)
+
+
+def brief(value: Any) -> str:
+    """A dataclass as a short text: only what differs from its defaults."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return repr(value)
+    shown = []
+    for f in fields(value):
+        usual = f.default_factory() if f.default_factory is not MISSING else f.default
+        mine = getattr(value, f.name)
+        if mine != usual:
+            shown.append(f"{f.name}={brief(mine)}")
+    return f"{type(value).__name__}({', '.join(shown)})"
 
 
 def _about(data: Federation, task: Task, seeds: list[int], redrawn: bool) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from coterie.engines import ENGINES
 from coterie.errors import ConfigError
 from coterie.federation import Federation
 from coterie.frames import federation_from_frame, read_table
+from coterie.results import _FILES as RESULT_FILES
 from coterie.results import Result
 from coterie.run import fit
 from coterie.suggest import suggest
@@ -242,8 +243,9 @@ def start(path: Path, *, out: Path | None = None, overwrite: bool = False) -> Re
             "or name another folder with --out."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    if overwrite:
-        (folder / checkpoint.FILE).unlink(missing_ok=True)
+    if overwrite:  # nothing of the old run may pass for the new one
+        for name in (checkpoint.FILE, *RESULT_FILES):
+            (folder / name).unlink(missing_ok=True)
     text = path.read_text("utf-8")
     (folder / COPY).write_text(text if text.endswith("\n") else text + "\n", "utf-8")
     (folder / "origin.txt").write_text(f"{config.folder.resolve()}\n", "utf-8")

@@ -61,12 +61,12 @@ def tune(
         ]
         rows = [row for local in grid for row in _candidate(algorithm, local, part, judge, rounds, seed, engine)]
         candidates = pd.DataFrame(rows, columns=["lr", "weight_decay", "rounds", "validation", "local"])
-        candidates = candidates[np.isfinite(candidates["validation"])]
+        candidates = candidates[candidates["validation"].notna()]
         if len(candidates):
             break
     else:
         return Tuned(algorithm, rounds or MOST_ROUNDS, candidates.drop(columns="local"))
-    best = candidates.loc[(judge.sign * candidates["validation"]).idxmax()]
+    best = candidates.iloc[int(np.argmax(judge.sign * candidates["validation"].to_numpy()))]
     chosen = with_local(algorithm, best["local"])
     return Tuned(chosen, int(best["rounds"]), candidates.drop(columns="local").reset_index(drop=True))
 
@@ -82,6 +82,8 @@ def _candidate(
         )  # fmt: skip
     except Diverged:
         return []
+    if not run.about["finished"]:
+        raise KeyboardInterrupt  # fit only ends the round and hands back what it has
     column = f"test_{task.metrics[0]}"
     if column not in run.history:
         return []
@@ -89,6 +91,7 @@ def _candidate(
     return [
         (local.lr, local.weight_decay, int(r), float(v), local)
         for r, v in zip(scored["round"], scored[column], strict=True)
+        if np.isfinite(v)
     ]
 
 

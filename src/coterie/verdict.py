@@ -15,6 +15,14 @@ PLAIN_NAMES = {
 }
 
 
+_AVERAGE = {
+    "gains": "a clear gain on average",
+    "loses": "a clear loss on average",
+    "no clear change": "a difference within chance",
+    "no score": "not comparable",
+}
+
+
 def words(comparison: Comparison) -> str:
     """Which method is best on average, who gains and who loses with it, and what to do."""
     others = [m for m in comparison.methods if m != "local"]
@@ -22,17 +30,24 @@ def words(comparison: Comparison) -> str:
         return "Only training alone was run, so there is nothing to compare it with. Add an algorithm."
     best = str(comparison.gains.loc[others].mean(axis=1).idxmax())
     sentences = [_headline(comparison, best), _who(comparison, best)]
-    sentences += [_who(comparison, m) for m in others if m != best and comparison.who(m, "loses")]
-    return " ".join([*sentences, _advice(comparison, best)])
+    told = [m for m in others if m != best and (comparison.who(m, "loses") or comparison.who(m, "gains"))]
+    sentences += [_who(comparison, m) for m in told]
+    wins = max(others, key=lambda m: len(comparison.who(m, "gains")) - len(comparison.who(m, "loses")))
+    settled = comparison.who(best, "gains") or comparison.average(best)[1] == "gains"
+    return " ".join([*sentences, _advice(comparison, best if settled else wins)])
 
 
 def _headline(comparison: Comparison, best: str) -> str:
     score, alone = comparison.table.loc[best].mean(), comparison.table.loc["local"].mean()
     metric = comparison.metric.replace("_", " ")
     lower = " (lower is better)" if comparison.about["lower_is_better"] else ""
+    several = len(comparison.methods) > 2
+    subject = (
+        f"Of the ways to learn together, {_plain(best)} does best on average:" if several else f"With {_plain(best)}:"
+    )
     return (
-        f"Of the ways to learn together, {_plain(best)} does best on average: mean {metric} {score:.3f} against "
-        f"{alone:.3f} for training alone{lower}."
+        f"{subject} mean {metric} {score:.3f} against "
+        f"{alone:.3f} for training alone{lower}, {_AVERAGE[comparison.average(best)[1]]}."
     )
 
 
@@ -42,11 +57,14 @@ def _who(comparison: Comparison, method: str) -> str:
         return f"With {method}, no client's change is larger than chance could make it."
     parts = [_clearly(gain, "gain") if gain else "no client clearly gains"]
     parts.append(_clearly(lose, "lose") if lose else "no client clearly loses")
-    rest = f"; for {len(unclear)} the change is within chance" if unclear else ""
+    rest = (
+        f"; for the other {len(unclear) if len(unclear) > 1 else 'one'} the change is within chance" if unclear else ""
+    )
     return f"With {method}, {' and '.join(parts)}{rest}."
 
 
 def _advice(comparison: Comparison, best: str) -> str:
+    """`best`: the method with the best mean, or, if nobody gains there, the one with the most gains over losses."""
     winners, losers = comparison.who(best, "gains"), comparison.who(best, "loses")
     if winners and not losers:
         return f"Recommendation: learn together with {best}; nobody is clearly worse off."
@@ -57,6 +75,8 @@ def _advice(comparison: Comparison, best: str) -> str:
         )
     if losers:
         return "Recommendation: train alone; learning together helps nobody clearly and harms some."
+    if comparison.average(best)[1] == "gains":
+        return f"Recommendation: learn together with {best}; the gain is clear on average, though for no single client."
     return (
         "Recommendation: these data do not show that learning together pays; train alone, or collect more test rows "
         "before deciding."

@@ -28,7 +28,9 @@ def layout(figure: go.Figure, height: int, **options: Any) -> go.Figure:
         **options,
     )
     figure.update_xaxes(gridcolor="#eef2f7", zerolinecolor="#cbd5e1", automargin=True)
-    figure.update_yaxes(gridcolor="#eef2f7", zerolinecolor="#cbd5e1", automargin=True)
+    figure.update_yaxes(
+        gridcolor="#eef2f7", zerolinecolor="#cbd5e1", automargin=True, ticks="outside", ticklen=6, tickcolor="white"
+    )
     return figure
 
 
@@ -68,7 +70,7 @@ def gain_bars(comparison: Comparison) -> go.Figure:
             hovertemplate="%{y}: %{x:+.3f}<extra>" + method + "</extra>",
         )
     figure.update_yaxes(autorange="reversed", type="category")
-    figure.update_xaxes(title=f"gain in {metric} over training alone (bars: two standard errors)")
+    figure.update_xaxes(title=f"gain in {metric} (± 2 standard errors)")
     return layout(figure, 110 + (24 * len(others) + 14) * len(clients), barmode="group", bargap=0.25)
 
 
@@ -116,7 +118,7 @@ def target_bars(comparison: Comparison) -> go.Figure | None:
             hovertemplate="%{y}: %{x:.0%}<extra>" + column + "</extra>",
         )
     if shares:
-        figure.update_xaxes(tickformat=".0%", range=[0, 1], title="share of each class among the client's rows")
+        figure.update_xaxes(tickformat=".0%", range=[0, 1], title="share of each class")
     else:
         figure.add_bar(y=clients, x=comparison.overview["mean target"], orientation="h", marker={"color": COLOURS[1]})
         figure.update_xaxes(title="mean of the target")

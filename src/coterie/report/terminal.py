@@ -130,7 +130,7 @@ def result_tables(result: Result) -> Iterator[RenderableType]:
 def catalogue_table(catalogue: pd.DataFrame) -> Table:
     table = Table(header_style="bold")
     for name in ("name", "what", "licence", "file"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name == "name")
     for entry, row in catalogue.iterrows():
         here = row["file"] if row["file"] == "built in" or row["available"] else f"{row['file']} (not here)"
         table.add_row(str(entry), row["description"], row["licence"], here)
