@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from coterie.channels import Dropout
     from coterie.choose import Choice, choose_clusters
     from coterie.cohorts import Everyone, FixedSize, Poisson
+    from coterie.comparison import Comparison, compare
     from coterie.engines import LocalEngine, LoopEngine
     from coterie.errors import ClientError, ConfigError, CoterieError, DataError, Diverged, TaskError
     from coterie.estimation.advise import Advice, advise
     from coterie.estimation.bernoulli import BernoulliRates
     from coterie.estimation.gaussian import GaussianMeans
+    from coterie.estimation.histograms import HistogramMixture
     from coterie.estimation.linear import LinearModels
     from coterie.estimation.logistic import LogisticModels
     from coterie.estimation.mixture import MixtureMeans
@@ -43,10 +45,12 @@ if TYPE_CHECKING:
     from coterie.run import best_of, fit
     from coterie.task import Task
     from coterie.threshold import ThresholdClustering, threshold_clustering
-
 __version__ = "0.1.0"
 
 _HOME = {
+    "HistogramMixture": "coterie.estimation.histograms",
+    "Comparison": "coterie.comparison",
+    "compare": "coterie.comparison",
     "Advice": "coterie.estimation.advise",
     "Algorithm": "coterie.exchange",
     "Ask": "coterie.exchange",
@@ -122,6 +126,7 @@ __all__ = [
     "Choice",
     "ClientError",
     "Cohort",
+    "Comparison",
     "ConfigError",
     "Context",
     "CoterieError",
@@ -137,6 +142,7 @@ __all__ = [
     "Fixed",
     "FixedSize",
     "GaussianMeans",
+    "HistogramMixture",
     "HypCluster",
     "KNNPer",
     "LinearModels",
@@ -168,6 +174,7 @@ __all__ = [
     "best_of",
     "channels",
     "choose_clusters",
+    "compare",
     "datasets",
     "fit",
     "incentives",

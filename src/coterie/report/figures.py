@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from coterie.compare import GAINS, LOSES, Comparison
+from coterie.comparison import GAINS, LOSES, Comparison
 
 COLOURS = ("#64748b", "#2563eb", "#d97706", "#0d9488", "#9333ea", "#db2777", "#65a30d", "#0891b2")
 GAIN, LOSS, GREY = "#15803d", "#b91c1c", "#94a3b8"

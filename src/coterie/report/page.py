@@ -14,7 +14,7 @@ from plotly.io import to_html
 from plotly.offline import get_plotlyjs
 
 import coterie
-from coterie.compare import GAINS, LOSES, NO_SCORE, Comparison
+from coterie.comparison import GAINS, LOSES, NO_SCORE, Comparison
 from coterie.report import figures
 
 _WIDE = 8  # clients side by side; more go below one another

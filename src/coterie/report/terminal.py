@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from coterie.compare import GAINS, LOSES, NO_SCORE, UNCLEAR, Comparison
+from coterie.comparison import GAINS, LOSES, NO_SCORE, UNCLEAR, Comparison
 from coterie.results import Result
 
 _FEW = 6  # clients side by side; more go below one another

@@ -11,7 +11,7 @@ import pytest
 
 import coterie as ct
 from coterie.bootstrap import bootstrap_scores
-from coterie.compare import GAINS, LOSES, UNCLEAR, Comparison, compare
+from coterie.comparison import GAINS, LOSES, UNCLEAR, Comparison, compare
 from coterie.errors import ConfigError
 from coterie.tuning import tune, validation_split, with_local
 
