@@ -5,7 +5,7 @@
 Data: `user_tokens_blogs.npz` in the folder COTERIE_DATA names; users with at least 500 tokens of 1,000 common words.
 Once: 20 % of the users are set aside for validation, and 40 % of every user's tokens for testing. A run draws
 300 train tokens of each user from its other tokens, leaves a tenth of the users out of training as never seen, and
-reports the mean of KL(test histogram‖model). λ, the temperature, IFCA's step and start, the number of kept tokens and
+reports the mean of KL(test histogram‖model). λ, the seeding, IFCA's step and start, the number of kept tokens and
 the smoothing of Local are chosen on the validation users alone, who are in no reported number; test tokens of the
 others serve nothing but the report.
 """
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -26,13 +27,23 @@ from scipy.stats import t as student
 from coterie.estimation._histogram_counts import Counts, Floats, Ints, read_counts
 from coterie.estimation._histogram_kl import row_sums, with_data
 from coterie.estimation._histogram_personal import CenterModel
+from coterie.estimation._histogram_seeding import Direction
 from coterie.estimation.histogram_baselines import FedAvgHistogram, IFCAHistograms, LocalHistograms
 from coterie.estimation.histogram_soft import DirichletMultinomialMixture
 from coterie.estimation.histograms import HistogramMixture, TokenReduction, kl_rows, mean_kl
 
+Seeding: TypeAlias = tuple[float, Direction, int]  # temperature, direction, trials
+Value = TypeVar("Value")
+
 TRAIN_TOKENS, CLUSTERS, ROUNDS, SMOOTHING = 300, 10, 50, 1e-4
 LAMBDAS = tuple(percent / 100 for percent in range(5, 100, 5))
-TEMPERATURES, STEPS, KEPT = (0.5, 1.0, 2.0), (3.0, 10.0, 30.0, 100.0), (100, 200, 400)
+SEEDINGS: tuple[Seeding, ...] = tuple(
+    (temperature, direction, trials)
+    for temperature in (0.5, 1.0, 2.0)
+    for direction in ("center_user", "user_center")
+    for trials in (1, 8)
+)
+STEPS, KEPT = (3.0, 10.0, 30.0, 100.0), (100, 200, 400)
 LOCAL_SMOOTHING = (1e-2, 1e-1, 0.3, 1.0, 3.0)
 
 
@@ -92,7 +103,7 @@ def _draw(counts: Counts, sizes: Ints | int, rng: np.random.Generator) -> Counts
 class Choices:
     """What validation users decided."""
 
-    temperature: float
+    seeding: Seeding
     kept: int
     step: float
     ifca_start: str
@@ -121,13 +132,13 @@ def tune(data: Split, seed: int) -> Choices:
     def other(model: CenterModel, lam: float) -> float:
         return risk(model, data.other_train, data.other_test, lam)
 
-    def best(values: tuple[float, ...], make: Callable[[float], CenterModel]) -> tuple[float, CenterModel]:
+    def best(values: tuple[Value, ...], make: Callable[[Value], CenterModel]) -> tuple[Value, CenterModel]:
         fitted = {value: make(value).fit(data.train) for value in values}
         value = min(values, key=lambda v: other(fitted[v], 1.0))
         return value, fitted[value]
 
-    temperature, clustered = best(TEMPERATURES, lambda value: _clustered(seed, value))
-    kept, reduced = best(KEPT, lambda value: _clustered(seed, temperature, int(value)))
+    seeding, clustered = best(SEEDINGS, lambda value: _clustered(seed, value))
+    kept, reduced = best(KEPT, lambda value: _clustered(seed, seeding, int(value)))
     starts = {start: best(STEPS, lambda value, s=start: _ifca(seed, s, value)) for start in ("kl++", "mean")}  # type: ignore[misc]
     start = min(starts, key=lambda name: other(starts[name][1], 1.0))
     step, ifca = starts[start]
@@ -137,7 +148,7 @@ def tune(data: Split, seed: int) -> Choices:
     )
     models = {"FedAvg": fedavg, "IFCA": ifca, "Alg. 2 + reduction": reduced, "Alg. 2": clustered}
     lam = {name: min(LAMBDAS, key=partial(other, model)) for name, model in models.items()}
-    return Choices(temperature, int(kept), step, start, local, lam)
+    return Choices(seeding, int(kept), step, start, local, lam)
 
 
 def run(data: Split, choices: Choices, seed: int) -> dict[str, float]:
@@ -145,8 +156,8 @@ def run(data: Split, choices: Choices, seed: int) -> dict[str, float]:
     shared: dict[str, CenterModel] = {
         "FedAvg": FedAvgHistogram(smoothing=SMOOTHING),
         "IFCA": _ifca(seed, choices.ifca_start, choices.step),
-        "Alg. 2 + reduction": _clustered(seed, choices.temperature, choices.kept),
-        "Alg. 2": _clustered(seed, choices.temperature),
+        "Alg. 2 + reduction": _clustered(seed, choices.seeding, choices.kept),
+        "Alg. 2": _clustered(seed, choices.seeding),
     }
     local = {"Local": mean_kl(data.test, _local(choices.local_smoothing, data.train).personalise(data.train))}
     plain, tuned, bayes = {}, {}, {}
@@ -156,9 +167,7 @@ def run(data: Split, choices: Choices, seed: int) -> dict[str, float]:
         tuned[f"{name} + FT"] = risk(model, data.train, data.test, choices.lam[name])
         model.set_params(lam=None)
         bayes[f"{name} + FT by estimated α"] = risk(model, data.train, data.test)
-    soft = DirichletMultinomialMixture(CLUSTERS, max_iter=30, start=_clustered(seed, choices.temperature)).fit(
-        data.train
-    )
+    soft = DirichletMultinomialMixture(CLUSTERS, max_iter=30, start=_clustered(seed, choices.seeding)).fit(data.train)
     bayes["soft mixture (EM), posterior mean"] = _mean_kl_soft(soft, data.train, data.test)
     unseen = risk(shared["Alg. 2"], data.other_train, data.other_test, choices.lam["Alg. 2"])
     return local | plain | tuned | bayes | {"Alg. 2 + FT, users never seen": unseen}
@@ -176,10 +185,17 @@ def _local(smoothing: float, train: Counts) -> LocalHistograms:
     return LocalHistograms(smoothing=smoothing).fit(train)
 
 
-def _clustered(seed: int, temperature: float, kept: int | None = None) -> HistogramMixture:
-    reduction = None if kept is None else TokenReduction(keep=kept)
+def _clustered(seed: int, seeding: Seeding, kept: int | None = None) -> HistogramMixture:
+    temperature, direction, trials = seeding
     return HistogramMixture(
-        CLUSTERS, ROUNDS, seed=seed, temperature=temperature, smoothing=SMOOTHING, reduction=reduction
+        CLUSTERS,
+        ROUNDS,
+        seed=seed,
+        temperature=temperature,
+        direction=direction,
+        trials=trials,
+        smoothing=SMOOTHING,
+        reduction=None if kept is None else TokenReduction(keep=kept),
     )
 
 
@@ -209,7 +225,7 @@ def markdown(result: pd.DataFrame, choices: Choices, users: int, runs: int) -> s
     weights = ", ".join(f"{name} {value:.2f}" for name, value in choices.lam.items())
     note = (
         f"{users} users, {TRAIN_TOKENS} train tokens each, K={CLUSTERS}, T={ROUNDS}, {runs} runs, s={SMOOTHING:g}. "
-        f"Chosen on validation users: τ={choices.temperature:g}, {choices.kept} kept tokens, "
+        f"Chosen on validation users: seeding {choices.seeding}, {choices.kept} kept tokens, "
         f"IFCA step {choices.step:g} from {choices.ifca_start}, "
         f"s of Local {choices.local_smoothing:g}, λ: {weights}."
     )
