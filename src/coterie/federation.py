@@ -143,14 +143,17 @@ class Federation:
             keys=self.keys[index],
         )
 
-    def holdout(self, fraction: float) -> Federation:
+    def holdout(self, fraction: float, seed: int | None = None) -> Federation:
         """A federation of the training rows alone, the last `fraction` of each client's as its new test rows.
 
-        For choices that must not see the test data. A client with a single training row keeps it."""
+        For choices that must not see the test data. With a seed every client's rows are shuffled first. A client with a
+        single training row keeps it."""
         if not 0.0 < fraction < 1.0:
             raise DataError(f"The held-out fraction must be in (0, 1); got {fraction}. Use for example 0.25.")
         within = np.arange(len(self.y)) - np.repeat(self.offsets[:-1], self.n_samples)
         rows = np.flatnonzero(within < np.repeat(self.n_train, self.n_samples))
+        if seed is not None:
+            rows = rows[split_order(self.n_train, self.keys, seed)]
         held = np.minimum(np.maximum(np.round(self.n_train * fraction).astype(np.int64), 1), self.n_train - 1)
         offsets = np.concatenate([[0], np.cumsum(self.n_train)]).astype(np.int64)
         return replace(self, x=self.x[rows], y=self.y[rows], offsets=offsets, n_train=self.n_train - held)
