@@ -11,7 +11,7 @@ import pytest
 
 import coterie as ct
 from coterie.bootstrap import bootstrap_scores
-from coterie.compare import GAINS, LOSES, UNCLEAR, Comparison, compare
+from coterie.compare import GAINS, LOSES, NO_SCORE, UNCLEAR, Comparison, compare
 from coterie.errors import ConfigError
 from coterie.tuning import tune, validation_split, with_local
 
@@ -157,3 +157,14 @@ def test_names_are_tuned_and_repeatable() -> None:
 def test_bad_input(options: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         compare(federation(rows=12), **options)  # type: ignore[arg-type]
+
+
+def test_a_client_without_a_score_is_said_to_have_none() -> None:
+    """Client 'one' has a single row, so nothing to test on; the others are unaffected."""
+    rng = np.random.default_rng(1)
+    data = {c: (x := rng.normal(size=(n, 3)), (x[:, 0] > 0).astype(int)) for c, n in (("a", 40), ("b", 40), ("one", 1))}
+    lonely = ct.Federation.from_arrays(data, one_class="allow")
+    result = compare(lonely, algorithms=[ct.FedAvg(FAST)], rounds=2, seeds=2)
+    assert result.who("fedavg", NO_SCORE) == ["one"]
+    assert result.errors.drop(columns="one").notna().all(axis=None)
+    assert np.isfinite(result.average("fedavg")[0])

@@ -233,8 +233,8 @@ def _collect(
     for name, results in runs.items():
         scores = np.stack([r._scores()[metric].to_numpy() for r in results])
         alone = np.stack([r._scores()[metric].to_numpy() for r in base])
-        table[name], gain = scores.mean(0), sign * (scores - alone)
-        gains[name] = gain.mean(0)
+        table[name], gain = _mean(scores), sign * (scores - alone)
+        gains[name] = _mean(gain)
         errors[name] = _error(gain, [a - b for a, b in zip(draws[name], draws["local"], strict=True)], overlap)
     frames = [
         pd.DataFrame.from_dict(part, orient="index", columns=clients).rename_axis("method")
@@ -264,18 +264,23 @@ def _error(gain: Floats, differences: list[Floats], overlap: Floats) -> Floats:
     Test rows: v is the bootstrap variance of one seed; two seeds share a part ρ = `overlap` of their test rows, so the
     mean has v (1 + (S − 1) ρ) / S. Training: what the variance over seeds exceeds that of the test rows, v (1 − ρ), by,
     divided by S."""
-    n = len(gain)
-    v = np.mean([_variance(d, axis=1) for d in differences], axis=0)
+    n = np.maximum(np.isfinite(gain).sum(axis=0), 1)  # a seed may have no score: one class among its test rows
+    v = _mean(np.stack([_variance(d.T) for d in differences]))
     rows = v * (1 + (n - 1) * overlap) / n
-    training = np.maximum(gain.var(axis=0, ddof=1) - v * (1 - overlap), 0) / n if n > 1 else 0.0
-    error: Floats = np.sqrt(rows + training)
+    excess = np.nan_to_num(_variance(gain, ddof=1)) - v * (1 - overlap)
+    error: Floats = np.sqrt(rows + np.where(n > 1, np.maximum(excess, 0), 0) / n)
     return error
 
 
-def _variance(values: Floats, axis: int) -> Floats:
-    """Variance over the numbers there are; NaN when there are none."""
+def _mean(values: Floats) -> Floats:
+    """Down the columns, over the numbers there are; NaN when there are none."""
+    mean: Floats = np.ma.masked_invalid(values).mean(axis=0).filled(np.nan)
+    return mean
+
+
+def _variance(values: Floats, ddof: int = 0) -> Floats:
     masked = np.ma.masked_invalid(values)
-    variance: Floats = np.asarray(masked.var(axis=axis).filled(np.nan), np.float64)
+    variance: Floats = np.asarray(np.ma.filled(masked.var(axis=0, ddof=ddof), np.nan), np.float64)
     return variance
 
 
