@@ -156,7 +156,7 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def _compare(split: Any, algorithms: str, rounds: int | None, seeds: int, metric: str | None, out: Path | None) -> None:
-    from coterie.compare import compare
+    from coterie.comparison import compare
     from coterie.report.terminal import comparison_tables
 
     if out is not None and out.exists() and not out.is_dir():

@@ -34,7 +34,7 @@ from coterie.engines import ENGINES
 from coterie.errors import ConfigError
 from coterie.federation import Federation
 from coterie.frames import federation_from_frame, read_table
-from coterie.results import _FILES as RESULT_FILES
+from coterie.results import FILES as RESULT_FILES
 from coterie.results import Result
 from coterie.run import fit
 from coterie.suggest import suggest

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from coterie.errors import Diverged
-from coterie.federation import Federation, split_order
+from coterie.federation import Federation
 from coterie.local import LocalSGD
 from coterie.run import fit
 from coterie.task import Task
@@ -100,18 +99,7 @@ def validation_split(federation: Federation, fraction: float = 0.25, seed: int =
     if len(federation) > _MOST_CLIENTS:
         chosen = np.random.default_rng([seed, 1]).choice(len(federation), _MOST_CLIENTS, replace=False)
         federation = federation.subset(federation.clients[np.sort(chosen)])
-    sizes = federation.n_train
-    starts = np.repeat(federation.offsets[:-1] - (np.cumsum(sizes) - sizes), sizes)
-    rows = (np.arange(sizes.sum()) + starts)[split_order(sizes, federation.keys, seed)]
-    held = np.minimum(np.round(sizes * fraction).astype(np.int64), sizes - 1)
-    index = torch.from_numpy(rows)
-    return replace(
-        federation,
-        x=federation.x[index],
-        y=federation.y[index],
-        offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        n_train=sizes - held,
-    )
+    return federation.holdout(fraction, seed)
 
 
 # ---- where an algorithm keeps its LocalSGD ---------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coterie.compare import Comparison
+    from coterie.comparison import Comparison
 
 PLAIN_NAMES = {
     "local": "training alone",

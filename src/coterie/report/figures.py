@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from coterie.compare import GAINS, LOSES, Comparison
+from coterie.bootstrap import GAINS, LOSES
+from coterie.comparison import Comparison
 from coterie.verdict import metric_name
 
 COLOURS = ("#64748b", "#2563eb", "#d97706", "#0d9488", "#9333ea", "#db2777", "#65a30d", "#0891b2", "#dc2626", "#a16207")

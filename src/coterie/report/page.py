@@ -14,7 +14,8 @@ from plotly.io import to_html
 from plotly.offline import get_plotlyjs
 
 import coterie
-from coterie.compare import GAINS, LOSES, NO_SCORE, Comparison
+from coterie.bootstrap import GAINS, LOSES, NO_SCORE
+from coterie.comparison import Comparison
 from coterie.report import figures
 from coterie.verdict import metric_name, number, sentence_case
 

@@ -12,7 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from coterie.compare import GAINS, LOSES, NO_SCORE, UNCLEAR, Comparison
+from coterie.bootstrap import GAINS, LOSES, NO_SCORE, UNCLEAR
+from coterie.comparison import Comparison
 from coterie.results import Result
 from coterie.verdict import metric_name, number, sentence_case
 
