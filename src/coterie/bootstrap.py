@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -19,6 +20,10 @@ from coterie.results import Result
 from coterie.tree import Tree
 
 Floats = npt.NDArray[np.float64]
+
+GAINS, LOSES, UNCLEAR, NO_SCORE = "gains", "loses", "no clear change", "no score"
+CLEAR = 2.0  # standard errors
+FEWEST = 10  # test rows below which nothing is called clear
 
 
 def bootstrap_scores(result: Result, draws: int = 200, seed: int = 0) -> Floats:
@@ -49,3 +54,37 @@ def bootstrap_scores(result: Result, draws: int = 200, seed: int = 0) -> Floats:
     table: Tensor = live.engine.map(predict, live.everyone(), live.env, test=True, post=resample)["scores"]
     scores: Floats = table.numpy()
     return scores
+
+
+def gain_error(gain: Floats, differences: list[Floats], overlap: Floats) -> Floats:
+    """Standard error of the mean gain over S seeds.
+
+    Test rows: v is the bootstrap variance of one seed; two seeds share a part ρ = `overlap` of their test rows, so the
+    mean has v (1 + (S − 1) ρ) / S. Training: what the variance over seeds exceeds that of the test rows, v (1 − ρ), by,
+    divided by S."""
+    n = np.maximum(np.isfinite(gain).sum(axis=0), 1)  # a seed may have no score: one class among its test rows
+    v = column_mean(np.stack([_variance(d.T) for d in differences]))
+    rows = v * (1 + (n - 1) * overlap) / n
+    excess = np.nan_to_num(_variance(gain, ddof=1)) - v * (1 - overlap)
+    error: Floats = np.sqrt(rows + np.where(n > 1, np.maximum(excess, 0), 0) / n)
+    return error
+
+
+def column_mean(values: Floats) -> Floats:
+    """Down the columns, over the numbers there are; NaN when there are none."""
+    mean: Floats = np.ma.masked_invalid(values).mean(axis=0).filled(np.nan)
+    return mean
+
+
+def _variance(values: Floats, ddof: int = 0) -> Floats:
+    masked = np.ma.masked_invalid(values)
+    variance: Floats = np.asarray(np.ma.filled(masked.var(axis=0, ddof=ddof), np.nan), np.float64)
+    return variance
+
+
+def mark(gains: pd.DataFrame, errors: pd.DataFrame, rows_tested: Floats) -> pd.DataFrame:
+    """Who clearly gains or loses: by more than `CLEAR` standard errors, on at least `FEWEST` test rows."""
+    clear = (gains.abs() > CLEAR * errors) & (rows_tested >= FEWEST)
+    marks = np.where(clear, np.where(gains > 0, GAINS, LOSES), UNCLEAR)
+    marks = np.where(gains.isna(), NO_SCORE, marks)
+    return pd.DataFrame(marks, index=gains.index, columns=gains.columns)

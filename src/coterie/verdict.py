@@ -15,6 +15,7 @@ PLAIN_NAMES = {
 }
 
 
+METRIC_NAMES = {"auc": "AUC", "r2": "R²", "mse": "mean squared error"}
 _AVERAGE = {
     "gains": "a clear gain on average",
     "loses": "a clear loss on average",
@@ -38,16 +39,15 @@ def words(comparison: Comparison) -> str:
 
 
 def _headline(comparison: Comparison, best: str) -> str:
-    score, alone = comparison.table.loc[best].mean(), comparison.table.loc["local"].mean()
-    metric = comparison.metric.replace("_", " ")
+    score, alone = (float(comparison.table.T[m].mean()) for m in (best, "local"))
     lower = " (lower is better)" if comparison.about["lower_is_better"] else ""
     several = len(comparison.methods) > 2
     subject = (
         f"Of the ways to learn together, {_plain(best)} does best on average:" if several else f"With {_plain(best)}:"
     )
     return (
-        f"{subject} mean {metric} {score:.3f} against "
-        f"{alone:.3f} for training alone{lower}, {_AVERAGE[comparison.average(best)[1]]}."
+        f"{subject} mean {metric_name(comparison.metric)} {number(score)} against "
+        f"{number(alone)} for training alone{lower}, {_AVERAGE[comparison.average(best)[1]]}."
     )
 
 
@@ -81,6 +81,19 @@ def _advice(comparison: Comparison, best: str) -> str:
         "Recommendation: these data do not show that learning together pays; train alone, or collect more test rows "
         "before deciding."
     )
+
+
+def metric_name(metric: str) -> str:
+    return METRIC_NAMES.get(metric, metric.replace("_", " "))
+
+
+def number(value: float, sign: str = "") -> str:
+    """Three decimals, or four digits where that would be noise; `sign="+"` for gains."""
+    return f"{value:{sign}.3f}" if abs(value) < 1000 else f"{value:{sign}.4g}"
+
+
+def sentence_case(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _plain(method: str) -> str:
