@@ -8,7 +8,8 @@ they bring at these sizes). Results do not depend on the number of workers.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Lock
@@ -92,7 +93,7 @@ class LocalEngine:
             out: Tree = _mapped(one, getattr(function, "__name__", "map"), _plain(mine, env), state, *data)
             return out if post is None else post(out)
 
-        results = self._threads(work, jobs)
+        results = list(self._threads(work, jobs))
         back = torch.from_numpy(np.argsort(np.concatenate(jobs), kind="stable"))
         stacked: Tree = take(concat(results), back)
         return stacked
@@ -105,12 +106,14 @@ class LocalEngine:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _threads(self, work: Callable[[Ints], Any], jobs: list[Ints]) -> list[Any]:
+    def _threads(self, work: Callable[[Ints], Any], jobs: list[Ints]) -> Iterator[Any]:
+        """Results in the order of the jobs; each is let go as soon as it is taken."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.workers, "coterie", initializer=torch.set_num_threads, initargs=(1,))
-        futures = [self._pool.submit(work, job) for job in jobs]
+        futures = deque(self._pool.submit(work, job) for job in jobs)
         try:
-            return [future.result() for future in futures]
+            while futures:
+                yield futures.popleft().result()
         except BaseException:
             for future in futures:
                 future.cancel()
