@@ -172,7 +172,7 @@ def test_a_client_without_a_score_is_said_to_have_none() -> None:
 
 def test_an_algorithm_with_its_own_rate_is_tuned_too() -> None:
     """One gradient step a round: in few rounds only the larger rate comes near the end."""
-    fed = federation(rows=60, n_test=0.5).subset(list("ab"))
+    fed = federation(rows=400, n_test=0.25).subset(list("ab"))
     tuned = tune(ct.FederatedClustering(radius=ct.Percentile(100)), fed, ct.Task.default(fed), rounds=20)
     assert tuned.algorithm.lr == max(OWN_RATES)
     assert len(tuned.candidates) == len(OWN_RATES)

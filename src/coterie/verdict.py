@@ -61,7 +61,11 @@ def _headline(comparison: Comparison, best: str) -> str:
 def _who(comparison: Comparison, method: str) -> str:
     gain, lose, unclear = (comparison.who(method, m) for m in ("gains", "loses", "no clear change"))
     if not gain and not lose:
-        return f"With {method}, no client's change is larger than chance could make it."
+        gains = comparison.gains.T[method].dropna()
+        largest = (
+            f" (the largest: {gains.abs().idxmax()}, {number(gains[gains.abs().idxmax()], '+')})" if len(gains) else ""
+        )
+        return f"With {method}, no client's change is larger than chance could make it{largest}."
     parts = [_clearly(gain, "gain") if gain else "no client clearly gains"]
     parts.append(_clearly(lose, "lose") if lose else "no client clearly loses")
     rest = (
