@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from coterie.estimation.advise import Advice, advise
     from coterie.estimation.bernoulli import BernoulliRates
     from coterie.estimation.gaussian import GaussianMeans
-    from coterie.estimation.histograms import HistogramMixture
+    from coterie.estimation.histogram_baselines import FedAvgHistogram, IFCAHistograms, LocalHistograms
+    from coterie.estimation.histogram_soft import DirichletMultinomialMixture
+    from coterie.estimation.histograms import HistogramMixture, TokenReduction, save_counts
     from coterie.estimation.linear import LinearModels
     from coterie.estimation.logistic import LogisticModels
     from coterie.estimation.mixture import MixtureMeans
@@ -48,6 +50,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "DirichletMultinomialMixture": "coterie.estimation.histogram_soft",
+    "IFCAHistograms": "coterie.estimation.histogram_baselines",
+    "FedAvgHistogram": "coterie.estimation.histogram_baselines",
+    "LocalHistograms": "coterie.estimation.histogram_baselines",
+    "save_counts": "coterie.estimation.histograms",
+    "TokenReduction": "coterie.estimation.histograms",
     "HistogramMixture": "coterie.estimation.histograms",
     "Comparison": "coterie.comparison",
     "compare": "coterie.comparison",
@@ -131,11 +139,13 @@ __all__ = [
     "Context",
     "CoterieError",
     "DataError",
+    "DirichletMultinomialMixture",
     "Ditto",
     "Diverged",
     "Dropout",
     "Everyone",
     "FedAvg",
+    "FedAvgHistogram",
     "FederatedClustering",
     "Federation",
     "FineTuned",
@@ -144,10 +154,12 @@ __all__ = [
     "GaussianMeans",
     "HistogramMixture",
     "HypCluster",
+    "IFCAHistograms",
     "KNNPer",
     "LinearModels",
     "Local",
     "LocalEngine",
+    "LocalHistograms",
     "LocalSGD",
     "LogisticModels",
     "LoopEngine",
@@ -168,6 +180,7 @@ __all__ = [
     "TaskError",
     "Theory",
     "ThresholdClustering",
+    "TokenReduction",
     "Up",
     "advise",
     "attacks",
@@ -181,6 +194,7 @@ __all__ = [
     "metrics",
     "models",
     "robust",
+    "save_counts",
     "threshold_clustering",
 ]
 
