@@ -13,7 +13,7 @@ import coterie as ct
 from coterie.bootstrap import GAINS, LOSES, NO_SCORE, UNCLEAR, bootstrap_scores
 from coterie.comparison import Comparison, compare
 from coterie.errors import ConfigError
-from coterie.tuning import tune, validation_split, with_local
+from coterie.tuning import OWN_RATES, tune, validation_split, with_local
 
 FAST = ct.LocalSGD(steps=10, lr=0.2, batch_size=None)
 
@@ -168,3 +168,11 @@ def test_a_client_without_a_score_is_said_to_have_none() -> None:
     assert result.who("fedavg", NO_SCORE) == ["one"]
     assert result.errors.drop(columns="one").notna().all(axis=None)
     assert np.isfinite(result.average("fedavg")[0])
+
+
+def test_an_algorithm_with_its_own_rate_is_tuned_too() -> None:
+    """One gradient step a round: in few rounds only the larger rate comes near the end."""
+    fed = federation(rows=400, n_test=0.25).subset(list("ab"))
+    tuned = tune(ct.FederatedClustering(radius=ct.Percentile(100)), fed, ct.Task.default(fed), rounds=20)
+    assert tuned.algorithm.lr == max(OWN_RATES)
+    assert len(tuned.candidates) == len(OWN_RATES)

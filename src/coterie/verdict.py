@@ -12,9 +12,14 @@ PLAIN_NAMES = {
     "fedavg": "one shared model (fedavg)",
     "finetuned": "a shared model fine-tuned by each client (finetuned)",
     "oracle": "one model for each true group (oracle)",
+    "ifca": "one model for each group it finds (ifca)",
+    "ditto": "an own model for each client, held close to a shared one (ditto)",
+    "knnper": "a shared model corrected by each client's own neighbours (knnper)",
+    "cfl": "groups split apart where clients disagree (cfl)",
 }
 
 
+_MOST_TOLD = 3  # methods beside the best that get a sentence
 METRIC_NAMES = {"auc": "AUC", "r2": "R²", "mse": "mean squared error"}
 _AVERAGE = {
     "gains": "a clear gain on average",
@@ -32,7 +37,9 @@ def words(comparison: Comparison) -> str:
     best = str(comparison.gains.loc[others].mean(axis=1).idxmax())
     sentences = [_headline(comparison, best), _who(comparison, best)]
     told = [m for m in others if m != best and (comparison.who(m, "loses") or comparison.who(m, "gains"))]
-    sentences += [_who(comparison, m) for m in told]
+    sentences += [_who(comparison, m) for m in told[:_MOST_TOLD]]
+    if len(told) > _MOST_TOLD:
+        sentences.append(f"The table shows {len(told) - _MOST_TOLD} more methods with clear gains or losses.")
     wins = max(others, key=lambda m: len(comparison.who(m, "gains")) - len(comparison.who(m, "loses")))
     settled = comparison.who(best, "gains") or comparison.average(best)[1] == "gains"
     return " ".join([*sentences, _advice(comparison, best if settled else wins)])
@@ -54,7 +61,10 @@ def _headline(comparison: Comparison, best: str) -> str:
 def _who(comparison: Comparison, method: str) -> str:
     gain, lose, unclear = (comparison.who(method, m) for m in ("gains", "loses", "no clear change"))
     if not gain and not lose:
-        return f"With {method}, no client's change is larger than chance could make it."
+        gains = [(str(c), float(g)) for c, g in comparison.gains.T[method].dropna().items()]
+        client, gain = max(gains, key=lambda pair: abs(pair[1]), default=("none", 0.0))
+        largest = f" (the largest: {client}, {number(gain, '+')})" if gains else ""
+        return f"With {method}, no client's change is larger than chance could make it{largest}."
     parts = [_clearly(gain, "gain") if gain else "no client clearly gains"]
     parts.append(_clearly(lose, "lose") if lose else "no client clearly loses")
     rest = (

@@ -47,7 +47,7 @@ def _cell(comparison: Comparison, method: str, client: str) -> Text:
 
 def _wide(comparison: Comparison) -> Table:
     table = Table(title=_title(comparison), title_justify="left", header_style="bold")
-    table.add_column("method")
+    table.add_column("method", no_wrap=True)
     for client in comparison.table.columns:
         table.add_column(str(client), justify="right")
     table.add_column("mean", justify="right")
@@ -66,7 +66,7 @@ def _tall(comparison: Comparison, most: int) -> Table:
         clients = list(size.index[:most])
         title += f", the {most} of {len(size)} clients with the largest differences"
     table = Table(title=title, title_justify="left", header_style="bold")
-    table.add_column("client")
+    table.add_column("client", no_wrap=True)
     for method in comparison.methods:
         table.add_column(_label(method), justify="right")
     for client in clients:
@@ -77,7 +77,7 @@ def _tall(comparison: Comparison, most: int) -> Table:
 def _summary(comparison: Comparison) -> Table:
     table = Table(title="Summary", title_justify="left", header_style="bold")
     summary = comparison.summary()
-    table.add_column("method")
+    table.add_column("method", no_wrap=True)
     names = [c.removeprefix("clients: ") for c in summary.columns]
     for name in names:
         table.add_column(name, justify="right")
