@@ -10,7 +10,8 @@ Three ways, same numbers up to rounding:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -72,30 +73,43 @@ def batches(plan: Plan, mask: Tensor, key: Tensor) -> tuple[Tensor | None, Tenso
     return chosen, weight / weight.sum(-1, keepdim=True).clamp(min=1)
 
 
+@torch.no_grad()
 def train_one(
     plan: Plan, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, weights: Weights, anchors: Weights
 ) -> tuple[Tensor, ...]:
     """One client, one model, plain autograd."""
     chosen, weight = batches(plan, mask, key)
-    params = [w.detach().clone() for w in weights]
-    velocity = [torch.zeros_like(p) for p in params] if plan.momentum else []
+    velocity = [torch.zeros_like(w) for w in weights] if plan.momentum else []
     total = torch.zeros((), dtype=weights[0].dtype)
-    taken = 0
-    for s in range(weight.shape[0]):
-        w = weight[s]
-        if not bool(w.any()):
-            continue
-        xs, ys = (x, y) if chosen is None else (x[chosen[s]], y[chosen[s]])
-        with torch.enable_grad():
-            leaves = [p.requires_grad_() for p in params]
-            outputs = plan.task.outputs(dict(zip(plan.names, leaves, strict=True)), xs)
-            loss = (plan.task.sample_losses(outputs, ys) * w).sum()
-            grads = torch.autograd.grad(loss, leaves)
-        params = [p.detach() for p in params]
-        _apply(plan, params, list(grads), velocity, list(anchors), None)
-        total += loss.detach()
-        taken += 1
-    return (*params, total / max(taken, 1))
+    steps = weight.any(-1).nonzero().flatten().tolist()  # a client with few samples takes fewer
+    with _holding(plan, weights) as (module, params):
+        for s in steps:
+            xs, ys = (x, y) if chosen is None else (x.index_select(0, chosen[s]), y.index_select(0, chosen[s]))
+            with torch.enable_grad():
+                loss = (plan.task.sample_losses(module(xs), ys) * weight[s]).sum()
+                grads = torch.autograd.grad(loss, params)
+            _apply(plan, params, list(grads), velocity, list(anchors), None)
+            total += loss.detach()
+        trained = [p.detach().contiguous() for p in params]
+    return (*trained, total / max(len(steps), 1))
+
+
+@contextmanager
+def _holding(plan: Plan, weights: Weights) -> Iterator[tuple[nn.Module, list[Tensor]]]:
+    """This thread's module with copies of the weights as its parameters: `functional_call` once instead of every step.
+
+    Kernels of convolutions lie channels-last, and with them all that is computed from them: pooling is vectorised then."""
+    module = plan.task.skeleton
+    own = dict(module.named_parameters())
+    before = {name: p.data for name, p in own.items()}
+    try:
+        for name, w in zip(plan.names, weights, strict=True):
+            layout = torch.channels_last if w.dim() == 4 else torch.contiguous_format
+            own[name].requires_grad_().data = w.clone(memory_format=layout)
+        yield module, [own[name] for name in plan.names]
+    finally:
+        for name, p in own.items():
+            p.data = before[name]
 
 
 def _apply(
@@ -107,6 +121,9 @@ def _apply(
     on: Tensor | None,
 ) -> None:
     """One SGD step in place; `on` (clients,) is 0 for clients that sit this step out."""
+    if plan.plain and on is None:
+        torch._foreach_add_(params, grads, alpha=-plan.lr)
+        return
     for i, (p, g) in enumerate(zip(params, grads, strict=True)):
         if plan.weight_decay:
             g = g + plan.weight_decay * p
