@@ -87,7 +87,9 @@ def contenders(work: str, workers: Sequence[int]) -> list[Contender]:
         Contender(BASE, ["loop", "threads=1"]),
         Contender("plain loop, PyTorch's default threads", ["loop", "threads=0"]),
         Contender("only the matrix products, client by client", ["products"]),
-        Contender(f"only the matrix products, {BATCHED[work]} clients at once", ["products", f"batched={BATCHED[work]}"]),
+        Contender(
+            f"only the matrix products, {BATCHED[work]} clients at once", ["products", f"batched={BATCHED[work]}"]
+        ),
         *(
             Contender(f"coterie, {n} worker{'s' * (n > 1)}", ["coterie", f"workers={n}"], env={"OMP_NUM_THREADS": "1"})
             for n in workers

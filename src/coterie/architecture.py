@@ -14,14 +14,22 @@ _IGNORED = {"device", "dtype", "inplace"}
 
 def describe(module: nn.Module) -> dict[str, Any] | None:
     """None when a part is not a plain `torch.nn` layer."""
+    named = list(module.named_parameters(remove_duplicate=False))
+    if len(named) > len(list(module.parameters())) or not all(p.requires_grad for _, p in named):
+        return None  # tied or frozen weights are not in a model's parameter dictionary
+    return _describe(module)
+
+
+def _describe(module: nn.Module) -> dict[str, Any] | None:
     name = type(module).__name__
     if type(module) is nn.Sequential:
-        parts = {key: describe(child) for key, child in module.named_children()}
+        parts = {key: _describe(child) for key, child in module._modules.items() if child is not None}
         return None if None in parts.values() else {"type": name, "parts": parts}
     if getattr(nn, name, None) is not type(module) or list(module.children()):
         return None
     arguments = {}
-    for parameter in inspect.signature(type(module).__init__).parameters:
+    takes_nothing = type(module).__init__ is nn.Module.__init__  # nn.Tanh and its like
+    for parameter in () if takes_nothing else inspect.signature(type(module).__init__).parameters:
         if parameter == "self" or parameter in _IGNORED:
             continue
         if not hasattr(module, parameter):

@@ -25,7 +25,14 @@ def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -
     """Atomic: a reader, or a run killed at any moment, sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    save_file({k: t.contiguous() for k, t in tensors.items()}, str(partial), {"about": json.dumps(about)})
+    own: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, t in tensors.items():  # two names for one memory (a start model kept twice) are written twice
+        t = t.detach().contiguous()
+        place = t.untyped_storage().data_ptr()
+        own[name] = t.clone() if place in storages else t
+        storages.add(place)
+    save_file(own, str(partial), {"about": json.dumps(about), "order": json.dumps(list(own))})
     with open(partial, "rb") as file:
         os.fsync(file.fileno())
     os.replace(partial, path)
@@ -37,7 +44,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(str(path), "pt") as file:
             about = json.loads(file.metadata()["about"])
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 (not a dict)
+            return {name: file.get_tensor(name) for name in json.loads(file.metadata()["order"])}, about
     except Exception as error:
         raise ConfigError(
             f"The file {path} is not a readable checkpoint: {error}. Delete it and start again."
@@ -52,8 +59,13 @@ def pack(state: Any, states: ClientStates) -> tuple[dict[str, Tensor], dict[str,
         for path, value in flatten(getattr(state, f.name), f.name).items():
             if isinstance(value, Tensor):
                 tensors[f"state/{path}"] = value
-            else:
+            elif isinstance(value, int | float | str | bool | None):
                 plain[path] = value
+            else:
+                raise ConfigError(
+                    f"A server state holds tensors, nested dicts of tensors and plain values; {type(state).__name__}."
+                    f"{path.replace('/', '.')} is a {type(value).__name__}. Store it as a tensor."
+                )
     for path, value in flatten(states.values).items():
         tensors[f"clients/values/{path}"] = value[: states.used]
     return tensors, plain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Protocol
 
 import numpy as np
@@ -67,8 +68,8 @@ def sampler(cohort: Sampler | int | float | None) -> Sampler:
     """None: everyone; a whole number: that many; a fraction: Poisson sampling with that probability."""
     if cohort is None:
         return Everyone()
-    if isinstance(cohort, bool) or not isinstance(cohort, int | float):
+    if isinstance(cohort, bool) or not isinstance(cohort, Real):
         if hasattr(cohort, "sample"):
             return cohort
         raise ConfigError(f"cohort must be None, a number of clients, a probability or a sampler; got {cohort!r}.")
-    return FixedSize(cohort) if isinstance(cohort, int) else Poisson(cohort)
+    return FixedSize(int(cohort)) if isinstance(cohort, Integral) else Poisson(float(cohort))

@@ -72,16 +72,16 @@ class Context:
         )
 
     def uniform(self, purpose: str, count: int) -> Tensor:
-        return streams.uniform(streams.fold(self.key, purpose), count)
+        return streams.uniform(streams.fold(self.key, purpose), count, self.mask.dtype)
 
     def normal(self, purpose: str, count: int) -> Tensor:
-        return streams.normal(streams.fold(self.key, purpose), count)
+        return streams.normal(streams.fold(self.key, purpose), count, self.mask.dtype)
 
 
 @dataclass(frozen=True)
 class Up:
     """What a client function returns. `send` goes to the server; `state` stays on the client (None: unchanged);
-    `info` are diagnostics of the simulation, averaged into the history."""
+    `info` are diagnostics of the simulation, averaged into the history (NaN: none from this client)."""
 
     send: Tree
     weight: Tensor | float = 1.0
@@ -139,7 +139,9 @@ class Reply:
     weight: Tensor
     count: Tensor
     lost: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    info: dict[str, float] = field(default_factory=dict)
+    info: dict[str, tuple[float, int]] = field(
+        default_factory=dict
+    )  # sums of diagnostics and how many clients gave one
     bytes_down: int = 0
     bytes_up: int = 0
 

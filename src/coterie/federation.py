@@ -22,13 +22,36 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from coterie import streams
+from coterie.checks import (
+    ArrayPair,
+    Ints,
+    Kind,
+    checked_clusters,
+    checked_ids,
+    checked_pair,
+    encode_target,
+    plain,
+    refuse_mixed_targets,
+    refuse_one_class,
+    shown,
+)
 from coterie.errors import DataError
 
-Kind = Literal["classification", "regression"]
+__all__ = [
+    "DType",
+    "Federation",
+    "Ints",
+    "Kind",
+    "OneClass",
+    "as_float",
+    "client_keys",
+    "held_out_sizes",
+    "split_order",
+]
+
 OneClass = Literal["error", "allow"]
 DType = Literal["float32", "float64"]
-Ints = npt.NDArray[np.int64]
-ArrayPair = tuple[npt.ArrayLike, npt.ArrayLike]
 
 _ARRAYS = ("x", "y")
 
@@ -79,10 +102,14 @@ class Federation:
         """The position of a client id."""
         try:
             position: Any = self.clients.get_loc(client)
-        except KeyError:
-            some = ", ".join(repr(c) for c in self.clients[:5])
-            raise DataError(f"There is no client {client!r}; the {len(self)} clients are {some}, …") from None
+        except (KeyError, TypeError):
+            some = ", ".join(self.name(i) for i in range(min(len(self), 5))) + (", …" if len(self) > 5 else "")
+            raise DataError(f"There is no client {shown(client)}; the {len(self)} clients are {some}.") from None
         return int(position)  # ids are unique: never a slice or mask
+
+    def name(self, i: int) -> str:
+        """The id at a position as messages show it."""
+        return shown(self.clients[i])
 
     def train(self, client: Hashable) -> tuple[Tensor, Tensor]:
         i = self.index(client)
@@ -101,17 +128,35 @@ class Federation:
         index = np.array([self.index(c) for c in clients], np.int64)
         if not len(index):
             raise DataError("A federation needs at least one client; got an empty subset. Name at least one client.")
-        rows = np.concatenate([np.arange(self.offsets[i], self.offsets[i + 1]) for i in index])
+        ids = checked_ids(self.clients[index])
+        sizes = self.n_samples[index]
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[index] - offsets[:-1], sizes)
         return replace(
             self,
             x=self.x[rows],
             y=self.y[rows],
-            offsets=np.concatenate([[0], np.cumsum(self.n_samples[index])]).astype(np.int64),
+            offsets=offsets,
             n_train=self.n_train[index],
-            clients=self.clients[index],
+            clients=ids,
             clusters=None if self.clusters is None else self.clusters[index],
             keys=self.keys[index],
         )
+
+    def holdout(self, fraction: float, seed: int | None = None) -> Federation:
+        """A federation of the training rows alone, the last `fraction` of each client's as its new test rows.
+
+        For choices that must not see the test data. With a seed every client's rows are shuffled first. A client with a
+        single training row keeps it."""
+        if not 0.0 < fraction < 1.0:
+            raise DataError(f"The held-out fraction must be in (0, 1); got {fraction}. Use for example 0.25.")
+        within = np.arange(len(self.y)) - np.repeat(self.offsets[:-1], self.n_samples)
+        rows = np.flatnonzero(within < np.repeat(self.n_train, self.n_samples))
+        if seed is not None:
+            rows = rows[split_order(self.n_train, self.keys, seed)]
+        held = np.minimum(np.maximum(np.round(self.n_train * fraction).astype(np.int64), 1), self.n_train - 1)
+        offsets = np.concatenate([[0], np.cumsum(self.n_train)]).astype(np.int64)
+        return replace(self, x=self.x[rows], y=self.y[rows], offsets=offsets, n_train=self.n_train - held)
 
     def describe(self) -> pd.DataFrame:
         """One row a client: samples, training and test rows, and the mean of the target or the share of each class."""
@@ -151,12 +196,16 @@ class Federation:
         items = list(data.items()) if isinstance(data, Mapping) else list(data)
         if not items:
             raise DataError("A federation needs at least one client; got none. Pass {client id: (x, y)}.")
-        pairs = [_checked_pair(client, pair) for client, pair in items]
+        pairs = [checked_pair(client, pair) for client, pair in items]
+        refuse_mixed_targets([c for c, _ in items], [y for _, y in pairs])
+        if clusters is not None:
+            for client in (c for c, _ in items if c not in clusters):
+                raise DataError(f"Client {shown(client)} has no entry in clusters. Name every client's cluster.")
         shapes = {x.shape[1:] for x, _ in pairs}
         if len(shapes) > 1:
             odd = next(c for (c, _), (x, _) in zip(items, pairs, strict=True) if x.shape[1:] != pairs[0][0].shape[1:])
             raise DataError(
-                f"All clients need features of one shape; client {odd!r} differs: got {sorted(shapes)}. "
+                f"All clients need features of one shape; client {shown(odd)} differs: got {sorted(shapes)}. "
                 "Give every client the same columns."
             )
         return cls.from_flat(
@@ -195,23 +244,28 @@ class Federation:
         By default every client's rows are shuffled with the seed and its last `test_fraction` held out. With `n_test`
         the rows are taken as they are and the last `n_test[i]` rows of client i are its test data.
         """
-        ids = _checked_ids(clients)
+        ids = checked_ids(clients)
         sizes = np.asarray(sizes, np.int64)
-        for i in np.flatnonzero(sizes == 0)[:1]:
-            raise DataError(f"Client {ids[i]!r} has no samples. Drop it or give it data.")
-        y, kind, classes = _encode_target(np.asarray(y), kind, classes, ids, sizes)
+        if len(sizes) != len(ids) or not int(sizes.sum()) == len(x) == len(y):
+            raise DataError(
+                f"sizes must name the rows of every client; got {len(sizes)} sizes for {len(ids)} clients, which add up "
+                f"to {sizes.sum()} for {len(x)} rows of x and {len(y)} of y."
+            )
+        for i in np.flatnonzero(sizes < 1)[:1]:
+            raise DataError(f"Client {shown(ids[i])} has no samples. Drop it or give it data.")
+        y, kind, classes = encode_target(np.asarray(y), kind, classes, ids, sizes)
         if kind == "classification" and one_class == "error":
-            _refuse_one_class(y, ids, sizes, classes)
+            refuse_one_class(y, ids, sizes, classes)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         if n_test is None:
-            if not 0.0 <= test_fraction < 1.0:
-                raise DataError(f"test_fraction must be in [0, 1); got {test_fraction}. Use for example 0.25.")
-            n_test = np.minimum(np.round(sizes * test_fraction).astype(np.int64), sizes - 1)
+            n_test = held_out_sizes(sizes, test_fraction)
             order = split_order(sizes, client_keys(ids), seed)
             x, y = x[order], y[order]
         n_train = sizes - np.asarray(n_test, np.int64)
-        for i in np.flatnonzero(n_train < 1)[:1]:
-            raise DataError(f"Client {ids[i]!r} has no training sample left after the split. Lower its test share.")
+        for i in np.flatnonzero((n_train < 1) | (n_train > sizes))[:1]:
+            raise DataError(
+                f"Client {shown(ids[i])} has no training sample left after the split. Lower its test share."
+            )
         return cls(
             x=_tensor(x, dtype),
             y=torch.from_numpy(np.ascontiguousarray(y if y.dtype == np.int64 else y.astype(dtype))),
@@ -220,7 +274,7 @@ class Federation:
             clients=ids,
             kind=kind,
             classes=None if classes is None else tuple(classes),
-            clusters=None if clusters is None else np.asarray(clusters, np.int64),
+            clusters=None if clusters is None else checked_clusters(clusters, ids),
             columns=None if columns is None else tuple(columns),
         )
 
@@ -254,9 +308,8 @@ class Federation:
             np.save(folder / "clusters.npy", self.clusters)
         if self.preprocessing is not None:
             self.preprocessing.to_parquet(folder / "preprocessing.parquet")
-        pd.DataFrame({"client": self.clients}).to_parquet(folder / "clients.parquet")
-        about = {"kind": self.kind, "classes": self.classes, "columns": self.columns}
-        (folder / "federation.json").write_text(json.dumps(about, default=_plain))
+        about = {"kind": self.kind, "classes": self.classes, "columns": self.columns, "clients": self.clients.tolist()}
+        (folder / "federation.json").write_text(json.dumps(about, default=plain))
         return folder
 
     @classmethod
@@ -274,7 +327,7 @@ class Federation:
             y=y,
             offsets=np.load(folder / "offsets.npy"),
             n_train=np.load(folder / "n_train.npy"),
-            clients=pd.Index(pd.read_parquet(folder / "clients.parquet")["client"].to_numpy()),
+            clients=pd.Index(about["clients"]),
             kind=about["kind"],
             classes=None if about["classes"] is None else tuple(about["classes"]),
             clusters=np.load(clusters) if clusters.exists() else None,
@@ -299,86 +352,19 @@ def client_keys(clients: pd.Index[Any]) -> Ints:
 
 def split_order(sizes: Ints, keys: Ints, seed: int) -> Ints:
     """A permutation of the flat rows that shuffles every client within its own block, by (seed, client)."""
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    order = [
-        start + np.random.default_rng([seed & 0xFFFFFFFF, int(np.uint64(key))]).permutation(size)
-        for start, size, key in zip(starts, sizes, keys.view(np.uint64), strict=True)
-    ]
-    return np.concatenate(order).astype(np.int64)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # a row's number within its client
+    streams_ = streams.fold(torch.from_numpy(keys) ^ streams.base_key(seed), "split")
+    draws = streams.fold(streams_[torch.from_numpy(owner)], torch.from_numpy(place)).numpy()
+    return np.lexsort((draws, owner))
 
 
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else str(value)
+def held_out_sizes(sizes: Ints, fraction: float) -> Ints:
+    """How many rows of every client are held out; at least one stays for training."""
+    if not 0.0 <= fraction < 1.0:
+        raise DataError(f"test_fraction must be in [0, 1); got {fraction}. Use for example 0.25.")
+    return np.minimum(np.round(sizes * fraction).astype(np.int64), sizes - 1)
 
 
 def _tensor(x: npt.NDArray[Any], dtype: DType) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(x if x.dtype == np.uint8 else x.astype(dtype, copy=False)))
-
-
-def _refuse_one_class(y: npt.NDArray[Any], ids: pd.Index[Any], sizes: Ints, classes: Sequence[Any] | None) -> None:
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-    one = np.minimum.reduceat(y, starts) == np.maximum.reduceat(y, starts)
-    for i in np.flatnonzero(one)[:1]:
-        name = y[starts[i]] if classes is None else classes[y[starts[i]]]
-        raise DataError(
-            f"Every client needs at least two classes; client {ids[i]!r} has only {name!r} in {sizes[i]} samples. "
-            "Drop it, merge it with another, or pass one_class='allow' if that is meant."
-        )
-
-
-def _checked_ids(clients: Sequence[Any]) -> pd.Index[Any]:
-    ids: pd.Index[Any] = pd.Index(list(clients))
-    if not ids.is_unique:
-        twice = ids[ids.duplicated()][0]
-        raise DataError(f"Client ids must be unique; {twice!r} occurs more than once. Merge its rows or rename one.")
-    return ids
-
-
-def _checked_pair(client: Any, pair: ArrayPair) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    try:
-        x, y = (np.asarray(a) for a in pair)
-    except (TypeError, ValueError):
-        raise DataError(f"Client {client!r} needs a pair (x, y) of arrays; got {type(pair).__name__}.") from None
-    if x.ndim < 2:
-        raise DataError(
-            f"Client {client!r}: x must be (samples, features…); got shape {x.shape}. Use x.reshape(-1, 1)."
-        )
-    if y.ndim != 1 or len(x) != len(y):
-        raise DataError(f"Client {client!r}: x and y need one row a sample; got shapes {x.shape} and {y.shape}.")
-    if not len(x):
-        raise DataError(f"Client {client!r} has no samples. Drop it or give it data.")
-    if x.dtype.kind not in "fiub":
-        raise DataError(f"Client {client!r}: x must be numeric; got {x.dtype}. Encode text columns, or use from_frame.")
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        raise DataError(f"Client {client!r}: x holds NaN or infinite values. Impute them, or use from_frame.")
-    return x, y
-
-
-def _encode_target(
-    y: npt.NDArray[Any], kind: Kind | None, classes: Sequence[Any] | None, ids: pd.Index[Any], sizes: Ints
-) -> tuple[npt.NDArray[Any], Kind, Sequence[Any] | None]:
-    """Targets as class indices (int64) or float32; the error names the client that holds a bad value."""
-    missing = pd.isna(y)
-    if missing.any():
-        owner = np.repeat(np.arange(len(ids)), sizes)[np.flatnonzero(missing)[0]]
-        raise DataError(f"The target must not be missing; client {ids[owner]!r} has a NaN target. Drop those rows.")
-    if kind is None:
-        kind = "regression" if y.dtype.kind == "f" else "classification"
-    if kind == "regression":
-        try:
-            values = y.astype(np.float64)
-        except (TypeError, ValueError):
-            bad = next(v for v in y if not isinstance(v, int | float | np.number))
-            raise DataError(f"A regression target must be numeric; got {bad!r}. Use kind='classification'?") from None
-        if not np.isfinite(values).all():
-            raise DataError("A regression target must be finite; got an infinite value. Drop or clip those rows.")
-        return values, kind, None
-    if classes is None:
-        found, codes = np.unique(y, return_inverse=True)
-        if len(found) < 2:
-            raise DataError(f"Classification needs at least two classes; every target is {found[0]!r}.")
-        return codes.astype(np.int64), kind, [_plain(v) if isinstance(v, np.generic) else v for v in found]
-    codes = pd.Index(classes).get_indexer(pd.Index(y))
-    if (codes < 0).any():
-        raise DataError(f"The target {y[np.flatnonzero(codes < 0)[0]]!r} is not among the classes {list(classes)}.")
-    return codes.astype(np.int64), kind, classes

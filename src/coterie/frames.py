@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from coterie.errors import DataError
-from coterie.federation import DType, Federation, Ints, Kind, OneClass, client_keys, split_order
+from coterie.federation import DType, Federation, Ints, Kind, OneClass, client_keys, held_out_sizes, split_order
 from coterie.preprocessing import FEW, PLAIN, apply_preprocessing, first_text, fit_preprocessing, refuse_stray_text
 
 __all__ = ["apply_preprocessing", "federation_from_frame", "infer_kind", "read_table"]
@@ -75,8 +75,6 @@ def federation_from_frame(
     with at most 20 distinct values mean classification, all other numbers regression.
     """
     _check_table(frame)
-    if not 0.0 <= test_fraction < 1.0:
-        raise DataError(f"test_fraction must be in [0, 1); got {test_fraction}. Use for example 0.25.")
     for role, column in (("client", client), ("target", target), ("cluster", cluster)):
         if column is not None:
             _check_column(frame, column, role)
@@ -87,7 +85,7 @@ def federation_from_frame(
     owner, clients = _owners(frame[client])
     y, kind, classes = _target(frame[target], kind, owner, clients)
     sizes = np.bincount(owner, minlength=len(clients)).astype(np.int64)
-    n_test = np.minimum(np.round(sizes * test_fraction).astype(np.int64), sizes - 1)  # as Federation.from_flat
+    n_test = held_out_sizes(sizes, test_fraction)
     order = np.argsort(owner, kind="stable")[split_order(sizes, client_keys(clients), seed)]
     starts = np.cumsum(sizes) - sizes
     train = order[np.arange(len(order)) - np.repeat(starts, sizes) < np.repeat(sizes - n_test, sizes)]

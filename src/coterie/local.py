@@ -46,11 +46,15 @@ class LocalSGD:
             value = getattr(self, name)
             if value is not None and (value < 1 or int(value) != value):
                 raise ConfigError(f"LocalSGD needs {name} to be a whole number of at least 1; got {value}.")
+            if value is not None:
+                object.__setattr__(self, name, int(value))
         for name, low, high in (("lr", 0.0, None), ("momentum", 0.0, 1.0), ("weight_decay", 0.0, None)):
             value = getattr(self, name)
             if not value >= low or (high is not None and value >= high):
                 span = f"in [{low}, {high})" if high is not None else f"at least {low}"
                 raise ConfigError(f"LocalSGD needs {name} {span}; got {value}.")
+        if not self.decay > 0:
+            raise ConfigError(f"LocalSGD needs decay above 0 (1: no decay); got {self.decay}.")
 
     def fit(
         self, ctx: Context, params: Params, *, anchor: Params | None = None, pull: float = 0.0

@@ -1,7 +1,8 @@
 """Losses and metrics.
 
 Losses map one client's (outputs, targets) to one number a sample. Metrics score many clients at once: outputs
-(clients, samples, out), targets (clients, samples) and a mask of the real samples give one number a client.
+(clients, samples, out), targets (clients, samples) and a mask of the real samples give one number a client. Metrics of
+clusterings are in `cluster_metrics` and can be reached from here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,12 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from coterie.cluster_metrics import PairwiseQuality as PairwiseQuality
+from coterie.cluster_metrics import adjusted_rand as adjusted_rand
+from coterie.cluster_metrics import cluster_accuracy as cluster_accuracy
+from coterie.cluster_metrics import pairwise_quality as pairwise_quality
+from coterie.cluster_metrics import parameter_distance as parameter_distance
 
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
 Metric = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -43,34 +50,37 @@ def _mean(values: Tensor, mask: Tensor) -> Tensor:
     return (values * m).sum(-1) / m.sum(-1)  # a client without samples has no score: 0/0 is NaN on purpose
 
 
-def _probabilities(outputs: Tensor) -> Tensor:
+def _logits(outputs: Tensor) -> Tensor:
     """(…, classes); a single output is the logit of class 1."""
-    if outputs.shape[-1] == 1:
-        p = torch.sigmoid(outputs)
-        return torch.cat([1 - p, p], -1)
-    return outputs.softmax(-1)
+    return torch.cat([torch.zeros_like(outputs), outputs], -1) if outputs.shape[-1] == 1 else outputs
+
+
+def _predicted(outputs: Tensor) -> Tensor:
+    return _logits(outputs).argmax(-1)
 
 
 def accuracy(outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-    return _mean((_probabilities(outputs).argmax(-1) == y).to(outputs.dtype), mask)
+    return _mean((_predicted(outputs) == y).to(outputs.dtype), mask)
 
 
 def balanced_accuracy(outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     """Mean recall over the classes that a client's test data contain."""
-    p = _probabilities(outputs)
-    truth = F.one_hot(y.long(), p.shape[-1]).to(p.dtype) * mask.unsqueeze(-1).to(p.dtype)
-    right = truth * (p.argmax(-1) == y).unsqueeze(-1).to(p.dtype)
+    logits = _logits(outputs)
+    truth = F.one_hot(y.long(), logits.shape[-1]).to(logits.dtype) * mask.unsqueeze(-1).to(logits.dtype)
+    right = truth * (logits.argmax(-1) == y).unsqueeze(-1).to(logits.dtype)
     count = truth.sum(-2)
     recall = right.sum(-2) / count.clamp(min=1)
-    present = (count > 0).to(p.dtype)
+    present = (count > 0).to(logits.dtype)
     return (recall * present).sum(-1) / present.sum(-1)
 
 
 def auc(outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     """Area under the ROC curve; several classes: one-versus-rest, mean over the classes present. One class only: NaN."""
-    p = _probabilities(outputs)
-    classes = [1] if p.shape[-1] == 2 else range(p.shape[-1])
-    areas = torch.stack([_binary_auc(p[..., c], (y == c) & mask.bool(), (y != c) & mask.bool()) for c in classes])
+    logits = _logits(outputs)
+    two = logits.shape[-1] == 2
+    scores = logits - logits[..., :1] if two else logits.log_softmax(-1)  # logs: probabilities near 1 would tie
+    classes = [1] if two else range(logits.shape[-1])
+    areas = torch.stack([_binary_auc(scores[..., c], (y == c) & mask.bool(), (y != c) & mask.bool()) for c in classes])
     return areas.nanmean(0)
 
 
@@ -84,9 +94,7 @@ def _binary_auc(score: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
 
 
 def log_loss(outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-    if outputs.shape[-1] == 1:
-        outputs = torch.cat([torch.zeros_like(outputs), outputs], -1)
-    return _mean(-outputs.log_softmax(-1).gather(-1, y.long().unsqueeze(-1)).squeeze(-1), mask)
+    return _mean(-_logits(outputs).log_softmax(-1).gather(-1, y.long().unsqueeze(-1)).squeeze(-1), mask)
 
 
 def mean_squared_error(outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
@@ -94,8 +102,9 @@ def mean_squared_error(outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
 
 
 def r2(outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    """Share of the variance explained; NaN for a client whose targets are all equal."""
     spread = _mean((y - _mean(y, mask).unsqueeze(-1)) ** 2, mask)
-    return 1 - mean_squared_error(outputs, y, mask) / spread
+    return 1 - mean_squared_error(outputs, y, mask) / torch.where(spread > 0, spread, torch.nan)
 
 
 METRICS: dict[str, Metric] = {
@@ -106,4 +115,5 @@ METRICS: dict[str, Metric] = {
     "mse": mean_squared_error,
     "r2": r2,
 }
+FOR_NUMBERS = frozenset({"mse", "r2"})
 LOWER_IS_BETTER = frozenset({"log_loss", "mse"})

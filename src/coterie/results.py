@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,8 @@ from coterie.tree import Params, Tree, row
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_FILES = ("result.json", "history.parquet", "evaluation.parquet", "models.safetensors")
+_COLUMNS = ["round", "loss", "clients", "lost", "bytes_down", "bytes_up", "seconds"]
+FILES = ("result.json", "history.parquet", "evaluation.parquet", "models.safetensors")
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,27 @@ class Live:
         table = self.engine.map(predict, clients, self.env, test=True, post=post)
         return pd.DataFrame({m: table[m].double().numpy() for m in self.task.metrics}, index=self.federation.clients)
 
+    def test_losses(self) -> npt.NDArray[np.float64]:
+        """The task's loss of every client's predictor on its own test rows (NaN without any)."""
+        clients = self._ready(self.everyone())
+
+        def loss(ctx: Context, test: Context) -> Tree:
+            outputs = self.algorithm.predict(ctx, self.state, test.x)
+            return {"loss": (self.task.sample_losses(outputs, test.y) * test.mask).sum() / test.mask.sum()}
+
+        losses: Tensor = self.engine.map(loss, clients, self.env, test=True)["loss"]
+        return losses.double().numpy()
+
+    def train_losses(self) -> npt.NDArray[np.float64]:
+        """The task's loss of every client's model on its own training rows."""
+        clients = self._ready(self.everyone())
+
+        def loss(ctx: Context) -> Tree:
+            return {"loss": ctx.loss(self.algorithm.personal(ctx, self.state))}
+
+        losses: Tensor = self.engine.map(loss, clients, self.env, test=False)["loss"]
+        return losses.double().numpy()
+
     def test_means(self) -> dict[str, float]:
         """Mean scores over clients, for the history."""
         return {f"test_{name}": float(value) for name, value in self.scores().mean().items()}
@@ -104,7 +127,8 @@ class Result:
         cls, live: Live, history: list[dict[str, Any]], about: dict[str, Any], alone: Callable[[], Result] | None
     ) -> Result:
         clusters = pd.Series(live.clusters(), index=live.federation.clients, name="cluster")
-        return cls(pd.DataFrame(history), about, live.federation.clients, clusters, live, alone)
+        table = pd.DataFrame(history, columns=None if history else _COLUMNS)
+        return cls(table, about, live.federation.clients, clusters, live, alone)
 
     @property
     def task(self) -> Task:
@@ -145,7 +169,8 @@ class Result:
 
     def _scores(self) -> pd.DataFrame:
         if "scores" not in self._stored:
-            self._stored["scores"] = self._need_live("scores").scores()
+            loaded = self._stored.get("evaluation") if self._live is None else None
+            self._stored["scores"] = self._need_live("scores").scores() if loaded is None else loaded
         scores: pd.DataFrame = self._stored["scores"]
         return scores
 
@@ -158,23 +183,25 @@ class Result:
             if special is not None:
                 module: nn.Module = special(live, index)
                 return module.eval()
-            dtype = next(iter(live.env.initial.values())).dtype
-            params = row(live.personal(np.array([index])), 0)
-            return live.task.module(params=params).to(dtype).eval()
+            return live.task.module(params=row(live.personal(np.array([index])), 0)).eval()
         return self._stored_model(client)
 
     def _stored_model(self, client: Hashable) -> nn.Module:
         if client not in self.clients:
             raise DataError(f"There is no client {client!r} in this result.")
+        which = int(self._stored["model_of"][self.clients.get_loc(client)])
+        params = {name: t[which] for name, t in self._stored["models"].items()}
+        if "task" in self._stored:
+            own: nn.Module = self._stored["task"].module(params=params)
+            return own.eval()
         spec = self.about["architecture"]
         if spec is None:
             raise ConfigError(
                 "This network is not made of plain torch.nn layers, so its code was not saved. "
                 "Load with Result.load(folder, task=…)."
             )
-        module = self._stored["factory"]() if "factory" in self._stored else architecture.build(spec)
-        which = int(self._stored["model_of"][self.clients.get_loc(client)])
-        module.load_state_dict({name: t[which] for name, t in self._stored["models"].items()})
+        module = architecture.build(spec).to(next(iter(params.values())).dtype)
+        module.load_state_dict(params)
         return module.eval()
 
     def _need_live(self, what: str) -> Live:
@@ -193,12 +220,13 @@ class Result:
         about = self.about | {
             "architecture": architecture.describe(live.task.skeleton),
             "metrics": list(live.task.metrics),
-            "clients": [c.item() if isinstance(c, np.generic) else c for c in self.clients],
+            "clients": self.clients.tolist(),
             "clusters": self.clusters.tolist(),
         }
+        (folder / "result.json").unlink(missing_ok=True)  # written last: a folder with it is whole
         checkpoint.write(folder / "models.safetensors", tensors, {})
         self.history.to_parquet(folder / "history.parquet")
-        self.evaluate().to_parquet(folder / "evaluation.parquet")
+        self.evaluate().reset_index(drop=True).to_parquet(folder / "evaluation.parquet")
         (folder / "result.json").write_text(json.dumps(about, indent=1, default=str))
         return folder
 
@@ -206,7 +234,7 @@ class Result:
     def load(cls, folder: str | Path, task: Task | None = None) -> Result:
         """A result saved by `save` (or by `fit` with `out`); no data and no pickle needed."""
         folder = Path(folder)
-        missing = [name for name in _FILES if not (folder / name).exists()]
+        missing = [name for name in FILES if not (folder / name).exists()]
         if missing:
             raise ConfigError(
                 f"{folder} holds no finished result (missing {', '.join(missing)}). If the run was interrupted, "
@@ -216,12 +244,12 @@ class Result:
         tensors, _ = checkpoint.read(folder / "models.safetensors")
         clients: pd.Index[Any] = pd.Index(about.pop("clients"))
         stored: dict[str, Any] = {
-            "evaluation": pd.read_parquet(folder / "evaluation.parquet"),
+            "evaluation": pd.read_parquet(folder / "evaluation.parquet").set_index(clients).rename_axis("client"),
             "models": {k.removeprefix("model/"): t for k, t in tensors.items() if k.startswith("model/")},
             "model_of": tensors["model_of"],
         }
         if task is not None:
-            stored["factory"] = task.module
+            stored["task"] = task
         clusters = pd.Series(about.pop("clusters"), index=clients, name="cluster")
         return cls(pd.read_parquet(folder / "history.parquet"), about, clients, clusters, _stored=stored)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import signal
 import threading
 import time
@@ -26,9 +27,11 @@ from coterie.errors import ConfigError, Diverged
 from coterie.exchange import Algorithm, Ask, Cohort, Population, Reply
 from coterie.federation import Federation
 from coterie.local import LocalSGD
-from coterie.results import Live, Result
+from coterie.results import FILES, Live, Result
 from coterie.task import Task
 from coterie.tree import leaves
+
+_CHOICE_ROUNDS = 30  # rounds of each trial when the number of clusters is chosen
 
 Callback = Callable[[dict[str, Any], Any], None]
 """Called after every round with its history row and the server state."""
@@ -52,28 +55,36 @@ def fit(
     alone: bool | Result = True,
     progress: bool | None = None,
     callbacks: Sequence[Callback] = (),
+    start: Any = None,
 ) -> Result:
     """Train with an algorithm and return what every client gets.
 
     cohort: None (everyone), a number of clients, a probability (Poisson) or a sampler. out: folder for checkpoints and the
     result; `resume=True` continues the run found there, bit-identically. alone: also train every client alone when the
     result is evaluated or saved, to tell each what it gains (a Result of `Local` may be passed instead).
-    Ctrl-C finishes the round, saves and returns the result so far.
+    Ctrl-C finishes the round, saves and returns the result so far. start: a model (parameter dictionary) everyone starts
+    from, or a whole server state. An algorithm with clusters=None gets the number of clusters chosen on held-out training
+    data first (`choose_clusters`); `result.about["choice"]` shows the evidence.
     """
+    task = task if task is not None else Task.default(federation)
+    algorithm, about = _choose(algorithm, federation, task, min(rounds, _CHOICE_ROUNDS), seed, cohort, engine)
     run = Run(
         algorithm,
         federation,
-        task if task is not None else Task.default(federation),
+        task,
         seed,
         cohorts.sampler(cohort),
         tuple(channels),
         _engine(engine),
         None if out is None else Path(out),
+        start=start,
+        about=about,
     )
     if rounds < 0 or checkpoint_every < 1:
         raise ConfigError(f"rounds must be ≥ 0 and checkpoint_every ≥ 1; got {rounds} and {checkpoint_every}.")
-    run.start(resume=resume, overwrite=overwrite)
+    run.begin(resume=resume, overwrite=overwrite)
     with _bar(progress, rounds, run.done) as tick, _finish_on_interrupt() as interrupted:
+        saved = run.done
         while run.done < rounds and not interrupted:
             row = run.one_round()
             if evaluate_every and (run.done % evaluate_every == 0 or run.done == rounds):
@@ -82,11 +93,14 @@ def fit(
             for callback in callbacks:
                 callback(row, run.state)
             tick(row)
-            if run.out is not None and (run.done % checkpoint_every == 0 or run.done == rounds or interrupted):
+            if run.out is not None and run.done % checkpoint_every == 0:
                 run.save()
+                saved = run.done
+        if run.out is not None and run.done > saved:
+            run.save()
     result = run.result(rounds, alone)
-    if run.out is not None:
-        result.save(run.out)
+    if run.out is not None:  # whoever pressed Ctrl-C does not wait for the clients to be trained alone
+        (run.result(rounds, alone=False) if interrupted else result).save(run.out)
     return result
 
 
@@ -105,52 +119,66 @@ class Run:
     done: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
     state: Any = None
+    fingerprint: str = ""
+    start: Any = None
+    about: dict[str, Any] = field(default_factory=dict)
 
-    def start(self, *, resume: bool, overwrite: bool) -> None:
+    def begin(self, *, resume: bool, overwrite: bool) -> None:
         self.task.check(self.federation)
         dtype = self.federation.x.dtype if self.federation.x.is_floating_point() else torch.float32
         self.env = Env(
             self.task,
             self.federation,
-            self.task.init(self.seed, dtype),
+            self.start if isinstance(self.start, dict) else self.task.init(self.seed, dtype),
             self.seed,
             states=ClientStates(len(self.federation)),
             channels=self.channels,
         )
         fed = self.federation
+        self.fingerprint = self._fingerprint()
         population = Population(len(fed), fed.n_train, fed.clusters)
         self.state = self.algorithm.init(self.task, population, self.seed, self.env.initial)
+        if self.start is not None and not isinstance(self.start, dict):
+            self.state = self.start
         file = None if self.out is None else self.out / checkpoint.FILE
         if resume:
             if file is None:
                 raise ConfigError("resume needs the folder of the run. Pass out=….")
             self._load(file)
-        elif file is not None and file.exists() and not overwrite:
-            raise ConfigError(
-                f"{self.out} already holds a run. Pass resume=True to continue it, overwrite=True to replace it, "
-                "or another folder."
-            )
+        elif self.out is not None:
+            there = [self.out / name for name in (checkpoint.FILE, *FILES) if (self.out / name).exists()]
+            if there and not overwrite:
+                raise ConfigError(
+                    f"{self.out} already holds a run. Pass resume=True to continue it, overwrite=True to replace it, "
+                    "or another folder."
+                )
+            for old in there:
+                old.unlink()
 
     def one_round(self) -> dict[str, Any]:
         """One round; on failure everything is as it was before it."""
         began = time.perf_counter()
         self.env.round, self.env.ask = self.done, 0
-        who = self.sampler.sample(self.federation, self.seed, self.done)
+        who = np.sort(self.sampler.sample(self.federation, self.seed, self.done))
         row: dict[str, Any] = {"round": self.done + 1, "loss": float("nan"), "clients": len(who), "lost": 0}
         row |= {"bytes_down": 0, "bytes_up": 0}
+        info: dict[str, tuple[float, int]] = {}
         try:
             conversation = self.algorithm.round(self.state, Cohort(who, self.done, self.seed))
-            ask = next(conversation, None)
-            while ask is not None:
+            reply: Reply | None = None
+            while True:
+                try:
+                    ask = conversation.send(reply)  # type: ignore[arg-type]  # None starts a generator
+                except StopIteration as end:
+                    state = end.value
+                    break
                 reply = self._exchange(ask)
                 row["lost"] = max(row["lost"], len(reply.lost))
                 row["bytes_down"] += reply.bytes_down
                 row["bytes_up"] += reply.bytes_up
-                row |= reply.info
-                try:
-                    ask = conversation.send(reply)
-                except StopIteration as end:
-                    state, ask = end.value, None
+                for name, (total, count) in reply.info.items():
+                    before = info.get(name, (0.0, 0))
+                    info[name] = (before[0] + total, before[1] + count)
             if not all(bool(torch.isfinite(t).all()) for t in _floats(state)):
                 raise Diverged(None, "the server's update")
         except Diverged as error:
@@ -161,6 +189,7 @@ class Run:
             raise
         self.env.states.commit()
         self.state, self.done = state, self.done + 1
+        row |= {name: total / count for name, (total, count) in info.items() if count}
         row["seconds"] = time.perf_counter() - began
         return row
 
@@ -180,18 +209,20 @@ class Run:
     # ---- ends --------------------------------------------------------------------------------------------------------
 
     def live(self) -> Live:
-        return Live(self.algorithm, self.federation, self.task, self.state, self.env, self.engine)
+        env = replace(self.env, round=self.done, ask=0)  # the same whether the run was resumed or has just failed
+        return Live(self.algorithm, self.federation, self.task, self.state, env, self.engine)
 
     def result(self, rounds: int, alone: bool | Result) -> Result:
         return Result.from_live(
             self.live(),
             self.history,
-            {
+            self.about
+            | {
                 "algorithm": repr(self.algorithm),
                 "seed": self.seed,
                 "rounds": self.done,
                 "finished": self.done >= rounds,
-                "fingerprint": self.fingerprint(),
+                "fingerprint": self.fingerprint,
             },
             self._alone(alone),
         )
@@ -203,26 +234,26 @@ class Run:
         local = getattr(self.algorithm, "local", None)
         if not alone or not isinstance(local, LocalSGD):
             return None
-        return lambda: fit(
-            Local(local),
-            self.federation,
-            self.task,
-            rounds=self.done,
-            seed=self.seed,
-            engine=self.engine,
-            alone=False,
-            progress=False,
-        )
+        options: dict[str, Any] = {"seed": self.seed, "engine": self.engine, "alone": False, "progress": False}
+        rounds = self.done
+
+        def train() -> Result:
+            baseline = fit(Local(local), self.federation, self.task, rounds=rounds, **options)
+            if not baseline.about["finished"]:  # a yardstick of fewer rounds would flatter every gain
+                raise KeyboardInterrupt
+            return baseline
+
+        return train
 
     def save(self) -> None:
         assert self.out is not None
         tensors, plain = checkpoint.pack(self.state, self.env.states)
-        about = {"done": self.done, "plain": plain, "history": self.history, "fingerprint": self.fingerprint()}
+        about = {"done": self.done, "plain": plain, "history": self.history, "fingerprint": self.fingerprint}
         checkpoint.write(self.out / checkpoint.FILE, tensors, about)
 
     def _load(self, file: Path) -> None:
         tensors, about = checkpoint.read(file)
-        if about["fingerprint"] != self.fingerprint():
+        if about["fingerprint"] != self.fingerprint:
             raise ConfigError(
                 f"The run in {file.parent} was made with other settings or data; resuming would mix two runs. "
                 "Call fit with the same algorithm, data, task, seed, cohort and channels, or choose another folder."
@@ -230,24 +261,27 @@ class Run:
         self.state = checkpoint.unpack(self.state, tensors, about["plain"], self.env.states)
         self.done, self.history = about["done"], about["history"]
 
-    def fingerprint(self) -> str:
+    def _fingerprint(self) -> str:
         """Changes when the run would: hyper-parameters, data, network, seed, sampling, channels."""
         fed = self.federation
-        sums = (float(fed.y.double().sum()), float(fed.x[:: max(len(fed.x) // 997, 1)].double().sum()))
+        some = fed.x[:: max(len(fed.x) // 997, 1)].contiguous().numpy()
+        data = (hashlib.sha256(some.tobytes()).hexdigest(), hashlib.sha256(fed.y.numpy().tobytes()).hexdigest())
         parts = (
             self.algorithm,
             self.seed,
             self.sampler,
             self.channels,
             self.task.metrics,
-            self.task.loss if isinstance(self.task.loss, str) else self.task.loss.__qualname__,
+            self.task.loss if isinstance(self.task.loss, str) else getattr(self.task.loss, "__qualname__", "loss"),
+            self.task.skeleton,
             {k: tuple(t.shape) for k, t in self.env.initial.items()},
-            (tuple(fed.x.shape), sums, fed.offsets.tobytes(), fed.n_train.tobytes(), fed.keys.tobytes()),
+            (tuple(fed.x.shape), data, fed.offsets.tobytes(), fed.n_train.tobytes(), fed.keys.tobytes()),
         )
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+        text = re.sub(r" at 0x[0-9a-f]+", "", repr(parts))  # where an object lies in memory
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _explain(self, error: Diverged) -> Diverged:
-        who = "" if error.client is None else f" at client {self.federation.clients[error.client]!r}"
+        who = "" if error.client is None else f" at client {self.federation.name(error.client)}"
         local = getattr(self.algorithm, "local", None)
         lower = f"the learning rate (now {local.lr})" if isinstance(local, LocalSGD) else "the learning rate"
         kept = "The last good state is kept"
@@ -262,6 +296,40 @@ class Run:
         )
         failure.result = self.result(self.done, alone=False)
         return failure
+
+
+def best_of(
+    restarts: int,
+    algorithm: Algorithm,
+    federation: Federation,
+    task: Task | None = None,
+    *,
+    seed: int = 0,
+    **options: Any,
+) -> Result:
+    """Several independent runs with seeds seed, seed + 1, …; the one of smallest mean training loss of the clients' own
+    models is returned (C-1r: the truth, which no server knows, cannot select). `about["restarts"]` lists all losses."""
+    if restarts < 1:
+        raise ConfigError(f"best_of needs at least one run; got {restarts}.")
+    runs = [fit(algorithm, federation, task, seed=seed + r, **options) for r in range(restarts)]
+    losses = [float(np.mean(run._need_live("training losses").train_losses())) for run in runs]
+    best = runs[int(np.argmin(losses))]
+    return replace(best, about=best.about | {"restarts": losses})
+
+
+def _choose(
+    algorithm: Any, federation: Federation, task: Task, rounds: int, seed: int, cohort: Any, engine: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Fill in clusters=None; the evidence goes into the result."""
+    from coterie.choose import choose_clusters, with_clusters
+
+    if with_clusters(algorithm, 1) is algorithm or with_clusters(algorithm, 1) == algorithm:
+        return algorithm, {}
+    choice = choose_clusters(
+        algorithm, federation, task, rounds=rounds, seed=seed, cohort=cohort, engine=engine, progress=False
+    )
+    evidence = choice.table.reset_index().to_dict("records")
+    return with_clusters(algorithm, choice.clusters), {"choice": evidence, "clusters": choice.clusters}
 
 
 def _floats(state: Any) -> Iterator[torch.Tensor]:

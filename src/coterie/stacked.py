@@ -87,7 +87,7 @@ def train_one(
             xs, ys = (x, y) if chosen is None else (x.index_select(0, chosen[s]), y.index_select(0, chosen[s]))
             with torch.enable_grad():
                 loss = (plan.task.sample_losses(module(xs), ys) * weight[s]).sum()
-                grads = torch.autograd.grad(loss, params)
+                grads = torch.autograd.grad(loss, params, materialize_grads=True)
             _apply(plan, params, list(grads), velocity, list(anchors), None)
             total += loss.detach()
         trained = [p.detach().contiguous() for p in params]
@@ -96,10 +96,10 @@ def train_one(
 
 @contextmanager
 def _holding(plan: Plan, weights: Weights) -> Iterator[tuple[nn.Module, list[Tensor]]]:
-    """This thread's module with copies of the weights as its parameters: `functional_call` once instead of every step.
+    """A module of this thread with copies of the weights as its parameters: swapped in once, not in every step.
 
     Kernels of convolutions lie channels-last, and with them all that is computed from them: pooling is vectorised then."""
-    module = plan.task.skeleton
+    module = plan.task.trainee
     own = dict(module.named_parameters())
     before = {name: p.data for name, p in own.items()}
     try:
@@ -120,14 +120,18 @@ def _apply(
     anchors: list[Tensor],
     on: Tensor | None,
 ) -> None:
-    """One SGD step in place; `on` (clients,) is 0 for clients that sit this step out."""
+    """One SGD step in place; `on` (clients,) is 0 for clients that sit this step out.
+
+    The pull towards the anchor is an explicit step while lr·pull ≤ 1 and an implicit one (p ← anchor + (p − anchor)/(1 +
+    lr·pull)) beyond, where the explicit step would overshoot: any pull, however strong, is stable."""
     if plan.plain and on is None:
         torch._foreach_add_(params, grads, alpha=-plan.lr)
         return
+    strong = plan.lr * plan.pull > 1
     for i, (p, g) in enumerate(zip(params, grads, strict=True)):
         if plan.weight_decay:
             g = g + plan.weight_decay * p
-        if plan.pull:
+        if plan.pull and not strong:
             g = g + plan.pull * (p - anchors[i])
         scale = None if on is None else on.reshape(-1, *[1] * (p.dim() - 1))
         if plan.momentum:
@@ -135,6 +139,9 @@ def _apply(
             velocity[i] = moved if scale is None else torch.where(scale > 0, moved, velocity[i])
             g = velocity[i]
         p.sub_(g if scale is None else g * scale, alpha=plan.lr)
+        if strong:
+            pulled = anchors[i] + (p - anchors[i]) / (1 + plan.lr * plan.pull)
+            p.copy_(pulled if scale is None else torch.where(scale > 0, pulled, p))
 
 
 def train(
@@ -142,7 +149,7 @@ def train(
 ) -> tuple[Tensor, ...]:
     """A chunk of clients: every tensor has a leading client dimension."""
     module = plan.task.skeleton
-    if any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules()):
+    if plan.task.convolutional:
         rows = [
             train_one(plan, x[c], y[c], mask[c], key[c], tuple(w[c] for w in weights), tuple(a[c] for a in anchors))
             for c in range(len(x))
@@ -153,7 +160,7 @@ def train(
     velocity = [torch.zeros_like(p) for p in params] if plan.momentum else []
     network = Network.of(module, plan.names, plan.task.loss, x.dim() - 2)
     pick = _picker(x, y, chosen)
-    on = weight.sum(-1)  # (clients, steps)
+    on = (weight > 0).any(-1).to(x.dtype)  # (clients, steps)
     ragged = plan.epochs is not None and not plan.plain and bool((on == 0).any())
     total = torch.zeros(len(x), dtype=x.dtype)
     for s in range(weight.shape[-2]):
@@ -180,7 +187,8 @@ def _picker(x: Tensor, y: Tensor, chosen: Tensor | None) -> Callable[[int], tupl
 
     def pick(step: int) -> tuple[Tensor, Tensor]:
         rows = row[:, step].flatten()
-        return tuple(t.index_select(0, rows).unflatten(0, shape) for t in (flat_x, flat_y))  # type: ignore[return-value]
+        xs, ys = flat_x.index_select(0, rows), flat_y.index_select(0, rows)
+        return xs.reshape(*shape, *x.shape[2:]), ys.reshape(shape)
 
     return pick
 
@@ -192,7 +200,7 @@ def _autograd(plan: Plan, params: list[Tensor], x: Tensor, y: Tensor, weight: Te
     with torch.enable_grad():
         leaves = [p.detach().requires_grad_() for p in params]
         losses = torch.func.vmap(one)(dict(zip(plan.names, leaves, strict=True)), x, y, weight)
-        grads = torch.autograd.grad(losses.sum(), leaves)
+        grads = torch.autograd.grad(losses.sum(), leaves, materialize_grads=True)
     return losses.detach(), list(grads)
 
 
@@ -219,10 +227,13 @@ class Network:
         if loss not in ("cross_entropy", "mse", "bce") or list(module.buffers()):
             return None
         layers: list[tuple[int, int, type[nn.Module] | None]] = []
+        places = {name: i for i, name in enumerate(names)}
         for name, part in _in_order(module):
             if type(part) is nn.Linear and flat:
-                bias = names.index(f"{name}bias") if part.bias is not None else -1
-                layers.append((names.index(f"{name}weight"), bias, None))
+                weight, bias = places.get(f"{name}weight"), places.get(f"{name}bias")
+                if weight is None or (bias is None and part.bias is not None):  # tied to another layer, or frozen
+                    return None
+                layers.append((weight, -1 if bias is None else bias, None))
             elif type(part) in _ACTIVATIONS and layers and layers[-1][2] is None:
                 layers[-1] = (*layers[-1][:2], type(part))
             elif type(part) is nn.Flatten and not layers and part.start_dim == 1:
@@ -302,7 +313,12 @@ class Network:
 
 
 def _in_order(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
-    """Parts of nested Sequentials in the order they run."""
+    """Parts of nested Sequentials in the order they run, one used twice (a shared nn.ReLU) twice."""
     if type(module) is nn.Sequential:
-        return [pair for name, part in module.named_children() for pair in _in_order(part, f"{prefix}{name}.")]
+        return [
+            pair
+            for name, part in module._modules.items()
+            if part is not None
+            for pair in _in_order(part, f"{prefix}{name}.")
+        ]
     return [(prefix, module)]

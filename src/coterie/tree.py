@@ -79,7 +79,7 @@ def n_bytes(tree: Any) -> int:
 
 def flat_vector(tree: Any, batch_dims: int = 0) -> Tensor:
     """All numbers of a model behind one another: (…batch, P)."""
-    return torch.cat([t.flatten(batch_dims) for t in leaves(tree)], dim=batch_dims)
+    return torch.cat([t.reshape(*t.shape[:batch_dims], -1) for t in leaves(tree)], dim=batch_dims)
 
 
 def like_vector(vector: Tensor, tree: Any, batch_dims: int = 0) -> Any:

@@ -1,8 +1,17 @@
 """One paper, one file. The registry serves the command line and the conformance suite; users pass objects."""
 
+from coterie.algorithms.cfl import CFL
+from coterie.algorithms.ditto import Ditto
 from coterie.algorithms.fedavg import FedAvg
+from coterie.algorithms.federated_clustering import FederatedClustering
 from coterie.algorithms.finetuned import FineTuned
+from coterie.algorithms.hypcluster import HypCluster
+from coterie.algorithms.ifca import IFCA
+from coterie.algorithms.knnper import KNNPer
 from coterie.algorithms.local import Local
+from coterie.algorithms.momentum_clustering import MomentumClustering
+from coterie.algorithms.myopic import MyopicClustering
+from coterie.algorithms.oneshot import OneShot
 from coterie.algorithms.oracle import Oracle
 
 ALGORITHMS: dict[str, type] = {
@@ -10,6 +19,30 @@ ALGORITHMS: dict[str, type] = {
     "fedavg": FedAvg,
     "finetuned": FineTuned,
     "oracle": Oracle,
+    "ifca": IFCA,
+    "oneshot": OneShot,
+    "hypcluster": HypCluster,
+    "cfl": CFL,
+    "federated_clustering": FederatedClustering,
+    "momentum_clustering": MomentumClustering,
+    "myopic_clustering": MyopicClustering,
+    "ditto": Ditto,
+    "knnper": KNNPer,
 }
 
-__all__ = ["ALGORITHMS", "FedAvg", "FineTuned", "Local", "Oracle"]
+__all__ = [
+    "ALGORITHMS",
+    "CFL",
+    "IFCA",
+    "Ditto",
+    "FedAvg",
+    "FederatedClustering",
+    "FineTuned",
+    "HypCluster",
+    "KNNPer",
+    "Local",
+    "MomentumClustering",
+    "MyopicClustering",
+    "OneShot",
+    "Oracle",
+]

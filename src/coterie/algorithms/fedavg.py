@@ -1,7 +1,8 @@
 """FedAvg (McMahan et al. 2017): one model for all, the sample-weighted mean of the clients' local models.
 
 Server step: with d = mean of local models − model, velocity ← momentum · velocity + d, model ← model + lr · velocity;
-lr = 1 and momentum = 0 give plain averaging.
+lr = 1 and momentum = 0 give plain averaging. A robust `aggregate` takes the mean's place; the server then needs every
+client's model (an individual ask) instead of their sum.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 
 from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, Population, Up
 from coterie.local import LocalSGD
+from coterie.robust import Aggregator, Mean
 from coterie.task import Task
 from coterie.tree import Params, row, tree_map
 
@@ -25,15 +27,21 @@ class FedAvg(Algorithm):
     local: LocalSGD = field(default_factory=LocalSGD)
     server_lr: float = 1.0
     server_momentum: float = 0.0
+    aggregate: Aggregator = field(default_factory=Mean)
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> Shared:
         return Shared(start, tree_map(lambda t: t * 0, start) if self.server_momentum else {})
 
     def round(self, state: Shared, cohort: Cohort) -> Exchange[Shared]:
-        reply = yield Ask(self.train, cohort.clients, {"model": state.model}, reduce=MeanBy())
+        additive = isinstance(self.aggregate, Mean)
+        reply = yield Ask(self.train, cohort.clients, {"model": state.model}, reduce=MeanBy() if additive else None)
         if not len(reply.clients):
             return state
-        mean = row(reply.values["model"], 0)
+        if additive:
+            mean = row(reply.values["model"], 0)
+        else:
+            key = cohort.key("aggregate")
+            mean = self.aggregate(reply.values["model"], reply.weight, key=key, start=state.model)
         if self.server_lr == 1 and not self.server_momentum:
             return Shared(mean, state.velocity)
         step = tree_map(lambda new, old: new - old, mean, state.model)

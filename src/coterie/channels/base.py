@@ -21,6 +21,7 @@ class Where:
     seed: int
     round: int
     ask: int  # the number of this ask within the round
+    group: Tensor | None = None  # in `up`: the group each client's message is for
 
     def client_keys(self, clients: Ints, purpose: str) -> Tensor:
         """One random key a client, from (seed, client, round, ask, purpose)."""

@@ -7,7 +7,7 @@ chunk or cohort.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -16,10 +16,11 @@ from torch import Tensor
 
 from coterie import streams
 from coterie.channels.base import Channel, Where
+from coterie.errors import ClientError
 from coterie.exchange import Algorithm, Ask, Context, Ints, Reply, Up
 from coterie.federation import Federation, as_float
 from coterie.task import Task
-from coterie.tree import Params, Tree, leaves, take, tree_map
+from coterie.tree import Params, Tree, flatten, leaves, take, tree_map
 
 _FEW = 64  # fewer clients than this are worth padding together
 Split = Literal["train", "test"]
@@ -53,16 +54,16 @@ class ClientStates:
         capacity = len(next(leaves(self.values))) if self.values else 0
         if rows[-1] >= capacity:
             size = max(rows[-1] + 1, min(2 * capacity, self.n_clients), 16)
-            bigger = tree_map(lambda t: t.new_empty((size, *t.shape[1:])), values)
-            for new, old in zip(leaves(bigger), leaves(self.values), strict=False):
-                new[: self.used] = old[: self.used]
+            bigger: Tree = tree_map(lambda t: t.new_zeros((size, *t.shape[1:])), values)
+            if self.values:
+                tree_map(lambda new, old: new[: self.used].copy_(old[: self.used]), bigger, self.values)
             self.values = bigger
         self.row[clients], self.used = rows, self.used + len(clients)
         self._put(torch.from_numpy(rows), values)
 
     def get(self, clients: Ints) -> Tree:
-        if not self.values:
-            return {}
+        if not self.values or (self.row[clients] < 0).any():
+            return {}  # first contact: the state is about to be made
         rows: Tree = take(self.values, torch.from_numpy(self.row[clients]))
         return rows
 
@@ -72,8 +73,14 @@ class ClientStates:
         self._put(rows, values)
 
     def _put(self, rows: Tensor, values: Tree) -> None:
-        for store, new in zip(leaves(self.values), leaves(values), strict=True):
-            store[rows] = new.to(store.dtype)
+        kept, given = flatten(self.values), flatten(values)
+        if kept.keys() != given.keys():  # matched by name: their order differs after a resume
+            raise ClientError(
+                f"A client's new state needs the entries of its first one, {sorted(kept)}; got {sorted(given)}. "
+                "Return all of them in Up(state=…)."
+            )
+        for name, store in kept.items():
+            store[rows] = given[name].to(store.dtype)
 
     def commit(self) -> None:
         self._journal.clear()
@@ -200,7 +207,8 @@ def first_contact(algorithm: Algorithm, clients: Ints, env: Env, engine: Engine)
     new = env.states.missing(clients)
     if env.states.nothing or not len(new):
         return
-    made = engine.map(algorithm.client, new, env, test=False)
+    blank = replace(env, round=0, states=ClientStates(0))  # the same state whenever the first contact is
+    made = engine.map(algorithm.client, new, blank, test=False)
     if made:
         env.states.add(new, made)
     else:

@@ -8,7 +8,6 @@ they bring at these sizes). Results do not depend on the number of workers.
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,12 +16,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.engines.base import Env, Post, Split, context, gather, in_round, unpack
 from coterie.engines.reduce import assemble, bad_client, share
-from coterie.errors import ClientError, CoterieError, Diverged
+from coterie.errors import ClientError, ConfigError, CoterieError, Diverged
 from coterie.exchange import Ask, Ints, Reply
+from coterie.federation import Federation
 from coterie.tree import Tree, concat, leaves, n_bytes, take, tree_map
 
 _MODEL_BYTES = 6 << 20  # models of a chunk: a few MB stay in the second-level cache
@@ -36,15 +36,21 @@ def _cores() -> int:
 
 @dataclass
 class LocalEngine:
-    """`chunk` clients at a time (default: sized for the cache); gathered data are kept while they fit `cache_bytes`."""
+    """`chunk` clients at a time (default: sized for the cache); when all clients are asked their gathered data are kept
+    for the next round while they fit `cache_bytes`."""
 
     chunk: int | None = None
     workers: int = field(default_factory=_cores)
     cache_bytes: int = 1 << 30
     _pool: ThreadPoolExecutor | None = field(default=None, repr=False)
-    _cache: OrderedDict[Any, dict[str, Tensor]] = field(default_factory=OrderedDict, repr=False)
+    _cache: dict[Any, dict[str, Tensor]] = field(default_factory=dict, repr=False)
     _cached: int = field(default=0, repr=False)
+    _owner: Federation | None = field(default=None, repr=False)  # whose data the cache holds
     _lock: Any = field(default_factory=Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or (self.chunk is not None and self.chunk < 1):
+            raise ConfigError(f"LocalEngine needs workers ≥ 1 and chunk ≥ 1; got {self.workers} and {self.chunk}.")
 
     def run(self, ask: Ask, env: Env) -> Reply:
         clients = ask.clients
@@ -53,14 +59,14 @@ class LocalEngine:
         def work(place: Ints) -> dict[str, Any]:
             mine = clients[place]
             each = take(ask.each, torch.from_numpy(place)) if ask.each else {}
-            (data,) = self._data(env, mine, ("train",))
+            (data,) = self._data(env, mine, ("train",), len(clients))
 
             def one(data: dict[str, Tensor], state: Tree, each: Tree) -> dict[str, Any]:
                 ctx = context(env, data, state)
                 return unpack(ask.phase(ctx, **ask.down, **each), ctx)
 
-            out = _mapped(one, ask.name, len(mine), data, env.states.get(mine), each)
-            client = bad_client({k: out[k] for k in ("send", "info", "state") if k in out}, mine)
+            out = _mapped(one, ask.name, _plain(mine, env), data, env.states.get(mine), each)
+            client = bad_client({k: out[k] for k in ("send", "state") if k in out}, mine)
             if client is not None:
                 raise Diverged(client, ask.name)
             if "state" in out:
@@ -82,9 +88,8 @@ class LocalEngine:
             def one(state: Tree, *data: dict[str, Tensor]) -> Tree:
                 return function(*(context(env, d, state) for d in data))
 
-            out: Tree = _mapped(
-                one, getattr(function, "__name__", "map"), len(mine), state, *self._data(env, mine, splits)
-            )
+            data = self._data(env, mine, splits, len(clients))
+            out: Tree = _mapped(one, getattr(function, "__name__", "map"), _plain(mine, env), state, *data)
             return out if post is None else post(out)
 
         results = self._threads(work, jobs)
@@ -96,8 +101,7 @@ class LocalEngine:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
-        self._cache.clear()
-        self._cached = 0
+        self._forget(None)
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
@@ -115,6 +119,10 @@ class LocalEngine:
                     future.exception()  # wait: nothing may write a state after the round has failed
             raise
 
+    def _forget(self, owner: Federation | None) -> None:
+        self._cache.clear()
+        self._cached, self._owner = 0, owner
+
     def _chunks(self, clients: Ints, env: Env, splits: tuple[Split, ...]) -> Any:
         """Positions of clients with equal padded sizes, in federation order, a chunk at a time."""
         sizes = np.stack([env.padded(split)[clients] for split in splits], 1)
@@ -128,7 +136,7 @@ class LocalEngine:
     def _chunk_size(self, env: Env, samples: int, available: int) -> int:
         if self.chunk is not None:
             return self.chunk
-        if any(isinstance(m, nn.modules.conv._ConvNd) for m in env.task.skeleton.modules()):
+        if env.task.convolutional:
             return 1
         sample = max(env.federation.n_features, max(t.shape[0] if t.dim() else 1 for t in leaves(env.initial))) * 4
         by_model = _MODEL_BYTES // max(n_bytes(env.initial), 1)
@@ -136,28 +144,38 @@ class LocalEngine:
         most = int(np.clip(min(by_model, by_data), 1, _MOST_CLIENTS))
         return max(min(most, -(-available // self.workers)), 1)  # a share for every worker
 
-    def _data(self, env: Env, clients: Ints, splits: tuple[Split, ...]) -> list[dict[str, Tensor]]:
+    def _data(self, env: Env, clients: Ints, splits: tuple[Split, ...], asked: int) -> list[dict[str, Tensor]]:
         result = []
         for split in splits:
-            key = (id(env.federation), split, clients.tobytes())
+            key = (split, clients.tobytes())
             with self._lock:
+                if self._owner is not env.federation:
+                    self._forget(env.federation)
                 data = self._cache.get(key)
             if data is None:
                 data = gather(env, clients, int(env.padded(split)[clients[0]]), split)
                 size = n_bytes(data)
                 with self._lock:
-                    if self._cached + size <= self.cache_bytes and key not in self._cache:
+                    again = asked == len(env.federation)  # a random cohort's chunks would never be met again
+                    if again and self._cached + size <= self.cache_bytes and key not in self._cache:
                         self._cache[key] = data
                         self._cached += size
             result.append(in_round(env, data, clients, split))
         return result
 
 
-def _mapped(function: Callable[..., Any], name: str, count: int, *stacked: Any) -> Any:
-    """`vmap`, or a plain call for a single client; an error says how to find the client and line."""
+def _plain(clients: Ints, env: Env) -> bool:
+    return len(clients) == 1 and env.task.convolutional
+
+
+def _mapped(function: Callable[..., Any], name: str, plain: bool, *stacked: Any) -> Any:
+    """`vmap`, or a plain call where batching gains nothing; an error says how to find the client and line.
+
+    A fully connected network goes through `vmap` even when its client is alone: batched products do not depend on the
+    size of the batch, so a client's numbers do not depend on who shares its chunk."""
     with torch.no_grad():
         try:
-            if count == 1:
+            if plain:
                 return tree_map(lambda t: t.unsqueeze(0), function(*(tree_map(lambda t: t[0], s) for s in stacked)))
             return torch.func.vmap(function, randomness="error")(*stacked)
         except CoterieError:

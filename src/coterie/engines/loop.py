@@ -32,7 +32,7 @@ class LoopEngine:
             each = tree_map(lambda t, i=i: t[i], ask.each)
             up = _call(ask.phase, ask.name, env, mine, ctx, **ask.down, **each)
             out = tree_map(lambda t: t.unsqueeze(0), unpack(up, ctx))
-            if bad_client({k: out[k] for k in ("send", "info", "state") if k in out}, mine) is not None:
+            if bad_client({k: out[k] for k in ("send", "state") if k in out}, mine) is not None:
                 raise Diverged(int(mine[0]), ask.name)
             if "state" in out:
                 env.states.set(mine, out["state"])
@@ -75,6 +75,6 @@ def _call(function: Callable[..., Any], name: str, env: Env, client: Ints, *args
             home = getattr(getattr(function, "__code__", None), "co_filename", None)
             at = next((f for f in reversed(frames) if f.filename == home), frames[-1])
             raise ClientError(
-                f"Client {env.federation.clients[client[0]]!r} failed in '{name}' at {at.filename}:{at.lineno} "
+                f"Client {env.federation.name(int(client[0]))} failed in '{name}' at {at.filename}:{at.lineno} "
                 f"({at.line}): {type(error).__name__}: {error}"
             ) from error

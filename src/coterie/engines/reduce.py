@@ -6,6 +6,7 @@ depend on the order of the cohort or the number of workers, and on the chunk siz
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from coterie.engines.base import Env
+from coterie.errors import ClientError
 from coterie.exchange import Ask, Ints, MeanBy, Reply
 from coterie.tree import Tree, concat, leaves, n_bytes, take, tree_map
 
@@ -22,6 +24,9 @@ Share = dict[str, Any]
 
 def group_sums(send: Tree, weight: Tensor, group: Tensor, groups: int) -> Share:
     """Weighted sums, total weights and numbers of clients of every group."""
+    if int(group.min()) < 0 or int(group.max()) >= groups:
+        wrong = int(group.min()) if int(group.min()) < 0 else int(group.max())
+        raise ClientError(f"Up(group=…) must be in 0 … {groups - 1}, the groups of the ask's reduce; got {wrong}.")
     present = [(int(g), (group == g).nonzero().squeeze(-1)) for g in torch.unique(group)]
 
     def add(t: Tensor) -> Tensor:
@@ -39,12 +44,13 @@ def share(ask: Ask, env: Env, out: dict[str, Any], clients: Ints) -> Share:
     """A chunk's share of the reply, made where the chunk ran; client-side channels (attacks, …) act here."""
     mine: Share = {
         "clients": clients,
-        "info": tree_map(lambda t: t.sum(0), out["info"]),
+        "info": {k: (float(t.nansum()), int((~t.isnan()).sum())) for k, t in out["info"].items()},
         "bytes": n_bytes(out["send"]) // len(clients),
     }
     if not env.whole:
+        where = replace(env.where, group=out["group"])
         for channel in env.channels:
-            out["send"] = channel.up(out["send"], clients, ask, env.where)
+            out["send"] = channel.up(out["send"], clients, ask, where)
         if ask.reduce is not None:
             return mine | group_sums(out["send"], out["weight"], out["group"], ask.reduce.groups)
     return mine | {k: out[k] for k in ("send", "weight", "group")}
@@ -57,7 +63,9 @@ def assemble(ask: Ask, env: Env, shares: list[Share]) -> Reply:
         return Reply(ask.clients, {}, torch.zeros(groups), torch.zeros(groups, dtype=torch.int64))
     clients = np.concatenate([s["clients"] for s in shares])
     about: dict[str, Any] = {
-        "info": {k: float(sum(s["info"][k] for s in shares)) / len(clients) for k in shares[0]["info"]},
+        "info": {
+            k: (sum(s["info"][k][0] for s in shares), sum(s["info"][k][1] for s in shares)) for k in shares[0]["info"]
+        },
         "bytes_up": shares[0]["bytes"] * len(clients),
         "bytes_down": n_bytes(ask.down) * len(clients) + n_bytes(ask.each),
     }
@@ -68,11 +76,14 @@ def assemble(ask: Ask, env: Env, shares: list[Share]) -> Reply:
     clients = clients[order.numpy()]
     send: Tree = take(concat([s["send"] for s in shares]), order)
     weight, group = (torch.cat([s[k] for s in shares])[order] for k in ("weight", "group"))
+    where = replace(env.where, group=group)
     for channel in env.channels if env.whole else ():
-        send = channel.up(send, clients, ask, env.where)
+        send = channel.up(send, clients, ask, where)
     if ask.reduce is None:
         return Reply(clients, send, weight, torch.ones(len(clients), dtype=torch.int64), **about)
-    return _additive(ask, env, group_sums(send, weight, group, ask.reduce.groups), clients, about)
+    order = torch.from_numpy(np.argsort(clients, kind="stable"))
+    sums = group_sums(take(send, order), weight[order], group[order], ask.reduce.groups)
+    return _additive(ask, env, sums, clients[order.numpy()], about)
 
 
 def _additive(ask: Ask, env: Env, added: Share, clients: Ints, about: dict[str, Any]) -> Reply:

@@ -1,0 +1,50 @@
+# Two commands do everything on a fresh machine with Python 3.11 and make:
+#   make demo   install into .venv and run the main job on embedded data
+#   make test   install into .venv and run the whole test suite
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test test-slow lint format docs bench bench-peers clean
+
+# torch first and pinned: a looser requirement may pull gigabytes of GPU packages
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "coterie needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --constraint constraints.txt torch==2.13.0
+	$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/coterie demo
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest --numprocesses 2
+
+test-slow: $(VENV)/.installed
+	$(BIN)/python -m pytest --numprocesses 2 --durations 20 -m slow
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check src tests examples benchmarks
+	$(BIN)/ruff format --check src tests examples benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix src tests examples benchmarks
+	$(BIN)/ruff format src tests examples benchmarks
+
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/bench.py --out benchmarks/RESULTS.md
+
+bench-peers: $(VENV)/.installed
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet torch==2.13.0
+	.venv-peers/bin/python -m pip install --quiet --requirement benchmarks/peers/requirements.txt
+	$(BIN)/python benchmarks/peers/bench_peers.py
+
+clean:
+	rm -rf $(VENV) .venv-peers dist build

@@ -1,0 +1,116 @@
+"""CFL: clustered federated learning by recursive bipartition (Sattler, Müller, Samek).
+
+(a) Federated averaging inside every current cluster, with updates ΔW_i; (b) a cluster splits when its mean update is short,
+‖mean ΔW‖ < ε₁, while some client still pulls hard, max‖ΔW_i‖ > ε₂; (c) into the two parts between which the largest cosine
+similarity of updates is smallest; (d) recursively, never merging. Labels are kept for every client by its own index, so
+later splits act on the right clients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+from torch import Tensor
+
+from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Ints, Population, Up
+from coterie.local import LocalSGD
+from coterie.task import Task
+from coterie.tree import Params, flat_vector, repeat, row, take, tree_map
+
+Linkage = Literal["single", "complete"]
+
+
+@dataclass(frozen=True)
+class Splits:
+    models: Params  # (clusters so far, …)
+    label: Tensor  # (m,)
+
+
+def bipartition(updates: Tensor, rule: Linkage = "single") -> npt.NDArray[np.bool_]:
+    """The two parts with the smallest similarity between them: single linkage on −cosine cut at two clusters is exactly the
+    split that minimises the largest cross similarity; "complete" is what the public code does."""
+    unit = torch.nn.functional.normalize(updates.double(), dim=1)
+    distance = (1 - unit @ unit.T).clamp(min=0).numpy()
+    np.fill_diagonal(distance, 0)
+    tree = linkage(squareform((distance + distance.T) / 2, checks=False), rule)
+    part: npt.NDArray[np.bool_] = fcluster(tree, 2, "maxclust") == 1
+    return part
+
+
+@dataclass(frozen=True)
+class CFL(Algorithm):
+    """`quiet` is ε₁ and `loud` ε₂, absolute norms of model updates; `first` rounds pass before the first split."""
+
+    local: LocalSGD = field(default_factory=LocalSGD)
+    quiet: float = 0.4
+    loud: float = 1.6
+    first: int = 20
+    linkage: Linkage = "single"
+    most: int = 64
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> Splits:
+        return Splits(repeat(start, 1), torch.zeros(population.n_clients, dtype=torch.int64))
+
+    def round(self, state: Splits, cohort: Cohort) -> Exchange[Splits]:
+        reply = yield self._ask(state, cohort.clients)
+        if not len(reply.clients):
+            return state
+        update = reply.values["update"]
+        label = state.label[torch.from_numpy(reply.clients)]
+        rows = flat_vector(update, 1)
+        models, labels = [], state.label.clone()
+        children: list[Params] = []
+        count = len(next(iter(state.models.values())))
+        for c in range(count):
+            mine = label == c
+            model = row(state.models, c)
+            if not bool(mine.any()):
+                models.append(model)
+                continue
+            weight = reply.weight[mine] / reply.weight[mine].sum()
+            mean = tree_map(lambda t, m=mine, w=weight: torch.tensordot(w.to(t.dtype), t[m], 1), update)
+            model = tree_map(lambda a, b: a + b, model, mean)
+            models.append(model)
+            if cohort.round >= self.first and count + len(children) < self.most and self._stuck(rows[mine], mean):
+                members, part = yield from self._split(state, c, reply.clients[mine.numpy()], rows[mine])
+                labels[torch.from_numpy(members[part])] = count + len(children)
+                children.append(model)
+        stacked = {k: torch.stack([m[k] for m in models + children]) for k in models[0]}
+        return Splits(stacked, labels)
+
+    def _ask(self, state: Splits, clients: Ints) -> Ask:
+        return Ask(self.train, clients, each={"model": take(state.models, state.label[torch.from_numpy(clients)])})
+
+    def _stuck(self, rows: Tensor, mean: Params) -> bool:
+        """Condition (b)."""
+        if len(rows) <= 2:
+            return False
+        return bool(flat_vector(mean).norm() < self.quiet) and bool(rows.norm(dim=1).max() > self.loud)
+
+    def _split(self, state: Splits, c: int, here: Ints, rows: Tensor) -> Exchange[tuple[Ints, npt.NDArray[np.bool_]]]:
+        """All members of the cluster and which of them leave; members outside this round's cohort are asked now."""
+        away = np.setdiff1d(np.flatnonzero((state.label == c).numpy()), here)
+        if len(away):
+            reply = yield self._ask(state, away)
+            if len(reply.clients):
+                here = np.concatenate([here, reply.clients])
+                rows = torch.cat([rows, flat_vector(reply.values["update"], 1)])
+        return here, bipartition(rows, self.linkage)
+
+    def train(self, ctx: Context, model: Params) -> Up:
+        trained, loss = self.local.fit(ctx, model)
+        update = tree_map(lambda new, old: new - old, trained, model)
+        return Up(send={"update": update}, weight=ctx.n, info={"loss": loss})
+
+    def personal(self, ctx: Context, state: Splits) -> Params:
+        model: Params = take(state.models, self.cluster(ctx, state))
+        return model
+
+    def cluster(self, ctx: Context, state: Splits) -> Tensor:
+        return state.label.index_select(0, ctx.index.reshape(1)).reshape(())

@@ -1,0 +1,48 @@
+"""Ditto (Li, Hu, Beirami, Smith): a global model w by federated averaging, and beside it a personal model v that minimises
+F_i(v) + (λ/2)‖v − w‖². λ = 0 is training alone, λ → ∞ the global model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from coterie.algorithms.fedavg import Shared
+from coterie.errors import ConfigError
+from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, Population, Up
+from coterie.local import LocalSGD
+from coterie.task import Task
+from coterie.tree import Params, Tree, row
+
+
+@dataclass(frozen=True)
+class Ditto(Algorithm):
+    lam: float = 1.0
+    local: LocalSGD = field(default_factory=LocalSGD)
+
+    def __post_init__(self) -> None:
+        if not self.lam >= 0:
+            raise ConfigError(f"Ditto needs lam ≥ 0; got {self.lam}.")
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> Shared:
+        return Shared(start, {})
+
+    def client(self, ctx: Context) -> Tree:
+        return {"model": ctx.initial}
+
+    def round(self, state: Shared, cohort: Cohort) -> Exchange[Shared]:
+        reply = yield Ask(self.train, cohort.clients, {"model": state.model}, reduce=MeanBy())
+        return Shared(row(reply.values["model"], 0), {}) if len(reply.clients) else state
+
+    def train(self, ctx: Context, model: Params) -> Up:
+        """The global model's local steps, and the personal model's towards w^t (the model just received)."""
+        mine, loss = self.local.fit(ctx, ctx.state["model"], anchor=model, pull=self.lam)
+        trained, _ = self.local.fit(ctx, model)
+        return Up(send={"model": trained}, weight=ctx.n, state={"model": mine}, info={"loss": loss})
+
+    def personal(self, ctx: Context, state: Shared) -> Params:
+        model: Params = ctx.state["model"]
+        return model
+
+    def cluster(self, ctx: Context, state: Shared) -> Tensor:
+        return ctx.index

@@ -1,0 +1,158 @@
+"""Federated-Clustering (Werner, ch. 2, Algorithm 2): every client has its own model and averages, at that model, the
+gradients of those who pull the same way.
+
+Symbols: x_{i,t} → models (row i), g_j(x_i) → a reply to `gradient`, η → lr, M → inner, τ → radius, |B| → batch_size.
+Step 1: every client j computes its gradient at every client's model x_i. Step 2: v_i = Threshold-Clustering of these
+gradients around i's own. Step 3: x_i ← x_i − η v_i. No clusters are declared; malicious clients far away have no influence.
+
+**Cost of a round** with N clients in groups of n: N·n gradient evaluations, N·n models down and N·n gradients up; the server
+holds one model's gradients at a time (N × P numbers), never N × N × P. A pass evaluates one model of every group at all its
+members at once, so there are n batched passes, not N² calls. `groups=G` splits the clients at random into G groups each
+round (n = N/G); `local_steps=s` clusters only every s-th step and takes plain local steps in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from coterie import streams
+from coterie.errors import ConfigError
+from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Ints, Population, Reply, Up
+from coterie.local import LocalSGD
+from coterie.radius import Percentile, RadiusRule
+from coterie.task import Task
+from coterie.threshold import threshold_center
+from coterie.tree import Params, repeat, row, take, tree_map
+
+_MEMBERS_UP_TO = 4096  # clients whose N × N table of who listened to whom is kept
+
+
+@dataclass(frozen=True)
+class Personal:
+    models: Params  # (N, …)
+    velocity: Params
+    members: Tensor  # (N, N): j was in i's last ball
+    label: Tensor  # (N,): groups of clients that listen to one another
+
+
+@dataclass(frozen=True)
+class FederatedClustering(Algorithm):
+    """`momentum` is applied to v_i after clustering, as the author's experiments do."""
+
+    lr: float = 0.1
+    radius: RadiusRule | float = field(default_factory=lambda: Percentile(20))
+    groups: int = 1
+    batch_size: int | None = None
+    inner: int = 10
+    local_steps: int = 1
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.groups < 1 or self.inner < 1 or self.local_steps < 1:
+            raise ConfigError(
+                "FederatedClustering needs groups, inner and local_steps of at least 1; "
+                f"got {self.groups}, {self.inner} and {self.local_steps}."
+            )
+
+    @property
+    def local(self) -> LocalSGD:
+        """What a client alone would do in a round."""
+        return LocalSGD(steps=1, lr=self.lr, batch_size=self.batch_size, momentum=0.0)
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> Personal:
+        n = population.n_clients
+        kept = n if n <= _MEMBERS_UP_TO else 0
+        models = repeat(start, n)
+        velocity = tree_map(torch.zeros_like, models) if self.momentum else {}
+        return Personal(models, velocity, torch.eye(kept, dtype=torch.bool), torch.arange(n))
+
+    def round(self, state: Personal, cohort: Cohort) -> Exchange[Personal]:
+        if (cohort.round + 1) % self.local_steps:
+            reply = yield Ask(self.descend, cohort.clients, each={"model": _rows(state.models, cohort.clients)})
+            return state if not len(reply.clients) else replace(state, models=_put(state.models, reply))
+        groups = self._groups(cohort)
+        direction: dict[int, Any] = {}
+        members = state.members.clone()
+        for s in range(max((len(g) for g in groups), default=0)):
+            served = [g for g in groups if len(g) > s]
+            reply = yield self._ask(state, served, s)
+            place = {int(c): i for i, c in enumerate(reply.clients)}
+            for group in served:
+                here = [int(j) for j in group if int(j) in place]
+                i = int(group[s])
+                if i not in place:
+                    continue  # the owner did not answer: its model stays
+                points = take(reply.values["grad"], torch.tensor([place[j] for j in here]))
+                own = row(points, here.index(i))
+                direction[i], inside = threshold_center(points, own, self.radius, self.inner)  # step 2
+                if len(members):
+                    members[i] = False
+                    members[i, torch.tensor(here)[inside]] = True
+        return self._step(state, direction, members)
+
+    def _groups(self, cohort: Cohort) -> list[Ints]:
+        """Random groups of sizes that differ by at most one."""
+        order = streams.bits(cohort.key("groups"), len(cohort.clients)).argsort().numpy()
+        return [np.sort(part) for part in np.array_split(cohort.clients[order], self.groups) if len(part)]
+
+    def _ask(self, state: Personal, served: list[Ints], s: int) -> Ask:
+        """Step 1 for the s-th member of every group: all its group compute their gradient at its model."""
+        asked = np.concatenate(served)
+        owner = np.concatenate([np.full(len(g), g[s]) for g in served])
+        mine = torch.from_numpy(owner == asked)
+        if len(served) == 1:
+            return Ask(self.gradient, asked, {"model": row(state.models, int(owner[0]))}, {"mine": mine})
+        return Ask(self.gradient, asked, each={"model": _rows(state.models, owner), "mine": mine})
+
+    def _step(self, state: Personal, direction: dict[int, Any], members: Tensor) -> Personal:
+        """Step 3."""
+        if not direction:
+            return state
+        who = torch.tensor(sorted(direction))
+        v = {k: torch.stack([direction[int(i)][k] for i in who]) for k in state.models}
+        velocity = state.velocity
+        if self.momentum:
+            velocity = {k: t.clone() for k, t in velocity.items()}
+            for k in v:
+                v[k] = self.momentum * velocity[k][who] + v[k]
+                velocity[k][who] = v[k]
+        models = {k: t.index_add(0, who, v[k].to(t.dtype), alpha=-self.lr) for k, t in state.models.items()}
+        label = state.label
+        if len(members):
+            mutual = (members & members.T).numpy()
+            label = torch.from_numpy(connected_components(mutual, directed=False)[1].astype(np.int64))
+        return Personal(models, velocity, members, label)
+
+    # ---- client ------------------------------------------------------------------------------------------------------
+
+    def gradient(self, ctx: Context, model: Params, mine: Tensor) -> Up:
+        batch = ctx.minibatch(self.batch_size)
+        loss = torch.where(mine, batch.loss(model), torch.nan)
+        return Up(send={"grad": batch.grad(model)}, info={"loss": loss})
+
+    def descend(self, ctx: Context, model: Params) -> Up:
+        model, loss = self.local.fit(ctx, model)
+        return Up(send={"model": model}, info={"loss": loss})
+
+    def personal(self, ctx: Context, state: Personal) -> Params:
+        model: Params = take(state.models, ctx.index)
+        return model
+
+    def cluster(self, ctx: Context, state: Personal) -> Tensor:
+        return state.label.index_select(0, ctx.index.reshape(1)).reshape(())
+
+
+def _rows(models: Params, clients: Ints) -> Params:
+    rows: Params = take(models, torch.from_numpy(clients))
+    return rows
+
+
+def _put(models: Params, reply: Reply) -> Params:
+    where = torch.from_numpy(reply.clients)
+    return {k: t.index_copy(0, where, reply.values["model"][k]) for k, t in models.items()}

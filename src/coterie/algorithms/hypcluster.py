@@ -1,0 +1,39 @@
+"""HypCluster (Mansour, Mohri, Ro, Suresh): clients choose the best of k hypotheses and train it; each hypothesis becomes the
+sample-weighted mean of those who chose it. Equal to IFCA's option II up to the weights; random start, as published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from coterie.algorithms.ifca import IFCA, IFCAState
+from coterie.exchange import Algorithm, Cohort, Context, Exchange, Population
+from coterie.local import LocalSGD
+from coterie.task import Task
+from coterie.tree import Params, Tree
+
+
+@dataclass(frozen=True)
+class HypCluster(Algorithm):
+    clusters: int | None = None
+    local: LocalSGD = field(default_factory=LocalSGD)
+
+    @property
+    def _rounds(self) -> IFCA:
+        return IFCA(self.clusters, local=self.local, start="random", samples_weighted=True)
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> IFCAState:
+        return self._rounds.init(task, population, seed, start)
+
+    def client(self, ctx: Context) -> Tree:
+        return self._rounds.client(ctx)
+
+    def round(self, state: IFCAState, cohort: Cohort) -> Exchange[IFCAState]:
+        return (yield from self._rounds.round(state, cohort))
+
+    def personal(self, ctx: Context, state: IFCAState) -> Params:
+        return self._rounds.personal(ctx, state)
+
+    def cluster(self, ctx: Context, state: IFCAState) -> Tensor:
+        return self._rounds.cluster(ctx, state)

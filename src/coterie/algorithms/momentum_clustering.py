@@ -1,0 +1,109 @@
+"""Momentum-Clustering (Werner, ch. 2, Algorithm 4): clients send momenta, the server clusters them around K centres by
+Threshold-Clustering, and every client steps along its centre. N messages up and N down a round, not N².
+
+Symbols: m_{i,t} → a client's momentum, α → alpha, v_{k,t} → centers, η → lr, M → inner. Choices the text leaves open (gaps
+GAP/EC-18): m_{i,0} = 0, or the first gradient with `warm=True`, which removes the bias (1−α)^t; centres start by k-means++
+on the first momenta; a client belongs to the nearest centre; a centre without clients is seeded again at the momentum
+farthest from all centres.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from sklearn.cluster import kmeans_plusplus
+from torch import Tensor
+
+from coterie.errors import ConfigError
+from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
+from coterie.kmeans import principal_coordinates
+from coterie.local import LocalSGD
+from coterie.radius import Percentile, RadiusRule
+from coterie.task import Task
+from coterie.threshold import threshold_clustering
+from coterie.tree import Params, Tree, flat_vector, like_vector, tree_map
+
+
+@dataclass(frozen=True)
+class Centres:
+    centers: Tensor  # (K, P); K = 0 before the first round
+    label: Tensor  # (N,), −1 for a client never seen
+    start: Params
+
+
+@dataclass(frozen=True)
+class MomentumClustering(Algorithm):
+    clusters: int | None = None
+    lr: float = 0.1
+    alpha: float = 0.1
+    radius: RadiusRule | float | None = None
+    batch_size: int | None = None
+    inner: int = 10
+    warm: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha <= 1:
+            raise ConfigError(f"MomentumClustering needs alpha in (0, 1]; got {self.alpha}.")
+
+    @property
+    def local(self) -> LocalSGD:
+        return LocalSGD(steps=1, lr=self.lr, batch_size=self.batch_size)
+
+    @property
+    def k(self) -> int:
+        if self.clusters is None:
+            raise ConfigError("MomentumClustering needs a number of clusters outside fit; pass clusters=….")
+        return self.clusters
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> Centres:
+        empty = next(iter(start.values())).new_zeros((0, sum(t.numel() for t in start.values())))
+        return Centres(empty, torch.full((population.n_clients,), -1), start)
+
+    def client(self, ctx: Context) -> Tree:
+        return {"model": ctx.initial, "momentum": tree_map(torch.zeros_like, ctx.initial), "seen": torch.tensor(0.0)}
+
+    def round(self, state: Centres, cohort: Cohort) -> Exchange[Centres]:
+        reply = yield Ask(self.momentum, cohort.clients)
+        if not len(reply.clients):
+            return state
+        points = flat_vector(reply.values["momentum"], 1)
+        start = state.centers if len(state.centers) else self._seed(points, cohort)
+        rule = self.radius if self.radius is not None else Percentile(100 / self.k)
+        centers: Tensor = threshold_clustering(points, start, rule, self.inner, history=False).centers
+        distance = torch.cdist(points, centers)
+        nearest = distance.argmin(1)
+        if len(points) >= self.k and (empty := [k for k in range(self.k) if not bool((nearest == k).any())]):
+            far = distance.min(1).values.argsort(descending=True)
+            centers = centers.index_copy(0, torch.tensor(empty), points[far[: len(empty)]])
+            nearest = torch.cdist(points, centers).argmin(1)
+        label = state.label.index_copy(0, torch.from_numpy(reply.clients), nearest)
+        own = like_vector(centers[nearest], state.start, 1)
+        yield Ask(self.apply, reply.clients, each={"direction": own}, reduce=SumBy())
+        return replace(state, centers=centers, label=label)
+
+    def _seed(self, points: Tensor, cohort: Cohort) -> Tensor:
+        if len(points) < self.k:
+            return points[torch.arange(self.k) % len(points)]
+        seed = int(cohort.key("seeds")) & 0x7FFFFFFF
+        _, chosen = kmeans_plusplus(principal_coordinates(points), self.k, random_state=seed)
+        return points[torch.from_numpy(chosen).long()]
+
+    def momentum(self, ctx: Context) -> Up:
+        batch = ctx.minibatch(self.batch_size)
+        g = batch.grad(ctx.state["model"])
+        a = torch.where((ctx.state["seen"] == 0) & self.warm, 1.0, self.alpha)
+        m = tree_map(lambda new, old: a * new + (1 - a) * old, g, ctx.state["momentum"])
+        state = {"model": ctx.state["model"], "momentum": m, "seen": torch.ones_like(ctx.state["seen"])}
+        return Up(send={"momentum": m}, state=state, info={"loss": batch.loss(ctx.state["model"])})
+
+    def apply(self, ctx: Context, direction: Params) -> Up:
+        model = tree_map(lambda x, v: x - self.lr * v, ctx.state["model"], direction)
+        return Up(send={}, state=ctx.state | {"model": model})
+
+    def personal(self, ctx: Context, state: Centres) -> Params:
+        model: Params = ctx.state["model"]
+        return model
+
+    def cluster(self, ctx: Context, state: Centres) -> Tensor:
+        return state.label.index_select(0, ctx.index.reshape(1)).reshape(())

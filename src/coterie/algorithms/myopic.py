@@ -1,0 +1,99 @@
+"""Myopic-Clustering (Werner, ch. 2, Algorithm 1): designed to fail. The server clusters the clients' *current* gradients and
+every client follows its cluster's mean. Once gradients vanish they say nothing about who belongs together, and wrong
+partitions become permanent. It stands here for the failure examples and as a warning.
+
+Partition rule (the text leaves it open): exact k-means by trying every partition up to ten clients, else Lloyd's k-means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from coterie.algorithms.momentum_clustering import Centres, MomentumClustering
+from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
+from coterie.kmeans import kmeans_rows
+from coterie.local import LocalSGD
+from coterie.task import Task
+from coterie.tree import Params, Tree, flat_vector, like_vector, tree_map
+
+_EXACT_UP_TO = 10
+
+
+def partitions(n: int, k: int) -> Iterator[list[int]]:
+    """All ways to put n clients into at most k groups, as labels in order of first use."""
+
+    def extend(labels: list[int]) -> Iterator[list[int]]:
+        if len(labels) == n:
+            yield labels
+            return
+        for j in range(min(max(labels, default=-1) + 2, k)):
+            yield from extend([*labels, j])
+
+    yield from extend([])
+
+
+def best_partition(points: Tensor, k: int, seed: int) -> Tensor:
+    """k-means labels: exact for few points."""
+    if len(points) > _EXACT_UP_TO:
+        return torch.from_numpy(kmeans_rows(points, k, seed=seed))
+    best, label = float("inf"), torch.zeros(len(points), dtype=torch.int64)
+    for candidate in partitions(len(points), k):
+        trial = torch.tensor(candidate)
+        spread = sum(
+            float(((points[trial == j] - points[trial == j].mean(0)) ** 2).sum()) for j in range(max(candidate) + 1)
+        )
+        if spread < best - 1e-12:
+            best, label = spread, trial
+    return label
+
+
+@dataclass(frozen=True)
+class MyopicClustering(Algorithm):
+    clusters: int | None = None
+    lr: float = 0.1
+    batch_size: int | None = None
+
+    @property
+    def local(self) -> LocalSGD:
+        return LocalSGD(steps=1, lr=self.lr, batch_size=self.batch_size)
+
+    @property
+    def k(self) -> int:
+        return MomentumClustering(self.clusters).k
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> Centres:
+        return MomentumClustering(self.clusters).init(task, population, seed, start)
+
+    def client(self, ctx: Context) -> Tree:
+        return {"model": ctx.initial}
+
+    def round(self, state: Centres, cohort: Cohort) -> Exchange[Centres]:
+        reply = yield Ask(self.gradient, cohort.clients)
+        if not len(reply.clients):
+            return state
+        points = flat_vector(reply.values["grad"], 1)
+        found = best_partition(points, min(self.k, len(points)), int(cohort.key("k-means")) & 0x7FFFFFFF)
+        centers = torch.stack([points[found == j].mean(0) for j in range(int(found.max()) + 1)])
+        own = like_vector(centers[found], state.start, 1)
+        yield Ask(self.apply, reply.clients, each={"direction": own}, reduce=SumBy())
+        label = state.label.index_copy(0, torch.from_numpy(reply.clients), found)
+        return replace(state, centers=centers, label=label)
+
+    def gradient(self, ctx: Context) -> Up:
+        batch = ctx.minibatch(self.batch_size)
+        model = ctx.state["model"]
+        return Up(send={"grad": batch.grad(model)}, info={"loss": batch.loss(model)})
+
+    def apply(self, ctx: Context, direction: Params) -> Up:
+        return Up(send={}, state={"model": tree_map(lambda x, v: x - self.lr * v, ctx.state["model"], direction)})
+
+    def personal(self, ctx: Context, state: Centres) -> Params:
+        model: Params = ctx.state["model"]
+        return model
+
+    def cluster(self, ctx: Context, state: Centres) -> Tensor:
+        return state.label.index_select(0, ctx.index.reshape(1)).reshape(())

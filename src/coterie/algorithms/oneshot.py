@@ -1,0 +1,98 @@
+"""One-shot clustering (the baseline of Ghosh et al.): cluster the clients' own solutions once, then train inside clusters.
+
+Step 1: every client sends its empirical risk minimiser. Step 2: the server runs k-means on them (k-means++ seeds, ten
+restarts). Step 3: federated averaging inside each estimated cluster, the partition frozen.
+
+Caveats: errors of step 2 are never repaired. Two networks that compute the same function can have very different weights
+(hidden units permuted), so cluster convex models, or name the last layer with `on` after a start shared by everyone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.errors import ConfigError
+from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, Population, Up
+from coterie.kmeans import kmeans_rows
+from coterie.local import LocalSGD
+from coterie.task import Task
+from coterie.tree import Params, flat_vector, repeat, row, take
+
+
+@dataclass(frozen=True)
+class Partitioned:
+    models: Params  # (k, …)
+    label: Tensor  # (m,); −1 before step 2 or for a client that did not answer it
+
+
+@dataclass(frozen=True)
+class OneShot(Algorithm):
+    """`solve` is how a client finds its own minimiser in step 1; `on` restricts step 2 to parameters with these prefixes."""
+
+    clusters: int | None = None
+    local: LocalSGD = field(default_factory=LocalSGD)
+    solve: LocalSGD = field(default_factory=lambda: LocalSGD(steps=200, lr=0.1, batch_size=None))
+    on: tuple[str, ...] = ()
+
+    @property
+    def k(self) -> int:
+        if self.clusters is None:
+            raise ConfigError("OneShot needs a number of clusters outside fit; pass clusters=….")
+        return self.clusters
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> Partitioned:
+        return Partitioned(repeat(start, self.k), torch.full((population.n_clients,), -1))
+
+    def round(self, state: Partitioned, cohort: Cohort) -> Exchange[Partitioned]:
+        if not len(cohort.clients):
+            return state
+        if bool((state.label < 0).all()):
+            state = yield from self._partition(state, cohort)
+        label = state.label[torch.from_numpy(cohort.clients)]
+        who = cohort.clients[(label >= 0).numpy()]
+        mine = label[label >= 0]
+        each = {"model": take(state.models, mine), "cluster": mine}
+        reply = yield Ask(self.train, who, each=each, reduce=MeanBy(self.k))
+        return replace(state, models=reply.or_keep("model", state.models))
+
+    def _partition(self, state: Partitioned, cohort: Cohort) -> Exchange[Partitioned]:
+        """Steps 1 and 2, with every client, whoever takes part in this round."""
+        everyone = np.arange(len(state.label))
+        reply = yield Ask(self.minimise, everyone, {"model": row(state.models, 0)})
+        if not len(reply.clients):
+            return state
+        solution: Params = reply.values["model"]
+        chosen = {k: t for k, t in solution.items() if not self.on or k.startswith(self.on)}
+        if not chosen:
+            raise ConfigError(f"No parameter is named like {self.on}; the names are {list(solution)}.")
+        seed = int(cohort.key("k-means")) & 0x7FFFFFFF
+        k = min(self.k, len(reply.clients))
+        found = torch.from_numpy(kmeans_rows(flat_vector(chosen, 1), k, seed=seed, rank=None))
+        label = state.label.clone()
+        label[torch.from_numpy(reply.clients)] = found
+        models = {
+            name: torch.stack([t[found == j].mean(0) if bool((found == j).any()) else t[0] for j in range(self.k)])
+            for name, t in solution.items()
+        }
+        return Partitioned(models, label)
+
+    def minimise(self, ctx: Context, model: Params) -> Up:
+        model, loss = self.solve.fit(ctx, model)
+        return Up(send={"model": model}, info={"loss": loss})
+
+    def train(self, ctx: Context, model: Params, cluster: Tensor) -> Up:
+        model, loss = self.local.fit(ctx, model)
+        return Up(send={"model": model}, weight=ctx.n, group=cluster, info={"loss": loss})
+
+    def personal(self, ctx: Context, state: Partitioned) -> Params:
+        model: Params = take(state.models, self.cluster(ctx, state))
+        return model
+
+    def cluster(self, ctx: Context, state: Partitioned) -> Tensor:
+        """The frozen label; a client that missed step 2 takes the model of smallest loss."""
+        known = state.label.index_select(0, ctx.index.reshape(1)).reshape(())
+        return torch.where(known >= 0, known, ctx.losses(state.models, self.k).argmin())

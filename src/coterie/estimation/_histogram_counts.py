@@ -1,0 +1,149 @@
+"""Reading and checking token counts: the users × tokens matrix behind every histogram estimator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+Counts: TypeAlias = "sp.csr_array[np.float64, tuple[int, int]]"
+Source: TypeAlias = "ArrayLike | sp.sparray | sp.spmatrix | pd.DataFrame | str | Path"
+
+COLUMNS = ("user", "token", "count")
+
+
+@dataclass(frozen=True)
+class CountTable:
+    """Counts (users × tokens, CSR, float64) with the names of rows and columns when the source had any."""
+
+    counts: Counts
+    users: NDArray[Any] | None = None
+    vocabulary: NDArray[Any] | None = None
+
+
+def read_counts(source: Source, vocabulary: NDArray[Any] | None = None, width: int | None = None) -> CountTable:
+    """Counts from a sparse or dense matrix, a frame, Parquet or CSV of (user, token, count), or an .npz of CSR parts.
+
+    `vocabulary` and `width` are those of the fitted model; a source that does not fit them is refused.
+    """
+    if isinstance(source, (str, Path)):
+        source = _open(Path(source))
+    if isinstance(source, pd.DataFrame):
+        return _from_rows(source, vocabulary, width)
+    return CountTable(check_counts(source, width))
+
+
+def check_counts(given: Any, width: int | None = None) -> Counts:
+    """The counts as a canonical float64 CSR array, or one sentence saying which rule they break."""
+    counts: Any = given if sp.issparse(given) else np.asarray(given)
+    dtype: np.dtype[Any] = counts.dtype
+    if dtype.kind not in "iufb":
+        raise ValueError(f"Counts must be numbers; got dtype {dtype}. Pass a users × tokens matrix of token counts.")
+    if counts.ndim != 2:
+        raise ValueError(
+            f"Counts must be a users × tokens matrix; got {counts.ndim} dimension(s). "
+            "Use counts.reshape(1, -1) for one user."
+        )
+    if 0 in counts.shape:
+        raise ValueError(f"Counts need at least one user and one token; got shape {counts.shape}.")
+    if width is not None and counts.shape[1] != width:
+        raise ValueError(
+            f"Counts must have the {width} tokens the model was fitted on; got {counts.shape[1]} columns. "
+            "Map the tokens to the vocabulary used in fit."
+        )
+    out = sp.csr_array(counts, dtype=np.float64)
+    if not out.has_canonical_format:
+        out = out.copy()  # the caller's matrix is left as it is
+        out.sum_duplicates()
+    check_values(out.data)
+    if out.nnz and not out.data.all():
+        out = out.copy()
+        out.eliminate_zeros()
+    return out
+
+
+def check_values(values: NDArray[Any]) -> None:
+    """Counts are finite and not negative."""
+    if values.size == 0:
+        return
+    low, high = values.min(), values.max()
+    if not (np.isfinite(low) and np.isfinite(high)):
+        raise ValueError("Counts must be finite; got NaN or infinity. Remove or repair these entries.")
+    if low < 0:
+        raise ValueError(
+            f"Counts must not be negative; got {low}. Pass token counts, not log-probabilities or differences."
+        )
+
+
+def _open(path: Path) -> Any:
+    if not path.exists():
+        raise ValueError(f"Counts must come from an existing file; {path} does not exist.")
+    if path.suffix in {".parquet", ".pq"}:
+        return pd.read_parquet(path)
+    if path.suffix == ".csv":
+        return pd.read_csv(path)
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as parts:
+            check_names(parts.files, ("indptr", "indices", "data", "shape"), path.name)
+            return sp.csr_array(
+                (parts["data"], parts["indices"].astype(np.int32), parts["indptr"]), shape=tuple(parts["shape"])
+            )
+    raise ValueError(f"Counts are read from .parquet, .csv or .npz files; got {path.name}.")
+
+
+def check_names(got: Any, needed: tuple[str, ...], where: str) -> None:
+    missing = [name for name in needed if name not in list(got)]
+    if missing:
+        raise ValueError(
+            f"{where} needs {', '.join(needed)}; {', '.join(missing)} missing, got {', '.join(map(str, got))}."
+        )
+
+
+def _from_rows(rows: pd.DataFrame, vocabulary: NDArray[Any] | None, width: int | None) -> CountTable:
+    """One row per (user, token, count); repeated pairs add up. Integer tokens are column numbers, others names."""
+    check_names(rows.columns, COLUMNS, "A table of counts")
+    extra = [str(name) for name in rows.columns if name not in COLUMNS]
+    if extra:
+        raise ValueError(
+            f"A table of counts has the columns user, token, count; got also {', '.join(extra)}. Drop them."
+        )
+    if rows.isna().any().any():
+        raise ValueError("A table of counts must have no missing values; drop or fill those rows.")
+    if not pd.api.types.is_numeric_dtype(rows["count"]):
+        raise ValueError(f"The column count must be numeric; got dtype {rows['count'].dtype}.")
+    user_codes, users = pd.factorize(rows["user"], sort=True)
+    columns, names, tokens = _columns(np.asarray(rows["token"]), vocabulary, width)
+    values = np.asarray(rows["count"], dtype=np.float64)
+    check_values(values)  # before repeated pairs are added up, where a negative one could hide
+    matrix = sp.coo_array((values, (user_codes, columns)), shape=(len(users), tokens))
+    return CountTable(check_counts(matrix, width), np.asarray(users), names)
+
+
+def _columns(
+    tokens: NDArray[Any], vocabulary: NDArray[Any] | None, width: int | None
+) -> tuple[Ints, NDArray[Any] | None, int]:
+    """Column of each token, the names of the columns (None for integers) and their number."""
+    if tokens.dtype.kind in "iu" and vocabulary is None:
+        if tokens.size and tokens.min() < 0:
+            raise ValueError(f"Integer tokens are column numbers and must not be negative; got {tokens.min()}.")
+        needed = int(tokens.max()) + 1 if tokens.size else 0
+        if width is not None and needed > width:
+            raise ValueError(f"Tokens must be below the {width} the model was fitted on; got token {needed - 1}.")
+        return tokens.astype(np.int64), None, width or needed
+    if vocabulary is None:
+        vocabulary = np.unique(tokens.astype(str))
+    tokens = tokens.astype(vocabulary.dtype) if vocabulary.dtype.kind != "U" else tokens.astype(str)
+    at = np.minimum(np.searchsorted(vocabulary, tokens), len(vocabulary) - 1)
+    unknown = vocabulary[at] != tokens
+    if unknown.any():
+        raise ValueError(
+            f"Tokens must be in the fitted vocabulary; {str(tokens[unknown][0])!r} is not. Drop or map such tokens."
+        )
+    return at.astype(np.int64), vocabulary, len(vocabulary)

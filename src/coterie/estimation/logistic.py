@@ -1,0 +1,151 @@
+"""Personalised logistic regression under a Gaussian population (equation 20, Algorithm 3).
+
+Model: y_ij ~ Bernoulli(σ(x_ijᵀθ_i)), θ_i ~ N(μ, σ_θ² I). Symbols: θ_i ``coef_``, μ ``mean_``, σ_θ² ``prior_variance_``.
+
+``method="em"`` is empirical Bayes. Each client has a Gaussian posterior, found by batched Newton steps; (μ, σ_θ²)
+are EM's
+fixed point given these. While learning the population, Newton sees the loss *averaged* over that Gaussian
+(variational EM):
+Laplace's approximation, which takes it at the mode, is badly wrong for binary data with few rows a client (σ_θ² too
+small,
+or running off to infinity where n_i ≤ d). The returned ``coef_`` are the modes under the learned prior.
+``method="gradient"`` is Algorithm 3 with its sign repaired (erratum E12), whose objective is unbounded below (E19).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import expit
+from scipy.stats import norm
+from sklearn.base import BaseEstimator, ClassifierMixin
+
+from coterie.estimation import _gradient
+from coterie.estimation._check import Array, choice, confidence, fitted, whole
+from coterie.estimation._grouped import group_rows
+from coterie.estimation._newton import Block, Fit, Search, make_blocks, solve_clients
+from coterie.estimation.linear import Free, Prior, known_prior, scores
+
+
+class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """One logistic model per client, all shrunk towards the population's.
+
+    Parameters
+    ----------
+    prior : "estimate", or a known (mean, variance).
+    method : "em" or "gradient" (Algorithm 3, ``max_iter`` rounds).
+    fit_intercept : add a constant feature, under the same prior as the others.
+    learning_rate : of method="gradient"; None for safe steps.
+    max_iter, tol : rounds (default 150 for EM, 500 for the gradient), and the relative error of σ_θ² that ends EM.
+
+    Attributes
+    ----------
+    clients_ (m,) sorted names, classes_ (2,), coef_ (m, d), intercept_ (m,), mean_ (d,), mean_intercept_,
+    prior_variance_,
+    weights_ (m,): the share of a client's prior variance that its own data removes, standard_errors_ (m, d),
+    client_risk_ (m,): the posterior variance of θ_i (Laplace), risk_ its mean, n_iter_.
+    """
+
+    def __init__(
+        self,
+        prior: Prior = "estimate",
+        method: str = "em",
+        fit_intercept: bool = False,
+        learning_rate: float | None = None,
+        max_iter: int | None = None,
+        tol: float = 0.01,
+    ) -> None:
+        self.prior = prior
+        self.method = method
+        self.fit_intercept = fit_intercept
+        self.learning_rate = learning_rate
+        self.max_iter = max_iter
+        self.tol = tol
+
+    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike) -> LogisticModels:
+        """Rows ``X`` (N, d), labels ``y`` (N,) of two values, and the client of each row in ``groups`` (N,)."""
+        choice("method", self.method, ("em", "gradient"))
+        self.classes_, binary = np.unique(np.asarray(y), return_inverse=True)
+        if len(self.classes_) != 2:
+            raise ValueError(f"y must hold exactly two labels; got {len(self.classes_)}: {self.classes_[:5].tolist()}.")
+        rows = group_rows(X, binary.ravel(), groups, self.fit_intercept)
+        d, clients = rows.X.shape[1], len(rows.counts)
+        known = known_prior(self.prior, d)
+        if known is None and clients < 2:
+            raise ValueError("The population needs two or more clients; got 1. Pass a known prior, or add clients.")
+        free = Free(mean=known is None, prior=known is None, noise=False)
+        mean, variance = (
+            known if known is not None else (np.zeros(d), 1.0 / max(float(np.square(rows.X).mean()), 1e-12))
+        )
+        blocks = make_blocks(rows)
+        now = Fit(
+            mean,
+            variance,
+            [np.zeros((len(b.clients), b.rank)) for b in blocks],
+            [],
+            [np.zeros_like(b.y) for b in blocks],
+        )
+        theta = None
+        if self.method == "gradient":
+            self.n_iter_ = 500 if self.max_iter is None else whole("max_iter", self.max_iter)
+            state = _gradient.State(np.tile(mean, (clients, 1)), mean, variance)
+            state = _gradient.logistic(rows, state, free, self.n_iter_, self.learning_rate)
+            theta, now = state.theta, replace(now, mean=state.mean, prior_variance=state.prior_variance)
+        elif known is None:
+            search = Search(blocks, now, clients, 150 if self.max_iter is None else whole("max_iter", self.max_iter))
+            now, self.n_iter_ = search.run(self.tol), search.rounds
+        else:
+            self.n_iter_ = 1
+        self.clients_ = rows.clients
+        self._finish(blocks, solve_clients(blocks, now, average=False), clients, theta)
+        return self
+
+    def _finish(self, blocks: list[Block], now: Fit, clients: int, theta: Array | None) -> None:
+        d, prior = len(now.mean), now.prior_variance
+        modes, away = np.empty((clients, d)), np.ones((clients, d))
+        for block, beta, inverse in zip(blocks, now.betas, now.inverses, strict=True):
+            modes[block.clients] = now.mean + block.spread(beta)
+            known = np.eye(block.rank) - inverse / prior
+            if block.basis is None:
+                away[block.clients] -= np.diagonal(known, axis1=1, axis2=2)
+            else:
+                away[block.clients] -= (block.basis * (known @ block.basis)).sum(1)
+        theta = modes if theta is None else theta
+        away = np.clip(away, 0.0, 1.0)
+        variance = prior * away + (0.0 if now.covariance is None else away**2 * np.diag(now.covariance))
+        self.weights_ = 1 - away.mean(1)
+        self.client_risk_ = variance.sum(1)
+        self.risk_ = float(self.client_risk_.mean())
+        self.prior_variance_ = prior
+        self._theta, self._population = theta, now.mean
+        split = d - 1 if self.fit_intercept else d
+        self.coef_, self.mean_ = theta[:, :split], now.mean[:split]
+        self.intercept_ = theta[:, split] if self.fit_intercept else np.zeros(clients)
+        self.mean_intercept_ = float(now.mean[split]) if self.fit_intercept else 0.0
+        self.standard_errors_ = np.sqrt(variance[:, :split])
+
+    def decision_function(self, X: ArrayLike, groups: ArrayLike) -> Array:
+        """Log-odds of the second class; clients never seen get the population mean's."""
+        fitted(self, "coef_")
+        return scores(X, groups, self.clients_, self._theta, self._population, self.fit_intercept)
+
+    def predict_proba(self, X: ArrayLike, groups: ArrayLike) -> Array:
+        """(N, 2) probabilities of ``classes_``."""
+        chance = expit(self.decision_function(X, groups))
+        return np.stack([1 - chance, chance], axis=1)
+
+    def predict(self, X: ArrayLike, groups: ArrayLike) -> Array:
+        labels: Array = self.classes_[(self.decision_function(X, groups) > 0).astype(int)]
+        return labels
+
+    def interval(self, level: float = 0.95) -> tuple[Array, Array]:
+        """Posterior intervals (low, high) of coef_ (Laplace)."""
+        fitted(self, "coef_")
+        reach = float(norm.ppf(0.5 + confidence(level) / 2)) * self.standard_errors_
+        return self.coef_ - reach, self.coef_ + reach
+
+    def score(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike) -> float:
+        """Accuracy of predict."""
+        return float((self.predict(X, groups) == np.asarray(y)).mean())

@@ -1,0 +1,103 @@
+"""Unbiased k-bit quantiser (Theorem 2, "E-2q") and the radius that keeps client means inside its range.
+
+Symbols: k ``bits``, b ``radius``, L = 2^k − 1 ``levels``, σ_q² ``variance`` (a bound), r ``mean_bound``.
+A quantiser saves communication; it is *not* differentially private (x = ±b is sent unchanged).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from coterie.estimation._check import Array, Ints, finite, whole
+
+
+class Mechanism(Protocol):
+    """Any unbiased q with E q(x) = x on [−radius, radius] and E (q(x) − x)² ≤ variance per coordinate (Theorem 2)."""
+
+    @property
+    def radius(self) -> float: ...
+    @property
+    def variance(self) -> float: ...
+    def __call__(self, x: Array, rng: np.random.Generator, /) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Quantiser:
+    """Round stochastically to one of 2^k levels on [−b, b]: unbiased, variance at most b²/(2^k − 1)²."""
+
+    bits: int
+    radius: float = 1.0
+
+    def __post_init__(self) -> None:
+        whole("bits", self.bits)
+        if self.bits > 52:
+            raise ValueError(f"bits must be at most 52, the precision of a float; got {self.bits}.")
+        if not (np.isfinite(self.radius) and self.radius > 0):
+            raise ValueError(f"radius must be finite and > 0; got {self.radius}.")
+
+    @property
+    def levels(self) -> int:
+        return int(2**self.bits) - 1
+
+    @property
+    def variance(self) -> float:
+        """σ_q² = b²/L², the largest variance over all inputs."""
+        return (self.radius / self.levels) ** 2
+
+    def variance_at(self, x: ArrayLike) -> Array:
+        """The exact variance at ``x``: (2b/L)² f(1−f), f the fractional part of L(x+b)/(2b)."""
+        fraction = np.modf(self._scaled(x))[0]
+        variance: Array = (2 * self.radius / self.levels) ** 2 * fraction * (1 - fraction)
+        return variance
+
+    def encode(self, x: ArrayLike, rng: np.random.Generator) -> Ints:
+        """The whole numbers 0..L to send, ``bits`` bits each."""
+        scaled = self._scaled(x)
+        floor = np.floor(scaled)
+        return (floor + (rng.random(scaled.shape) < scaled - floor)).astype(np.int64)
+
+    def decode(self, codes: Ints) -> Array:
+        return 2 * self.radius / self.levels * np.asarray(codes, dtype=np.float64) - self.radius
+
+    def __call__(self, x: ArrayLike, rng: np.random.Generator, /) -> Array:
+        return self.decode(self.encode(x, rng))
+
+    def _scaled(self, x: ArrayLike) -> Array:
+        values = finite("x", x)
+        if np.abs(values).max(initial=0.0) > self.radius * (1 + 1e-12):
+            raise ValueError(
+                f"Quantiser needs |x| <= radius={self.radius}; got {np.abs(values).max()}. "
+                "Clip x first (this biases it), or raise the radius with clipping_radius."
+            )
+        scaled: Array = np.clip(self.levels * (values + self.radius) / (2 * self.radius), 0, self.levels)
+        return scaled
+
+
+def clipping_radius(
+    *,
+    clients: int,
+    samples: float,
+    dimension: int = 1,
+    prior_variance: float,
+    noise_variance: float,
+    mean_bound: float = 0.0,
+    printed: bool = False,
+) -> float:
+    """b such that no coordinate of any client mean leaves [−b, b] with probability at least 1 − 2/(mn).
+
+    ``printed=True`` gives Theorem 2's own radius, r + (σ_θ + σ_x/√n)√log(m²n), which is too small (erratum E02).
+    """
+    whole("clients", clients)
+    whole("dimension", dimension)
+    if samples < 1 or min(prior_variance, noise_variance, mean_bound) < 0:
+        raise ValueError(
+            "clipping_radius needs samples >= 1 and variances and mean_bound >= 0; got "
+            f"samples={samples}, prior_variance={prior_variance}, noise_variance={noise_variance}, "
+            f"mean_bound={mean_bound}."
+        )
+    log = np.log(clients**2 * samples) if printed else 2 * np.log(2 * dimension * clients**2 * samples)
+    return float(mean_bound + (np.sqrt(prior_variance) + np.sqrt(noise_variance / samples)) * np.sqrt(log))

@@ -1,0 +1,84 @@
+"""Many vectors seen only through their inner products.
+
+Threshold-Clustering, Krum, the geometric median and centred clipping need nothing of N vectors of length P but distances
+between them and points v = o + Σ_j w_j (b_j − o) that they span. One Gram matrix G_ij = ⟨b_i − o, b_j − o⟩ costs one
+product of O(N²P); every step afterwards works on the weights w and costs O(N²), whatever P.
+
+Cancellation is the price: ‖b_i − v‖² = G_ii − 2(Gw)_i + wᵀGw loses the digits of ‖b_i − o‖². So sums run in float64 and
+the origin o lies among the bulk of the vectors, never at a mean that one far vector drags away.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.tree import leaves, tree_map
+
+_ENTRIES = 1 << 22  # float64 numbers converted at a time
+_EPS = torch.finfo(torch.float64).eps
+
+
+def gram(rows: Any, origin: Any | None = None) -> Tensor:
+    """(N, N) float64 inner products of N stacked vectors (a tensor or tree with N leading rows) about `origin`.
+
+    Without an origin, one of the vectors is taken: the first, or the one with the smallest median distance to the others
+    where the first lies so far away that digits would be lost."""
+    if origin is not None:
+        return _gram(rows, origin)
+    product = _gram(rows, tree_map(lambda t: t[0], rows))
+    middle, typical = _medoid(product)
+    if float(typical) >= 1e-6 * float(product[middle, middle]):
+        return product
+    return _gram(rows, tree_map(lambda t: t[middle], rows))
+
+
+def _gram(rows: Any, origin: Any) -> Tensor:
+    pairs = list(zip(leaves(rows), leaves(origin), strict=True))
+    n = pairs[0][0].shape[0]
+    product = torch.zeros(n, n, dtype=torch.float64)
+    width = max(_ENTRIES // max(n, 1), 1)
+    for stacked, middle in pairs:
+        flat, centre = stacked.reshape(n, -1), middle.reshape(-1)
+        for columns, o in zip(torch.split(flat, width, 1), torch.split(centre, width), strict=True):
+            block = (columns.double() - o.double()).numpy()
+            product += torch.from_numpy(block @ block.T)  # NumPy sees the symmetry and does half the work
+    return product
+
+
+def _medoid(product: Tensor) -> tuple[int, Tensor]:
+    """The vector with the smallest median squared distance to all, and that distance."""
+    median = pairwise(product).median(1).values
+    return int(median.argmin()), median.min()
+
+
+def pairwise(product: Tensor) -> Tensor:
+    """(N, N) squared distances between the vectors."""
+    square = product.diagonal()
+    return (square.unsqueeze(1) + square - 2 * product).clamp(min=0)
+
+
+def squared_distances(product: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """(…, K, N) squared distances of the vectors to the K points with weights (…, K, N) ≥ 0, and their rounding errors."""
+    square = product.diagonal(dim1=-2, dim2=-1).unsqueeze(-2)
+    inner = weights @ product
+    own = (inner * weights).sum(-1, keepdim=True)
+    norms = square.clamp(min=0).sqrt()
+    error = 16 * _EPS * (norms + (weights * norms).sum(-1, keepdim=True)) ** 2
+    return (square - 2 * inner + own).clamp(min=0), error
+
+
+def combine(weights: Tensor, rows: Any) -> Any:
+    """Σ_j w_j b_j of a tensor or tree of stacked vectors, summed in float64; weights (N,) or (K, N)."""
+
+    def one(stacked: Tensor) -> Tensor:
+        n = stacked.shape[0]
+        flat = stacked.reshape(n, -1)
+        width = max(_ENTRIES // max(n, 1), 1)
+        total = torch.cat([weights.double() @ columns.double() for columns in torch.split(flat, width, 1)], -1)
+        kept = stacked.dtype if stacked.is_floating_point() else torch.float64
+        return total.to(kept).reshape(weights.shape[:-1] + stacked.shape[1:])
+
+    return tree_map(one, rows)

@@ -1,0 +1,277 @@
+"""Figures of the pricing game (Figures 4.1–4.5) and of the duopoly (Figures 3.1–3.4 on analytic losses).
+
+``plot_*`` functions draw into given Axes (or new ones) and return them; ``*_figure`` functions return a whole Figure
+that is not registered with pyplot: save it with ``figure.savefig``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import cycle
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pandas as pd
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from coterie.incentives.bargaining import Bargain
+from coterie.incentives.defection_free import (
+    CompleteSharing,
+    DefectionFreeSharing,
+    OnlyHighShares,
+    OnlyLowShares,
+    Scheme,
+    collaborate,
+    quadratic_firms,
+)
+from coterie.incentives.duopoly import Duopoly, equilibrium_revenues
+from coterie.incentives.ledger import RevenueLedger
+from coterie.incentives.pricing_game import PricingGame
+
+if TYPE_CHECKING:
+    from coterie.incentives.simulation import Simulation
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe–Ito, colour-blind safe
+LOW, HIGH = COLOURS[1], COLOURS[0]
+LABELS = {
+    "exp3": "Exp3 (ignores signals)",
+    "cexp3": "CExp3 (uses signals)",
+    "stackelberg": "commits to α*",
+    "stackelberg-eps": "commits to α* − 0.05",
+    "adaptive": "adaptive commitment",
+    "pd": "always discriminates",
+    "no-pd": "never discriminates",
+}
+ACTIONS = {
+    "high_high": "high price for all",
+    "low_low": "low price for all",
+    "pd": "by signal (PD)",
+    "reverse_pd": "reverse PD",
+}
+ACTION_COLOURS = (HIGH, COLOURS[5], LOW, COLOURS[3])
+SCHEMES: dict[str, Scheme] = {
+    "complete sharing": CompleteSharing(),
+    "only the high firm shares": OnlyHighShares(),
+    "only the low firm shares": OnlyLowShares(low_trains=False),
+    "defection-free": DefectionFreeSharing(),
+}
+
+
+def _axes(ax: Axes | None) -> Axes:
+    return plt.subplots(layout="constrained")[1] if ax is None else ax
+
+
+def _label(seller: str) -> str:
+    return LABELS.get(seller, seller)
+
+
+def plot_equilibrium(game: PricingGame, ax: Axes | None = None) -> Axes:
+    """Equilibrium utilities of seller and θ_H buyers against α, with the jump at α* (Figure 4.1)."""
+    ax = _axes(ax)
+    star = game.alpha_star
+    for alpha in (np.linspace(0, star, 100), np.linspace(min(star + 1e-9, 1), 1, 100)):
+        first = alpha[0] == 0
+        ax.plot(alpha, game.seller_utility(alpha), color=HIGH, lw=2, label="seller" if first else None)
+        ax.plot(alpha, game.buyer_utility(alpha), color=LOW, lw=2, label="high-value buyer" if first else None)
+    ax.plot([star], [float(game.seller_utility(star))], "o", color=HIGH)
+    ax.axvline(star, color="0.6", ls=":", label=f"α* = {star:.2g}")
+    ax.set(xlabel="probability α that the seller uses signals", ylabel="utility per buyer", xlim=(0, 1))
+    ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]))
+    sign = r"\geq" if game.low_price_blind else "<"
+    ax.set_title(rf"$\theta_L {sign} \mu\,\theta_H$ (blind price {game.blind_price:g})")
+    ax.legend(frameon=False)
+    return ax
+
+
+def plot_utilities(simulation: Simulation, who: Literal["seller", "buyer"] = "seller", ax: Axes | None = None) -> Axes:
+    """Average utility over time, mean and 10–90 % band over seeds (Figure 4.2)."""
+    if who not in ("seller", "buyer"):
+        raise ValueError(f'who must be "seller" or "buyer"; got {who!r}.')
+    new, ax = ax is None, _axes(ax)
+    game, rounds = simulation.game, np.sort(simulation.frame["round"].unique())
+    for seller, values, colour in zip(
+        simulation.sellers, simulation.array(f"{who}_utility"), cycle(COLOURS), strict=False
+    ):
+        ax.plot(rounds, values.mean(axis=0), color=colour, lw=1.8, label=_label(seller))
+        ax.fill_between(rounds, *np.quantile(values, [0.1, 0.9], axis=0), color=colour, alpha=0.15, lw=0)
+    utility = game.seller_utility if who == "seller" else game.buyer_utility
+    for alpha, style in ((0.0, ":"), (game.alpha_star, "--"), (1.0, "-.")):
+        ax.axhline(float(utility(alpha)), color="0.5", ls=style, lw=1, zorder=0)
+    name = "seller, per buyer" if who == "seller" else "high-value buyer"
+    ax.set(xlabel="round", ylabel=f"average utility ({name})", xlim=(0, rounds[-1]))
+    ax.set_title("grey: equilibrium at α = 0 (dotted), α* (dashed), 1 (dash-dotted)", fontsize=9)
+    ax.xaxis.set_major_locator(MaxNLocator(5))
+    if new:
+        ax.legend(frameon=False, fontsize=8)
+    return ax
+
+
+def plot_belief(simulation: Simulation, ax: Axes | None = None) -> Axes:
+    """The buyers' belief α̂ (line) and the seller's true average ᾱ (dots) over time (Figure 4.3)."""
+    new, ax = ax is None, _axes(ax)
+    rounds = np.sort(simulation.frame["round"].unique())
+    pairs = zip(simulation.array("belief"), simulation.array("alpha_bar"), strict=True)
+    for seller, (belief, truth), colour in zip(simulation.sellers, pairs, cycle(COLOURS), strict=False):
+        style = "--" if seller == "adaptive" else "-"  # it lies on top of the seller who commits to α*
+        ax.plot(rounds, belief.mean(axis=0), color=colour, lw=1.8, ls=style, label=_label(seller))
+        ax.fill_between(rounds, *np.quantile(belief, [0.1, 0.9], axis=0), color=colour, alpha=0.15, lw=0)
+        every = slice(None, None, max(1, rounds.size // 15))
+        ax.plot(rounds[every], truth.mean(axis=0)[every], "o", color=colour, ms=4, mfc="none")
+    ax.axhline(simulation.game.alpha_star, color="0.5", ls="--", lw=1, zorder=0)
+    ax.set(xlabel="round", ylabel="probability of price discrimination", xlim=(0, rounds[-1]), ylim=(-0.03, 1.05))
+    ax.set_title("Belief α̂ (line) and truth ᾱ (circles); dashed: α*", fontsize=9)
+    ax.xaxis.set_major_locator(MaxNLocator(5))
+    if new:
+        ax.legend(frameon=False, fontsize=8)
+    return ax
+
+
+def plot_actions(simulation: Simulation, ax: Axes | None = None) -> Axes:
+    """Share of all rounds with each pair of prices, one bar per seller (the last round of Figure 4.4)."""
+    ax = _axes(ax)
+    shares = simulation.final.groupby("seller", sort=False)[list(ACTIONS)].mean().iloc[::-1]
+    left = np.zeros(len(shares))
+    for (action, label), colour in zip(ACTIONS.items(), ACTION_COLOURS, strict=True):
+        ax.barh([_label(str(s)) for s in shares.index], shares[action], left=left, color=colour, label=label)
+        left += shares[action].to_numpy()
+    ax.set(xlabel="share of rounds", xlim=(0, 1))
+    ax.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=8, columnspacing=1)
+    return ax
+
+
+def plot_bias(sweep: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Seller utility against the buyers' error in α̂, mean and range over seeds (Figure 4.5)."""
+    ax = _axes(ax)
+    for (seller, rows), colour in zip(sweep.groupby("seller", sort=False), cycle(COLOURS), strict=False):
+        groups = rows.groupby("bias_low")["seller_utility"]
+        centre = groups.mean().index.to_numpy(dtype=float) + float((rows["bias_high"] - rows["bias_low"]).iloc[0]) / 2
+        ax.plot(centre, groups.mean(), "o-", color=colour, ms=4, label=_label(str(seller)))
+        ax.fill_between(centre, groups.min(), groups.max(), color=colour, alpha=0.2, lw=0)
+    ax.axvline(0, color="0.6", ls=":")
+    ax.set(
+        xlabel="buyers' error in α̂ (centre of the interval)", ylabel="average seller utility per buyer", xlim=(-1, 1)
+    )
+    ax.legend(frameon=False)
+    return ax
+
+
+def plot_revenues(q_high: float = 1.0, bargain: Bargain | None = None, ax: Axes | None = None) -> Axes:
+    """Equilibrium revenues against the low firm's quality (Figure 3.4), with the bargaining solution if given."""
+    ax = _axes(ax)
+    q_low = np.linspace(0.001, 0.999, 400) * q_high
+    low, high = equilibrium_revenues(q_low, q_high)
+    ax.plot(q_low, high, color=HIGH, lw=2, label="high firm")
+    ax.plot(q_low, low, color=LOW, lw=2, label="low firm")
+    ax.axvline(4 / 7 * q_high, color="0.6", ls=":", label="best for the low firm: 4/7 of the high quality")
+    if bargain is not None:
+        ax.axvline(
+            bargain.q_low, color=COLOURS[2], ls="--", label=f"bargaining solution: low quality {bargain.q_low:.4f}"
+        )
+        ax.plot([bargain.q_low] * 2, bargain.revenues, "o", color=COLOURS[2])
+    ax.set(xlabel=f"quality of the low firm (high firm: {q_high:g})", ylabel="revenue", xlim=(0, q_high))
+    ax.set_ylim(bottom=0)
+    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, fontsize=9)
+    return ax
+
+
+def plot_ledger(ledger: RevenueLedger, what: Literal["quality", "revenue"] = "revenue", ax: Axes | None = None) -> Axes:
+    """Qualities or revenues of both firms over the rounds of a collaboration (Figures 3.1–3.3)."""
+    ax = _axes(ax)
+    frame, column = ledger.frame, {"quality": "q", "revenue": "revenue"}[what]
+    ax.plot(frame["t"], frame[f"{column}_high"], color=HIGH, lw=2, label="firm that starts better")
+    ax.plot(frame["t"], frame[f"{column}_low"], color=LOW, lw=2, label="firm that starts worse")
+    ax.set(xlabel="round", ylabel=what)
+    return ax
+
+
+def equilibrium_figure(case_a: PricingGame, case_b: PricingGame) -> Figure:
+    """Figure 4.1: both cases side by side."""
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    for game, ax in zip((case_a, case_b), figure.subplots(1, 2), strict=True):
+        plot_equilibrium(game, ax)
+    return figure
+
+
+def simulation_figure(simulation: Simulation, what: Literal["utilities", "belief", "actions"]) -> Figure:
+    """Figures 4.2 (utilities of both sides), 4.3 (belief) or 4.4 (actions so far, one panel per seller)."""
+    if what == "actions":
+        return _actions_figure(simulation)
+    figure = Figure(figsize=(11, 4.4) if what == "utilities" else (7.5, 4.4), layout="constrained")
+    axes = figure.subplots(1, 2) if what == "utilities" else [figure.subplots()]
+    if what == "utilities":
+        plot_utilities(simulation, "seller", axes[0])
+        plot_utilities(simulation, "buyer", axes[1])
+    else:
+        plot_belief(simulation, axes[0])
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def _actions_figure(simulation: Simulation) -> Figure:
+    sellers, rounds = simulation.sellers, np.sort(simulation.frame["round"].unique())
+    figure = Figure(figsize=(2.5 * len(sellers) + 1, 3.4), layout="constrained")
+    axes = figure.subplots(1, len(sellers), sharey=True, squeeze=False)[0]
+    shares = np.stack([simulation.array(action).mean(axis=1) for action in ACTIONS])
+    for column, (ax, seller) in enumerate(zip(axes, sellers, strict=True)):
+        layers = ax.stackplot(rounds, shares[:, column], colors=ACTION_COLOURS)
+        ax.set(title=_label(seller), xlabel="round", xlim=(rounds[0], rounds[-1]), ylim=(0, 1))
+        ax.title.set_fontsize(10)
+        ax.xaxis.set_major_locator(MaxNLocator(2))
+    axes[0].set_ylabel("share of rounds so far")
+    figure.legend(layers, list(ACTIONS.values()), loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def bias_figure(sweep: pd.DataFrame) -> Figure:
+    """Figure 4.5."""
+    figure = Figure(figsize=(7.5, 4.4), layout="constrained")
+    plot_bias(sweep, figure.subplots())
+    return figure
+
+
+def duopoly_figure(bargain: Bargain, now: Duopoly) -> Figure:
+    """Left: revenues against the low firm's quality, the high firm's being the best. Right: both firms' revenues."""
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    plot_revenues(bargain.q_high, bargain, left)
+    positions = np.arange(3)
+    free = Duopoly(bargain.q_high, bargain.q_high)
+    outcomes = [now.revenues, free.revenues, bargain.revenues]
+    for offset, firm, colour in ((-0.2, "low", LOW), (0.2, "high", HIGH)):
+        values = [getattr(revenues, firm) for revenues in outcomes]
+        bars = right.bar(positions + offset, values, width=0.38, color=colour, label=f"{firm} firm")
+        right.bar_label(bars, fmt="%.3f", fontsize=8)
+    right.set_xticks(positions, ["today", "share everything", "bargain"])
+    right.set(ylabel="revenue")
+    right.legend(frameon=False)
+    return figure
+
+
+def schemes_figure(
+    q_low0: float = 0.15,
+    q_high0: float = 0.6,
+    q_max: float = 0.95,
+    *,
+    rounds: int = 100,
+    schemes: Mapping[str, Scheme] | None = None,
+) -> Figure:
+    """Qualities (top) and revenues (bottom) under every scheme, on quadratic losses."""
+    chosen = SCHEMES if schemes is None else schemes
+    figure = Figure(figsize=(3.1 * len(chosen), 5.6), layout="constrained")
+    axes = figure.subplots(2, len(chosen), sharex=True, sharey="row", squeeze=False)
+    for column, (name, scheme) in enumerate(chosen.items()):
+        low, high = quadratic_firms(q_low0, q_high0, q_max, difference=min(0.05, 1 - q_max), max_step=0.2)
+        ledger = collaborate(low, high, scheme, rounds=rounds, q_max=q_max).ledger
+        plot_ledger(ledger, "quality", axes[0, column]).set(title=name, xlabel="")
+        plot_ledger(ledger, "revenue", axes[1, column])
+    for ax in axes[:, 1:].flat:
+        ax.set_ylabel("")
+    for row in axes:
+        row[0].set_ylim(bottom=0)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+    return figure

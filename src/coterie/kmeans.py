@@ -1,0 +1,39 @@
+"""k-means on clients' updates: few rows, very many columns.
+
+Distances between n rows need only their n × n Gram matrix, so k-means runs on its principal coordinates (n × r numbers
+instead of n × P), keeping the r leading ones: noise spread thinly over all directions is left out.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+Ints = npt.NDArray[np.int64]
+
+
+def principal_coordinates(rows: Tensor, rank: int | None = None) -> npt.NDArray[np.float64]:
+    """Coordinates whose distances are those of the rows (all ranks) or of their best rank-r approximation."""
+    centred = rows - rows.mean(0)
+    gram = (centred @ centred.T).double().numpy()
+    values, vectors = np.linalg.eigh(gram)
+    keep = np.argsort(-values)[: rank or len(values)]
+    coordinates: npt.NDArray[np.float64] = vectors[:, keep] * np.sqrt(np.clip(values[keep], 0, None))
+    return coordinates
+
+
+def kmeans_rows(rows: Tensor, k: int, *, seed: int, restarts: int = 10, rank: int | None = -1) -> Ints:
+    """Labels of Lloyd's k-means with k-means++ seeds and restarts; rank −1 keeps k principal coordinates, None all."""
+    if k == 1:
+        return np.zeros(len(rows), np.int64)
+    points = principal_coordinates(rows, k if rank == -1 else rank)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters: some stay empty
+        labels = KMeans(k, n_init=restarts, random_state=seed).fit_predict(points)
+    result: Ints = np.asarray(labels, np.int64)
+    return result

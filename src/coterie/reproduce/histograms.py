@@ -1,0 +1,254 @@
+"""Table 1 of "Private and Personalized Histogram Estimation" (Setlur et al., 2023), without privacy, on bloggers.
+
+    python -m coterie.reproduce.histograms [--runs 20] [--out table.md]
+
+Data: `user_tokens_blogs.npz` in the folder COTERIE_DATA names; users with at least 500 tokens of 1,000 common words.
+Once: 20 % of the users are set aside for validation, and 40 % of every user's tokens for testing. A run draws
+300 train tokens of each user from its other tokens, leaves a tenth of the users out of training as never seen, and
+reports the mean of KL(test histogram‖model). λ, the seeding, IFCA's step and start, the number of kept tokens and
+the smoothing of Local are chosen on the validation users alone, who are in no reported number; test tokens of the
+others serve nothing but the report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t as student
+
+from coterie.estimation._histogram_counts import Counts, Floats, Ints, read_counts
+from coterie.estimation._histogram_kl import row_sums, with_data
+from coterie.estimation._histogram_personal import CenterModel
+from coterie.estimation._histogram_seeding import Direction
+from coterie.estimation.histogram_baselines import FedAvgHistogram, IFCAHistograms, LocalHistograms
+from coterie.estimation.histogram_soft import DirichletMultinomialMixture
+from coterie.estimation.histograms import HistogramMixture, TokenReduction, kl_rows, mean_kl
+
+Seeding: TypeAlias = tuple[float, Direction, int]  # temperature, direction, trials
+Value = TypeVar("Value")
+
+TRAIN_TOKENS, CLUSTERS, ROUNDS, SMOOTHING = 300, 10, 50, 1e-4
+LAMBDAS = tuple(percent / 100 for percent in range(5, 100, 5))
+SEEDINGS: tuple[Seeding, ...] = tuple(
+    (temperature, direction, trials)
+    for temperature in (0.5, 1.0, 2.0)
+    for direction in ("center_user", "user_center")
+    for trials in (1, 8)
+)
+STEPS, KEPT = (3.0, 10.0, 30.0, 100.0), (100, 200, 400)
+LOCAL_SMOOTHING = (1e-2, 1e-1, 0.3, 1.0, 3.0)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Train and test counts of the users who learn together, and of others who do not take part."""
+
+    train: Counts
+    test: Counts
+    other_train: Counts
+    other_test: Counts
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Every user's tokens, cut once into a pool to train from and a test set; the users set aside for validation."""
+
+    pool: Counts
+    test: Counts
+    validation: Ints
+    reported: Ints
+
+    @classmethod
+    def cut(cls, counts: Counts, seed: int) -> Corpus:
+        rng = np.random.default_rng([seed, 0])
+        tokens = np.asarray(counts.sum(axis=1)).ravel().astype(np.int64)
+        pool = _draw(counts, tokens - (0.4 * tokens).astype(np.int64), rng)
+        order = rng.permutation(counts.shape[0])
+        aside = counts.shape[0] // 5
+        return cls(pool, with_data(counts, counts.data - pool.data), order[:aside], order[aside:])
+
+    def for_tuning(self, seed: int) -> Split:
+        train = _draw(self.pool, TRAIN_TOKENS, np.random.default_rng([seed, 1]))
+        return _split(train, self.test, self.reported, self.validation)
+
+    def for_run(self, seed: int) -> Split:
+        rng = np.random.default_rng([seed, 2])
+        train = _draw(self.pool, TRAIN_TOKENS, rng)
+        order = rng.permutation(self.reported)
+        return _split(train, self.test, order[len(order) // 10 :], order[: len(order) // 10])
+
+
+def _split(train: Counts, test: Counts, mine: Ints, other: Ints) -> Split:
+    return Split(train[mine], test[mine], train[other], test[other])
+
+
+def _draw(counts: Counts, sizes: Ints | int, rng: np.random.Generator) -> Counts:
+    """So many of each user's tokens, without replacement."""
+    sizes = np.broadcast_to(sizes, counts.shape[0])
+    whole = counts.data.astype(np.int64)
+    spans = zip(counts.indptr[:-1], counts.indptr[1:], sizes, strict=True)
+    drawn = [rng.multivariate_hypergeometric(whole[a:b], size, method="marginals") for a, b, size in spans]
+    return with_data(counts, np.concatenate(drawn).astype(np.float64))
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What validation users decided."""
+
+    seeding: Seeding
+    kept: int
+    step: float
+    ifca_start: str
+    local_smoothing: float
+    lam: dict[str, float]
+
+
+def load_counts(path: Path) -> Counts:
+    counts = read_counts(path).counts
+    return counts[row_sums(counts) >= 500]
+
+
+def risk(model: CenterModel, train: Counts, test: Counts, lam: float | None = None) -> float:
+    """Mean KL(test‖model) in nats; `lam` replaces the model's own weights on the centre."""
+    if lam is not None:
+        model.set_params(lam=lam)
+    models = np.concatenate(
+        [model.personalise(train[start : start + 2000]) for start in range(0, train.shape[0], 2000)]
+    )
+    return mean_kl(test, models, SMOOTHING)
+
+
+def tune(data: Split, seed: int) -> Choices:
+    """All choices by the risk of users who did not train."""
+
+    def other(model: CenterModel, lam: float) -> float:
+        return risk(model, data.other_train, data.other_test, lam)
+
+    def best(values: tuple[Value, ...], make: Callable[[Value], CenterModel]) -> tuple[Value, CenterModel]:
+        fitted = {value: make(value).fit(data.train) for value in values}
+        value = min(values, key=lambda v: other(fitted[v], 1.0))
+        return value, fitted[value]
+
+    seeding, clustered = best(SEEDINGS, lambda value: _clustered(seed, value))
+    kept, reduced = best(KEPT, lambda value: _clustered(seed, seeding, int(value)))
+    starts = {start: best(STEPS, lambda value, s=start: _ifca(seed, s, value)) for start in ("kl++", "mean")}  # type: ignore[misc]
+    start = min(starts, key=lambda name: other(starts[name][1], 1.0))
+    step, ifca = starts[start]
+    fedavg = FedAvgHistogram(smoothing=SMOOTHING, concentration=1.0).fit(data.train)
+    local = min(
+        LOCAL_SMOOTHING, key=lambda s: mean_kl(data.other_test, _local(s, data.train).personalise(data.other_train))
+    )
+    models = {"FedAvg": fedavg, "IFCA": ifca, "Alg. 2 + reduction": reduced, "Alg. 2": clustered}
+    lam = {name: min(LAMBDAS, key=partial(other, model)) for name, model in models.items()}
+    return Choices(seeding, int(kept), step, start, local, lam)
+
+
+def run(data: Split, choices: Choices, seed: int) -> dict[str, float]:
+    """One column of numbers of Table 1."""
+    shared: dict[str, CenterModel] = {
+        "FedAvg": FedAvgHistogram(smoothing=SMOOTHING),
+        "IFCA": _ifca(seed, choices.ifca_start, choices.step),
+        "Alg. 2 + reduction": _clustered(seed, choices.seeding, choices.kept),
+        "Alg. 2": _clustered(seed, choices.seeding),
+    }
+    local = {"Local": mean_kl(data.test, _local(choices.local_smoothing, data.train).personalise(data.train))}
+    plain, tuned, bayes = {}, {}, {}
+    for name, model in shared.items():
+        model.fit(data.train)
+        plain[name] = risk(model, data.train, data.test, 1.0)
+        tuned[f"{name} + FT"] = risk(model, data.train, data.test, choices.lam[name])
+        model.set_params(lam=None)
+        bayes[f"{name} + FT by estimated α"] = risk(model, data.train, data.test)
+    soft = DirichletMultinomialMixture(CLUSTERS, max_iter=30, start=_clustered(seed, choices.seeding)).fit(data.train)
+    bayes["soft mixture (EM), posterior mean"] = _mean_kl_soft(soft, data.train, data.test)
+    unseen = risk(shared["Alg. 2"], data.other_train, data.other_test, choices.lam["Alg. 2"])
+    return local | plain | tuned | bayes | {"Alg. 2 + FT, users never seen": unseen}
+
+
+def _mean_kl_soft(model: DirichletMultinomialMixture, train: Counts, test: Counts) -> float:
+    parts: list[Floats] = []
+    for start in range(0, train.shape[0], 2000):
+        span = slice(start, start + 2000)
+        parts.append(kl_rows(test[span], model.personalise(train[span]), SMOOTHING))
+    return float(np.concatenate(parts).mean())
+
+
+def _local(smoothing: float, train: Counts) -> LocalHistograms:
+    return LocalHistograms(smoothing=smoothing).fit(train)
+
+
+def _clustered(seed: int, seeding: Seeding, kept: int | None = None) -> HistogramMixture:
+    temperature, direction, trials = seeding
+    return HistogramMixture(
+        CLUSTERS,
+        ROUNDS,
+        seed=seed,
+        temperature=temperature,
+        direction=direction,
+        trials=trials,
+        smoothing=SMOOTHING,
+        reduction=None if kept is None else TokenReduction(keep=kept),
+    )
+
+
+def _ifca(seed: int, start: str, step: float) -> IFCAHistograms:
+    return IFCAHistograms(CLUSTERS, ROUNDS, step, seed, init=start, smoothing=SMOOTHING)
+
+
+def table(counts: Counts, runs: int, seed: int = 0, log: Callable[[str], None] = print) -> tuple[pd.DataFrame, Choices]:
+    """Means over runs with 95 % confidence half-widths (Student's t over runs)."""
+    corpus = Corpus.cut(counts, seed)
+    choices = tune(corpus.for_tuning(seed), seed)
+    log(f"chosen on validation users: {choices}")
+    results = []
+    for number in range(1, runs + 1):
+        results.append(run(corpus.for_run(number), choices, number))
+        log(f"run {number}: " + ", ".join(f"{name} {value:.4f}" for name, value in results[-1].items()))
+    frame = pd.DataFrame(results)
+    half = (
+        student.ppf(0.975, max(runs - 1, 1)) * frame.std(ddof=1) / np.sqrt(runs) if runs > 1 else frame.iloc[0] * np.nan
+    )
+    return pd.DataFrame({"mean KL (nats)": frame.mean(), "95 % interval ±": half}), choices
+
+
+def markdown(result: pd.DataFrame, choices: Choices, users: int, runs: int) -> str:
+    lines = ["| method | mean test KL (nats) | 95 % interval |", "|---|---|---|"]
+    lines += [f"| {name} | {mean:.4f} | ± {half:.4f} |" for name, mean, half in result.itertuples()]
+    weights = ", ".join(f"{name} {value:.2f}" for name, value in choices.lam.items())
+    note = (
+        f"{users} users, {TRAIN_TOKENS} train tokens each, K={CLUSTERS}, T={ROUNDS}, {runs} runs, s={SMOOTHING:g}. "
+        f"Chosen on validation users: seeding {choices.seeding}, {choices.kept} kept tokens, "
+        f"IFCA step {choices.step:g} from {choices.ifca_start}, "
+        f"s of Local {choices.local_smoothing:g}, λ: {weights}."
+    )
+    return "\n".join([*lines, "", note, ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--users", type=int, help="only the first so many users (a quick look)")
+    parser.add_argument("--out", type=Path, help="write the table as Markdown here")
+    options = parser.parse_args()
+    path = Path(os.environ.get("COTERIE_DATA", ".")) / "user_tokens_blogs.npz"
+    if not path.exists():
+        parser.error(f"the corpus is not at {path}; set COTERIE_DATA to the folder with user_tokens_blogs.npz")
+    counts = load_counts(path)[: options.users]
+    result, choices = table(counts, options.runs, options.seed)
+    text = markdown(result, choices, counts.shape[0], options.runs)
+    print(text)
+    if options.out:
+        options.out.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Where an aggregator may be used: only where the server sees every client's reply."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from coterie.errors import ConfigError
+from coterie.exchange import Ask
+from coterie.robust.aggregators import Aggregator
+
+
+def require_individual(ask: Ask, what: str = "A robust aggregator") -> None:
+    """A clear error when an ask is additive, so that only sums over clients reach the server."""
+    if ask.reduce is not None:
+        raise ConfigError(
+            f"{what} needs every client's reply, but '{ask.name}' is an additive ask ({ask.reduce}): the server sees only "
+            "sums. Use an algorithm with an `aggregate` option, such as FedAvg(aggregate=…)."
+        )
+
+
+def with_aggregate(algorithm: Any, aggregate: Aggregator) -> Any:
+    """The same algorithm with another aggregator, also inside a wrapper's `base`; an error if it only offers sums."""
+    names = {f.name for f in fields(algorithm)} if is_dataclass(algorithm) else set()
+    if "aggregate" in names:
+        return replace(algorithm, aggregate=aggregate)
+    if "base" in names:
+        return replace(algorithm, base=with_aggregate(algorithm.base, aggregate))
+    raise ConfigError(
+        f"{type(algorithm).__name__} only offers additive asks, so its server never sees one client's reply and "
+        f"{type(aggregate).__name__} has nothing to work on. Use an algorithm with an `aggregate` option, such as FedAvg."
+    )

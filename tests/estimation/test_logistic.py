@@ -1,0 +1,151 @@
+"""Algorithm 3 and empirical Bayes for logistic clients."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+from sklearn.linear_model import LogisticRegression
+
+from coterie.estimation._generate import regression_clients
+from coterie.estimation.logistic import LogisticModels
+
+
+def error(model, data):
+    return float(np.square(model.coef_ - data.truth).sum(1).mean())
+
+
+@pytest.mark.parametrize("samples", [4, 30, (1, 20)])  # fewer rows than features (the dual form), more, ragged
+def test_known_prior_gives_the_mode_and_its_curvature(samples):
+    data = regression_clients(
+        12, samples, 6, prior_variance=0.5, noise_variance=None, mean_scale=1.0, rng=np.random.default_rng(0)
+    )
+    model = LogisticModels(prior=(data.mean, 0.5)).fit(data.X, data.y, data.groups)
+    for i in range(12):
+        X, y = data.X[data.groups == i], data.y[data.groups == i]
+
+        def loss(theta, X=X, y=y):
+            score = X @ theta
+            return (np.logaddexp(0, score) - y * score).sum() + np.square(theta - data.mean).sum() / (2 * 0.5)
+
+        best = minimize(loss, data.mean, tol=1e-12).x
+        np.testing.assert_allclose(model.coef_[i], best, atol=1e-4)
+        chance = 1 / (1 + np.exp(-X @ model.coef_[i]))
+        curvature = X.T @ ((chance * (1 - chance))[:, None] * X) + np.eye(6) / 0.5
+        np.testing.assert_allclose(model.standard_errors_[i], np.sqrt(np.diag(np.linalg.inv(curvature))), rtol=1e-5)
+
+
+def test_agrees_with_scikit_learn_for_one_client():
+    data = regression_clients(1, 200, 3, prior_variance=1.0, noise_variance=None, rng=np.random.default_rng(1))
+    ours = LogisticModels(prior=(0.0, 2.0)).fit(data.X, data.y, data.groups)
+    theirs = LogisticRegression(C=2.0, fit_intercept=False, tol=1e-10).fit(data.X, data.y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-5)
+    rows, groups = data.X[:5], data.groups[:5]
+    np.testing.assert_allclose(ours.predict_proba(rows, groups), theirs.predict_proba(rows), atol=1e-5)
+
+
+def test_empirical_bayes_comes_close_to_the_known_prior():
+    ratios, priors = [], []
+    for seed in range(5):
+        data = regression_clients(
+            300, 30, 4, prior_variance=0.5, noise_variance=None, mean_scale=1.0, rng=np.random.default_rng(seed)
+        )
+        model = LogisticModels().fit(data.X, data.y, data.groups)
+        known = LogisticModels(prior=(data.mean, 0.5)).fit(data.X, data.y, data.groups)
+        alone = LogisticModels(prior=(0.0, 1.0)).fit(data.X, data.y, data.groups)
+        ratios.append([error(model, data) / error(known, data), error(alone, data) / error(known, data)])
+        priors.append(model.prior_variance_)
+    learned, local = np.mean(ratios, axis=0)
+    assert learned < 1.06
+    assert local > 1.15
+    assert np.mean(priors) == pytest.approx(0.5, rel=0.2)
+
+
+def test_the_population_is_that_of_the_exact_marginal_likelihood():
+    """Two features: the marginal likelihood by quadrature; the intervals cover."""
+    rng = np.random.default_rng(3)
+    data = regression_clients(150, 20, 2, prior_variance=0.3, noise_variance=None, mean_scale=1.0, rng=rng)
+    model = LogisticModels().fit(data.X, data.y, data.groups)
+    node, mass = np.polynomial.hermite_e.hermegauss(15)
+    grid = np.array(np.meshgrid(node, node)).reshape(2, -1)
+    log_mass = np.log(np.outer(mass, mass).ravel() / mass.sum() ** 2)
+
+    def loss(point):
+        score = data.X @ (point[:2, None] + np.exp(point[2] / 2) * grid)
+        rows = data.y[:, None] * score - np.logaddexp(0, score)
+        return -logsumexp(np.add.reduceat(rows, np.arange(0, 3000, 20)) + log_mass, axis=1).sum()
+
+    exact = minimize(loss, [*model.mean_, np.log(0.3)], method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-3}).x
+    assert model.prior_variance_ == pytest.approx(np.exp(exact[2]), rel=0.05)
+    np.testing.assert_allclose(model.mean_, exact[:2], atol=0.02)
+    low, high = model.interval(0.9)
+    assert 0.84 < ((low < data.truth) & (data.truth < high)).mean() < 0.95
+
+
+def test_few_binary_rows_stay_finite_and_beat_the_clients_alone():
+    """Fewer rows than features separate every client; Laplace's marginal likelihood then runs to σ_θ² = ∞."""
+    data = regression_clients(
+        400, 6, 10, prior_variance=0.2, noise_variance=None, mean_scale=1.0, rng=np.random.default_rng(2)
+    )
+    model = LogisticModels().fit(data.X, data.y, data.groups)
+    alone = LogisticModels(prior=(0.0, 1.0)).fit(data.X, data.y, data.groups)
+    assert 0.02 < model.prior_variance_ < 0.5
+    assert error(model, data) < 0.4 * error(alone, data)
+
+
+def test_equal_clients_get_one_model():
+    data = regression_clients(
+        60, 20, 3, prior_variance=0.0, noise_variance=None, mean_scale=1.0, rng=np.random.default_rng(3)
+    )
+    model = LogisticModels().fit(data.X, data.y, data.groups)
+    pooled = LogisticRegression(C=1e4, fit_intercept=False).fit(data.X, data.y)
+    assert model.weights_.mean() < 0.1
+    assert np.abs(model.mean_ - pooled.coef_[0]).max() < 0.1
+
+
+def test_gradient_with_known_prior_finds_the_same_modes():
+    data = regression_clients(10, (2, 12), 3, prior_variance=0.5, noise_variance=None, rng=np.random.default_rng(4))
+    newton = LogisticModels(prior=(data.mean, 0.5)).fit(data.X, data.y, data.groups)
+    for rate in (None, 0.05):
+        slow = LogisticModels(prior=(data.mean, 0.5), method="gradient", learning_rate=rate, max_iter=3000)
+        np.testing.assert_allclose(slow.fit(data.X, data.y, data.groups).coef_, newton.coef_, atol=1e-6)
+
+
+def test_algorithm_3_collapses_when_the_prior_is_unknown():
+    data = regression_clients(
+        100, 30, 3, prior_variance=0.5, noise_variance=None, mean_scale=1.0, rng=np.random.default_rng(5)
+    )
+    gradient = LogisticModels(method="gradient").fit(data.X, data.y, data.groups)
+    assert gradient.prior_variance_ < 1e-4
+    assert error(gradient, data) > 1.5 * error(LogisticModels().fit(data.X, data.y, data.groups), data)
+
+
+def test_labels_names_and_new_clients():
+    rng = np.random.default_rng(6)
+    data = regression_clients(40, 25, 2, prior_variance=0.3, noise_variance=None, mean_scale=1.0, rng=rng)
+    names = np.array([f"c{g:02d}" for g in data.groups], dtype=object)
+    model = LogisticModels(fit_intercept=True).fit(data.X, np.where(data.y > 0, "yes", "no"), names)
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert model.score(data.X, np.where(data.y > 0, "yes", "no"), names) > 0.6
+    chance = model.predict_proba(data.X[:3], ["new"] * 3)
+    np.testing.assert_allclose(chance[:, 1], 1 / (1 + np.exp(-(data.X[:3] @ model.mean_ + model.mean_intercept_))))
+    np.testing.assert_allclose(chance.sum(1), 1)
+
+
+def test_clients_with_one_label_only():
+    X = np.random.default_rng(7).normal(size=(30, 2))
+    model = LogisticModels().fit(X, np.repeat([0, 1, 1], 10), np.repeat([0, 1, 2], 10))
+    assert np.isfinite(model.coef_).all()
+
+
+@pytest.mark.parametrize(
+    ("y", "groups", "message"),
+    [
+        ([0, 1, 2, 0], [0, 0, 1, 1], "exactly two labels"),
+        ([0, 0, 0, 0], [0, 0, 1, 1], "exactly two labels"),
+        ([0, 1, 0, 1], [0, 0, 0, 0], "two or more clients"),
+        ([0, 1, 0], [0, 0, 1, 1], "one row each"),
+    ],
+)
+def test_bad_input_gets_a_clear_sentence(y, groups, message):
+    with pytest.raises(ValueError, match=message):
+        LogisticModels().fit(np.random.default_rng(0).normal(size=(4, 2)), y, groups)

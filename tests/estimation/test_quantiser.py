@@ -1,0 +1,55 @@
+"""E-2q: unbiased, within the variance bound; and the clipping radius of Theorem 2, printed and corrected."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie.estimation.quantiser import Quantiser, clipping_radius
+
+
+def test_mean_and_variance_at_a_point():
+    q = Quantiser(2, 1.0)
+    draws = q(np.full(200_000, 0.37), np.random.default_rng(0))
+    assert float(q.variance_at(0.37)) == pytest.approx(0.0231, abs=1e-4)
+    assert abs(draws.mean() - 0.37) < 4 * np.sqrt(0.0231 / 200_000)
+    assert draws.var() == pytest.approx(0.0231, rel=0.03)
+    assert q.variance == pytest.approx(1 / 9)
+    assert len(np.unique(draws)) == 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 20), st.floats(0.01, 100), st.floats(-1, 1), st.integers(0, 50))
+def test_rounds_to_a_neighbour_and_bounds_the_variance(bits, radius, where, seed):
+    q, x = Quantiser(bits, radius), where * radius
+    codes = q.encode(np.full(10, x), np.random.default_rng(seed))
+    assert codes.min() >= 0
+    assert codes.max() <= q.levels
+    assert np.abs(q.decode(codes) - x).max() <= 2 * radius / q.levels * (1 + 1e-9)
+    assert float(q.variance_at(x)) <= q.variance * (1 + 1e-9)
+
+
+def test_ends_are_exact():
+    q = Quantiser(3, 2.0)
+    np.testing.assert_allclose(q([-2.0, 2.0], np.random.default_rng(0)), [-2.0, 2.0])
+
+
+def test_printed_radius_clips_too_often_and_ours_does_not():
+    model = {"clients": 100, "samples": 10, "prior_variance": 1.0, "noise_variance": 1e-12}
+    means = np.random.default_rng(0).standard_normal((20_000, 100))
+    clipped = [(np.abs(means) > clipping_radius(**model, printed=p)).any(1).mean() for p in (True, False)]
+    assert clipped[0] == pytest.approx(0.068, abs=0.008)  # the paper claims at most .002
+    assert clipped[1] <= 2 / 1000
+
+
+@pytest.mark.parametrize(("bits", "radius"), [(0, 1.0), (1.5, 1.0), (60, 1.0), (2, 0.0), (2, np.nan)])
+def test_refuses_bad_parameters(bits, radius):
+    with pytest.raises(ValueError, match=r"bits|radius"):
+        Quantiser(bits, radius)
+
+
+def test_refuses_values_outside():
+    with pytest.raises(ValueError, match="Clip x first"):
+        Quantiser(2, 1.0)([1.5], np.random.default_rng(0))
+    with pytest.raises(ValueError, match="samples >= 1"):
+        clipping_radius(clients=2, samples=0, prior_variance=1, noise_variance=1)

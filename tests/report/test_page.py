@@ -1,0 +1,95 @@
+"""The page is whole, offline and safe against odd names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import coterie as ct
+from coterie.comparison import GAINS, NO_SCORE, Comparison, compare
+from coterie.report.page import SECTIONS, page, write_report
+
+FAST = ct.LocalSGD(steps=5, lr=0.2, batch_size=None)
+ODD = "</script><img src=x onerror=alert(1)>"
+
+
+def federation(clients: int) -> ct.Federation:
+    rng = np.random.default_rng(0)
+    names = [ODD, *(f"c{i}" for i in range(1, clients))]
+    data = {n: (x := rng.normal(size=(40, 3)), (x.sum(1) > 0).astype(int)) for n in names}
+    return ct.Federation.from_arrays(data, clusters={n: i % 2 for i, n in enumerate(names)})
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    methods = {"fedavg": ct.FedAvg(FAST), "oracle": ct.Oracle(FAST)}
+    return compare(federation(4), algorithms=methods, rounds=2, seeds=2)
+
+
+def without_plotly(html: str) -> str:
+    return re.sub(r"<script>.*?</script>", "", html, count=1, flags=re.S)
+
+
+class Balance(HTMLParser):
+    """Checks that tags close in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_one_file_that_needs_no_network(comparison: Comparison, tmp_path: Path) -> None:
+    path = write_report(comparison, tmp_path / "deep" / "report.html")
+    html = path.read_text("utf-8")
+    assert html.count("plotly.js v") == 1
+    rest = without_plotly(html)
+    assert "src=" not in rest.replace(ODD, "").replace("img src=x", "")
+    assert "http" not in rest
+    Balance().feed(rest)
+
+
+def test_names_are_escaped(comparison: Comparison) -> None:
+    assert ODD not in without_plotly(page(comparison))
+
+
+def test_every_part_is_there(comparison: Comparison) -> None:
+    html = page(comparison)
+    for title in ("Who gains, who loses", "Gain of every client", "The data", "Groups", "Training", "Settings"):
+        assert f"<h2>{title}</h2>" in html
+    assert "Recommendation:" in html
+    assert "Oracle(local=LocalSGD(steps=5" in html
+
+
+def test_clear_gains_are_coloured_and_missing_scores_are_dashes(comparison: Comparison) -> None:
+    marks, table, gains = comparison.marks.copy(), comparison.table.copy(), comparison.gains.copy()
+    marks.loc["fedavg", "c1"], marks.loc["fedavg", "c2"] = GAINS, NO_SCORE
+    table.loc["fedavg", "c2"], gains.loc["fedavg", "c2"] = np.nan, np.nan
+    html = page(replace(comparison, marks=marks, table=table, gains=gains))
+    assert '<td class="gains"' in html
+    assert "No score for c2" in html
+
+
+@pytest.mark.parametrize("clients", [1, 12, 60])
+def test_one_client_or_many(clients: int) -> None:
+    result = compare(federation(clients), algorithms=[ct.FedAvg(FAST)], rounds=1, seeds=1)
+    assert all(isinstance(section(result), str) for section in SECTIONS)
+
+
+def test_regression_and_training_alone_only() -> None:
+    rng = np.random.default_rng(0)
+    fed = ct.Federation.from_arrays({c: (x := rng.normal(size=(30, 2)), x[:, 0]) for c in "ab"}, kind="regression")
+    html = page(compare(fed, algorithms=[ct.Local(FAST)], rounds=1, seeds=1))
+    assert "mean squared error" in html
+    assert "Gain of every client" not in html
