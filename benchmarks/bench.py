@@ -44,7 +44,8 @@ class Contender:
     label: str
     arguments: Sequence[str]
     python: str = sys.executable
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=lambda: {"OMP_NUM_THREADS": "1"})
+    most: int = 1000  # rounds that are measured
     laps: list[dict[str, float]] = field(default_factory=list)
 
     def start(self, work: str, rounds: int) -> None:
@@ -55,7 +56,7 @@ class Contender:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": path} | self.env,
+            env={k: v for k, v in (os.environ | {"PYTHONPATH": path} | self.env).items() if v},
         )
 
     def lap(self) -> None:
@@ -85,15 +86,12 @@ class Contender:
 def contenders(work: str, workers: Sequence[int]) -> list[Contender]:
     return [
         Contender(BASE, ["loop", "threads=1"]),
-        Contender("plain loop, PyTorch's default threads", ["loop", "threads=0"]),
+        Contender("plain loop, PyTorch's default threads", ["loop", "threads=0"], env={"OMP_NUM_THREADS": ""}, most=2),
         Contender("only the matrix products, client by client", ["products"]),
         Contender(
             f"only the matrix products, {BATCHED[work]} clients at once", ["products", f"batched={BATCHED[work]}"]
         ),
-        *(
-            Contender(f"coterie, {n} worker{'s' * (n > 1)}", ["coterie", f"workers={n}"], env={"OMP_NUM_THREADS": "1"})
-            for n in workers
-        ),
+        *(Contender(f"coterie, {n} worker{'s' * (n > 1)}", ["coterie", f"workers={n}"]) for n in workers),
     ]
 
 
@@ -102,12 +100,13 @@ def measure(work: str, field: list[Contender], repeat: int, clients: int | None)
     for contender in field:
         if clients is not None:
             contender.arguments = [*contender.arguments, f"clients={clients}"]
-        contender.start(work, repeat + 1)
+        contender.start(work, min(repeat, contender.most) + 1)
         contender.lap()
-    for _ in range(repeat):
+    for i in range(repeat):
         for contender in field:
-            contender.go()
-            contender.lap()
+            if i < contender.most:
+                contender.go()
+                contender.lap()
     for contender in field:
         contender.stop()
 
@@ -127,7 +126,7 @@ def rows(field: list[Contender]) -> list[tuple[str, ...]]:
     return table
 
 
-def machine(threads: str = "") -> str:
+def machine() -> str:
     cpu = platform.processor()
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -155,7 +154,7 @@ def report(results: dict[str, tuple[str, list[tuple[str, ...]]]], file: Path, he
 
 NOTES = """\
 Medians and least values over the rounds of one run; "× loop" is how many times faster than the plain loop at one thread
-(medians). CPU seconds count all threads; on a busy machine they are steadier than wall time. Peak memory is the whole
+(medians). One thread a process or worker, but for the loop with PyTorch's default threads (as many as cores). CPU seconds count all threads; on a busy machine they are steadier than wall time. Peak memory is the whole
 process, with about 220 MB for PyTorch alone; coterie's also holds what it imports (pandas, SciPy, scikit-learn, pyarrow).
 The plain loop reuses one model, shuffles once an epoch, and resets, steps and sums with one fused call each.
 "Only the matrix products" does nothing but the products of the forward and backward pass, in the shapes one client has,
