@@ -86,6 +86,7 @@ class Contender:
 def contenders(work: str, workers: Sequence[int]) -> list[Contender]:
     return [
         Contender(BASE, ["loop", "threads=1"]),
+        Contender("plain loop with torch.optim.SGD, 1 thread", ["loop", "threads=1", "optimiser=1"]),
         Contender("plain loop, PyTorch's default threads", ["loop", "threads=0"], env={"OMP_NUM_THREADS": ""}, most=2),
         Contender("only the matrix products, client by client", ["products"]),
         Contender(
@@ -154,9 +155,11 @@ def report(results: dict[str, tuple[str, list[tuple[str, ...]]]], file: Path, he
 
 NOTES = """\
 Medians and least values over the rounds of one run; "× loop" is how many times faster than the plain loop at one thread
-(medians). One thread a process or worker, but for the loop with PyTorch's default threads (as many as cores). CPU seconds count all threads; on a busy machine they are steadier than wall time. Peak memory is the whole
-process, with about 220 MB for PyTorch alone; coterie's also holds what it imports (pandas, SciPy, scikit-learn, pyarrow).
-The plain loop reuses one model, shuffles once an epoch, and resets, steps and sums with one fused call each.
+(medians). One thread a process or worker, but for the loop with PyTorch's default threads (as many as cores).
+CPU seconds count all threads; on a busy machine they are steadier than wall time. Peak memory is the whole process, with
+about 220 MB for PyTorch alone; coterie's also holds what it imports (pandas, SciPy, scikit-learn, pyarrow).
+The plain loop reuses one model, shuffles once an epoch, and resets, steps and sums with one fused call each; the same
+with `torch.optim.SGD` is what one would usually write.
 "Only the matrix products" does nothing but the products of the forward and backward pass, in the shapes one client has,
 in buffers that stay in the cache (several clients at once: one batched call, each client with operands of its own);
 convolutions count as the products they are equal to. Repeat it with `make bench`."""
