@@ -10,7 +10,8 @@ Three ways, same numbers up to rounding:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -72,30 +73,43 @@ def batches(plan: Plan, mask: Tensor, key: Tensor) -> tuple[Tensor | None, Tenso
     return chosen, weight / weight.sum(-1, keepdim=True).clamp(min=1)
 
 
+@torch.no_grad()
 def train_one(
     plan: Plan, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, weights: Weights, anchors: Weights
 ) -> tuple[Tensor, ...]:
     """One client, one model, plain autograd."""
     chosen, weight = batches(plan, mask, key)
-    params = [w.detach().clone() for w in weights]
-    velocity = [torch.zeros_like(p) for p in params] if plan.momentum else []
+    velocity = [torch.zeros_like(w) for w in weights] if plan.momentum else []
     total = torch.zeros((), dtype=weights[0].dtype)
-    taken = 0
-    for s in range(weight.shape[0]):
-        w = weight[s]
-        if not bool(w.any()):
-            continue
-        xs, ys = (x, y) if chosen is None else (x[chosen[s]], y[chosen[s]])
-        with torch.enable_grad():
-            leaves = [p.requires_grad_() for p in params]
-            outputs = plan.task.outputs(dict(zip(plan.names, leaves, strict=True)), xs)
-            loss = (plan.task.sample_losses(outputs, ys) * w).sum()
-            grads = torch.autograd.grad(loss, leaves, materialize_grads=True)
-        params = [p.detach() for p in params]
-        _apply(plan, params, list(grads), velocity, list(anchors), None)
-        total += loss.detach()
-        taken += 1
-    return (*params, total / max(taken, 1))
+    steps = weight.any(-1).nonzero().flatten().tolist()  # a client with few samples takes fewer
+    with _holding(plan, weights) as (module, params):
+        for s in steps:
+            xs, ys = (x, y) if chosen is None else (x.index_select(0, chosen[s]), y.index_select(0, chosen[s]))
+            with torch.enable_grad():
+                loss = (plan.task.sample_losses(module(xs), ys) * weight[s]).sum()
+                grads = torch.autograd.grad(loss, params, materialize_grads=True)
+            _apply(plan, params, list(grads), velocity, list(anchors), None)
+            total += loss.detach()
+        trained = [p.detach().contiguous() for p in params]
+    return (*trained, total / max(len(steps), 1))
+
+
+@contextmanager
+def _holding(plan: Plan, weights: Weights) -> Iterator[tuple[nn.Module, list[Tensor]]]:
+    """A module of this thread with copies of the weights as its parameters: swapped in once, not in every step.
+
+    Kernels of convolutions lie channels-last, and with them all that is computed from them: pooling is vectorised then."""
+    module = plan.task.trainee
+    own = dict(module.named_parameters())
+    before = {name: p.data for name, p in own.items()}
+    try:
+        for name, w in zip(plan.names, weights, strict=True):
+            layout = torch.channels_last if w.dim() == 4 else torch.contiguous_format
+            own[name].requires_grad_().data = w.clone(memory_format=layout)
+        yield module, [own[name] for name in plan.names]
+    finally:
+        for name, p in own.items():
+            p.data = before[name]
 
 
 def _apply(
@@ -110,6 +124,9 @@ def _apply(
 
     The pull towards the anchor is an explicit step while lr·pull ≤ 1 and an implicit one (p ← anchor + (p − anchor)/(1 +
     lr·pull)) beyond, where the explicit step would overshoot: any pull, however strong, is stable."""
+    if plan.plain and on is None:
+        torch._foreach_add_(params, grads, alpha=-plan.lr)
+        return
     strong = plan.lr * plan.pull > 1
     for i, (p, g) in enumerate(zip(params, grads, strict=True)):
         if plan.weight_decay:
@@ -142,12 +159,12 @@ def train(
     params = [w.clone(memory_format=torch.contiguous_format) for w in weights]
     velocity = [torch.zeros_like(p) for p in params] if plan.momentum else []
     network = Network.of(module, plan.names, plan.task.loss, x.dim() - 2)
-    rows_ = torch.arange(len(x)).unsqueeze(-1)
+    pick = _picker(x, y, chosen)
     on = (weight > 0).any(-1).to(x.dtype)  # (clients, steps)
     ragged = plan.epochs is not None and not plan.plain and bool((on == 0).any())
     total = torch.zeros(len(x), dtype=x.dtype)
     for s in range(weight.shape[-2]):
-        xs, ys = (x, y) if chosen is None else (x[rows_, chosen[:, s]], y[rows_, chosen[:, s]])
+        xs, ys = pick(s)
         if network is not None and plan.plain:
             total += network.descend(params, xs, ys, weight[:, s], plan.lr)
             continue
@@ -158,6 +175,22 @@ def train(
         total += loss
         _apply(plan, params, grads, velocity, list(anchors), on[:, s] if ragged else None)
     return (*params, total / on.sum(-1).clamp(min=1))
+
+
+def _picker(x: Tensor, y: Tensor, chosen: Tensor | None) -> Callable[[int], tuple[Tensor, Tensor]]:
+    """Step → the clients' mini-batches. Whole rows of one flat tensor are copied, which is far faster than `x[i, j]`."""
+    if chosen is None:
+        return lambda step: (x, y)
+    row = chosen + (torch.arange(len(x)) * x.shape[1]).reshape(-1, 1, 1)  # (clients, steps, batch)
+    shape = (len(x), chosen.shape[-1])
+    flat_x, flat_y = x.flatten(0, 1), y.flatten(0, 1)
+
+    def pick(step: int) -> tuple[Tensor, Tensor]:
+        rows = row[:, step].flatten()
+        xs, ys = flat_x.index_select(0, rows), flat_y.index_select(0, rows)
+        return xs.reshape(*shape, *x.shape[2:]), ys.reshape(shape)
+
+    return pick
 
 
 def _autograd(plan: Plan, params: list[Tensor], x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -174,10 +207,10 @@ def _autograd(plan: Plan, params: list[Tensor], x: Tensor, y: Tensor, weight: Te
 # ---- fully connected networks ----------------------------------------------------------------------------------------
 
 _ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
-    nn.ReLU: (lambda z: z.relu_(), lambda d, y: d.mul_(y > 0)),
-    nn.Tanh: (lambda z: z.tanh_(), lambda d, y: d.mul_(1 - y * y)),
-    nn.Sigmoid: (lambda z: z.sigmoid_(), lambda d, y: d.mul_(y * (1 - y))),
-}
+    nn.ReLU: (torch.relu_, lambda d, y: torch.ops.aten.threshold_backward(d, y, 0)),
+    nn.Tanh: (torch.tanh_, torch.ops.aten.tanh_backward),
+    nn.Sigmoid: (torch.sigmoid_, torch.ops.aten.sigmoid_backward),
+}  # the function in place, and its fused derivative from (derivative by its values, its values)
 
 
 @dataclass(frozen=True)
@@ -223,12 +256,14 @@ class Network:
 
     def head(self, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Loss a client and its derivative by the last layer's values."""
-        if self.loss == "cross_entropy":
-            logp = outputs.log_softmax(-1)
-            index = y.unsqueeze(-1)
-            loss = -(logp.gather(-1, index).squeeze(-1) * weight).sum(-1)
-            delta = logp.exp_().scatter_add_(-1, index, torch.full_like(index, -1, dtype=logp.dtype))
-            return loss, delta.mul_(weight.unsqueeze(-1))
+        if self.loss == "cross_entropy":  # log_softmax over a short last dimension costs six times as much
+            index, w = y.unsqueeze(-1), weight.unsqueeze(-1)
+            shifted = outputs - outputs.amax(-1, keepdim=True)
+            right = shifted.gather(-1, index)
+            powers = shifted.exp_()
+            total = powers.sum(-1, keepdim=True)
+            loss = ((total.log() - right) * w).sum((-1, -2))
+            return loss, powers.mul_(w / total).scatter_add_(-1, index, -w)
         z = outputs.squeeze(-1)
         if self.loss == "mse":
             residual = z - y

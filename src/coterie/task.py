@@ -82,10 +82,18 @@ class Task:
     @property
     def skeleton(self) -> nn.Module:
         """A module whose weights are never used. One a thread: `functional_call` swaps its parameters while it runs."""
-        module: nn.Module | None = getattr(self._local, "module", None)
+        return self._mine("skeleton")
+
+    @property
+    def trainee(self) -> nn.Module:
+        """A second module of this thread, which `functional_call` never touches: its parameters may be overwritten."""
+        return self._mine("trainee")
+
+    def _mine(self, name: str) -> nn.Module:
+        module: nn.Module | None = getattr(self._local, name, None)
         if module is None:
             module = copy.deepcopy(self._master)
-            self._local.module = module
+            setattr(self._local, name, module)
         return module
 
     def module(self, seed: int = 0, params: Params | None = None) -> nn.Module:

@@ -32,10 +32,9 @@ def group_sums(send: Tree, weight: Tensor, group: Tensor, groups: int) -> Share:
 
     def add(t: Tensor) -> Tensor:
         total = torch.zeros((groups, *t.shape[1:]), dtype=torch.float64)
-        shape = (-1, *[1] * (t.dim() - 1))
         for g, rows in present:
             chosen, w = (t, weight) if len(rows) == len(t) else (t[rows], weight[rows])
-            total[g] = (chosen * w.reshape(shape)).sum(0, dtype=torch.float64)
+            total[g] = (w.double() @ chosen.reshape(len(chosen), -1).double()).reshape(t.shape[1:])
         return total
 
     counts = torch.bincount(group, minlength=groups)
