@@ -111,7 +111,7 @@ def mnist_task() -> ct.Task:
     return ct.Task(ct.models.mlp(784, 200, 10))
 
 
-def test_worker_accuracy(
+def worker_accuracy(
     models: dict[str, Tensor],
     federation: ct.Federation,
     task: ct.Task,
@@ -126,7 +126,7 @@ def test_worker_accuracy(
     half = samples // 2 if select == "split" else 0
     scores = []
     for cluster in np.unique(clusters):
-        parts = [federation.test(federation.clients[i]) for i in np.flatnonzero(clusters == cluster)]
+        parts = [federation.test(client) for client in federation.clients[clusters == cluster]]
         x, y = (torch.cat(p) for p in zip(*parts, strict=True))
         workers = max(len(y) // samples, 1)
         y = y[: workers * samples].reshape(workers, -1)
@@ -180,8 +180,8 @@ def rotated(
             last = {"method": name, "seed": seed, "own test pictures": rows[-1]["accuracy"]}
             if name in methods:
                 models = run.state.models if name == "IFCA" else {k: t[None] for k, t in run.state.model.items()}
-                last["M-3"] = test_worker_accuracy(models, fed, task, samples)
-                last["M-3, split"] = test_worker_accuracy(models, fed, task, samples, "split")
+                last["M-3"] = worker_accuracy(models, fed, task, samples)
+                last["M-3, split"] = worker_accuracy(models, fed, task, samples, "split")
             right = [r["round"] for r in rows if r["cluster accuracy"] == 1]
             last["all identities from round"] = right[0] if right else np.nan
             last["seconds a round"] = float(np.median([r["seconds"] for r in rows]))
@@ -219,7 +219,6 @@ def good_accuracy(
     try:
         result = ct.fit(algorithm, fed, task, rounds=rounds, seed=seed, **options)
     except ct.Diverged as end:
-        assert end.result is not None
         result = end.result
     seconds = float(result.history["seconds"].median()) if len(result.history) else float("nan")
     return float(result.evaluate().loc[list(good), "accuracy"].mean()), seconds
@@ -239,7 +238,10 @@ def byzantine_table(
         )
         good, bad = ([i for i in range(clients) if (i // 4) % 2 == part] for part in (0, 1))
         for name, algorithm in {"Federated-Clustering": clustering, "global": ct.FedAvg(step)}.items():
-            cases = [("none", fed, []), ("none, good clients only", fed.subset(good), [])]
+            cases: list[tuple[str, ct.Federation, list[Any]]] = [
+                ("none", fed, []),
+                ("none, good clients only", fed.subset(good), []),
+            ]
             cases += [(attack, fed, [make(bad)]) for attack, make in ATTACKS.items()]
             for attack, data, channels in cases:
                 chosen: Any = algorithm
