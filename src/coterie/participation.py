@@ -177,8 +177,8 @@ class Coalition:
         if self.stable:
             mean = self.last.table["gain"].mean()
             parts.append(
-                f"The {len(self.members)} clients that are left ({_list(self.members)}) stay: a stable coalition, with a mean "
-                f"gain of {mean:+.3f} over training alone."
+                f"The {len(self.members)} clients that are left ({_list(self.members)}) stay: a stable coalition, with a "
+                f"mean gain of {mean:+.3f} over training alone."
             )
         elif not self.members:
             parts.append("Fewer than two clients are left: the coalition falls apart, and everybody trains alone.")
@@ -255,7 +255,8 @@ def _scores(run: Result, clients: pd.Index[Any], metric: str, settings: Settings
 def _over_runs(draws: Floats, seed: int) -> Floats:
     """(runs, clients, draws) → (clients, draws): every draw is the mean over runs drawn with replacement."""
     if len(draws) == 1:
-        return draws[0]
+        only: Floats = draws[0]
+        return only
     picks = np.random.default_rng(seed).integers(len(draws), size=(len(draws), draws.shape[2]))
     chosen = np.stack([draws[pick, :, np.arange(draws.shape[2])].T for pick in picks])
     return _mean(chosen)
