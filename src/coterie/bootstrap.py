@@ -20,6 +20,8 @@ from coterie.results import Result
 from coterie.tree import Tree
 
 Floats = npt.NDArray[np.float64]
+_BLOCK = 1 << 20  # numbers of resampled outputs at a time
+_MEANS = frozenset({"accuracy", "log_loss", "mse"})  # means over rows: one number a row says all
 
 GAINS, LOSES, UNCLEAR, NO_SCORE = "gains", "loses", "no clear change", "no score"
 CLEAR = 2.0  # standard errors
@@ -29,7 +31,8 @@ FEWEST = 10  # test rows below which nothing is called clear
 def bootstrap_scores(result: Result, draws: int = 200, seed: int = 0) -> Floats:
     """(clients, draws) values of the first metric on resampled test rows; NaN where a resample has no score."""
     live = result._need_live("test predictions")
-    metric = METRICS[live.task.metrics[0]]
+    name = live.task.metrics[0]
+    metric = _row_mean if name in _MEANS else METRICS[name]
     keys = torch.from_numpy(live.federation.keys) ^ streams.base_key(seed)
 
     def predict(ctx: Context, test: Context) -> Tree:
@@ -41,15 +44,22 @@ def bootstrap_scores(result: Result, draws: int = 200, seed: int = 0) -> Floats:
         outputs = outputs if outputs.dim() == 3 else outputs.unsqueeze(-1)
         if not mask.shape[-1]:
             return {"scores": torch.full((len(mask), draws), torch.nan, dtype=torch.float64)}
+        if name in _MEANS:
+            alone = METRICS[name](outputs.flatten(0, 1).unsqueeze(1), y.reshape(-1, 1), mask.new_ones(mask.numel(), 1))
+            outputs = alone.reshape(*mask.shape, 1)
         own, n = keys[out["index"]], mask.sum(-1, keepdim=True)
+        size = max(_BLOCK // max(outputs.numel(), 1), 1)
 
-        def score(b: int) -> Tensor:
-            u = streams.uniform(streams.fold(own, "bootstrap", b), mask.shape[-1], torch.float64)
-            rows = (u * n).long()
-            wide = rows.unsqueeze(-1).expand(-1, -1, outputs.shape[-1])
-            return metric(outputs.gather(1, wide), y.gather(1, rows), mask).double()
+        def scores(block: Tensor) -> Tensor:
+            """Every client as often as there are draws in the block."""
+            streams_ = streams.fold(streams.fold(own, "bootstrap").unsqueeze(-1), block)
+            rows = (streams.uniform(streams_, mask.shape[-1], torch.float64) * n.unsqueeze(-1)).long().flatten(0, 1)
+            client = torch.arange(len(mask)).repeat_interleave(len(block)).unsqueeze(-1)
+            return (
+                metric(outputs[client, rows], y[client, rows], mask[client.squeeze(-1)]).double().reshape(len(mask), -1)
+            )
 
-        return {"scores": torch.stack([score(b) for b in range(draws)], 1)}
+        return {"scores": torch.cat([scores(block) for block in torch.split(torch.arange(draws), size)], 1)}
 
     table: Tensor = live.engine.map(predict, live.everyone(), live.env, test=True, post=resample)["scores"]
     scores: Floats = table.numpy()
@@ -88,3 +98,7 @@ def mark(gains: pd.DataFrame, errors: pd.DataFrame, rows_tested: Floats) -> pd.D
     marks = np.where(clear, np.where(gains > 0, GAINS, LOSES), UNCLEAR)
     marks = np.where(gains.isna(), NO_SCORE, marks)
     return pd.DataFrame(marks, index=gains.index, columns=gains.columns)
+
+
+def _row_mean(values: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    return (values.squeeze(-1).double() * mask).sum(-1) / mask.sum(-1)

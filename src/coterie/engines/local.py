@@ -55,18 +55,19 @@ class LocalEngine:
 
     def run(self, ask: Ask, env: Env) -> Reply:
         clients = ask.clients
-        jobs = list(self._chunks(clients, env, ("train",)))
+        splits: tuple[Split, ...] = ("train", "test") if ask.test else ("train",)
+        jobs = list(self._chunks(clients, env, splits))
 
         def work(place: Ints) -> dict[str, Any]:
             mine = clients[place]
             each = take(ask.each, torch.from_numpy(place)) if ask.each else {}
-            (data,) = self._data(env, mine, ("train",), len(clients))
+            data = self._data(env, mine, splits, len(clients))
 
-            def one(data: dict[str, Tensor], state: Tree, each: Tree) -> dict[str, Any]:
-                ctx = context(env, data, state)
-                return unpack(ask.phase(ctx, **ask.down, **each), ctx)
+            def one(state: Tree, each: Tree, *data: dict[str, Tensor]) -> dict[str, Any]:
+                ctx, *test = (context(env, d, state) for d in data)
+                return unpack(ask.phase(ctx, *test, **ask.down, **each), ctx)
 
-            out = _mapped(one, ask.name, _plain(mine, env), data, env.states.get(mine), each)
+            out = _mapped(one, ask.name, _plain(mine, env), env.states.get(mine), each, *data)
             client = bad_client({k: out[k] for k in ("send", "state") if k in out}, mine)
             if client is not None:
                 raise Diverged(client, ask.name)
