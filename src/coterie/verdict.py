@@ -62,8 +62,8 @@ def _who(comparison: Comparison, method: str) -> str:
     gain, lose, unclear = (comparison.who(method, m) for m in ("gains", "loses", "no clear change"))
     if not gain and not lose:
         gains = [(str(c), float(g)) for c, g in comparison.gains.T[method].dropna().items()]
-        client, most = max(gains, key=lambda pair: abs(pair[1]), default=("none", 0.0))
-        largest = f" (the largest: {client}, {number(most, '+')})" if gains else ""
+        client, change = max(gains, key=lambda pair: abs(pair[1]), default=("none", 0.0))
+        largest = f" (the largest: {client}, {number(change, '+')})" if gains else ""
         return f"With {method}, no client's change is larger than chance could make it{largest}."
     parts = [_clearly(gain, "gain") if gain else "no client clearly gains"]
     parts.append(_clearly(lose, "lose") if lose else "no client clearly loses")
