@@ -238,8 +238,8 @@ def test_ragged_counts_are_shrunk_by_one_token_s_variance_over_their_number() ->
     rng = np.random.default_rng(0)
     base = rng.dirichlet(np.full(40, 0.5))
     sizes = np.round(np.exp(rng.normal(6, 1.3, 600))).astype(int) + 20
-    counts = np.stack([rng.multinomial(n, rng.dirichlet(400 * base)) for n in sizes])
+    counts = np.stack([rng.multinomial(n, rng.dirichlet(30 * base)) for n in sizes])
     advice = advise(counts=counts, seed=0)
     risk = advice.table.set_index("method")["risk"]
     assert advice.recommendation == "shrunk"
-    assert risk["shrunk"] < 0.8 * risk["local"]
+    assert risk["shrunk"] < 0.95 * risk["local"]
