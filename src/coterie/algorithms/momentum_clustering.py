@@ -78,7 +78,7 @@ class MomentumClustering(Algorithm):
         return replace(state, centers=centers, label=label)
 
     def _assign(self, points: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
-        """The nearest centre of every client; centres without clients move, one by one, to the momentum farthest from all."""
+        """The nearest centre of every client; empty centres move, one by one, to the momentum farthest from all."""
         for _ in range(self.k + 1):
             distance = torch.cdist(points, centers)
             nearest, lonely = distance.argmin(1), distance.min(1).values
