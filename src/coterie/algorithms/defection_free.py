@@ -199,7 +199,7 @@ class DefectionFree(Algorithm):
                 lr,
                 self._close if free else 0.0,
             )
-        reached = target if free and target is not None else worse.quality
+        reached = max(target, worse.quality) if free and target is not None else worse.quality  # max: B(ρ, 1) rounds
         entry = torch.tensor([[worse.quality, better.quality, better.size, reached]], dtype=torch.float64)
         pair = (worse.model, better.model) if high else (better.model, worse.model)
         return replace(state, models=stack(list(pair)), ledger=torch.cat([state.ledger, entry]))
