@@ -11,10 +11,11 @@ One round of scheme "defection_free", with ρ = q_l/q_h before the round:
 Other schemes (section 3.3): "complete" (both train on f), "high_shares" (the low firm trains on f, the high firm alone),
 "low_shares" (the other way round); somebody loses revenue in each of the first two.
 
-Departures from the text (errata EI-4, EI-5): every step that passes its target or lowers a quality is taken back and halved
-(step 2d), because nothing guarantees convexity here; the loop ends at the target instead of beyond it. A step is the mean of
-what `local` does on the firms' data: with LocalSGD(steps=1) exactly one gradient step on f of size at most `local.lr` = 1/L,
-with more steps an average of local models. Halving shortens the step just made, so it costs one more measurement.
+Departures from the text (errata EI-4, EI-5): every step that passes its target or lowers a quality is taken back and halved,
+or cut more where a straight line says so (step 2d), because nothing guarantees convexity here; the loop ends at the target
+instead of beyond it. A step is the mean of what `local` does on the firms' data: with LocalSGD(steps=1) exactly one gradient
+step on f of size at most `local.lr` = 1/L, with more steps an average of local models. Cutting shortens the step just made:
+one more measurement, no more training.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ class DefectionFree(Algorithm):
                 lr,
                 self._close if free else 0.0,
             )
-        reached = target if free and target is not None else worse.quality
+        reached = max(target, worse.quality) if free and target is not None else worse.quality  # max: B(ρ, 1) rounds
         entry = torch.tensor([[worse.quality, better.quality, better.size, reached]], dtype=torch.float64)
         pair = (worse.model, better.model) if high else (better.model, worse.model)
         return replace(state, models=stack(list(pair)), ledger=torch.cat([state.ledger, entry]))
@@ -218,7 +219,7 @@ class DefectionFree(Algorithm):
 
         For one gradient step on a loss that is the quality, the size min((q̄ − q)/‖∇f‖², 1/L) cannot pass the target of a
         convex loss; other steps are tried in full first."""
-        total = 0.0
+        total, first = 0.0, 1.0
         for s in range(steps):
             gap = target - quality
             if gap <= close:
@@ -231,18 +232,20 @@ class DefectionFree(Algorithm):
             exact = self.quality == "loss" and self.local.steps == 1
             if length == 0 or (exact and length < _NOTHING * lr):
                 break
-            scale = min(gap * lr / length, 1.0) if exact else 1.0
+            scale = min(gap * lr / length, 1.0) if exact else first
             for _ in range(self.halvings + 1):
                 trial: Params = tree_map(lambda x, d, a=scale: x + a * d, model, move)
                 reached = yield from self._measure(trial)
                 if reached is None or quality <= reached <= target:
                     break
-                scale /= 2
+                line = gap / (reached - quality) if reached > target else 0.5  # where a straight line meets the target
+                scale *= min(line, 0.5)
             else:
                 continue  # this step does not help however short; the next one sees other rows
             if reached is None:
                 break
             model, quality, total = trial, reached, total + scale * lr
+            first = min(2 * scale, 1.0)
         return Climbed(model, quality, total)
 
     def _measure(self, model: Params) -> Generator[Ask, Reply, float | None]:
