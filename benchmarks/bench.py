@@ -87,7 +87,7 @@ def contenders(work: str, workers: Sequence[int]) -> list[Contender]:
     return [
         Contender(BASE, ["loop", "threads=1"]),
         Contender("plain loop with torch.optim.SGD, 1 thread", ["loop", "threads=1", "optimiser=1"]),
-        Contender("plain loop, PyTorch's default threads", ["loop", "threads=0"], env={"OMP_NUM_THREADS": ""}, most=2),
+        Contender("plain loop, PyTorch's default threads", ["loop", "threads=0"], env={"OMP_NUM_THREADS": ""}, most=1),
         Contender("only the matrix products, client by client", ["products"]),
         Contender(
             f"only the matrix products, {BATCHED[work]} clients at once", ["products", f"batched={BATCHED[work]}"]

@@ -81,12 +81,14 @@ def train_one(
     chosen, weight = batches(plan, mask, key)
     velocity = [torch.zeros_like(w) for w in weights] if plan.momentum else []
     total = torch.zeros((), dtype=weights[0].dtype)
-    steps = weight.any(-1).nonzero().flatten().tolist()  # a client with few samples takes fewer
+    sizes = (weight > 0).sum(-1).tolist()  # real samples come first; a client with few takes fewer steps
+    steps = [(s, size) for s, size in enumerate(sizes) if size]
     with _holding(plan, weights) as (module, params):
-        for s in steps:
-            xs, ys = (x, y) if chosen is None else (x.index_select(0, chosen[s]), y.index_select(0, chosen[s]))
+        for s, size in steps:
+            rows = None if chosen is None else chosen[s, :size]
+            xs, ys = (x[:size], y[:size]) if rows is None else (x.index_select(0, rows), y.index_select(0, rows))
             with torch.enable_grad():
-                loss = (plan.task.sample_losses(module(xs), ys) * weight[s]).sum()
+                loss = (plan.task.sample_losses(module(xs), ys) * weight[s, :size]).sum()
                 grads = torch.autograd.grad(loss, params, materialize_grads=True)
             _apply(plan, params, list(grads), velocity, list(anchors), None)
             total += loss.detach()

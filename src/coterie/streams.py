@@ -21,6 +21,7 @@ _GAMMA = _signed(0x9E3779B97F4A7C15)
 _M1 = _signed(0xBF58476D1CE4E5B9)
 _M2 = _signed(0x94D049BB133111EB)
 _LAST = (1 << 63) - 1
+_ALL = (1 << 64) - 1
 
 
 def _xorshift(z: Tensor, bits: int) -> Tensor:
@@ -33,6 +34,14 @@ def mix(z: Tensor) -> Tensor:
     return _xorshift(z, 31)
 
 
+def _mixed(value: int) -> int:
+    """`mix` of one number, without tensors."""
+    z = value & _ALL
+    z = ((z ^ z >> 30) * _M1) & _ALL
+    z = ((z ^ z >> 27) * _M2) & _ALL
+    return _signed(z ^ z >> 31)
+
+
 def word(name: str) -> int:
     """A 64-bit number for a purpose's name."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
@@ -43,14 +52,13 @@ def fold(key: Tensor, *values: int | Tensor | str) -> Tensor:
     for value in values:
         if isinstance(value, str):
             value = word(value)
-        if isinstance(value, int):
-            value = torch.tensor(_signed(value & ((1 << 64) - 1)), dtype=torch.int64)
-        key = mix(mix(key + _GAMMA) ^ mix(value + _M2))
+        mixed = _mixed(value + _M2) if isinstance(value, int) else mix(value + _M2)
+        key = mix(mix(key + _GAMMA) ^ mixed)
     return key
 
 
 def base_key(seed: int) -> Tensor:
-    return fold(torch.tensor(_signed(seed & ((1 << 64) - 1)), dtype=torch.int64), "coterie")
+    return fold(torch.tensor(_signed(seed & _ALL), dtype=torch.int64), "coterie")
 
 
 def bits(key: Tensor, count: int) -> Tensor:
