@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from coterie.results import Result
 
 Rule = Literal["interval", "mean"]
+_ROUNDING = 1e-6  # nobody leaves for less
 
 
 @dataclass(frozen=True)
@@ -238,8 +239,8 @@ def _audit(runs: tuple[Result, ...], alone: tuple[Result, ...], settings: Settin
     table["low"], table["high"] = ends
     table["p_worse"] = _mean(np.where(np.isnan(draws), np.nan, (draws < 0) + 0.5 * (draws == 0)).T)
     table["rows"] = np.min([run.federation.n_test for run in runs], axis=0)
-    sure = (table["high"] < 0) & (table["rows"] >= settings.fewest)
-    table["leaves"] = sure if settings.rule == "interval" else table["gain"] < 0
+    sure = (table["high"] < -_ROUNDING) & (table["rows"] >= settings.fewest)
+    table["leaves"] = sure if settings.rule == "interval" else table["gain"] < -_ROUNDING
     return Participation(
         table.rename_axis("client"), metric, type(live.algorithm).__name__, settings, tuple(runs), tuple(alone)
     )
