@@ -15,7 +15,7 @@ import coterie as ct
 from coterie import streams
 from coterie.bootstrap import bootstrap_scores
 from coterie.metrics import METRICS
-from coterie.participation import audit
+from coterie.participation import _over_runs, audit
 
 SGD = ct.LocalSGD(steps=10, lr=0.3, batch_size=16)
 LINEAR = ct.Task(lambda: nn.Linear(4, 2), metric=("accuracy", "log_loss"))
@@ -231,6 +231,23 @@ def test_several_seeds_are_judged_together() -> None:
     assert len(coalition.results) == 3
     with pytest.raises(ct.DataError, match="same clients"):
         audit([runs[0], ct.fit(ct.FedAvg(SGD), fed.subset(["b", "a"]), LINEAR, rounds=1)])
+
+
+def test_the_same_run_three_times_is_no_more_evidence_than_once(odd: ct.Result) -> None:
+    one, three = audit(odd), audit([odd, odd, odd])
+    np.testing.assert_allclose(one.table.astype(float), three.table.astype(float), atol=1e-12)
+
+
+def test_the_variance_over_runs_and_shared_rows() -> None:
+    """Test rows v (1 + (S − 1) ρ)/S, training s²/S; against normal draws with these variances."""
+    rng = np.random.default_rng(0)
+    count, rho, v, s2, draws = 4, 0.5, 0.04, 0.09, 20_000
+    gains = np.sqrt(s2) * np.array([-1.2, -0.4, 0.4, 1.2])[:, None] * np.sqrt(3 / 3.2)  # sample variance s2
+    rows = gains[..., None] + np.sqrt(v) * rng.normal(size=(count, 1, draws))
+    found = _over_runs(gains, rows, np.array([rho]), seed=1)[0]
+    expected = v * (1 + (count - 1) * rho) / count + s2 / count
+    assert found.mean() == pytest.approx(0, abs=4 * np.sqrt(expected / draws))
+    assert found.var() == pytest.approx(expected, rel=4 * np.sqrt(2 / draws))
 
 
 def test_a_cohort_shrinks_with_the_coalition() -> None:
