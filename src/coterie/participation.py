@@ -2,8 +2,8 @@
 
 A client's gain is the score of the model it gets minus the score it has alone, on the same test rows, in units of the
 task's first metric and positive when taking part is better. Its interval is a paired bootstrap: the client's test rows are
-drawn with replacement, the same rows for both models. With several runs (one a seed) every draw also resamples the runs,
-so that the interval knows how much training itself varies.
+drawn with replacement, the same rows for both models. With several runs (one a seed) the runs are resampled too, so that
+the interval knows how much training itself varies.
 
 A coalition is stable when nobody in it would leave. When somebody would, the rest is trained again without them, and so on
 to a fixed point: those who stayed for what the leavers brought may want to leave next.
@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
+import torch
 
 from coterie.bootstrap import Floats, bootstrap_scores
 from coterie.errors import ConfigError, DataError
+from coterie.metrics import LOWER_IS_BETTER
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from coterie.results import Result
 
 Rule = Literal["interval", "mean"]
+_ROUNDING = 1e-6  # nobody leaves for less
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,11 @@ class Participation:
         """Whether nobody would leave."""
         return not self.leavers
 
+    @property
+    def _unit(self) -> str:
+        lower = self.metric in LOWER_IS_BETTER
+        return self.metric.replace("_", " ") + (" (how much lower it is)" if lower else "")
+
     def coalition(self, max_rounds: int = 10) -> Coalition:
         """Train again without the leavers (same algorithm, seeds and rounds), and again, until nobody would leave.
 
@@ -98,12 +106,12 @@ class Participation:
         t = self.table
         better, worse = t.index[t["low"] > 0], t.index[t["high"] < 0]
         sure = f"{self.settings.level:.0%} sure"
-        parts = [f"{len(t)} clients learn together with {self.method}; gains are in {self.metric.replace('_', ' ')}."]
+        parts = [f"{len(t)} clients learn together with {self.method}; gains are in {self._unit}."]
         parts.append(f"We are {sure} that {_named(t, better)} better off than alone." if len(better) else "")
         parts.append(f"We are {sure} that {_named(t, worse)} worse off." if len(worse) else "")
         rest = len(t) - len(better) - len(worse) - len(self.unknown)
         if rest:
-            how = "For every client" if rest == len(t) else f"For {'the other' if rest < len(t) else ''} {rest}"
+            how = "For every client" if rest == len(t) else f"For the other {rest if rest > 1 else 'one'}"
             parts.append(f"{how} the difference could be chance.")
         if self.unknown:
             parts.append(f"Nothing can be said of {_list(self.unknown)}: no test rows to score them on.")
@@ -224,12 +232,11 @@ def _audit(runs: tuple[Result, ...], alone: tuple[Result, ...], settings: Settin
     clients, metric, sign = runs[0].clients, live.task.metrics[0], live.task.sign
     if any(not run.clients.equals(clients) for run in runs):
         raise DataError("The audited runs must have the same clients in the same order. Split rows, not clients.")
-    score, own = zip(*(_scores(run, clients, metric, settings) for run in runs), strict=True)
-    base, other = zip(*(_scores(run, clients, metric, settings) for run in alone), strict=True)
-    pairs: list[Floats] = [sign * (a - b) for a, b in zip(own, other, strict=True)]
-    draws = _over_runs(np.stack(pairs), settings.seed)
-    table = pd.DataFrame({"score": _mean(np.stack(score)), "alone": _mean(np.stack(base))}, index=clients)
-    table["gain"] = _mean(sign * (np.stack(score) - np.stack(base)))
+    score, own = (np.stack(part) for part in zip(*(_scores(run, clients, settings) for run in runs), strict=True))
+    base, other = (np.stack(part) for part in zip(*(_scores(run, clients, settings) for run in alone), strict=True))
+    gains: Floats = sign * (score - base)
+    draws = _over_runs(gains, sign * (own - other), _overlap(runs), settings.seed)
+    table = pd.DataFrame({"score": _mean(score), "alone": _mean(base), "gain": _mean(gains)}, index=clients)
     tail = (1 - settings.level) / 2
     known = np.isfinite(draws).any(axis=1) & table["gain"].notna().to_numpy()
     ends = np.full((2, len(clients)), np.nan)
@@ -238,28 +245,42 @@ def _audit(runs: tuple[Result, ...], alone: tuple[Result, ...], settings: Settin
     table["low"], table["high"] = ends
     table["p_worse"] = _mean(np.where(np.isnan(draws), np.nan, (draws < 0) + 0.5 * (draws == 0)).T)
     table["rows"] = np.min([run.federation.n_test for run in runs], axis=0)
-    sure = (table["high"] < 0) & (table["rows"] >= settings.fewest)
-    table["leaves"] = sure if settings.rule == "interval" else table["gain"] < 0
+    sure = (table["high"] < -_ROUNDING) & (table["rows"] >= settings.fewest)
+    table["leaves"] = sure if settings.rule == "interval" else table["gain"] < -_ROUNDING
     return Participation(
         table.rename_axis("client"), metric, type(live.algorithm).__name__, settings, tuple(runs), tuple(alone)
     )
 
 
-def _scores(run: Result, clients: pd.Index[Any], metric: str, settings: Settings) -> tuple[Floats, Floats]:
+def _scores(run: Result, clients: pd.Index[Any], settings: Settings) -> tuple[Floats, Floats]:
     """A run's scores and its bootstrap draws, of these clients alone."""
     rows = run.clients.get_indexer(clients)
     draws = bootstrap_scores(run, settings.resamples, settings.seed)
-    return run._scores()[metric].to_numpy(np.float64)[rows], draws[rows]
+    return run._scores().iloc[:, 0].to_numpy(np.float64)[rows], draws[rows]
 
 
-def _over_runs(draws: Floats, seed: int) -> Floats:
-    """(runs, clients, draws) → (clients, draws): every draw is the mean over runs drawn with replacement."""
-    if len(draws) == 1:
-        only: Floats = draws[0]
-        return only
-    picks = np.random.default_rng(seed).integers(len(draws), size=(len(draws), draws.shape[2]))
-    chosen = np.stack([draws[pick, :, np.arange(draws.shape[2])].T for pick in picks])
-    return _mean(chosen)
+def _overlap(runs: tuple[Result, ...]) -> Floats:
+    """How many of a client's test rows two runs share beyond those that their draws already share: none when all runs
+    have the same split, else the test rows' part of all rows, which is what two random splits share."""
+    first, *others = (run.federation for run in runs)
+    same = all(torch.equal(first.y, o.y) and torch.equal(first.x, o.x) for o in others)
+    return np.zeros(len(first)) if same else np.asarray(first.n_test / first.n_samples, np.float64)
+
+
+def _over_runs(gains: Floats, draws: Floats, overlap: Floats, seed: int) -> Floats:
+    """Gains (S runs, clients) and their draws (S, clients, draws) → draws (clients, draws) of the mean gain.
+
+    Test rows: the runs' deviations are averaged; where splits differ they were drawn independently, but share a part ρ of
+    the rows, so the mean's variance is (1 + (S − 1) ρ) times that of independent ones. Training: runs are drawn with
+    replacement (√(S/(S − 1)) because S runs vary less around their own mean)."""
+    count = len(gains)
+    rows = _mean(draws - gains[..., None]) * np.sqrt(1 + (count - 1) * overlap)[:, None]
+    centre = _mean(gains)[:, None]
+    if count == 1:
+        return np.asarray(centre + rows)
+    picks = np.random.default_rng(seed).integers(count, size=(count, draws.shape[2]))
+    training = (_mean(gains[picks]).T - centre) * np.sqrt(count / (count - 1))
+    return np.asarray(centre + rows + training)
 
 
 def _mean(values: Floats) -> Floats:
