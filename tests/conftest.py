@@ -23,7 +23,7 @@ Build = Callable[..., ct.Federation]
 def build(
     sizes: tuple[int, ...] = SIZES, kind: str = "classification", dtype: Any = "float32", ids: Any = None, seed: int = 0
 ) -> ct.Federation:
-    """Two true clusters with opposite labels; client i is in cluster i mod 2."""
+    """Two true clusters with labels of their own; client i is in cluster i mod 2."""
     rng = np.random.default_rng(seed)
     truth = rng.normal(size=(2, 4, 3))
     data, clusters = {}, {}

@@ -85,6 +85,14 @@ def test_compare_options_reach_the_data(table: Path, capsys: pytest.CaptureFixtu
     assert "lower is better" in text
 
 
+def test_true_groups_may_be_a_column(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pd.read_csv(table)
+    frame.assign(group=frame["shop"] == "c").to_csv(table, index=False)
+    options = ("--client", "shop", "--target", "y", "--algorithms", "oracle", "--rounds", 2, "--seeds", 1)
+    assert "Oracle needs the true clusters" in fails(capsys, "compare", table, *options, "--exclude", "group")
+    assert "oracle" in prints(capsys, "compare", table, *options, "--cluster", "group")
+
+
 def test_bad_input_to_compare(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = ("--client", "shop", "--target", "y")
     assert "There is no file" in fails(capsys, "compare", tmp_path / "absent.csv", *good)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import pytest
 
 import coterie as ct
+from coterie.algorithms import ALGORITHMS
 from coterie.build import build
 from coterie.config import MODELS, Config
 from coterie.errors import ConfigError
@@ -130,6 +131,23 @@ def test_a_mistake_is_one_sentence_with_its_place(change: dict[str, Any], words:
         Config.parse(GOOD | change)
     assert "\n" not in str(caught.value)
     assert "pydantic" not in str(caught.value)
+
+
+def test_every_algorithm_of_the_registry_can_be_configured() -> None:
+    for name in ALGORITHMS:
+        assert Config.parse(GOOD | {"algorithm": {"name": name}}).algorithm() == ALGORITHMS[name]()
+
+
+def test_a_rule_is_named_or_that_of_the_default() -> None:
+    """`radius` is any function of distances; the rules beside the default may be named."""
+    head = {"name": "federated_clustering"}
+    built = [
+        Config.parse(GOOD | {"algorithm": head | {"radius": radius}}).algorithm().radius
+        for radius in ({"name": "fixed", "radius": 2.0}, {"p": 30}, 0.5)
+    ]
+    assert built == [ct.Fixed(2.0), ct.Percentile(30.0), 0.5]
+    with pytest.raises(ConfigError, match=r"algorithm.radius.name 'fixd' is unknown. Did you mean 'Fixed'"):
+        Config.parse(GOOD | {"algorithm": head | {"radius": {"name": "fixd"}}})
 
 
 def test_a_missing_section_is_named() -> None:

@@ -1,7 +1,8 @@
 """What every algorithm in the registry must do. A new algorithm joins by being in the registry.
 
-One whose arguments have no defaults, or that cannot train the small model here, gets an entry in `FACTORIES`; one that
-needs classes says so with a ConfigError or TaskError that contains the word "class".
+One whose arguments have no defaults, or that cannot train the small model here, gets an entry in `FACTORIES`; one made for
+two clients an entry in `PAIRS`; one that needs classes says so with a ConfigError or TaskError that contains the word
+"class".
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.algorithms import ALGORITHMS
+from coterie.algorithms import ALGORITHMS, DefectionFree
 from coterie.exchange import Ints
 from coterie.run import Run
 from coterie.tree import flatten
@@ -29,20 +30,48 @@ FACTORIES: dict[str, Callable[[], Any]] = {
     "cfl": lambda: ct.CFL(quiet=100.0, loud=1e-6, first=1),
     "momentum_clustering": lambda: ct.MomentumClustering(clusters=2),
     "myopic_clustering": lambda: ct.MyopicClustering(clusters=2),
+    "defection_free": lambda: DefectionFree(low_steps=3, pretrain=(0, 2)),
 }
+PAIRS = frozenset({"defection_free"})  # for exactly two clients: it gets federations of two, and must refuse others
+PAIR = (40, 64)
 ROUNDS = 3
 TOLERANCE = 2e-5  # float32: engines add in another order
 
 
 @pytest.fixture(params=sorted(ALGORITHMS))
-def algorithm(request: pytest.FixtureRequest) -> Any:
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def algorithm(name: str) -> Any:
     """The algorithm with its defaults, but few local steps."""
-    made = FACTORIES.get(request.param, ALGORITHMS[request.param])()
+    made = FACTORIES.get(name, ALGORITHMS[name])()
     few = ct.LocalSGD(steps=3, lr=0.1, batch_size=8)
     names = {f.name for f in dataclasses.fields(made)}
     if "local" in names and isinstance(made.local, ct.LocalSGD):
         return dataclasses.replace(made, local=few)
     return made
+
+
+@pytest.fixture
+def fed(name: str, fed: ct.Federation, make_fed: Any) -> ct.Federation:
+    return make_fed(sizes=PAIR) if name in PAIRS else fed
+
+
+@pytest.fixture
+def fed64(name: str, fed64: ct.Federation, make_fed: Any) -> ct.Federation:
+    return make_fed(sizes=PAIR, dtype="float64") if name in PAIRS else fed64
+
+
+@pytest.fixture
+def numbers(name: str, numbers: ct.Federation, make_fed: Any) -> ct.Federation:
+    return make_fed(sizes=PAIR, kind="regression") if name in PAIRS else numbers
+
+
+def some(fed: ct.Federation, count: int) -> int:
+    """A cohort that the federation has."""
+    return min(count, len(fed))
 
 
 def tensors(result: ct.Result) -> dict[str, torch.Tensor]:
@@ -83,7 +112,7 @@ def test_the_registry_holds_every_public_algorithm_by_a_name_the_command_line_ca
 
 def test_same_seed_same_numbers_other_seed_others(algorithm: Any, fed: ct.Federation, task: ct.Task) -> None:
     def run(seed: int) -> ct.Result:
-        return ct.fit(algorithm, fed, task, rounds=ROUNDS, seed=seed, cohort=7)
+        return ct.fit(algorithm, fed, task, rounds=ROUNDS, seed=seed, cohort=some(fed, 7))
 
     one = run(1)
     assert_same(one, run(1))
@@ -109,7 +138,9 @@ def test_a_round_changes_neither_the_state_it_was_given_nor_the_global_generator
 
 
 def test_equal_on_both_engines(algorithm: Any, fed: ct.Federation, task: ct.Task) -> None:
-    fast, plain = (ct.fit(algorithm, fed, task, rounds=ROUNDS, cohort=8, engine=e) for e in ("local", "loop"))
+    fast, plain = (
+        ct.fit(algorithm, fed, task, rounds=ROUNDS, cohort=some(fed, 8), engine=e) for e in ("local", "loop")
+    )
     close(fast, plain)
     columns = ["clients", "lost", "bytes_down", "bytes_up"]
     assert fast.history[columns].equals(plain.history[columns])
@@ -126,7 +157,7 @@ def test_equal_on_both_engines_to_rounding_in_float64(algorithm: Any, fed64: ct.
 def test_resumed_in_the_middle_it_ends_bit_identically(
     algorithm: Any, fed: ct.Federation, task: ct.Task, tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {"cohort": 5, "seed": 4, "channels": [ct.Dropout(0.2)], "alone": False}
+    options: dict[str, Any] = {"cohort": some(fed, 5), "seed": 4, "channels": [ct.Dropout(0.2)], "alone": False}
     whole = ct.fit(algorithm, fed, task, rounds=5, **options)
     ct.fit(algorithm, fed, task, rounds=2, out=tmp_path, **options)
     assert_same(whole, ct.fit(algorithm, fed, task, rounds=5, out=tmp_path, resume=True, **options))
@@ -147,12 +178,16 @@ class Reversed:
 
 
 def test_the_order_of_the_cohort_does_not_matter(algorithm: Any, fed: ct.Federation, task: ct.Task) -> None:
-    for inner in (ct.Everyone(), ct.FixedSize(7)):
+    for inner in (ct.Everyone(), ct.FixedSize(some(fed, 7))):
         one = ct.fit(algorithm, fed, task, rounds=ROUNDS, cohort=inner)
         close(one, ct.fit(algorithm, fed, task, rounds=ROUNDS, cohort=Reversed(inner)), 1e-6)
 
 
-def test_one_client(algorithm: Any, make_fed: Any, task: ct.Task) -> None:
+def test_one_client(name: str, algorithm: Any, make_fed: Any, task: ct.Task) -> None:
+    if name in PAIRS:
+        with pytest.raises(ct.ConfigError, match="exactly two"):
+            ct.fit(algorithm, make_fed(sizes=(20,)), task, rounds=ROUNDS)
+        return
     result = ct.fit(algorithm, make_fed(sizes=(20,)), task, rounds=ROUNDS)
     assert len(result.evaluate()) == 1
     assert np.isfinite(result.history["loss"]).all()
@@ -180,8 +215,9 @@ def test_a_client_never_sampled_still_has_a_model_and_a_score(
     table = result.evaluate()
     assert list(table.index) == list(fed.clients)
     assert table[["accuracy", "log_loss", "gain"]].notna().all().all()
-    x, _ = fed.test("c3")
-    assert result.model("c3")(x).shape == (len(x), 3)
+    last = fed.clients[some(fed, 4) - 1]
+    x, _ = fed.test(last)
+    assert result.model(last)(x).shape == (len(x), 3)
     assert len(result.clusters) == len(fed)
 
 

@@ -158,7 +158,7 @@ def test_a_run_is_not_overwritten_unless_asked(fed: ct.Federation, task: ct.Task
         {"task": ct.Task(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)))},
         {"federation": "labels"},
     ],
-    ids=str,
+    ids=lambda change: next(iter(change)),
 )
 def test_resuming_with_other_settings_is_refused(
     change: dict[str, Any], fed: ct.Federation, task: ct.Task, tmp_path: Path

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from coterie.algorithms import (
         CFL,
         IFCA,
+        DefectionFree,
         Ditto,
         FedAvg,
         FederatedClustering,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from coterie.exchange import Algorithm, Ask, Cohort, Context, MeanBy, Reply, SumBy, Up
     from coterie.federation import Federation
     from coterie.local import LocalSGD
+    from coterie.participation import Participation
     from coterie.radius import Fixed, Percentile, Proof, Theory
     from coterie.results import Result
     from coterie.run import best_of, fit
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Participation": "coterie.participation",
+    "DefectionFree": "coterie.algorithms",
     "DirichletMultinomialMixture": "coterie.estimation.histogram_soft",
     "IFCAHistograms": "coterie.estimation.histogram_baselines",
     "FedAvgHistogram": "coterie.estimation.histogram_baselines",
@@ -139,6 +143,7 @@ __all__ = [
     "Context",
     "CoterieError",
     "DataError",
+    "DefectionFree",
     "DirichletMultinomialMixture",
     "Ditto",
     "Diverged",
@@ -169,6 +174,7 @@ __all__ = [
     "MyopicClustering",
     "OneShot",
     "Oracle",
+    "Participation",
     "Percentile",
     "Poisson",
     "Proof",

@@ -31,7 +31,8 @@ def build(kind: type, table: Mapping[str, Any], place: str, registry: Registry |
     for f in own:
         if f.default is MISSING and f.default_factory is MISSING and f.name not in table:
             raise ConfigError(f"{place}.{f.name} is missing; {kind.__name__} needs it.")
-    values = {k: convert(hints[k], v, f"{place}.{k}", registry or {}) for k, v in table.items()}
+    usual = {f.name: f.default_factory() if f.default_factory is not MISSING else f.default for f in own}
+    values = {k: convert(hints[k], v, f"{place}.{k}", registry or {}, usual[k]) for k, v in table.items()}
     try:
         return kind(**values)
     except ConfigError as error:
@@ -60,28 +61,30 @@ def arguments(
     return {key: convert(hints.get(key, Any), value, f"{place}.{key}", {}) for key, value in table.items()}
 
 
-def convert(hint: Any, value: Any, place: str, registry: Registry) -> Any:
-    """A TOML value as what a type hint asks for."""
+def convert(hint: Any, value: Any, place: str, registry: Registry, usual: Any = None) -> Any:
+    """A TOML value as what a type hint asks for; `usual` is the default."""
     options = list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
     if NoneType in options and isinstance(value, str) and value.lower() == "none" and str not in options:
         return None
     if isinstance(value, Mapping) and not any(get_origin(o) in (dict, Mapping) for o in options):
-        return _nested([o for o in options if o is not NoneType], value, place, registry)
+        return _nested([o for o in options if o is not NoneType], value, place, registry, usual)
     if isinstance(value, str) and not _takes_text(options):
-        candidates = _candidates(options, registry)
+        candidates = _candidates(options, registry, usual)
         if candidates:  # aggregate = "Median": a class with its defaults
             return build(_pick(value, candidates, place), {}, place, registry)
     return _scalar(hint, value, place)
 
 
-def _nested(options: list[Any], table: Mapping[str, Any], place: str, registry: Registry) -> Any:
-    """A sub-table: the one class that fits, or the one its `name` says."""
-    candidates = _candidates(options, registry)
+def _nested(options: list[Any], table: Mapping[str, Any], place: str, registry: Registry, usual: Any) -> Any:
+    """A sub-table: the class its `name` says, the one that fits, or that of the default."""
+    candidates = _candidates(options, registry, usual)
     rest = {k: v for k, v in table.items() if k != "name"}
     if "name" in table and not any(_has_field(o, "name") for o in options):
         return build(_pick(table["name"], candidates, f"{place}.name"), rest, place, registry)
     if len(candidates) == 1:
         return build(next(iter(candidates.values())), table, place, registry)
+    if type(usual) in candidates.values():
+        return build(type(usual), table, place, registry)
     if not candidates:
         raise ConfigError(f"{place} must be {_words(options)}; got a section. Give a plain value.")
     raise ConfigError(f"{place} needs a name that says which one is meant. {suggest('', candidates)}")
@@ -96,8 +99,9 @@ def _pick(name: Any, candidates: Mapping[str, type], place: str) -> type:
     return plain[key]
 
 
-def _candidates(options: list[Any], registry: Registry) -> dict[str, type]:
-    """What may stand for a hint: a dataclass itself; for Any or a protocol, the registry or the dataclasses beside it."""
+def _candidates(options: list[Any], registry: Registry, usual: Any) -> dict[str, type]:
+    """What may stand for a hint: a dataclass itself; for Any or a protocol, the registry or the dataclasses beside it;
+    for a function type, the callable dataclasses beside the default."""
     found: dict[str, type] = {}
     for option in options:
         if option is Any:
@@ -109,6 +113,8 @@ def _candidates(options: list[Any], registry: Registry) -> dict[str, type]:
                 found |= registry
             else:
                 found |= _beside(option)
+        elif get_origin(option) is Callable and is_dataclass(usual):
+            found |= _with(["__call__"], [sys.modules[type(usual).__module__]])
     return found
 
 
@@ -117,14 +123,17 @@ def _beside(protocol: type) -> dict[str, type]:
     wanted = [n for n, v in vars(protocol).items() if inspect.isfunction(v) and (n == "__call__" or n[0] != "_")]
     parts = protocol.__module__.split(".")
     home = ".".join(parts[:-1] if len(parts) > 2 else parts)
-    modules = [m for name, m in list(sys.modules.items()) if name == home or name.startswith(home + ".")]
+    return _with(wanted, [m for name, m in list(sys.modules.items()) if name == home or name.startswith(home + ".")])
+
+
+def _with(methods: list[str], modules: list[Any]) -> dict[str, type]:
+    """The public dataclasses defined in some modules that have all of some methods."""
     return {
         kind.__name__: kind
         for module in modules
         for kind in vars(module).values()
         if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == module.__name__
-        if wanted and all(hasattr(kind, n) for n in wanted if n != "__call__")
-        if "__call__" not in wanted or any("__call__" in vars(base) for base in kind.__mro__)
+        if kind.__name__[0] != "_" and methods and all(any(m in vars(b) for b in kind.__mro__) for m in methods)
     }
 
 

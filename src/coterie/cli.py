@@ -92,6 +92,7 @@ def compare(
     metric: Metric = None,
     features: Annotated[str | None, typer.Option(help="Use only these columns, separated by commas.")] = None,
     exclude: Annotated[str | None, typer.Option(help="Leave these columns out, separated by commas.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="A column with each client's true group (for `oracle`).")] = None,
     kind: Annotated[Kind | None, typer.Option(help="Override what is inferred from the target.")] = None,
     one_class: Annotated[
         OneClass, typer.Option("--one-class", help="Whether a client may have only one class in its rows.")
@@ -106,7 +107,7 @@ def compare(
     frame = read_table(table)
     options: dict[str, Any] = {"client": client, "target": target, "test_fraction": test_fraction}
     options |= {"kind": None if kind is None else kind.value, "one_class": one_class.value}
-    options |= {"features": _names(features), "exclude": _names(exclude) or ()}
+    options |= {"cluster": cluster, "features": _names(features), "exclude": _names(exclude) or ()}
     if report and out is None:
         out = Path("coterie-report")
     _compare(lambda seed: federation_from_frame(frame, seed=seed, **options), algorithms, rounds, seeds, metric, out)

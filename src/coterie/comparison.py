@@ -20,7 +20,19 @@ import pandas as pd
 from coterie import verdict
 from coterie.algorithms import ALGORITHMS
 from coterie.algorithms.local import Local
-from coterie.bootstrap import Floats, bootstrap_scores
+from coterie.bootstrap import (
+    CLEAR,
+    FEWEST,
+    GAINS,
+    LOSES,
+    NO_SCORE,
+    UNCLEAR,
+    Floats,
+    bootstrap_scores,
+    column_mean,
+    gain_error,
+    mark,
+)
 from coterie.errors import ConfigError, DataError
 from coterie.federation import Federation
 from coterie.metrics import METRICS
@@ -31,9 +43,6 @@ from coterie.task import Task
 from coterie.tuning import MOST_ROUNDS, has_local, tune
 
 DEFAULT = ("local", "fedavg", "finetuned")
-GAINS, LOSES, UNCLEAR, NO_SCORE = "gains", "loses", "no clear change", "no score"
-CLEAR = 2.0  # standard errors
-FEWEST = 10  # test rows below which nothing is called clear
 
 Split = Callable[[int], Federation]
 Note = Callable[[str, int], None]
@@ -233,9 +242,9 @@ def _collect(
     for name, results in runs.items():
         scores = np.stack([r._scores()[metric].to_numpy() for r in results])
         alone = np.stack([r._scores()[metric].to_numpy() for r in base])
-        table[name], gain = scores.mean(0), sign * (scores - alone)
-        gains[name] = gain.mean(0)
-        errors[name] = _error(gain, [a - b for a, b in zip(draws[name], draws["local"], strict=True)], overlap)
+        table[name], gain = column_mean(scores), sign * (scores - alone)
+        gains[name] = column_mean(gain)
+        errors[name] = gain_error(gain, [a - b for a, b in zip(draws[name], draws["local"], strict=True)], overlap)
     frames = [
         pd.DataFrame.from_dict(part, orient="index", columns=clients).rename_axis("method")
         for part in (table, gains, errors)
@@ -244,7 +253,7 @@ def _collect(
         table=frames[0],
         gains=frames[1],
         errors=frames[2],
-        marks=_marks(frames[1], frames[2], rows_tested),
+        marks=mark(frames[1], frames[2], rows_tested),
         metric=metric,
         scores=_long(runs, seeds, lambda r: r._scores().set_axis(clients, axis=0).rename_axis("client").reset_index()),
         curves=_long(runs, seeds, lambda r: r.history),
@@ -256,34 +265,6 @@ def _collect(
         about=_about(data, task, seeds, redrawn),
         results={name: tuple(results) for name, results in runs.items()},
     )
-
-
-def _error(gain: Floats, differences: list[Floats], overlap: Floats) -> Floats:
-    """Standard error of the mean gain over S seeds.
-
-    Test rows: v is the bootstrap variance of one seed; two seeds share a part ρ = `overlap` of their test rows, so the
-    mean has v (1 + (S − 1) ρ) / S. Training: what the variance over seeds exceeds that of the test rows, v (1 − ρ), by,
-    divided by S."""
-    n = len(gain)
-    v = np.mean([_variance(d, axis=1) for d in differences], axis=0)
-    rows = v * (1 + (n - 1) * overlap) / n
-    training = np.maximum(gain.var(axis=0, ddof=1) - v * (1 - overlap), 0) / n if n > 1 else 0.0
-    error: Floats = np.sqrt(rows + training)
-    return error
-
-
-def _variance(values: Floats, axis: int) -> Floats:
-    """Variance over the numbers there are; NaN when there are none."""
-    masked = np.ma.masked_invalid(values)
-    variance: Floats = np.asarray(masked.var(axis=axis).filled(np.nan), np.float64)
-    return variance
-
-
-def _marks(gains: pd.DataFrame, errors: pd.DataFrame, rows_tested: Floats) -> pd.DataFrame:
-    clear = (gains.abs() > CLEAR * errors) & (rows_tested >= FEWEST)
-    marks = np.where(clear, np.where(gains > 0, GAINS, LOSES), UNCLEAR)
-    marks = np.where(gains.isna(), NO_SCORE, marks)
-    return pd.DataFrame(marks, index=gains.index, columns=gains.columns)
 
 
 def _long(runs: dict[str, list[Result]], seeds: list[int], part: Callable[[Result], pd.DataFrame]) -> pd.DataFrame:

@@ -9,7 +9,7 @@ without is *individual*: the server sees every client's reply.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -109,13 +109,17 @@ ClientFunction = Callable[..., Up]
 
 @dataclass(frozen=True)
 class Ask:
-    """A question to clients. `down` is the same for all; row i of `each` is for `clients[i]` alone."""
+    """A question to clients. `down` is the same for all; row i of `each` is for `clients[i]` alone.
+
+    With `test` the phase is called with the client's test rows too, `phase(ctx, test_ctx, …)`: only for algorithms whose
+    user says that quality is to be measured there."""
 
     phase: ClientFunction
     clients: Ints
     down: Tree = field(default_factory=dict)
     each: Tree = field(default_factory=dict)
     reduce: SumBy | MeanBy | None = None
+    test: bool = False
 
     @property
     def name(self) -> str:
@@ -125,7 +129,7 @@ class Ask:
         """The same question to fewer clients."""
         rows = torch.from_numpy(np.flatnonzero(keep))
         each = tree_map(lambda t: t.index_select(0, rows), self.each)
-        return Ask(self.phase, self.clients[keep], self.down, each, self.reduce)
+        return replace(self, clients=self.clients[keep], each=each)
 
 
 @dataclass(frozen=True)

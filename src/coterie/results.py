@@ -27,6 +27,8 @@ from coterie.tree import Params, Tree, row
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from coterie.participation import Participation, Rule
+
 _COLUMNS = ["round", "loss", "clients", "lost", "bytes_down", "bytes_up", "seconds"]
 FILES = ("result.json", "history.parquet", "evaluation.parquet", "models.safetensors")
 
@@ -120,15 +122,21 @@ class Result:
     clusters: pd.Series[int]
     _live: Live | None = None
     _alone: Callable[[], Result] | None = None
+    _again: Callable[[Federation], Result] | None = None  # the same run with other clients
     _stored: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_live(
-        cls, live: Live, history: list[dict[str, Any]], about: dict[str, Any], alone: Callable[[], Result] | None
+        cls,
+        live: Live,
+        history: list[dict[str, Any]],
+        about: dict[str, Any],
+        alone: Callable[[], Result] | None,
+        again: Callable[[Federation], Result] | None = None,
     ) -> Result:
         clusters = pd.Series(live.clusters(), index=live.federation.clients, name="cluster")
         table = pd.DataFrame(history, columns=None if history else _COLUMNS)
-        return cls(table, about, live.federation.clients, clusters, live, alone)
+        return cls(table, about, live.federation.clients, clusters, live, alone, again)
 
     @property
     def task(self) -> Task:
@@ -166,6 +174,20 @@ class Result:
             self._stored["alone"] = None if self._alone is None else self._alone()
         baseline: Result | None = self._stored["alone"]
         return baseline
+
+    def participation(
+        self,
+        level: float = 0.9,
+        resamples: int = 2000,
+        *,
+        rule: Rule = "interval",
+        fewest: int = 10,
+        seed: int = 0,
+    ) -> Participation:
+        """Who gains, who would leave, and whether the coalition is stable when they do; see `coterie.participation`."""
+        from coterie.participation import audit
+
+        return audit(self, level=level, resamples=resamples, rule=rule, fewest=fewest, seed=seed)
 
     def _scores(self) -> pd.DataFrame:
         if "scores" not in self._stored:

@@ -225,6 +225,7 @@ class Run:
                 "fingerprint": self.fingerprint,
             },
             self._alone(alone),
+            self._again(),
         )
 
     def _alone(self, alone: bool | Result) -> Callable[[], Result] | None:
@@ -242,6 +243,26 @@ class Run:
             if not baseline.about["finished"]:  # a yardstick of fewer rounds would flatter every gain
                 raise KeyboardInterrupt
             return baseline
+
+        return train
+
+    def _again(self) -> Callable[[Federation], Result]:
+        """How to run the same with other clients: same settings, seed and rounds, nobody trained alone."""
+        start = self.start if isinstance(self.start, dict) else None  # a server state is of the clients it was made for
+        rounds = self.done
+
+        def train(federation: Federation) -> Result:
+            sampler = self.sampler
+            if isinstance(sampler, cohorts.FixedSize):
+                sampler = cohorts.FixedSize(min(sampler.size, len(federation)))
+            options: dict[str, Any] = {"seed": self.seed, "channels": self.channels, "engine": self.engine}
+            again = fit(
+                self.algorithm, federation, self.task, rounds=rounds, cohort=sampler, alone=False, progress=False,
+                start=start, **options,
+            )  # fmt: skip
+            if not again.about["finished"]:
+                raise KeyboardInterrupt
+            return again
 
         return train
 

@@ -91,10 +91,25 @@ def threshold_center(
     """One centre: where `start` (P,) ends among `points` (N, P), and who was in its last ball (N,).
 
     For use inside algorithms: `points` and `start` may also be stacked models (trees with N and no leading rows)."""
-    product = _finite(gram(points, start))  # about the start, whose own weight then never matters
-    n = len(product)
-    weights, _, members = _walk(product, torch.zeros(1, n, dtype=torch.float64), n, radius_rule(radius), rounds, False)
-    return _about(start, weights[0], points), members[0]
+    ((center, members),) = threshold_centers([(points, start)], radius, rounds)
+    return center, members
+
+
+def threshold_centers(
+    problems: list[tuple[Any, Any]], radius: RadiusRule | float = _TWENTIETH, rounds: int = 10
+) -> list[tuple[Any, Tensor]]:
+    """`threshold_center` for many independent (points, start) at once; those with equally many points walk together."""
+    rule = radius_rule(radius)
+    products = [_finite(gram(points, start)) for points, start in problems]  # about the start: its weight never matters
+    result: list[Any] = [None] * len(problems)
+    for n in {len(product) for product in products}:
+        which = [i for i, product in enumerate(products) if len(product) == n]
+        weights = torch.zeros(len(which), 1, n, dtype=torch.float64)
+        weights, _, members = _walk(torch.stack([products[i] for i in which]), weights, n, rule, rounds, False)
+        for i, w, inside in zip(which, weights, members, strict=True):
+            points, start = problems[i]
+            result[i] = (_about(start, w[0], points), inside[0])
+    return result
 
 
 def _about(start: Any, weights: Tensor, points: Any) -> Any:

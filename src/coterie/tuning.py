@@ -21,6 +21,7 @@ from coterie.run import fit
 from coterie.task import Task
 
 RATES, DECAYS = (0.02, 0.2), (0.0, 0.03, 0.3)
+OWN_RATES = (0.05, 0.5)  # of algorithms that take plain gradient steps
 MOST_ROUNDS, EVERY = 15, 5
 _MOST_CLIENTS = 40  # settings are tuned on at most so many clients
 _FULL_BATCH = 2000  # clients with more training rows take mini-batches
@@ -45,53 +46,56 @@ def tune(
     seed: int = 0,
     engine: str | Any = "local",
 ) -> Tuned:
-    """`rounds` fixes the number of rounds; None also chooses it. An algorithm without LocalSGD is kept as it is."""
-    if not has_local(algorithm):
-        return Tuned(algorithm, rounds or MOST_ROUNDS, pd.DataFrame())
+    """`rounds` fixes the number of rounds; None also chooses it. An algorithm without a learning rate is kept as it is."""
     part = validation_split(federation, seed=seed)
     batch = None if np.median(federation.n_train) <= _FULL_BATCH else 100
-    judge = replace(
-        task, metric=_VALIDATION.get(task.loss, task.metrics[0]) if isinstance(task.loss, str) else task.metric
-    )
+    loss = _VALIDATION.get(task.loss) if isinstance(task.loss, str) else None
+    judge = replace(task, metric=loss or task.metrics[0])
+    # an algorithm with a rate of its own takes one step a round where LocalSGD takes ten
+    most, every = (MOST_ROUNDS, EVERY) if has_local(algorithm) else (10 * MOST_ROUNDS, 10 * EVERY)
+    spans = (most, every) if rounds is None else (rounds, rounds)
+    found: list[tuple[Any, int, float]] = []
     for shrink in (1.0, 0.01):  # when even the smallest rate diverges, much smaller ones
-        grid = [
-            LocalSGD(steps=10, lr=lr * shrink, batch_size=batch, momentum=0.9, weight_decay=decay)
+        for candidate in _grid(algorithm, shrink, batch):
+            scores = _validate(candidate, part, judge, spans, seed, engine)
+            found += [(candidate, r, v) for r, v in scores if np.isfinite(v)]
+        if found:
+            break
+    columns = ["algorithm", "rounds", "validation"]
+    table = pd.DataFrame([(repr(a), r, v) for a, r, v in found], columns=columns)
+    if not found:
+        return Tuned(algorithm, rounds or most, table)
+    chosen, length, _ = found[int(np.argmax([judge.sign * v for _, _, v in found]))]
+    return Tuned(chosen, length, table)
+
+
+def _grid(algorithm: Any, shrink: float, batch: int | None) -> list[Any]:
+    if has_local(algorithm):
+        return [
+            with_local(algorithm, LocalSGD(10, lr * shrink, batch, momentum=0.9, weight_decay=decay))
             for lr, decay in product(RATES, DECAYS)
         ]
-        rows = [row for local in grid for row in _candidate(algorithm, local, part, judge, rounds, seed, engine)]
-        candidates = pd.DataFrame(rows, columns=["lr", "weight_decay", "rounds", "validation", "local"])
-        candidates = candidates[candidates["validation"].notna()]
-        if len(candidates):
-            break
-    else:
-        return Tuned(algorithm, rounds or MOST_ROUNDS, candidates.drop(columns="local"))
-    best = candidates.iloc[int(np.argmax(judge.sign * candidates["validation"].to_numpy()))]
-    chosen = with_local(algorithm, best["local"])
-    return Tuned(chosen, int(best["rounds"]), candidates.drop(columns="local").reset_index(drop=True))
+    if is_dataclass(algorithm) and isinstance(getattr(algorithm, "lr", None), float):
+        return [replace(algorithm, lr=lr * shrink) for lr in OWN_RATES]  # type: ignore[type-var]
+    return [algorithm]
 
 
-def _candidate(
-    algorithm: Any, local: LocalSGD, part: Federation, task: Task, rounds: int | None, seed: int, engine: Any
-) -> list[tuple[float, float, int, float, LocalSGD]]:
-    every = EVERY if rounds is None else max(rounds, 1)
+def _validate(
+    algorithm: Any, part: Federation, task: Task, spans: tuple[int, int], seed: int, engine: Any
+) -> list[tuple[int, float]]:
+    """(round, score on the validation rows) every few rounds; nothing when the run diverges."""
+    most, every = spans
     try:
         run = fit(
-            with_local(algorithm, local), part, task, rounds=MOST_ROUNDS if rounds is None else rounds, seed=seed,
-            engine=engine, evaluate_every=every, alone=False, progress=False,
+            algorithm, part, task, rounds=most, seed=seed, engine=engine, evaluate_every=every, alone=False,
+            progress=False,
         )  # fmt: skip
     except Diverged:
         return []
     if not run.about["finished"]:
         raise KeyboardInterrupt  # fit only ends the round and hands back what it has
-    column = f"test_{task.metrics[0]}"
-    if column not in run.history:
-        return []
-    scored = run.history[["round", column]].dropna()
-    return [
-        (local.lr, local.weight_decay, int(r), float(v), local)
-        for r, v in zip(scored["round"], scored[column], strict=True)
-        if np.isfinite(v)
-    ]
+    scored = run.history[["round", f"test_{task.metrics[0]}"]].dropna()
+    return [(int(r), float(v)) for r, v in scored.to_numpy()]
 
 
 def validation_split(federation: Federation, fraction: float = 0.25, seed: int = 0) -> Federation:

@@ -12,9 +12,15 @@ PLAIN_NAMES = {
     "fedavg": "one shared model (fedavg)",
     "finetuned": "a shared model fine-tuned by each client (finetuned)",
     "oracle": "one model for each true group (oracle)",
+    "ifca": "one model for each group it finds (ifca)",
+    "ditto": "an own model for each client, held close to a shared one (ditto)",
+    "knnper": "a shared model corrected by each client's own neighbours (knnper)",
+    "cfl": "groups split apart where clients disagree (cfl)",
 }
 
 
+_MOST_TOLD = 3  # methods beside the best that get a sentence
+METRIC_NAMES = {"auc": "AUC", "r2": "R²", "mse": "mean squared error"}
 _AVERAGE = {
     "gains": "a clear gain on average",
     "loses": "a clear loss on average",
@@ -31,30 +37,34 @@ def words(comparison: Comparison) -> str:
     best = str(comparison.gains.loc[others].mean(axis=1).idxmax())
     sentences = [_headline(comparison, best), _who(comparison, best)]
     told = [m for m in others if m != best and (comparison.who(m, "loses") or comparison.who(m, "gains"))]
-    sentences += [_who(comparison, m) for m in told]
+    sentences += [_who(comparison, m) for m in told[:_MOST_TOLD]]
+    if len(told) > _MOST_TOLD:
+        sentences.append(f"The table shows {len(told) - _MOST_TOLD} more methods with clear gains or losses.")
     wins = max(others, key=lambda m: len(comparison.who(m, "gains")) - len(comparison.who(m, "loses")))
     settled = comparison.who(best, "gains") or comparison.average(best)[1] == "gains"
     return " ".join([*sentences, _advice(comparison, best if settled else wins)])
 
 
 def _headline(comparison: Comparison, best: str) -> str:
-    score, alone = comparison.table.loc[best].mean(), comparison.table.loc["local"].mean()
-    metric = comparison.metric.replace("_", " ")
+    score, alone = (float(comparison.table.T[m].mean()) for m in (best, "local"))
     lower = " (lower is better)" if comparison.about["lower_is_better"] else ""
     several = len(comparison.methods) > 2
     subject = (
         f"Of the ways to learn together, {_plain(best)} does best on average:" if several else f"With {_plain(best)}:"
     )
     return (
-        f"{subject} mean {metric} {score:.3f} against "
-        f"{alone:.3f} for training alone{lower}, {_AVERAGE[comparison.average(best)[1]]}."
+        f"{subject} mean {metric_name(comparison.metric)} {number(score)} against "
+        f"{number(alone)} for training alone{lower}, {_AVERAGE[comparison.average(best)[1]]}."
     )
 
 
 def _who(comparison: Comparison, method: str) -> str:
     gain, lose, unclear = (comparison.who(method, m) for m in ("gains", "loses", "no clear change"))
     if not gain and not lose:
-        return f"With {method}, no client's change is larger than chance could make it."
+        gains = [(str(c), float(g)) for c, g in comparison.gains.T[method].dropna().items()]
+        client, change = max(gains, key=lambda pair: abs(pair[1]), default=("none", 0.0))
+        largest = f" (the largest: {client}, {number(change, '+')})" if gains else ""
+        return f"With {method}, no client's change is larger than chance could make it{largest}."
     parts = [_clearly(gain, "gain") if gain else "no client clearly gains"]
     parts.append(_clearly(lose, "lose") if lose else "no client clearly loses")
     rest = (
@@ -81,6 +91,19 @@ def _advice(comparison: Comparison, best: str) -> str:
         "Recommendation: these data do not show that learning together pays; train alone, or collect more test rows "
         "before deciding."
     )
+
+
+def metric_name(metric: str) -> str:
+    return METRIC_NAMES.get(metric, metric.replace("_", " "))
+
+
+def number(value: float, sign: str = "") -> str:
+    """Three decimals, or four digits where that would be noise; `sign="+"` for gains."""
+    return f"{value:{sign}.3f}" if abs(value) < 1000 else f"{value:{sign}.4g}"
+
+
+def sentence_case(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _plain(method: str) -> str:

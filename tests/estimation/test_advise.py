@@ -230,3 +230,16 @@ def test_deterministic_frozen_and_plain():
         one.recommendation = "global"
     assert list(one.table.columns[:4]) == ["method", "risk", "low", "high"]
     assert "Recommended for these 300 clients: shrunk" in one.explain()
+
+
+def test_ragged_counts_are_shrunk_by_one_token_s_variance_over_their_number() -> None:
+    """Mean noise × mean size overstates one token's variance many times when sizes are ragged; shrinking then looked
+    worse than not shrinking at all."""
+    rng = np.random.default_rng(0)
+    base = rng.dirichlet(np.full(40, 0.5))
+    sizes = np.round(np.exp(rng.normal(6, 1.3, 600))).astype(int) + 20
+    counts = np.stack([rng.multinomial(n, rng.dirichlet(30 * base)) for n in sizes])
+    advice = advise(counts=counts, seed=0)
+    risk = advice.table.set_index("method")["risk"]
+    assert advice.recommendation == "shrunk"
+    assert risk["shrunk"] < 0.95 * risk["local"]

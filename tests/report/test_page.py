@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import coterie as ct
-from coterie.comparison import GAINS, NO_SCORE, Comparison, compare
+from coterie.bootstrap import GAINS, NO_SCORE
+from coterie.comparison import Comparison, compare
 from coterie.report.page import SECTIONS, page, write_report
 
 FAST = ct.LocalSGD(steps=5, lr=0.2, batch_size=None)

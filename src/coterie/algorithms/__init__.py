@@ -1,6 +1,7 @@
 """One paper, one file. The registry serves the command line and the conformance suite; users pass objects."""
 
 from coterie.algorithms.cfl import CFL
+from coterie.algorithms.defection_free import DefectionFree
 from coterie.algorithms.ditto import Ditto
 from coterie.algorithms.fedavg import FedAvg
 from coterie.algorithms.federated_clustering import FederatedClustering
@@ -28,12 +29,14 @@ ALGORITHMS: dict[str, type] = {
     "myopic_clustering": MyopicClustering,
     "ditto": Ditto,
     "knnper": KNNPer,
+    "defection_free": DefectionFree,
 }
 
 __all__ = [
     "ALGORITHMS",
     "CFL",
     "IFCA",
+    "DefectionFree",
     "Ditto",
     "FedAvg",
     "FederatedClustering",

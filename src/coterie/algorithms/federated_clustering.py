@@ -27,7 +27,7 @@ from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Ints, Po
 from coterie.local import LocalSGD
 from coterie.radius import Percentile, RadiusRule
 from coterie.task import Task
-from coterie.threshold import threshold_center
+from coterie.threshold import threshold_centers
 from coterie.tree import Params, repeat, row, take, tree_map
 
 _MEMBERS_UP_TO = 4096  # clients whose N × N table of who listened to whom is kept
@@ -83,14 +83,16 @@ class FederatedClustering(Algorithm):
             served = [g for g in groups if len(g) > s]
             reply = yield self._ask(state, served, s)
             place = {int(c): i for i, c in enumerate(reply.clients)}
-            for group in served:
-                here = [int(j) for j in group if int(j) in place]
-                i = int(group[s])
-                if i not in place:
-                    continue  # the owner did not answer: its model stays
+            served = [g for g in served if int(g[s]) in place]  # where the owner did not answer its model stays
+            present = [[int(j) for j in group if int(j) in place] for group in served]
+            problems = []
+            for group, here in zip(served, present, strict=True):
                 points = take(reply.values["grad"], torch.tensor([place[j] for j in here]))
-                own = row(points, here.index(i))
-                direction[i], inside = threshold_center(points, own, self.radius, self.inner)  # step 2
+                problems.append((points, row(points, here.index(int(group[s])))))
+            centers = threshold_centers(problems, self.radius, self.inner)  # step 2
+            for group, here, (center, inside) in zip(served, present, centers, strict=True):
+                i = int(group[s])
+                direction[i] = center
                 if len(members):
                     members[i] = False
                     members[i, torch.tensor(here)[inside]] = True
@@ -133,8 +135,8 @@ class FederatedClustering(Algorithm):
 
     def gradient(self, ctx: Context, model: Params, mine: Tensor) -> Up:
         batch = ctx.minibatch(self.batch_size)
-        loss = torch.where(mine, batch.loss(model), torch.nan)
-        return Up(send={"grad": batch.grad(model)}, info={"loss": loss})
+        grad, loss = torch.func.grad_and_value(batch.loss)(model)
+        return Up(send={"grad": grad}, info={"loss": torch.where(mine, loss, torch.nan)})
 
     def descend(self, ctx: Context, model: Params) -> Up:
         model, loss = self.local.fit(ctx, model)

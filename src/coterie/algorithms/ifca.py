@@ -64,6 +64,15 @@ class IFCA(Algorithm):
             raise ConfigError(f"IFCA starts from 'updates' or 'random' models; got {self.start!r}.")
         if self.normalise not in ("m", "participants", "cluster"):
             raise ConfigError(f"normalise is 'm', 'participants' or 'cluster'; got {self.normalise!r}.")
+        if self.option == "gradient" and self.normalise == "m" and self.samples_weighted:
+            raise ConfigError(
+                "IFCA cannot divide gradients weighted by samples by the number of clients. "
+                "Use normalise='participants' or 'cluster', or samples_weighted=False."
+            )
+        for name in ("stop_after", "reopen_every", "resample"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"IFCA needs {name} of at least 1, or None; got {value}.")
 
     @property
     def k(self) -> int:

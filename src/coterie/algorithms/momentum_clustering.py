@@ -71,16 +71,22 @@ class MomentumClustering(Algorithm):
         start = state.centers if len(state.centers) else self._seed(points, cohort)
         rule = self.radius if self.radius is not None else Percentile(100 / self.k)
         centers: Tensor = threshold_clustering(points, start, rule, self.inner, history=False).centers
-        distance = torch.cdist(points, centers)
-        nearest = distance.argmin(1)
-        if len(points) >= self.k and (empty := [k for k in range(self.k) if not bool((nearest == k).any())]):
-            far = distance.min(1).values.argsort(descending=True)
-            centers = centers.index_copy(0, torch.tensor(empty), points[far[: len(empty)]])
-            nearest = torch.cdist(points, centers).argmin(1)
+        centers, nearest = self._assign(points, centers)
         label = state.label.index_copy(0, torch.from_numpy(reply.clients), nearest)
         own = like_vector(centers[nearest], state.start, 1)
         yield Ask(self.apply, reply.clients, each={"direction": own}, reduce=SumBy())
         return replace(state, centers=centers, label=label)
+
+    def _assign(self, points: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
+        """The nearest centre of every client; empty centres move, one by one, to the momentum farthest from all."""
+        for _ in range(self.k + 1):
+            distance = torch.cdist(points, centers)
+            nearest, lonely = distance.argmin(1), distance.min(1).values
+            empty = torch.bincount(nearest, minlength=self.k) == 0
+            if len(points) < self.k or not bool(empty.any()) or not float(lonely.max()) > 0:
+                break
+            centers = centers.index_copy(0, empty.nonzero()[:1, 0], points[lonely.argmax()].unsqueeze(0))
+        return centers, nearest
 
     def _seed(self, points: Tensor, cohort: Cohort) -> Tensor:
         if len(points) < self.k:
@@ -92,7 +98,8 @@ class MomentumClustering(Algorithm):
     def momentum(self, ctx: Context) -> Up:
         batch = ctx.minibatch(self.batch_size)
         g = batch.grad(ctx.state["model"])
-        a = torch.where((ctx.state["seen"] == 0) & self.warm, 1.0, self.alpha)
+        alpha = torch.full((), self.alpha, dtype=ctx.mask.dtype)  # not torch's default float32
+        a = torch.where((ctx.state["seen"] == 0) & self.warm, 1.0, alpha)
         m = tree_map(lambda new, old: a * new + (1 - a) * old, g, ctx.state["momentum"])
         state = {"model": ctx.state["model"], "momentum": m, "seen": torch.ones_like(ctx.state["seen"])}
         return Up(send={"momentum": m}, state=state, info={"loss": batch.loss(ctx.state["model"])})

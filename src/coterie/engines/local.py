@@ -8,7 +8,8 @@ they bring at these sizes). Results do not depend on the number of workers.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Lock
@@ -54,18 +55,19 @@ class LocalEngine:
 
     def run(self, ask: Ask, env: Env) -> Reply:
         clients = ask.clients
-        jobs = list(self._chunks(clients, env, ("train",)))
+        splits: tuple[Split, ...] = ("train", "test") if ask.test else ("train",)
+        jobs = list(self._chunks(clients, env, splits))
 
         def work(place: Ints) -> dict[str, Any]:
             mine = clients[place]
             each = take(ask.each, torch.from_numpy(place)) if ask.each else {}
-            (data,) = self._data(env, mine, ("train",), len(clients))
+            data = self._data(env, mine, splits, len(clients))
 
-            def one(data: dict[str, Tensor], state: Tree, each: Tree) -> dict[str, Any]:
-                ctx = context(env, data, state)
-                return unpack(ask.phase(ctx, **ask.down, **each), ctx)
+            def one(state: Tree, each: Tree, *data: dict[str, Tensor]) -> dict[str, Any]:
+                ctx, *test = (context(env, d, state) for d in data)
+                return unpack(ask.phase(ctx, *test, **ask.down, **each), ctx)
 
-            out = _mapped(one, ask.name, _plain(mine, env), data, env.states.get(mine), each)
+            out = _mapped(one, ask.name, _plain(mine, env), env.states.get(mine), each, *data)
             client = bad_client({k: out[k] for k in ("send", "state") if k in out}, mine)
             if client is not None:
                 raise Diverged(client, ask.name)
@@ -92,7 +94,7 @@ class LocalEngine:
             out: Tree = _mapped(one, getattr(function, "__name__", "map"), _plain(mine, env), state, *data)
             return out if post is None else post(out)
 
-        results = self._threads(work, jobs)
+        results = list(self._threads(work, jobs))
         back = torch.from_numpy(np.argsort(np.concatenate(jobs), kind="stable"))
         stacked: Tree = take(concat(results), back)
         return stacked
@@ -105,12 +107,14 @@ class LocalEngine:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _threads(self, work: Callable[[Ints], Any], jobs: list[Ints]) -> list[Any]:
+    def _threads(self, work: Callable[[Ints], Any], jobs: list[Ints]) -> Iterator[Any]:
+        """Results in the order of the jobs; each is let go as soon as it is taken."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.workers, "coterie", initializer=torch.set_num_threads, initargs=(1,))
-        futures = [self._pool.submit(work, job) for job in jobs]
+        futures = deque(self._pool.submit(work, job) for job in jobs)
         try:
-            return [future.result() for future in futures]
+            while futures:
+                yield futures.popleft().result()
         except BaseException:
             for future in futures:
                 future.cancel()

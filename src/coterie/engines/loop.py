@@ -28,9 +28,11 @@ class LoopEngine:
         for place in np.argsort(ask.clients, kind="stable"):
             i = int(place)
             mine = ask.clients[i : i + 1]
-            ctx = context(env, _one(env, mine, "train"), tree_map(lambda t: t[0], env.states.get(mine)))
+            state = tree_map(lambda t: t[0], env.states.get(mine))
+            splits: tuple[Split, ...] = ("train", "test") if ask.test else ("train",)
+            ctx, *test = (context(env, _one(env, mine, split), state) for split in splits)
             each = tree_map(lambda t, i=i: t[i], ask.each)
-            up = _call(ask.phase, ask.name, env, mine, ctx, **ask.down, **each)
+            up = _call(ask.phase, ask.name, env, mine, ctx, *test, **ask.down, **each)
             out = tree_map(lambda t: t.unsqueeze(0), unpack(up, ctx))
             if bad_client({k: out[k] for k in ("send", "state") if k in out}, mine) is not None:
                 raise Diverged(int(mine[0]), ask.name)

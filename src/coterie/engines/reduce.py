@@ -6,6 +6,7 @@ depend on the order of the cohort or the number of workers, and on the chunk siz
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -56,8 +57,9 @@ def share(ask: Ask, env: Env, out: dict[str, Any], clients: Ints) -> Share:
     return mine | {k: out[k] for k in ("send", "weight", "group")}
 
 
-def assemble(ask: Ask, env: Env, shares: list[Share]) -> Reply:
+def assemble(ask: Ask, env: Env, arriving: Iterable[Share]) -> Reply:
     """All chunks' shares as one reply."""
+    shares = _added_up(arriving)
     if not shares:
         groups = 0 if ask.reduce is None else ask.reduce.groups
         return Reply(ask.clients, {}, torch.zeros(groups), torch.zeros(groups, dtype=torch.int64))
@@ -70,8 +72,7 @@ def assemble(ask: Ask, env: Env, shares: list[Share]) -> Reply:
         "bytes_down": n_bytes(ask.down) * len(clients) + n_bytes(ask.each),
     }
     if "sums" in shares[0]:
-        added = {k: _sum([s[k] for s in shares]) for k in ("sums", "weights", "counts")}
-        return _additive(ask, env, added, np.sort(clients), about)
+        return _additive(ask, env, shares[0], np.sort(clients), about)
     order = torch.from_numpy(_as_asked(clients, ask.clients))
     clients = clients[order.numpy()]
     send: Tree = take(concat([s["send"] for s in shares]), order)
@@ -96,8 +97,15 @@ def _additive(ask: Ask, env: Env, added: Share, clients: Ints, about: dict[str, 
     return Reply(clients, tree_map(finish, added["sums"]), added["weights"], added["counts"], **about)
 
 
-def _sum(trees: list[Any]) -> Any:
-    return tree_map(lambda *ts: torch.stack(ts).sum(0), *trees)
+def _added_up(arriving: Iterable[Share]) -> list[Share]:
+    """The shares, in their order; sums are added to the first one's as they arrive, so that only one model is held."""
+    shares: list[Share] = []
+    for share in arriving:
+        if shares and "sums" in share:
+            for name in ("sums", "weights", "counts"):
+                tree_map(lambda total, more: total.add_(more), shares[0][name], share.pop(name))
+        shares.append(share)
+    return shares
 
 
 def _as_asked(clients: Ints, asked: Ints) -> Ints:

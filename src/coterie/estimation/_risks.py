@@ -103,7 +103,8 @@ def counts_risks(table: Any, clusters: tuple[int, ...], seed: int) -> tuple[dict
 
     to_mean = gap(mean * m, np.ones(m), float(m))
     between = max(0.0, float(((to_mean - noise) * (m - 1) / m).mean()))
-    weight = between / (between + noise.mean() * n.mean() / n) if between > 0 else np.zeros(m)
+    within = float((noise * n).mean())  # one token's variance; noise.mean() · n.mean() is far from it for ragged n
+    weight = between / (between + within / n) if between > 0 else np.zeros(m)
     risks = {
         "local": noise,
         "global": gap(pooled_counts, n, float(n.sum())) - noise,
@@ -114,7 +115,6 @@ def counts_risks(table: Any, clusters: tuple[int, ...], seed: int) -> tuple[dict
     kept = min(grouped, key=lambda k: float(grouped[k].mean()), default=0)
     if kept:
         risks["clustered"] = grouped[kept]
-    within = float((noise * n).mean())
     return risks, {"between": between, "within": within, "floor": within / float(n.sum()), "clusters": kept}
 
 

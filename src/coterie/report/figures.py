@@ -8,11 +8,13 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from coterie.comparison import GAINS, LOSES, Comparison
+from coterie.bootstrap import GAINS, LOSES
+from coterie.comparison import Comparison
+from coterie.verdict import metric_name
 
-COLOURS = ("#64748b", "#2563eb", "#d97706", "#0d9488", "#9333ea", "#db2777", "#65a30d", "#0891b2")
+COLOURS = ("#64748b", "#2563eb", "#d97706", "#0d9488", "#9333ea", "#db2777", "#65a30d", "#0891b2", "#dc2626", "#a16207")
 GAIN, LOSS, GREY = "#15803d", "#b91c1c", "#94a3b8"
-_FEW = 40  # clients shown as bars; more as a sorted curve
+FEW = 20  # clients shown as bars; more as a sorted curve
 
 
 def layout(figure: go.Figure, height: int, **options: Any) -> go.Figure:
@@ -23,7 +25,7 @@ def layout(figure: go.Figure, height: int, **options: Any) -> go.Figure:
         font={"family": "system-ui, -apple-system, Segoe UI, Roboto, sans-serif", "size": 13, "color": "#334155"},
         plot_bgcolor="white",
         paper_bgcolor="white",
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
         hoverlabel={"bgcolor": "white"},
         **options,
     )
@@ -42,9 +44,9 @@ def gain_bars(comparison: Comparison) -> go.Figure:
     """Every client's gain over training alone with two standard errors; pale where it is within chance."""
     others = [m for m in comparison.methods if m != "local"]
     clients = [str(c) for c in comparison.table.columns]
-    metric = comparison.metric.replace("_", " ")
+    metric = metric_name(comparison.metric)
     figure = go.Figure()
-    if len(clients) > _FEW:
+    if len(clients) > FEW:
         for method in others:
             gains = comparison.gains.T[method].sort_values()
             figure.add_scatter(
@@ -105,7 +107,7 @@ def target_bars(comparison: Comparison) -> go.Figure | None:
     """Shares of the classes, or the mean of the target, by client."""
     shares = [c for c in comparison.overview.columns if c.startswith("share of ")]
     clients = [str(c) for c in comparison.overview.index]
-    if len(clients) > _FEW or not (shares or "mean target" in comparison.overview):
+    if len(clients) > FEW or not (shares or "mean target" in comparison.overview):
         return None
     figure = go.Figure()
     for i, column in enumerate(shares):

@@ -14,8 +14,10 @@ from plotly.io import to_html
 from plotly.offline import get_plotlyjs
 
 import coterie
-from coterie.comparison import GAINS, LOSES, NO_SCORE, Comparison
+from coterie.bootstrap import GAINS, LOSES, NO_SCORE
+from coterie.comparison import Comparison
 from coterie.report import figures
+from coterie.verdict import metric_name, number, sentence_case
 
 _WIDE = 8  # clients side by side; more go below one another
 _MOST = 500  # rows of a table on the page; the CSV files have all
@@ -49,7 +51,7 @@ def page(comparison: Comparison) -> str:
 def _head(c: Comparison) -> str:
     seeds = len(c.about["seeds"])
     unit = "train/test split" if c.about["new_split_each_seed"] else "seed"
-    facts = f"{c.about['kind'].capitalize()} with {c.about['features']} inputs, measured by {_words(c.metric)}"
+    facts = f"{c.about['kind'].capitalize()} with {c.about['features']} inputs, measured by {metric_name(c.metric)}"
     return (
         "<header><h1>Who should learn together?</h1>"
         f'<p class="sub">{escape(facts)}; mean of {seeds} {unit}{"s" * (seeds > 1)}.</p></header>'
@@ -67,7 +69,7 @@ def _cards(c: Comparison) -> str:
     others = [m for m in c.methods if m != "local"]
     if others:
         best = str(c.gains.loc[others].mean(axis=1).idxmax())
-        cards += [(best, f"best on average together ({c.gains.loc[best].mean():+.3f})")]
+        cards += [(best, f"best on average together ({number(float(c.gains.T[best].mean()), '+')})")]
         cards += [(str(len(c.who(best, GAINS))), f"clearly gain with {best}")]
         cards += [(str(len(c.who(best, LOSES))), f"clearly lose with {best}")]
     items = "".join(f'<div class="card"><b>{escape(b)}</b><span>{escape(s)}</span></div>' for b, s in cards)
@@ -78,7 +80,7 @@ def _scores(c: Comparison) -> str:
     clients = [str(x) for x in c.table.columns]
     better = "lower" if c.about["lower_is_better"] else "higher"
     note = (
-        f"{_words(c.metric).capitalize()} of each client's own model on its own test rows ({better} is better), and "
+        f"{sentence_case(metric_name(c.metric))} of each client's own model on its own test rows ({better} is better), and "
         "below it the gain over training alone. Green: clearly gains, red: clearly loses; uncoloured differences are "
         "within two standard errors, so chance could make them."
     )
@@ -96,7 +98,7 @@ def _gains(c: Comparison) -> str:
     if len(c.methods) < 2:
         return ""
     note = "To the right of zero: better than training alone. Pale bars are within chance."
-    if len(c.table.columns) > 40:
+    if len(c.table.columns) > figures.FEW:
         note = "Above zero: better than training alone."
     return _section("Gain of every client", note, _figure(figures.gain_bars(c)))
 
@@ -104,7 +106,7 @@ def _gains(c: Comparison) -> str:
 def _curves(c: Comparison) -> str:
     note = "Thick: mean over seeds, as far as every seed ran. Thin: each seed. Test scores are shown, never used to choose."
     test = f"test_{c.metric}"
-    parts = [("Training loss", "loss")] + [(f"Test {_words(c.metric)}", test)] * (test in c.curves)
+    parts = [("Training loss", "loss")] + [(f"Test {metric_name(c.metric)}", test)] * (test in c.curves)
     inner = "".join(f"<div><b>{escape(t)}</b>{_figure(figures.curves(c, column))}</div>" for t, column in parts)
     return _section("Training", note, f'<div class="two">{inner}</div>')
 
@@ -209,15 +211,17 @@ def _cell(c: Comparison, method: str, client: str) -> _Cell:
     if pd.isna(score):
         return _Cell('<td title="no score">–</td>')
     if method == "local":
-        return _Cell(f"<td>{score:.3f}</td>")
+        return _Cell(f"<td>{number(score)}</td>")
     where: Any = (method, client)
-    title = escape(f"{mark}; standard error {float(c.errors.loc[where]):.3f}")
-    return _Cell(f'<td class="{mark.split()[0]}" title="{title}">{score:.3f}<span class="g">{gain:+.3f}</span></td>')
+    title = escape(f"{mark}; standard error {number(float(c.errors.loc[where]))}")
+    return _Cell(
+        f'<td class="{mark.split()[0]}" title="{title}">{number(score)}<span class="g">{number(gain, "+")}</span></td>'
+    )
 
 
 def _mean(c: Comparison, method: str) -> _Cell:
-    gain = "" if method == "local" else f'<span class="g">{c.gains.loc[method].mean():+.3f}</span>'
-    return _Cell(f"<td>{c.table.loc[method].mean():.3f}{gain}</td>")
+    gain = "" if method == "local" else f'<span class="g">{number(float(c.gains.T[method].mean()), "+")}</span>'
+    return _Cell(f"<td>{number(float(c.table.T[method].mean()))}{gain}</td>")
 
 
 def _figure(figure: go.Figure) -> str:
@@ -225,10 +229,6 @@ def _figure(figure: go.Figure) -> str:
         figure, include_plotlyjs=False, full_html=False, config={"responsive": True, "displayModeBar": False}
     )
     return html
-
-
-def _words(metric: str) -> str:
-    return {"auc": "AUC", "r2": "R²", "mse": "mean squared error"}.get(metric, metric.replace("_", " "))
 
 
 def _label(method: str) -> str:

@@ -12,8 +12,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from coterie.comparison import GAINS, LOSES, NO_SCORE, UNCLEAR, Comparison
+from coterie.bootstrap import GAINS, LOSES, NO_SCORE, UNCLEAR
+from coterie.comparison import Comparison
 from coterie.results import Result
+from coterie.verdict import metric_name, number, sentence_case
 
 _FEW = 6  # clients side by side; more go below one another
 _MANY = 30
@@ -36,22 +38,22 @@ def _cell(comparison: Comparison, method: str, client: str) -> Text:
     score, gain, mark = comparison.cell(method, client)
     if math.isnan(score):
         return Text("–", style="dim")
-    cell = Text(f"{score:.3f}")
+    cell = Text(number(score))
     if method != "local":
         sign, colour = _SIGN[mark]
-        cell.append(f"  {gain:+.3f} {sign}", style=colour)
+        cell.append(f"  {number(gain, '+')} {sign}", style=colour)
     return cell
 
 
 def _wide(comparison: Comparison) -> Table:
     table = Table(title=_title(comparison), title_justify="left", header_style="bold")
-    table.add_column("method")
+    table.add_column("method", no_wrap=True)
     for client in comparison.table.columns:
         table.add_column(str(client), justify="right")
     table.add_column("mean", justify="right")
     for method in comparison.methods:
         cells = [_cell(comparison, method, c) for c in comparison.table.columns]
-        table.add_row(_label(method), *cells, f"{comparison.table.loc[method].mean():.3f}")
+        table.add_row(_label(method), *cells, number(float(comparison.table.T[method].mean())))
     return table
 
 
@@ -64,7 +66,7 @@ def _tall(comparison: Comparison, most: int) -> Table:
         clients = list(size.index[:most])
         title += f", the {most} of {len(size)} clients with the largest differences"
     table = Table(title=title, title_justify="left", header_style="bold")
-    table.add_column("client")
+    table.add_column("client", no_wrap=True)
     for method in comparison.methods:
         table.add_column(_label(method), justify="right")
     for client in clients:
@@ -75,12 +77,12 @@ def _tall(comparison: Comparison, most: int) -> Table:
 def _summary(comparison: Comparison) -> Table:
     table = Table(title="Summary", title_justify="left", header_style="bold")
     summary = comparison.summary()
-    table.add_column("method")
+    table.add_column("method", no_wrap=True)
     names = [c.removeprefix("clients: ") for c in summary.columns]
     for name in names:
         table.add_column(name, justify="right")
     for method, row in summary.iterrows():
-        cells = [f"{v:.3f}" if "gain" in c or "mean" in c else f"{int(v)}" for c, v in _pairs(row)]
+        cells = [number(v) if "gain" in c or "mean" in c else f"{int(v)}" for c, v in _pairs(row)]
         table.add_row(_label(str(method)), *cells)
     return table
 
@@ -92,8 +94,7 @@ def _pairs(row: pd.Series[Any]) -> Iterator[tuple[str, float]]:
 
 def _title(comparison: Comparison) -> str:
     better = "lower" if comparison.about["lower_is_better"] else "higher"
-    metric = comparison.metric.replace("_", " ")
-    return f"{metric.capitalize()} on each client's own test rows ({better} is better)"
+    return f"{sentence_case(metric_name(comparison.metric))} on each client's own test rows ({better} is better)"
 
 
 def _label(method: str) -> str:
@@ -120,7 +121,7 @@ def result_tables(result: Result) -> Iterator[RenderableType]:
         table.add_column(str(column).replace("_", " "), justify="right")
     for client, row in shown.iterrows():
         whole = ("cluster", "n_train", "n_test")
-        table.add_row(str(client), *(f"{v:.0f}" if name in whole else f"{v:.3f}" for name, v in row.items()))
+        table.add_row(str(client), *(f"{v:.0f}" if name in whole else number(float(v)) for name, v in row.items()))
     yield table
     rounds = result.about["rounds"]
     done = "finished" if result.about["finished"] else "interrupted; continue it with `coterie resume`"

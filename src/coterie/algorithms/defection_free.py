@@ -1,0 +1,324 @@
+"""Defection-Free Collaborative Learning (Werner's dissertation, ch. 3, Algorithm 5) between two competing firms.
+
+The clients are the firms. f(x) = (f(x; l) + f(x; h))/2 is the common loss and q(x) the quality of a model, the mean over
+both firms of its accuracy (or 1 − loss) on rows that measure it. The high firm is the one that is better when they meet;
+roles stay with the firms (`RevenueLedger`). A firm's model goes to the other firm, and back come a training step and a
+quality; rows never leave a firm, and the server sees only means over both.
+
+One round of scheme "defection_free", with ρ = q_l/q_h before the round:
+1. The high firm takes `high_steps` steps on f, its quality growing by at most the factor `pace` (b̃).
+2. The low firm may reach q̄ = min(B(ρ, b) q_h, ρ* q_h, q_l*), `low_target`. It takes at most `low_steps` (J) steps on f.
+Other schemes (section 3.3): "complete" (both train on f), "high_shares" (the low firm trains on f, the high firm alone),
+"low_shares" (the other way round); somebody loses revenue in each of the first two.
+
+Departures from the text (errata EI-4, EI-5): every step that passes its target or lowers a quality is taken back and halved,
+or cut more where a straight line says so (step 2d), because nothing guarantees convexity here; the loop ends at the target
+instead of beyond it. A step is the mean of what `local` does on the firms' data: with LocalSGD(steps=1) exactly one gradient
+step on f of size at most `local.lr` = 1/L, with more steps an average of local models. Cutting shortens the step just made:
+one more measurement, no more training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie import streams
+from coterie.errors import ConfigError
+from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Ints, MeanBy, Population, Reply, Up
+from coterie.incentives.bargaining import nash_bargaining, pacing_constant
+from coterie.incentives.defection_free import low_target
+from coterie.incentives.ledger import RevenueLedger
+from coterie.local import LocalSGD
+from coterie.metrics import METRICS
+from coterie.task import Task
+from coterie.tree import Params, repeat, row, stack, take, tree_map
+
+Scheme = Literal["defection_free", "complete", "high_shares", "low_shares"]
+Quality = Literal["accuracy", "loss"]
+Measure = Literal["holdout", "train", "test"]
+LowMode = Literal["trained", "simulated", "frozen"]
+COLUMNS = ("q_low", "q_high", "step_high", "target")
+_WORST = 1e-6  # a market needs positive qualities
+_NOTHING = 1e-13  # a gain in quality below this is rounding
+_BOTH: Ints = np.array([0, 1])
+
+
+@dataclass(frozen=True)
+class Firms:
+    """`models` in the federation's order; `ledger` a row a round, see COLUMNS (row 0: when they met); `high` is the position
+    of the high firm, −1 before they met."""
+
+    models: Params
+    ledger: Tensor
+    high: Tensor
+
+
+class Climbed(NamedTuple):
+    model: Params
+    quality: float
+    size: float = 0.0  # sum of the accepted step sizes
+
+
+@dataclass(frozen=True)
+class DefectionFree(Algorithm):
+    """Two firms learn together so that no round lowers either firm's revenue; `ledger(result)` proves it.
+
+    quality: "accuracy", or "loss" for 1 − loss where losses are in [0, 1]. measure: where it is measured, on a part
+    `holdout` of each firm's training rows that is kept for that, on all training rows, or on the test rows (the
+    dissertation's setting; scores on these rows are then no longer an honest test). q_max: the best reachable quality q_h*.
+    pace: b̃ (None: no limit). tolerance: how close to its target the low firm must come (None: 1e-9 for losses, 0.001 for
+    accuracies). low_mode: "trained"; "simulated" sets q_l to its target without training, as the dissertation's
+    experiment does; "frozen". pretrain: how many times each firm runs `local` alone before they meet (one number, or one
+    for each firm in the federation's order)."""
+
+    scheme: Scheme = "defection_free"
+    quality: Quality = "accuracy"
+    measure: Measure = "holdout"
+    holdout: float = 0.25
+    q_max: float = 1.0
+    pace: float | None = field(default_factory=pacing_constant)
+    high_steps: int = 1
+    low_steps: int = 20
+    halvings: int = 10
+    tolerance: float | None = None
+    low_mode: LowMode = "trained"
+    pretrain: int | tuple[int, int] = 10
+    local: LocalSGD = field(default_factory=LocalSGD)
+
+    def __post_init__(self) -> None:
+        for name, kind in (("scheme", Scheme), ("quality", Quality), ("measure", Measure), ("low_mode", LowMode)):
+            if getattr(self, name) not in get_args(kind):
+                raise ConfigError(
+                    f"DefectionFree needs {name} to be one of {', '.join(get_args(kind))}; got {getattr(self, name)!r}."
+                )
+        if not 0 < self.holdout < 1 or not 0 < self.q_max <= 1:
+            raise ConfigError(
+                f"DefectionFree needs holdout in (0, 1) and q_max in (0, 1]; got {self.holdout} and {self.q_max}."
+            )
+        if self.pace is not None and not self.pace > 1:
+            raise ConfigError(f"DefectionFree needs pace above 1 (or None for no limit); got {self.pace}.")
+        if min(self.high_steps, self.low_steps) < 1 or min(self.halvings, *self._passes) < 0:
+            raise ConfigError(
+                "DefectionFree needs high_steps and low_steps of at least 1, and halvings and pretrain of at least 0; got "
+                f"{self.high_steps}, {self.low_steps}, {self.halvings} and {self.pretrain}."
+            )
+        if self.low_mode == "simulated" and self.scheme != "defection_free":
+            raise ConfigError(
+                f"low_mode='simulated' has a target only in scheme 'defection_free'; got {self.scheme!r}."
+            )
+
+    @property
+    def _passes(self) -> tuple[int, int]:
+        return self.pretrain if isinstance(self.pretrain, tuple) else (self.pretrain, self.pretrain)
+
+    @property
+    def _close(self) -> float:
+        if self.tolerance is not None:
+            return self.tolerance
+        return 1e-9 if self.quality == "loss" else 1e-3
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> Firms:
+        if population.n_clients != 2:
+            raise ConfigError(
+                f"DefectionFree is a deal between exactly two firms; this federation has {population.n_clients} clients. "
+                "Pass federation.subset([one, other])."
+            )
+        if self.quality == "accuracy" and task.loss == "mse":
+            raise ConfigError("quality='accuracy' needs a task with classes; for numbers use quality='loss'.")
+        return Firms(repeat(start, 2), torch.zeros(0, len(COLUMNS), dtype=torch.float64), torch.tensor(-1))
+
+    # ---- server ------------------------------------------------------------------------------------------------------
+
+    def round(self, state: Firms, cohort: Cohort) -> Exchange[Firms]:
+        """A firm that does not answer ends what it was asked for; what was agreed before stands."""
+        if len(cohort.clients) < 2:
+            return state
+        if int(state.high) < 0:
+            state = yield from self._meet(state)
+        if int(state.high) < 0:
+            return state
+        return (yield from self._collaborate(state, self.local.lr * self.local.decay**cohort.round))
+
+    def _meet(self, state: Firms) -> Exchange[Firms]:
+        """Each firm trains alone; then both are measured: who is better is the high firm."""
+        models = state.models
+        if max(self._passes):
+            reply = yield Ask(self.prepare, _BOTH, each={"model": models, "passes": torch.tensor(self._passes)})
+            if len(reply.clients) < 2:
+                return state
+            models = reply.values["model"]
+        qualities = []
+        for i in (0, 1):
+            quality = yield from self._measure(row(models, i))
+            if quality is None:
+                return state
+            qualities.append(quality)
+        low, high = sorted(qualities)
+        if high > self.q_max:
+            raise ConfigError(
+                f"q_max is the best quality the firms could reach, but one has {high:.4g} already; got {self.q_max}. "
+                "Raise q_max."
+            )
+        first = torch.tensor([[low, high, 0.0, low]], dtype=torch.float64)
+        return Firms(models, first, torch.tensor(int(qualities[1] >= qualities[0])))
+
+    def _collaborate(self, state: Firms, lr: float) -> Exchange[Firms]:
+        """One round of the scheme."""
+        high = int(state.high)
+        x_low, x_high = row(state.models, 1 - high), row(state.models, high)
+        q_low, before = (float(q) for q in state.ledger[-1, :2])
+        free = self.scheme == "defection_free"
+        limit = self.pace * before if free and self.pace is not None else math.inf
+        alone = self.scheme == "high_shares"
+        better = yield from self._climb(
+            _BOTH[[high]] if alone else _BOTH, x_high, before, limit, self.high_steps, 0, lr
+        )
+        target: float | None = math.inf
+        if free:
+            bargain = nash_bargaining(float(state.ledger[0, 0]), float(state.ledger[0, 1]), self.q_max)
+            target = low_target(q_low, before, better.quality, bargain)
+        worse = Climbed(x_low, q_low)
+        if self.low_mode == "simulated" and target is not None:
+            worse = Climbed(x_low, max(target, q_low))
+        elif self.low_mode == "trained" and target is not None:
+            who = _BOTH[[1 - high]] if self.scheme == "low_shares" else _BOTH
+            worse = yield from self._climb(
+                who,
+                x_low,
+                q_low,
+                target,
+                self.low_steps if free else self.high_steps,
+                1,
+                lr,
+                self._close if free else 0.0,
+            )
+        reached = max(target, worse.quality) if free and target is not None else worse.quality  # max: B(ρ, 1) rounds
+        entry = torch.tensor([[worse.quality, better.quality, better.size, reached]], dtype=torch.float64)
+        pair = (worse.model, better.model) if high else (better.model, worse.model)
+        return replace(state, models=stack(list(pair)), ledger=torch.cat([state.ledger, entry]))
+
+    def _climb(
+        self,
+        who: Ints,
+        model: Params,
+        quality: float,
+        target: float,
+        steps: int,
+        firm: int,
+        lr: float,
+        close: float = 0.0,
+    ) -> Generator[Ask, Reply, Climbed]:
+        """At most `steps` steps on the mean loss of `who`, never past the target, never down (steps 2c and 2d).
+
+        For one gradient step on a loss that is the quality, the size min((q̄ − q)/‖∇f‖², 1/L) cannot pass the target of a
+        convex loss; other steps are tried in full first."""
+        total, first = 0.0, 1.0
+        for s in range(steps):
+            gap = target - quality
+            if gap <= close:
+                break
+            reply = yield Ask(self.train, who, {"model": model, "number": torch.tensor(2 * s + firm)}, reduce=MeanBy())
+            if len(reply.clients) < len(who):
+                break
+            move: Params = row(reply.values["move"], 0)
+            length = float(sum((t.double() ** 2).sum() for t in move.values()))  # (lr ‖∇f‖)²
+            exact = self.quality == "loss" and self.local.steps == 1
+            if length == 0 or (exact and length < _NOTHING * lr):
+                break
+            scale = min(gap * lr / length, 1.0) if exact else first
+            for _ in range(self.halvings + 1):
+                trial: Params = tree_map(lambda x, d, a=scale: x + a * d, model, move)
+                reached = yield from self._measure(trial)
+                if reached is None or quality <= reached <= target:
+                    break
+                line = gap / (reached - quality) if reached > target else 0.5  # where a straight line meets the target
+                scale *= min(line, 0.5)
+            else:
+                continue  # this step does not help however short; the next one sees other rows
+            if reached is None:
+                break
+            model, quality, total = trial, reached, total + scale * lr
+            first = min(2 * scale, 1.0)
+        return Climbed(model, quality, total)
+
+    def _measure(self, model: Params) -> Generator[Ask, Reply, float | None]:
+        """The quality q(x): the mean over both firms; None when one did not answer."""
+        on_test = self.measure == "test"
+        phase = self.judge_on_test if on_test else self.judge
+        reply = yield Ask(phase, _BOTH, {"model": model}, reduce=MeanBy(), test=on_test)
+        if len(reply.clients) < 2:
+            return None
+        if float(reply.values["empty"][0]) > 0:
+            raise ConfigError(
+                f"DefectionFree with measure={self.measure!r} needs rows to measure quality on, but a firm has none. Give "
+                "both firms such rows or choose another measure."
+            )
+        return max(float(reply.values["quality"][0]), _WORST)
+
+    # ---- firms -------------------------------------------------------------------------------------------------------
+
+    def prepare(self, ctx: Context, model: Params, passes: Tensor) -> Up:
+        """Training alone before the firms meet."""
+        for i in range(max(self._passes)):
+            trained, _ = self.local.fit(
+                replace(self._part(ctx, held=False), key=streams.fold(ctx.key, "alone", i)), model
+            )
+            model = tree_map(lambda new, old, i=i: torch.where(passes > i, new, old), trained, model)
+        return Up(send={"model": model})
+
+    def train(self, ctx: Context, model: Params, number: Tensor) -> Up:
+        """A step on this firm's loss, from either firm's model."""
+        mine = replace(self._part(ctx, held=False), key=streams.fold(ctx.key, "step", number))
+        trained, loss = self.local.fit(mine, model)
+        return Up(send={"move": tree_map(lambda new, old: new - old, trained, model)}, info={"loss": loss})
+
+    def judge(self, ctx: Context, model: Params) -> Up:
+        return self._judged(self._part(ctx, held=True), model)
+
+    def judge_on_test(self, ctx: Context, test: Context, model: Params) -> Up:
+        return self._judged(test, model)
+
+    def _judged(self, ctx: Context, model: Params) -> Up:
+        if self.quality == "loss":
+            quality = 1 - ctx.loss(model)
+        else:
+            outputs = ctx.outputs(model).reshape(ctx.y.shape[0], -1)
+            real = ctx.mask.unsqueeze(0)
+            quality = METRICS["accuracy"](outputs.unsqueeze(0), ctx.y.unsqueeze(0), real)[0].nan_to_num(0.0)
+        return Up(send={"quality": quality, "empty": (ctx.mask.sum() == 0).to(ctx.mask.dtype)})
+
+    def _part(self, ctx: Context, held: bool) -> Context:
+        """With measure="holdout" the last rows measure and the others train; otherwise all do both."""
+        if self.measure != "holdout":
+            return ctx
+        n = ctx.mask.sum()
+        kept = n - torch.minimum((n * self.holdout).round().clamp(min=1), n - 1)
+        position = torch.arange(ctx.mask.shape[0])
+        mask = ctx.mask * (position >= kept if held else position < kept)
+        return replace(ctx, mask=mask, n=mask.sum())
+
+    def personal(self, ctx: Context, state: Firms) -> Params:
+        model: Params = take(state.models, ctx.index)
+        return model
+
+    def cluster(self, ctx: Context, state: Firms) -> Tensor:
+        return ctx.index
+
+
+def ledger(result: Any) -> RevenueLedger:
+    """The revenue ledger of a run of `DefectionFree` (its Result or its state): `.frame`, `.largest_drop`,
+    `.defection_free()`. Row 0 is the market when the firms met."""
+    state = result if isinstance(result, Firms) else result.state
+    if not isinstance(state, Firms):
+        raise ConfigError(f"Only a run of DefectionFree keeps a revenue ledger; got a {type(state).__name__}.")
+    book = RevenueLedger()
+    for q_low, q_high, step_high, _ in state.ledger.tolist():
+        book = book.record(q_low, q_high, step_high)
+    return book
