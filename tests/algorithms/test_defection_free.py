@@ -225,6 +225,15 @@ def test_resumed_it_ends_bit_identically(pair: ct.Federation, tmp_path: Path) ->
     assert ledger(again).frame.equals(ledger(whole).frame)
 
 
+def test_a_measure_too_coarse_for_the_pace_does_not_stop_the_high_firm() -> None:
+    """25 and 38 rows see no gain below two per cent; growing faster than the pace costs nobody revenue."""
+    two = ct.datasets.heart(test_fraction=0.5).subset(["va", "cleveland"])
+    algorithm = DefectionFree(pretrain=(0, 2), local=ct.LocalSGD(steps=2, lr=0.05))
+    book = ledger(ct.fit(algorithm, two, rounds=6, alone=False))
+    assert book.frame["q_high"].iloc[-1] > book.frame["q_high"].iloc[0] + 0.05
+    assert book.defection_free(1e-9)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_lost_replies_never_cost_revenue(pair: ct.Federation, seed: int) -> None:
     algorithm = DefectionFree(pretrain=(0, 3), low_steps=3, local=ct.LocalSGD(steps=3, lr=0.2, batch_size=16))

@@ -6,7 +6,7 @@ roles stay with the firms (`RevenueLedger`). A firm's model goes to the other fi
 quality; rows never leave a firm, and the server sees only means over both.
 
 One round of scheme "defection_free", with ρ = q_l/q_h before the round:
-1. The high firm takes `high_steps` steps on f, its quality growing by at most the factor `pace` (b̃).
+1. The high firm takes `high_steps` steps on f, its quality growing by about the factor `pace` (b̃) at most.
 2. The low firm may reach q̄ = min(B(ρ, b) q_h, ρ* q_h, q_l*), `low_target`. It takes at most `low_steps` (J) steps on f.
 Other schemes (section 3.3): "complete" (both train on f), "high_shares" (the low firm trains on f, the high firm alone),
 "low_shares" (the other way round); somebody loses revenue in each of the first two.
@@ -233,20 +233,36 @@ class DefectionFree(Algorithm):
             if length == 0 or (exact and length < _NOTHING * lr):
                 break
             scale = min(gap * lr / length, 1.0) if exact else first
-            for _ in range(self.halvings + 1):
-                trial: Params = tree_map(lambda x, d, a=scale: x + a * d, model, move)
-                reached = yield from self._measure(trial)
-                if reached is None or quality <= reached <= target:
-                    break
-                line = gap / (reached - quality) if reached > target else 0.5  # where a straight line meets the target
-                scale *= min(line, 0.5)
-            else:
-                continue  # this step does not help however short; the next one sees other rows
-            if reached is None:
+            found = yield from self._cut(model, move, quality, target, scale, soft=firm == 0)
+            if found is None:
                 break
-            model, quality, total = trial, reached, total + scale * lr
-            first = min(2 * scale, 1.0)
+            if found.size:  # else this step does not help however short; the next one sees other rows
+                model, quality, total = found.model, found.quality, total + found.size * lr
+                first = min(2 * found.size, 1.0)
         return Climbed(model, quality, total)
+
+    def _cut(
+        self, model: Params, move: Params, quality: float, target: float, scale: float, soft: bool
+    ) -> Generator[Ask, Reply, Climbed | None]:
+        """The longest tried part of a move that neither lowers the quality nor passes the target (step 2d); None when a
+        reply was lost.
+
+        The pace of the high firm is a `soft` target: growing faster costs nobody revenue. Where measurement is too coarse
+        to see a gain below it (an accuracy on few rows), the smallest gain seen beyond it is taken."""
+        beyond: Climbed | None = None
+        for _ in range(self.halvings + 1):
+            trial: Params = tree_map(lambda x, d, a=scale: x + a * d, model, move)
+            reached = yield from self._measure(trial)
+            if reached is None:
+                return None
+            if quality <= reached <= target:
+                return beyond if soft and beyond is not None and reached == quality else Climbed(trial, reached, scale)
+            if reached > target:
+                beyond = Climbed(trial, reached, scale)
+                scale *= min((target - quality) / (reached - quality), 0.5)  # where a straight line meets the target
+            else:
+                scale /= 2
+        return beyond if soft and beyond is not None else Climbed(model, quality)
 
     def _measure(self, model: Params) -> Generator[Ask, Reply, float | None]:
         """The quality q(x): the mean over both firms; None when one did not answer."""

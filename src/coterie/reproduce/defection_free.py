@@ -1,6 +1,6 @@
 """Figures 3.1–3.3 of Werner's dissertation, with a *trained* low firm.
 
-``python -m coterie.reproduce.defection_free --out DIR`` takes eight minutes of one processor.
+``python -m coterie.reproduce.defection_free --out DIR`` takes about seven minutes of one processor.
 
 Two firms with 1000 MNIST images each sell LeNet-5 classifiers; quality is accuracy on the MNIST test set (the target). 80 %
 of the low firm's images and 20 % of the high firm's show a digit of at most 5. The high firm has trained alone for ten
