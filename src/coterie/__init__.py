@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from coterie.exchange import Algorithm, Ask, Cohort, Context, MeanBy, Reply, SumBy, Up
     from coterie.federation import Federation
     from coterie.local import LocalSGD
-    from coterie.participation import Participation
+    from coterie.participation import Coalition, Participation
     from coterie.radius import Fixed, Percentile, Proof, Theory
     from coterie.results import Result
     from coterie.run import best_of, fit
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Coalition": "coterie.participation",
     "Participation": "coterie.participation",
     "DefectionFree": "coterie.algorithms",
     "DirichletMultinomialMixture": "coterie.estimation.histogram_soft",
@@ -137,6 +138,7 @@ __all__ = [
     "BernoulliRates",
     "Choice",
     "ClientError",
+    "Coalition",
     "Cohort",
     "Comparison",
     "ConfigError",

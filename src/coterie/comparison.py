@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from coterie.bootstrap import (
 from coterie.errors import ConfigError, DataError
 from coterie.federation import Federation
 from coterie.metrics import METRICS
+from coterie.participation import Coalition, audit
 from coterie.results import Result
 from coterie.run import fit
 from coterie.suggest import suggest
@@ -96,6 +98,17 @@ class Comparison:
         clear = abs(gain) > CLEAR * error and bool(self.overview["test"].sum() >= FEWEST)
         return gain, (GAINS if gain > 0 else LOSES) if clear else UNCLEAR
 
+    @property
+    def best(self) -> str | None:
+        """The way to learn together with the largest mean gain."""
+        others = [m for m in self.methods if m != "local"]
+        return str(self.gains.loc[others].mean(axis=1).idxmax()) if others else None
+
+    @cached_property
+    def coalition(self) -> Coalition | None:
+        """Who would stay with the best method, and who is left when leavers leave; over all seeds (trains again then)."""
+        return None if self.best is None else audit(self.results[self.best]).coalition()
+
     def verdict(self) -> str:
         """In plain words: who gains, who loses, what to do."""
         return verdict.words(self)
@@ -125,6 +138,8 @@ class Comparison:
         self.clusters.to_csv(folder / "clusters.csv")
         self.scores.to_parquet(folder / "scores.parquet")
         self.curves.to_parquet(folder / "curves.parquet")
+        if self.coalition is not None:
+            self.coalition.steps[0].table.to_csv(folder / "participation.csv")
         (folder / "verdict.txt").write_text(self.verdict() + "\n")
         (folder / "about.json").write_text(json.dumps(self.about, indent=1, default=str))
         return folder

@@ -31,10 +31,9 @@ _AVERAGE = {
 
 def words(comparison: Comparison) -> str:
     """Which method is best on average, who gains and who loses with it, and what to do."""
-    others = [m for m in comparison.methods if m != "local"]
-    if not others:
+    others, best = [m for m in comparison.methods if m != "local"], comparison.best
+    if best is None:
         return "Only training alone was run, so there is nothing to compare it with. Add an algorithm."
-    best = str(comparison.gains.loc[others].mean(axis=1).idxmax())
     sentences = [_headline(comparison, best), _who(comparison, best)]
     told = [m for m in others if m != best and (comparison.who(m, "loses") or comparison.who(m, "gains"))]
     sentences += [_who(comparison, m) for m in told[:_MOST_TOLD]]

@@ -66,9 +66,8 @@ def _verdict(c: Comparison) -> str:
 
 def _cards(c: Comparison) -> str:
     cards = [(f"{c.about['clients']:,}", "clients"), (f"{c.about['rows']:,}", "rows")]
-    others = [m for m in c.methods if m != "local"]
-    if others:
-        best = str(c.gains.loc[others].mean(axis=1).idxmax())
+    best = c.best
+    if best is not None:
         cards += [(best, f"best on average together ({number(float(c.gains.T[best].mean()), '+')})")]
         cards += [(str(len(c.who(best, GAINS))), f"clearly gain with {best}")]
         cards += [(str(len(c.who(best, LOSES))), f"clearly lose with {best}")]
@@ -109,6 +108,32 @@ def _curves(c: Comparison) -> str:
     parts = [("Training loss", "loss")] + [(f"Test {metric_name(c.metric)}", test)] * (test in c.curves)
     inner = "".join(f"<div><b>{escape(t)}</b>{_figure(figures.curves(c, column))}</div>" for t, column in parts)
     return _section("Training", note, f'<div class="two">{inner}</div>')
+
+
+def _staying(c: Comparison) -> str:
+    if c.coalition is None:
+        return ""
+    first = c.coalition.steps[0]
+    note = (
+        f"A client would leave when the whole {first.settings.level:.0%} interval of its gain is below zero; the rest is "
+        "then trained again without it, until nobody would leave."
+    )
+    rows = [
+        [
+            str(x),
+            number(r.gain, "+"),
+            f"{number(r.low, '+')} … {number(r.high, '+')}",
+            f"{r.p_worse:.0%}",
+            _yes(r.leaves),
+        ]
+        for x, r in first.table.head(_MOST).iterrows()
+    ]
+    table = _table(["client", "gain", "interval", "chance of a loss", "leaves"], rows)
+    return _section(f"Would they stay with {c.best}?", note, f"<p>{escape(c.coalition.summary())}</p>" + table)
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else ""
 
 
 def _data(c: Comparison) -> str:
@@ -169,6 +194,7 @@ SECTIONS: tuple[Callable[[Comparison], str], ...] = (
     _cards,
     _scores,
     _gains,
+    _staying,
     _data,
     _groups,
     _curves,

@@ -32,6 +32,8 @@ def comparison_tables(comparison: Comparison) -> Iterator[RenderableType]:
         yield _tall(comparison, min(clients, _MANY))
     yield Padding(_legend(comparison), (0, 0, 1, 0))
     yield Text(comparison.verdict())
+    if comparison.coalition is not None:
+        yield Padding(Text(f"Would they stay? {comparison.coalition.summary()}"), (1, 0, 0, 0))
 
 
 def _cell(comparison: Comparison, method: str, client: str) -> Text:
