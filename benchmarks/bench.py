@@ -3,7 +3,7 @@
     python benchmarks/bench.py [--works W1,W2,W3,W4] [--repeat 5] [--workers 1,2] [--full]
 
 Every contender runs in a process of its own; their rounds are interleaved, so that a busy machine hits all alike, and the
-first round of each is left out. Read the ratios, not the seconds. W3 runs a tenth of its clients unless `--full`.
+first round of each is left out. Read the ratios, not the seconds. W3 runs 60 of its clients unless `--full`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ ABOUT = {
     "W3": "1,200 clients × 200 samples, MLP 784-200-10, 10 full-batch steps",
     "W4": "50 clients × 300 samples, CNN of 5 layers and 44,426 parameters, batch 32, one epoch",
 }
-FEWER = {"W3": 120}  # clients, unless everything is asked for
+CLIENTS = {"W1": 1000, "W2": 100, "W3": 1200, "W4": 50}
+FEWER = CLIENTS | {"W3": 60}  # unless everything is asked for
 BATCHED = {"W1": 50, "W2": 10, "W3": 5, "W4": 5}
 COLUMNS = ("contender", "CPU s", "(least)", "× loop", "wall s", "(least)", "× loop", "peak MB")
 
@@ -45,7 +46,7 @@ class Contender:
     arguments: Sequence[str]
     python: str = sys.executable
     env: dict[str, str] = field(default_factory=lambda: {"OMP_NUM_THREADS": "1"})
-    most: int = 1000  # rounds that are measured
+    share: int = 1  # does one client in so many; its times are multiplied
     laps: list[dict[str, float]] = field(default_factory=list)
 
     def start(self, work: str, rounds: int) -> None:
@@ -77,17 +78,22 @@ class Contender:
         self.process.communicate("\n", timeout=120)
 
     def median(self, what: str) -> float:
-        return statistics.median(lap[what] for lap in self.laps[1:])
+        return statistics.median(lap[what] for lap in self.laps[1:]) * self.share
 
     def least(self, what: str) -> float:
-        return min(lap[what] for lap in self.laps[1:])
+        return min(lap[what] for lap in self.laps[1:]) * self.share
 
 
 def contenders(work: str, workers: Sequence[int]) -> list[Contender]:
     return [
         Contender(BASE, ["loop", "threads=1"]),
         Contender("plain loop with torch.optim.SGD, 1 thread", ["loop", "threads=1", "optimiser=1"]),
-        Contender("plain loop, PyTorch's default threads", ["loop", "threads=0"], env={"OMP_NUM_THREADS": ""}, most=1),
+        Contender(
+            "plain loop, PyTorch's default threads (a tenth, × 10)",
+            ["loop", "threads=0"],
+            env={"OMP_NUM_THREADS": ""},
+            share=10,
+        ),
         Contender("only the matrix products, client by client", ["products"]),
         Contender(
             f"only the matrix products, {BATCHED[work]} clients at once", ["products", f"batched={BATCHED[work]}"]
@@ -96,18 +102,16 @@ def contenders(work: str, workers: Sequence[int]) -> list[Contender]:
     ]
 
 
-def measure(work: str, field: list[Contender], repeat: int, clients: int | None) -> None:
+def measure(work: str, field: list[Contender], repeat: int, clients: int) -> None:
     """Warm-up rounds, then `repeat` rounds of every contender in turn."""
     for contender in field:
-        if clients is not None:
-            contender.arguments = [*contender.arguments, f"clients={clients}"]
-        contender.start(work, min(repeat, contender.most) + 1)
+        contender.arguments = [*contender.arguments, f"clients={clients // contender.share}"]
+        contender.start(work, repeat + 1)
         contender.lap()
-    for i in range(repeat):
+    for _ in range(repeat):
         for contender in field:
-            if i < contender.most:
-                contender.go()
-                contender.lap()
+            contender.go()
+            contender.lap()
     for contender in field:
         contender.stop()
 
@@ -155,7 +159,8 @@ def report(results: dict[str, tuple[str, list[tuple[str, ...]]]], file: Path, he
 
 NOTES = """\
 Medians and least values over the rounds of one run; "× loop" is how many times faster than the plain loop at one thread
-(medians). One thread a process or worker, but for the loop with PyTorch's default threads (as many as cores).
+(medians). One thread a process or worker, but for the loop with PyTorch's default threads (as many as cores),
+which can be so slow that it does a tenth of the clients.
 CPU seconds count all threads; on a busy machine they are steadier than wall time. Peak memory is the whole process, with
 about 220 MB for PyTorch alone; coterie's also holds what it imports (pandas, SciPy, scikit-learn, pyarrow).
 The plain loop reuses one model, shuffles once an epoch, and resets, steps and sums with one fused call each; the same
@@ -176,9 +181,9 @@ def main() -> None:
     results = {}
     for work in options.works.split(","):
         field = contenders(work, [int(n) for n in options.workers.split(",")])
-        fewer = None if options.full else FEWER.get(work)
-        measure(work, field, options.repeat, fewer)
-        about = ABOUT[work] + (f" (measured on {fewer} clients)" if fewer else "")
+        clients = (CLIENTS if options.full else FEWER)[work]
+        measure(work, field, options.repeat, clients)
+        about = ABOUT[work] + (f" (measured on {clients} clients)" if clients < CLIENTS[work] else "")
         results[work] = (about, rows(field))
         Console().print(f"{work} done")
     report(results, options.out, "Benchmark results", NOTES)

@@ -16,7 +16,7 @@ from rich.console import Console
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
-from bench import ABOUT, BASE, Contender, measure, report, rows  # noqa: E402
+from bench import ABOUT, BASE, CLIENTS, Contender, measure, report, rows  # noqa: E402
 
 OFFLINE = {  # no telemetry, no downloads, loopback only
     "OMP_NUM_THREADS": "1",
@@ -60,7 +60,7 @@ def main() -> None:
     for work in options.works.split(","):
         with tempfile.TemporaryDirectory() as home:
             field = contenders(options.peers_python, home)
-            measure(work, field, options.repeat, None)
+            measure(work, field, options.repeat, CLIENTS[work])
         results[work] = (ABOUT[work], rows(field))
         Console().print(f"{work} done")
     report(results, options.out, "Benchmark results against other toolkits", NOTES)

@@ -65,6 +65,14 @@ def test_a_centre_without_clients_is_seeded_again(world):
     assert float(again.state.centers.max()) < 1e4
 
 
+def test_a_centre_that_lost_all_momenta_from_its_ball_is_seeded_again(world):
+    """lr ½ lands on the minimum in one step; centres left at the old gradients would throw everybody out again."""
+    fed = world.quadratics([[0.0], [10.0]] * 3)
+    algorithm = ct.MomentumClustering(2, lr=0.5, alpha=1.0, radius=1.0)
+    result = ct.fit(algorithm, fed, world.linear(1), rounds=5, start=start([4.0]), alone=False)
+    np.testing.assert_allclose(world.personal(result).ravel(), [0, 10] * 3, atol=1e-9)
+
+
 def test_bad_settings_are_refused(world):
     with pytest.raises(ct.ConfigError, match="alpha"):
         ct.MomentumClustering(2, alpha=0.0)

@@ -113,12 +113,12 @@ def test_restarts_chosen_by_training_loss_get_out():
     task = ct.Task(lambda: WORLD.Number(float(torch.randn(()) * 2)), loss="mse")
     plain = ct.IFCA(2, "gradient", STEP, start="random")
     options = {"rounds": 30, "alone": False}
-    alone = [ct.fit(plain, fed, task, seed=s, **options) for s in range(5)]
-    failed = [abs(float(r.state.models["x"].max()) - 0.5) > 1e-3 for r in alone]
+    alone = [ct.fit(plain, fed, task, seed=s, **options) for s in range(8)]
+    failed = [abs(float(r.state.models["x"].max()) - 0.5) > 0.05 for r in alone]
     assert any(failed)  # these starts tell restarts from a single run
     assert not all(failed)
-    best = ct.best_of(5, plain, fed, task, seed=0, **options)
-    close(sorted(best.state.models["x"].squeeze().tolist()), (-0.5, 0.5), 1e-3)
+    best = ct.best_of(8, plain, fed, task, seed=0, **options)
+    close(sorted(best.state.models["x"].squeeze().tolist()), (-0.5, 0.5), 0.05)
     assert best.about["restarts"][failed.index(True)] > 0.1
 
 

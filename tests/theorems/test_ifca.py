@@ -150,7 +150,7 @@ def errors(path, theta):
 
 @pytest.mark.parametrize("resample", [None, 6])
 def test_every_step_halves_the_error_down_to_the_floor(resample):
-    """γ = 1/(3p): the population factor is 1/3; start at (½ − 0.15)Δ. With disjoint parts of the data, too."""
+    """γ = 1/(3p): the population factor is 1/3; start at (½ − 0.15)Δ. Also on disjoint parts of the data."""
     d, m, n = 5, 40, 240
     theta = pair(d)
     for seed in range(3):

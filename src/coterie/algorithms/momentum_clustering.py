@@ -4,7 +4,8 @@ Threshold-Clustering, and every client steps along its centre. N messages up and
 Symbols: m_{i,t} → a client's momentum, α → alpha, v_{k,t} → centers, η → lr, M → inner. Choices the text leaves open (gaps
 GAP/EC-18): m_{i,0} = 0, or the first gradient with `warm=True`, which removes the bias (1−α)^t; centres start by k-means++
 on the first momenta; a client belongs to the nearest centre; a centre without clients is seeded again at the momentum
-farthest from all centres.
+farthest from all centres. A centre with an empty ball is seeded again by k-means++ too: it would stay where it is for ever
+and lead its clients along a gradient nobody has any more (the proof starts every round within σ of the true means).
 """
 
 from __future__ import annotations
@@ -70,7 +71,11 @@ class MomentumClustering(Algorithm):
         points = flat_vector(reply.values["momentum"], 1)
         start = state.centers if len(state.centers) else self._seed(points, cohort)
         rule = self.radius if self.radius is not None else Percentile(100 / self.k)
-        centers: Tensor = threshold_clustering(points, start, rule, self.inner, history=False).centers
+        found = threshold_clustering(points, start, rule, self.inner, history=False)
+        if bool((stale := ~found.members.any(1)).any()):
+            start = torch.where(stale.unsqueeze(1), self._seed(points, cohort), start)
+            found = threshold_clustering(points, start, rule, self.inner, history=False)
+        centers: Tensor = found.centers
         centers, nearest = self._assign(points, centers)
         label = state.label.index_copy(0, torch.from_numpy(reply.clients), nearest)
         own = like_vector(centers[nearest], state.start, 1)
