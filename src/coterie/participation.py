@@ -171,6 +171,10 @@ class Coalition:
         """The runs of the last step, one a seed."""
         return self.last.results
 
+    def summary(self) -> str:
+        """The first audit in plain words, and what happens when leavers leave."""
+        return self.steps[0].explain() + ("" if self.steps[0].stable else f" {self.explain()}")
+
     def explain(self) -> str:
         """In plain words: who leaves when, and what is left."""
         everyone = len(self.steps[0].table)
