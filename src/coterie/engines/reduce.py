@@ -19,6 +19,7 @@ from coterie.errors import ClientError
 from coterie.exchange import Ask, Ints, MeanBy, Reply
 from coterie.tree import Tree, concat, leaves, n_bytes, take, tree_map
 
+_IN_CACHE = 1 << 18  # numbers
 Share = dict[str, Any]
 """What a chunk of clients contributes to a reply."""
 
@@ -31,11 +32,14 @@ def group_sums(send: Tree, weight: Tensor, group: Tensor, groups: int) -> Share:
     present = [(int(g), (group == g).nonzero().squeeze(-1)) for g in torch.unique(group)]
 
     def add(t: Tensor) -> Tensor:
-        total = torch.zeros((groups, *t.shape[1:]), dtype=torch.float64)
+        flat = t.reshape(len(t), -1)
+        total = torch.zeros((groups, flat.shape[1]), dtype=torch.float64)
+        few = max(_IN_CACHE // max(flat.shape[1], 1), 1)  # clients whose float64 copies stay in the cache
         for g, rows in present:
-            chosen, w = (t, weight) if len(rows) == len(t) else (t[rows], weight[rows])
-            total[g] = (w.double() @ chosen.reshape(len(chosen), -1).double()).reshape(t.shape[1:])
-        return total
+            chosen, w = (flat, weight) if len(rows) == len(t) else (flat[rows], weight[rows])
+            for part, v in zip(chosen.split(few), w.double().split(few), strict=True):
+                total[g].addmv_(part.double().T, v)
+        return total.reshape(groups, *t.shape[1:])
 
     counts = torch.bincount(group, minlength=groups)
     return {"sums": tree_map(add, send), "weights": add(torch.ones_like(weight)), "counts": counts}
