@@ -38,7 +38,9 @@ format: $(VENV)/.installed
 	$(BIN)/ruff format src tests examples benchmarks
 
 bench: $(VENV)/.installed
-	$(BIN)/python benchmarks/bench.py --out benchmarks/RESULTS.md
+	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/bench_ifca.py
+	$(BIN)/python benchmarks/bench_histograms.py
 
 bench-peers: $(VENV)/.installed
 	$(PYTHON) -m venv .venv-peers
