@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coterie import checkpoint, cohorts
 from coterie.algorithms.local import Local
@@ -27,6 +22,7 @@ from coterie.errors import ConfigError, Diverged
 from coterie.exchange import Algorithm, Ask, Cohort, Population, Reply
 from coterie.federation import Federation
 from coterie.local import LocalSGD
+from coterie.progress import bar, finish_on_interrupt
 from coterie.results import FILES, Live, Result
 from coterie.task import Task
 from coterie.tree import leaves
@@ -83,7 +79,7 @@ def fit(
     if rounds < 0 or checkpoint_every < 1:
         raise ConfigError(f"rounds must be ≥ 0 and checkpoint_every ≥ 1; got {rounds} and {checkpoint_every}.")
     run.begin(resume=resume, overwrite=overwrite)
-    with _bar(progress, rounds, run.done) as tick, _finish_on_interrupt() as interrupted:
+    with bar(progress, rounds, run.done) as tick, finish_on_interrupt() as interrupted:
         saved = run.done
         while run.done < rounds and not interrupted:
             row = run.one_round()
@@ -365,43 +361,3 @@ def _engine(engine: str | Any) -> Any:
     if engine not in ENGINES:
         raise ConfigError(f"engine must be one of {sorted(ENGINES)}; got {engine!r}.")
     return ENGINES[engine]()
-
-
-@contextmanager
-def _bar(progress: bool | None, rounds: int, done: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-    console = Console(stderr=True)
-    if not (console.is_terminal if progress is None else progress):
-        yield lambda row: None
-        return
-    columns = (
-        TextColumn("round"),
-        MofNCompleteColumn(),
-        BarColumn(),
-        TextColumn("loss {task.fields[loss]:.4f}"),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        item = bar.add_task("rounds", total=rounds, completed=done, loss=float("nan"))
-        yield lambda row: bar.update(item, completed=row["round"], loss=row["loss"])
-
-
-@contextmanager
-def _finish_on_interrupt() -> Iterator[list[int]]:
-    """Ctrl-C once: finish the round and save. Twice: stop at once. The list is true once it was pressed."""
-    pressed: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield pressed
-        return
-
-    def note(number: int, frame: Any) -> None:
-        if pressed:
-            raise KeyboardInterrupt
-        pressed.append(number)
-        Console(stderr=True).print("Finishing this round, then saving. Press Ctrl-C again to stop at once.")
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield pressed
-    finally:
-        signal.signal(signal.SIGINT, before)

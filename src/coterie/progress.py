@@ -1,0 +1,52 @@
+"""What the user sees and presses during a run: the progress bar and Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+@contextmanager
+def bar(progress: bool | None, rounds: int, done: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+    console = Console(stderr=True)
+    if not (console.is_terminal if progress is None else progress):
+        yield lambda row: None
+        return
+    columns = (
+        TextColumn("round"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("loss {task.fields[loss]:.4f}"),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as shown:
+        item = shown.add_task("rounds", total=rounds, completed=done, loss=float("nan"))
+        yield lambda row: shown.update(item, completed=row["round"], loss=row["loss"])
+
+
+@contextmanager
+def finish_on_interrupt() -> Iterator[list[int]]:
+    """Ctrl-C once: finish the round and save. Twice: stop at once. The list is true once it was pressed."""
+    pressed: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed
+        return
+
+    def note(number: int, frame: Any) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(number)
+        Console(stderr=True).print("Finishing this round, then saving. Press Ctrl-C again to stop at once.")
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
