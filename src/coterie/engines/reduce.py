@@ -37,7 +37,7 @@ def group_sums(send: Tree, weight: Tensor, group: Tensor, groups: int) -> Share:
         few = max(_IN_CACHE // max(flat.shape[1], 1), 1)  # clients whose float64 copies stay in the cache
         for g, rows in present:
             chosen, w = (flat, weight) if len(rows) == len(t) else (flat[rows], weight[rows])
-            for part, v in zip(chosen.split(few), w.double().split(few), strict=True):
+            for part, v in zip(torch.split(chosen, few), torch.split(w.double(), few), strict=True):
                 total[g].addmv_(part.double().T, v)
         return total.reshape(groups, *t.shape[1:])
 
