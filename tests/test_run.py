@@ -391,6 +391,6 @@ def test_progress_is_silent_unless_at_a_terminal(
     ct.fit(ct.Local(SGD), fed, task, rounds=2)
     assert capfd.readouterr() == ("", "")
     screen = io.StringIO()
-    monkeypatch.setattr("coterie.run.Console", lambda stderr: Console(file=screen, force_terminal=True, width=80))
+    monkeypatch.setattr("coterie.progress.Console", lambda stderr: Console(file=screen, force_terminal=True, width=80))
     ct.fit(ct.Local(SGD), fed, task, rounds=2)
     assert re.search(r"round.*2/2.*loss \d\.\d", screen.getvalue())
