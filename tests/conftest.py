@@ -9,12 +9,15 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from torch import nn
 
 import coterie as ct
 
 torch.set_num_threads(1)
 mpl.use("Agg")
+settings.register_profile("fixed", derandomize=True, deadline=None)  # the same examples in every run
+settings.load_profile("fixed")
 
 SIZES = (5, 9, 12, 12, 17, 30, 33, 40, 55, 8, 21, 64)  # ragged: several padded sizes
 Build = Callable[..., ct.Federation]

@@ -175,7 +175,11 @@ class _Moments:
 
         inverse = np.divide(1.0, n, out=np.zeros_like(n), where=n > 0)
         self.sum = total(w)
-        self.mean = np.clip(total(w * rate) / self.sum, 0.0, 1.0)
+        mean = total(w * rate) / self.sum
+        rounding = (
+            8 * np.finfo(np.float64).eps * len(rate)
+        )  # a difference of sums: all zeros (ones) but for the last digits
+        self.mean = np.where(mean < rounding, 0.0, np.where(mean > 1 - rounding, 1.0, mean))
         centred = rate - rate.mean()  # the spread is the same, and cancellation does less harm
         spread = np.maximum(total(w * centred**2) - total(w * centred) ** 2 / self.sum, 0.0)
         # E spread = Σ w_i (1 − w_i/W) Var X̄_i, with Var X̄_i = σ²(1 − 1/n_i) + μ(1−μ)/n_i
