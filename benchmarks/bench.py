@@ -139,7 +139,7 @@ def machine() -> str:
     load = ", ".join(f"{x:.1f}" for x in os.getloadavg())
     return (
         f"{date.today()}, {cpu}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}, "
-        f"Python {platform.python_version()}, torch {version('torch')}, load when started {load}"
+        f"Python {platform.python_version()}, torch {version('torch')}, load average at the end {load}"
     )
 
 
