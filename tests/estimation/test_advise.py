@@ -243,3 +243,24 @@ def test_ragged_counts_are_shrunk_by_one_token_s_variance_over_their_number() ->
     risk = advice.table.set_index("method")["risk"]
     assert advice.recommendation == "shrunk"
     assert risk["shrunk"] < 0.95 * risk["local"]
+
+
+@pytest.mark.skipif(not (DATA / "user_tokens_imdb.npz").exists(), reason="needs the word counts in COTERIE_DATA")
+@pytest.mark.parametrize(("corpus", "least"), [("blogs", 500), ("imdb", 100)])
+def test_advice_on_real_word_counts_is_best_on_words_kept_back(corpus: str, least: int) -> None:
+    """Every user's words are halved at random: advice from one half, squared error against the other (unbiased)."""
+    import coterie as ct
+
+    counts, _, _ = ct.datasets.user_tokens(corpus)
+    table = counts[np.asarray(counts.sum(1)).ravel() >= least][:800].toarray()
+    seen = np.random.default_rng(0).binomial(table, 0.5)
+    kept = table - seen
+    advice = advise(counts=seen, resamples=200)
+    n, m = seen.sum(1, keepdims=True), kept.sum(1, keepdims=True)
+    own, other = seen / n, kept / m
+    mean = own.mean(0)
+    weight = n / (n + advice.variation["within"] / advice.variation["between"])
+    estimates = {"local": own, "global": mean, "shrunk": weight * own + (1 - weight) * mean}
+    noise = (1 - (other**2).sum(1)) / (m.ravel() - 1)
+    risks = {name: float((((e - other) ** 2).sum(1) - noise).mean()) for name, e in estimates.items()}
+    assert advice.recommendation == min(risks, key=risks.__getitem__) == "shrunk"
