@@ -24,6 +24,8 @@ from coterie.estimation._check import Array, ClientSums, finite
 from coterie.estimation.gaussian import between_variance, combine
 from coterie.estimation.mixture import MixtureMeans
 
+_FOLDS = 3
+
 
 def means_risks(sums: ClientSums, clusters: tuple[int, ...], seed: int) -> tuple[dict[str, Array], dict[str, float]]:
     d = sums.dimension
@@ -111,7 +113,7 @@ def counts_risks(table: Any, clusters: tuple[int, ...], seed: int) -> tuple[dict
         "shrunk": weight**2 * noise + (1 - weight) ** 2 * (to_mean - noise),
     }
     most = (float(np.median(n)) + 1) / 2  # k multinomials are identifiable from n >= 2k − 1 tokens a user
-    grouped = {k: _clustered_counts(table, n, own, noise, k, seed) for k in clusters if k <= most and k < m}
+    grouped = {k: _clustered_counts(table, n, own, noise, k, seed) for k in clusters if k <= most and k < 2 * m // 3}
     kept = min(grouped, key=lambda k: float(grouped[k].mean()), default=0)
     if kept:
         risks["clustered"] = grouped[kept]
@@ -119,11 +121,24 @@ def counts_risks(table: Any, clusters: tuple[int, ...], seed: int) -> tuple[dict
 
 
 def _clustered_counts(table: Any, n: Array, own: Array, noise: Array, k: int, seed: int) -> Array:
-    """Mixture of k multinomials by EM from k-means; the estimate is the posterior mean of the cluster profiles."""
-    profiles, proportions, w = _multinomial_mixture(table, n, k, seed)
+    """Mixture of k multinomials by EM from k-means; the estimate is the posterior mean of the cluster profiles.
+
+    A client is judged with profiles fitted to other clients (three folds): profiles that have seen it fit its noise."""
+    fold = np.random.default_rng(seed).permutation(len(n)) % _FOLDS
+    risk = np.empty(len(n))
+    for f in range(_FOLDS):
+        train, test = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
+        profiles, proportions, _ = _multinomial_mixture(table[train], n[train], k, seed)
+        risk[test] = _profile_risk(table[test], n[test], profiles, proportions)
+    out: Array = risk + own - noise  # own − noise estimates ‖p_i‖² without bias
+    return out
+
+
+def _profile_risk(table: Any, n: Array, profiles: Array, proportions: Array) -> Array:
+    """Unbiased E‖c‖² − 2⟨c, p⟩ for c the posterior mean of the profiles, every token predicted from the others."""
+    k = len(profiles)
     log_profiles = np.log(profiles)
     joint = np.log(proportions) + table @ log_profiles.T
-    mass = (w * n[:, None]).sum(0)
     square = profiles @ profiles.T
     user = np.repeat(np.arange(len(n)), np.diff(table.indptr))
     risk = np.zeros(len(n))
@@ -133,8 +148,7 @@ def _clustered_counts(table: Any, n: Array, own: Array, noise: Array, k: int, se
         predicted = (left * profiles[:, token].T).sum(1)
         length = ((left @ square) * left).sum(1)
         risk += np.bincount(who, table.data[part] * (length - 2 * predicted), len(n))
-    inside = 2 * noise * n * (w**2 / mass).sum(1)  # the centre holds the client's own counts
-    out: Array = risk / n + own - noise + inside  # own − noise estimates ‖p_i‖² without bias
+    out: Array = risk / n
     return out
 
 
