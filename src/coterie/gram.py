@@ -10,6 +10,8 @@ the origin o lies among the bulk of the vectors, never at a mean that one far ve
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +21,17 @@ from coterie.tree import leaves, tree_map
 
 _ENTRIES = 1 << 22  # float64 numbers converted at a time
 _EPS = torch.finfo(torch.float64).eps
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Many small operations: threads would wait for one another longer than they work, above all on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def gram(rows: Any, origin: Any | None = None) -> Tensor:
@@ -43,8 +56,8 @@ def _gram(rows: Any, origin: Any) -> Tensor:
     for stacked, middle in pairs:
         flat, centre = stacked.reshape(n, -1), middle.reshape(-1)
         for columns, o in zip(torch.split(flat, width, 1), torch.split(centre, width), strict=True):
-            block = (columns.double() - o.double()).numpy()
-            product += torch.from_numpy(block @ block.T)  # NumPy sees the symmetry and does half the work
+            block = columns.double() - o.double()
+            product.addmm_(block, block.T)
     return product
 
 

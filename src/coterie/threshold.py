@@ -28,7 +28,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from coterie.errors import ConfigError, DataError
-from coterie.gram import combine, gram, squared_distances
+from coterie.gram import combine, gram, one_thread, squared_distances
 from coterie.radius import Percentile, RadiusRule, radius_rule
 from coterie.tree import tree_map
 
@@ -100,15 +100,18 @@ def threshold_centers(
 ) -> list[tuple[Any, Tensor]]:
     """`threshold_center` for many independent (points, start) at once; those with equally many points walk together."""
     rule = radius_rule(radius)
-    products = [_finite(gram(points, start)) for points, start in problems]  # about the start: its weight never matters
-    result: list[Any] = [None] * len(problems)
-    for n in {len(product) for product in products}:
-        which = [i for i, product in enumerate(products) if len(product) == n]
-        weights = torch.zeros(len(which), 1, n, dtype=torch.float64)
-        weights, _, members = _walk(torch.stack([products[i] for i in which]), weights, n, rule, rounds, False)
-        for i, w, inside in zip(which, weights, members, strict=True):
-            points, start = problems[i]
-            result[i] = (_about(start, w[0], points), inside[0])
+    with one_thread():
+        products = [
+            _finite(gram(points, start)) for points, start in problems
+        ]  # about the start: its weight never matters
+        result: list[Any] = [None] * len(problems)
+        for n in {len(product) for product in products}:
+            which = [i for i, product in enumerate(products) if len(product) == n]
+            weights = torch.zeros(len(which), 1, n, dtype=torch.float64)
+            weights, _, members = _walk(torch.stack([products[i] for i in which]), weights, n, rule, rounds, False)
+            for i, w, inside in zip(which, weights, members, strict=True):
+                points, start = problems[i]
+                result[i] = (_about(start, w[0], points), inside[0])
     return result
 
 
