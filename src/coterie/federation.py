@@ -120,6 +120,14 @@ class Federation:
         i = self.index(client)
         return self._rows(slice(self.offsets[i] + self.n_train[i], self.offsets[i + 1]))
 
+    def rows(self, part: Literal["train", "test"] = "train") -> tuple[npt.NDArray[Any], npt.NDArray[Any], Ints]:
+        """All clients' training or test rows as NumPy arrays: x flat (N, features), y, and each row's client position."""
+        within = np.arange(len(self.y)) - np.repeat(self.offsets[:-1], self.n_samples)
+        training = within < np.repeat(self.n_train, self.n_samples)
+        chosen = np.flatnonzero(training == (part == "train"))
+        owner = np.repeat(np.arange(len(self)), self.n_samples)[chosen]
+        return as_float(self.x[chosen]).numpy().reshape(len(chosen), -1), self.y[chosen].numpy(), owner
+
     def _rows(self, rows: slice) -> tuple[Tensor, Tensor]:
         return as_float(self.x[rows]), self.y[rows]
 

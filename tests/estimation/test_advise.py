@@ -1,23 +1,18 @@
 """The advice must name the best method, or one that ties with it, judged by the truth or by held-out data."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
+import coterie as ct
 from coterie.estimation._generate import bernoulli_clients, gaussian_clients, mixture_clients, regression_clients
-from coterie.estimation._grouped import group_rows
-from coterie.estimation._predictive import _fits, _loss
-from coterie.estimation._risks import _multinomial_mixture, read_counts
+from coterie.estimation._predictive import prepared
 from coterie.estimation.advise import advise
 from coterie.estimation.bernoulli import BernoulliRates
 from coterie.estimation.gaussian import GaussianMeans
 from coterie.estimation.mixture import MixtureMeans
 
-DATA = Path(os.environ.get("COTERIE_DATA", "missing"))
 GROUPS = [[-1, 0, 0], [1, 0, 0], [0, 2, 0]]
 
 
@@ -31,12 +26,6 @@ def true_risks(data):
         "clustered": MixtureMeans(3).fit(data.samples).estimates_,
     }
     return {name: np.square(e - data.truth).sum(1) for name, e in estimates.items()}
-
-
-def hospital_mean(values, groups):
-    """Mean and standard error with every hospital counting alike, as in the advice."""
-    parts = [values[groups == g] for g in np.unique(groups)]
-    return np.mean([p.mean() for p in parts]), np.sqrt(sum(p.var() / len(p) for p in parts)) / len(parts)
 
 
 def make(case, seed):
@@ -146,57 +135,49 @@ def test_regressions(kwargs, right):
     assert ("log loss" in told.measure) == (kwargs["noise_variance"] is None)
 
 
-@pytest.mark.skipif(not (DATA / "elections.csv").exists(), reason="needs elections.csv in COTERIE_DATA")
-def test_elections_held_out():
-    """Six folds: advice from five elections, judged on the sixth; none may beat it by two standard errors.
-
-    Elections drift, so one fold can go against any advice (local beats shrunk on 2008 and 2012): all six are the test.
-    """
-    table = pd.read_csv(DATA / "elections.csv")
-    wins = table[[c for c in table if c.startswith("rep")]].to_numpy(dtype=float)
-    differences = {"local": [], "global": [], "shrunk": [], "clustered": []}
-    for fold in range(6):
-        z = np.delete(wins, fold, axis=1).sum(1)
-        told = advise(successes=z, trials=5)
-        counts = read_counts(np.stack([z, 5 - z], axis=1))
-        profiles, _, w = _multinomial_mixture(counts, np.full(len(z), 5.0), told.clusters, 0)
-        estimates = {
-            "local": z / 5,
-            "global": np.full(len(z), z.mean() / 5),
-            "shrunk": BernoulliRates().fit(z, 5).rates_,
-            "clustered": w @ profiles[:, 0],
-        }
-        loss = {name: np.square(e - wins[:, fold]).mean() for name, e in estimates.items()}
-        for name, row in differences.items():
-            row.append(loss[told.recommendation] - loss[name])
-    for row in differences.values():
-        assert np.mean(row) <= 2 * np.std(row, ddof=1) / np.sqrt(6)
-    assert np.mean(differences["global"]) < -0.05  # the data tell methods apart
+def three_classes(rows: int, same: bool) -> ct.Federation:
+    """30 clients whose label is the largest of three scores, the same three for all or each its own."""
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=(1 if same else 30, 4, 3)) * np.ones((30, 1, 1))
+    data = {
+        i: (x := rng.normal(size=(rows, 4)), np.array(["a", "b", "c"])[(x @ w).argmax(1)])
+        for i, w in enumerate(weights)
+    }
+    return ct.Federation.from_arrays(data, test_fraction=0.0, one_class="allow")
 
 
-@pytest.mark.skipif(not (DATA / "heart_hospitals.csv").exists(), reason="needs heart_hospitals.csv in COTERIE_DATA")
-def test_hearts_held_out():
-    """Advice and models from four fifths of the patients, judged on the rest; every patient is judged once."""
-    table = pd.read_csv(DATA / "heart_hospitals.csv")
-    columns = ["age", "sex", "cp", "trestbps", "thalach", "exang", "oldpeak"]
-    X = table[columns].fillna(table[columns].median())
-    X = ((X - X.mean()) / X.std()).assign(one=1.0).to_numpy()
-    y, groups = table["target"].to_numpy(dtype=float), pd.factorize(table["hospital"])[0]
-    fold = np.random.default_rng(0).integers(5, size=len(y))
-    methods = ("local", "global", "shrunk", "clustered")
-    loss, chosen = {name: np.empty(len(y)) for name in methods}, np.empty(len(y))
-    for f in range(5):
-        train, test = fold != f, fold == f
-        told = advise(X=X[train], y=y[train], groups=groups[train])
-        fits = _fits(group_rows(X[train], y[train], groups[train]), "logistic", (told.clusters,), 0)
-        for name in methods:
-            theta = fits[f"clustered {told.clusters}" if name == "clustered" else name]
-            loss[name][test] = _loss((X[test] * theta[groups[test]]).sum(1), y[test], "logistic")
-        chosen[test] = loss[told.recommendation][test]
-    gap = {name: hospital_mean(chosen - loss[name], groups) for name in methods}
-    assert all(mean <= 2 * error for mean, error in gap.values())
-    mean, error = gap["global"]
-    assert mean < -2 * error  # the data tell methods apart: advising one model for all would have failed
+@pytest.mark.parametrize(("rows", "same", "right"), [(400, False, {"local"}), (12, True, {"global", "shrunk"})])
+def test_classes(rows, same, right):
+    """Of many rows and clients that have nothing in common nobody gains; of few rows and equal clients everybody does."""
+    federation = three_classes(rows, same)
+    told = advise(federation)
+    assert told.recommendation in right
+    assert told.measure == "Brier score on a new row"
+    X, y, groups = federation.rows()
+    X = np.hstack([(X - X.mean(0)) / X.std(0), np.ones((len(X), 1))]).astype(float)
+    by_rows = advise(X=X, y=np.array(["a", "b", "c"])[y], groups=groups)
+    pd.testing.assert_frame_equal(by_rows.table, told.table, rtol=1e-4)
+
+
+def test_a_federation_of_two_classes_is_logistic_and_of_numbers_linear():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12, 20, 2))
+    for y, measure in ((x[..., 0] > 0, "log loss"), (x[..., 0] + rng.normal(size=(12, 20)), "squared error")):
+        told = advise(ct.Federation.from_arrays({i: (x[i], y[i]) for i in range(12)}))
+        assert told.measure == f"{measure} on a new row"
+        assert told.recommendation != "local"
+
+
+def test_more_columns_than_components_keep_the_leading_ones():
+    rng = np.random.default_rng(0)
+    wide = rng.normal(size=(500, 3)) @ rng.normal(size=(3, 60)) * 5 + 0.01 * rng.normal(size=(500, 60))
+    ready = prepared(wide, 3, 0)(wide)
+    assert ready.shape == (500, 4)
+    assert (ready[:, 3] == 1).all()
+    left = wide - wide.mean(0)
+    explained = ready[:, :3] @ np.linalg.lstsq(ready[:, :3], left)[0]
+    assert np.square(left - explained).sum() < 1e-4 * np.square(left).sum()
+    assert np.square(ready[:, :3]).mean() == pytest.approx(1, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -213,6 +194,8 @@ def test_hearts_held_out():
         ({"X": np.ones((4, 1))}, "X, y and groups together"),
         ({"X": np.ones((4, 1)), "y": np.arange(4), "groups": [0, 1, 2, 2]}, "two or more rows"),
         ({"X": np.ones((6, 1)), "y": np.arange(6), "groups": [0, 0, 1, 1, 2, 2], "family": "logistic"}, "two labels"),
+        ({"X": np.ones((6, 1)), "y": list("abcabc"), "groups": [0, 0, 1, 1, 2, 2], "family": "trees"}, "family"),
+        ({"federation": np.ones((3, 3))}, "takes a Federation"),
         ({"samples": np.ones((3, 3)), "clusters": 1}, "clusters"),
         ({"samples": np.ones((3, 3)), "level": 90}, "level"),
     ],
@@ -243,28 +226,3 @@ def test_ragged_counts_are_shrunk_by_one_token_s_variance_over_their_number() ->
     risk = advice.table.set_index("method")["risk"]
     assert advice.recommendation == "shrunk"
     assert risk["shrunk"] < 0.95 * risk["local"]
-
-
-@pytest.mark.skipif(not (DATA / "user_tokens_imdb.npz").exists(), reason="needs the word counts in COTERIE_DATA")
-@pytest.mark.parametrize(("corpus", "least"), [("blogs", 500), ("imdb", 100)])
-def test_advice_on_real_word_counts_is_best_on_words_kept_back(corpus: str, least: int) -> None:
-    """Every user's words are halved at random: advice from one half, squared error against the other (unbiased)."""
-    import coterie as ct
-
-    counts, _, _ = ct.datasets.user_tokens(corpus)
-    table = counts[np.asarray(counts.sum(1)).ravel() >= least][:800].toarray()
-    seen = np.random.default_rng(0).binomial(table, 0.5)
-    kept = table - seen
-    advice = advise(counts=seen, resamples=200)
-    n, m = seen.sum(1, keepdims=True), kept.sum(1, keepdims=True)
-    own, other, mean = seen / n, kept / m, (seen / n).mean(0)
-    weight = n / (n + advice.variation["within"] / advice.variation["between"])
-    estimates = {"local": own, "global": mean, "shrunk": weight * own + (1 - weight) * mean}
-    for k in (2, 3, 4):
-        profiles, _, belongs = _multinomial_mixture(csr_array(seen.astype(float)), n.ravel().astype(float), k, 0)
-        estimates[f"clustered {k}"] = belongs @ profiles
-    loss = {name: ((e - other) ** 2).sum(1) for name, e in estimates.items()}
-    mine = min((v for name, v in loss.items() if name.startswith(advice.recommendation)), key=np.mean)
-    for name, rival in loss.items():
-        more = mine - rival
-        assert more.mean() <= 2 * more.std() / np.sqrt(len(more)), (advice.recommendation, name)

@@ -33,7 +33,7 @@ class Grouped:
         return np.add.reduceat(rows, self.starts, axis=0)
 
     def blocks(self) -> Iterator[tuple[Ints, Array, Array, Array]]:
-        """(clients, X (c, n, d), y (c, n), mask (c, n)), zero-padded; clients of like size share a block."""
+        """(clients, X (c, n, d), y (c, n, …), mask (c, n)), zero-padded; clients of like size share a block."""
         order = np.argsort(self.counts, kind="stable")
         sizes = self.counts[order]
         d = self.X.shape[1]
@@ -44,7 +44,8 @@ class Grouped:
             chosen, n = order[first:last], int(sizes[last - 1])
             mask = np.arange(n) < self.counts[chosen, None]
             rows = np.where(mask, self.starts[chosen, None] + np.arange(n), 0)
-            yield chosen, self.X[rows] * mask[:, :, None], self.y[rows] * mask, mask.astype(np.float64)
+            y = self.y[rows] * mask.reshape(*mask.shape, *(1,) * (self.y.ndim - 1))
+            yield chosen, self.X[rows] * mask[:, :, None], y, mask.astype(np.float64)
             first = last
 
 

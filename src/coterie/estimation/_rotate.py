@@ -9,7 +9,7 @@ matrix per client (n_i × n_i or d × d, batched) replaces a d × d Cholesky fac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,16 +21,20 @@ CHUNK = 4_000_000
 
 @dataclass(frozen=True)
 class Rotated:
-    """Rows R (r, d), targets ỹ, squared lengths s², the client of each row (contiguous), and the residue of Y
-    outside range X."""
+    """Rows R (r, d), targets ỹ (r,) or (r, c), squared lengths s², the client of each row (contiguous), and the residue
+    of each column of Y outside range X."""
 
     R: Array
     target: Array
     square: Array
     owner: Ints
-    residue: float
+    residue: Array
     clients: int
     rows: int  # N, the rows before rotation
+
+    def column(self, j: int) -> Rotated:
+        """The same rows with one of several targets."""
+        return replace(self, target=self.target[:, j], residue=self.residue[j])
 
     def per_client(self, factor: Array, power: int = 1) -> Array:
         """Σ_j factor_j R_j^power over the rows of each client, (m, d); chunked so that no copy of R is made."""
@@ -59,21 +63,22 @@ class Rotated:
 def rotate(data: Grouped) -> Rotated:
     d = data.X.shape[1]
     parts: list[tuple[Array, Array, Array, Ints]] = []
-    residue = 0.0
+    residue = np.zeros(data.y.shape[1:])
     for clients, X, y, _ in data.blocks():
+        Y = y.reshape(*y.shape[:2], -1)
         wide = X.shape[1] <= d
         eigen, U = np.linalg.eigh(X @ X.swapaxes(1, 2) if wide else X.swapaxes(1, 2) @ X)
         keep = eigen > max(X.shape[1:]) * np.finfo(np.float64).eps * np.maximum(eigen[:, -1:], 1e-300)
-        length = np.sqrt(np.where(keep, eigen, 1.0))
+        length = np.sqrt(np.where(keep, eigen, 1.0))[:, :, None]
         if wide:
-            R, target = U.swapaxes(1, 2) @ X, (y[:, None] @ U)[:, 0]
-            residue += float(np.square(target[~keep]).sum())
+            R, target = U.swapaxes(1, 2) @ X, U.swapaxes(1, 2) @ Y
+            left = target[~keep]
         else:
-            R = length[:, :, None] * U.swapaxes(1, 2)
-            target = ((y[:, None] @ X) @ U)[:, 0] / length
-            fit = (X @ (U @ np.where(keep, target / length, 0.0)[:, :, None]))[:, :, 0]
-            residue += float(np.square(y - fit).sum())
+            R = length * U.swapaxes(1, 2)
+            target = U.swapaxes(1, 2) @ (X.swapaxes(1, 2) @ Y) / length
+            left = Y - X @ (U @ np.where(keep[:, :, None], target / length, 0.0))
+        residue = residue + np.square(left).reshape(-1, Y.shape[2]).sum(0).reshape(residue.shape)
         owner = np.broadcast_to(clients[:, None], keep.shape)
-        parts.append((R[keep], target[keep], eigen[keep], owner[keep]))
+        parts.append((R[keep], target[keep].reshape(-1, *residue.shape), eigen[keep], owner[keep]))
     R, target, square, owners = (np.concatenate([p[i] for p in parts]) for i in range(4))
     return Rotated(R, target, square, owners.astype(np.int64), residue, len(data.counts), len(data.y))

@@ -11,11 +11,12 @@ from numpy.typing import ArrayLike
 
 from coterie.estimation._check import Array, Samples, choice, client_sums, confidence, whole
 from coterie.estimation._grouped import group_rows
-from coterie.estimation._predictive import row_losses
+from coterie.estimation._predictive import prepared, row_losses
 from coterie.estimation._risks import counts_risks, means_risks, read_counts
 from coterie.estimation.bernoulli import _check_counts
 
 NEGLIGIBLE = 0.01  # a gain over local below this share does not pay for collaborating
+MEASURES = {"linear": "squared error", "logistic": "log loss", "classes": "Brier score"}
 WORDS = {
     "local": "every client on its own",
     "global": "one estimate for all",
@@ -70,6 +71,7 @@ class Advice:
 
 
 def advise(
+    federation: Any = None,
     *,
     samples: Samples | None = None,
     successes: ArrayLike | None = None,
@@ -84,6 +86,7 @@ def advise(
     folds: int = 5,
     resamples: int = 500,
     seed: int = 0,
+    components: int = 32,
 ) -> Advice:
     """Predict the risk of local, global, shrunk and clustered estimation, and recommend one.
 
@@ -92,10 +95,13 @@ def advise(
     - ``samples``: a list of (n_i, d) arrays, or (m, n, d): means, by Stein's unbiased risk estimate.
     - ``successes`` and ``trials``: rates, by unbiased estimates with the client left out.
     - ``counts``: a (users, tokens) table, dense or sparse: histograms in squared distance, likewise.
-    - ``X``, ``y``, ``groups``: regressions (``family`` "linear", "logistic", or "auto": logistic for two labels), by
-      cross-validation over ``folds`` inside each client; the risk is the loss on a new row. Add a constant column
-      for an
-      intercept and bring features to one scale, since one prior variance serves all coefficients.
+    - ``X``, ``y``, ``groups``: regressions and classifiers, by cross-validation over ``folds`` inside each client; the risk
+      is the loss on a new row. ``family`` is "linear", "logistic" (two labels), "classes" (any number of labels, fitted
+      as indicators by least squares and judged by the Brier score), or "auto": two values are logistic, text labels
+      classes, numbers linear. Add a constant column for an intercept and bring features to one scale, since one prior
+      variance serves all coefficients.
+    - a ``Federation``: the same on its training rows, whose columns are brought to one scale, a constant added, and
+      more than ``components`` columns (images) replaced by that many principal components. Its test rows are not used.
 
     ``clusters`` lists the numbers of clusters tried (the best is kept). Intervals come from resampling clients, or rows
     within clients where there are fewer than ten, and do not count the refitting of the methods.
@@ -106,11 +112,15 @@ def advise(
     confidence(level)
     whole("resamples", resamples, least=20)
     given = [samples is not None, successes is not None or trials is not None, counts is not None]
-    given.append(X is not None or y is not None or groups is not None)
+    given += [X is not None or y is not None or groups is not None, federation is not None]
     if sum(given) != 1:
-        raise ValueError("advise needs exactly one kind of data: samples; successes, trials; counts; or X, y, groups.")
+        raise ValueError(
+            "advise needs exactly one kind of data: a federation; samples; successes, trials; counts; or X, y, groups."
+        )
     rng = np.random.default_rng(seed)
-    if given[3]:
+    if federation is not None:
+        X, y, groups, family = _federation_rows(federation, family, whole("components", components), seed)
+    if X is not None or y is not None or groups is not None:
         return _advise_regression(
             X, y, groups, family, tried, level, whole("folds", folds, least=2), resamples, seed, rng
         )
@@ -143,6 +153,33 @@ def advise(
     )
 
 
+def _federation_rows(federation: Any, family: str, components: int, seed: int) -> tuple[Array, Array, Array, str]:
+    """A federation's training rows, ready for regression, and the family its target calls for."""
+    if not hasattr(federation, "rows"):
+        raise ValueError(
+            f"advise takes a Federation, or named data (samples=, counts=, …); got {type(federation).__name__}."
+        )
+    X, y, groups = federation.rows("train")
+    if family == "auto":
+        classes = federation.n_outputs
+        family = "linear" if federation.kind == "regression" else "logistic" if classes == 2 else "classes"
+    return prepared(X, components, seed)(X), y, groups, family
+
+
+def _targets(y: Array, family: str) -> tuple[Array, str]:
+    """Numbers to group by row, and the family: labels become 0, 1, …"""
+    choice("family", family, ("auto", "linear", "logistic", "classes"))
+    if family == "linear":
+        return y, family
+    values, codes = np.unique(y, return_inverse=True)
+    if family == "auto":
+        text = y.dtype.kind not in "biuf"
+        family = "logistic" if len(values) == 2 else "classes" if text else "linear"
+    if family == "logistic" and len(values) != 2:
+        raise ValueError(f"A logistic family needs exactly two labels in y; got {len(values)}.")
+    return (y if family == "linear" else codes.ravel().astype(np.float64)), family
+
+
 def _advise_regression(
     X: ArrayLike | None,
     y: ArrayLike | None,
@@ -157,15 +194,7 @@ def _advise_regression(
 ) -> Advice:
     if X is None or y is None or groups is None:
         raise ValueError("advise needs X, y and groups together; got only some of them.")
-    choice("family", family, ("auto", "linear", "logistic"))
-    target = np.asarray(y)
-    values = np.unique(target)
-    if family == "auto":
-        family = "logistic" if len(values) == 2 else "linear"
-    if family == "logistic":
-        if len(values) != 2:
-            raise ValueError(f"A logistic family needs exactly two labels in y; got {len(values)}.")
-        target = (target == values[1]).astype(np.float64)
+    target, family = _targets(np.asarray(y), family)
     rows = group_rows(X, target, groups)
     m = len(rows.counts)
     if m < 3 or rows.counts.min() < 2:
@@ -173,7 +202,8 @@ def _advise_regression(
             "advise needs three or more clients with two or more rows each; got "
             f"{m} clients, the smallest with {rows.counts.min()} rows. Drop the smallest clients."
         )
-    losses, kept = row_losses(rows.X, rows.y, rows.owner, family, tuple(k for k in clusters if k < m), folds, seed)
+    columns = np.eye(int(rows.y.max()) + 1)[rows.y.astype(np.int64)] if family == "classes" else rows.y[:, None]
+    losses, kept = row_losses(rows.X, columns, rows.owner, family, tuple(k for k in clusters if k < m), folds, seed)
     table = np.stack(list(losses.values()), axis=1)
     per_client = rows.sums(table) / rows.counts[:, None]
     if m >= 10:
@@ -183,8 +213,7 @@ def _advise_regression(
         draws = np.mean(
             [rng.multinomial(len(p), np.full(len(p), 1 / len(p)), size=resamples) @ p / len(p) for p in parts], axis=0
         )
-    measure = "squared error on a new row" if family == "linear" else "log loss on a new row"
-    return _decide(list(losses), per_client.mean(0), draws, {}, measure, m, level, kept)
+    return _decide(list(losses), per_client.mean(0), draws, {}, f"{MEASURES[family]} on a new row", m, level, kept)
 
 
 def _decide(

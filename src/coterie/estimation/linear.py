@@ -107,6 +107,13 @@ def estimate_variances(data: Rotated, now: Population, free: Free, steps: int, t
     return replace(now, prior_variance=float(np.exp(log[0])), noise_variance=float(np.exp(log[1])))
 
 
+def posterior_means(data: Rotated, now: Population) -> Array:
+    """E[θ_i | Y_i] of every client, (m, d) (Theorem 6)."""
+    gain = now.prior_variance / (now.prior_variance * data.square + now.noise_variance)
+    out: Array = now.mean + data.per_client(gain * (data.target - data.R @ now.mean))
+    return out
+
+
 def expect_maximise(data: Rotated, start: Population, free: Free, max_iter: int, tol: float) -> tuple[Population, int]:
     """Alternate the exact maximum over μ with EM steps for the variances: EM's fixed point in far fewer passes."""
     now, rounds = start, 0
@@ -175,7 +182,7 @@ class LinearModels(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         free = Free(mean=known is None, prior=known is None, noise=noise is None)
         data = rotate(rows)
         _check_identifiable(data, free)
-        start = _start(data, known, noise)
+        start = start_population(data, known, noise)
         if self.method == "em":
             rounds = 50 if self.max_iter is None else whole("max_iter", self.max_iter)
             now, self.n_iter_ = expect_maximise(data, start, free, rounds, self.tol)
@@ -193,8 +200,7 @@ class LinearModels(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _finish(self, data: Rotated, now: Population, theta: Array | None) -> None:
         prior, noise = now.prior_variance, now.noise_variance
         gain = prior / (prior * data.square + noise)
-        posterior_mean = now.mean + data.per_client(gain * (data.target - data.R @ now.mean))  # Theorem 6
-        theta = posterior_mean if theta is None else theta
+        theta = posterior_means(data, now) if theta is None else theta
         away = np.clip(1 - data.per_client(gain, power=2), 0.0, 1.0)  # diag of M_i⁻¹/σ_θ², the weight of μ
         variance = prior * away
         if now.covariance is not None:
@@ -240,7 +246,7 @@ def scores(X: ArrayLike, groups: ArrayLike, clients: Any, theta: Array, populati
     return out
 
 
-def _start(data: Rotated, known: tuple[Array, float] | None, noise: float | None) -> Population:
+def start_population(data: Rotated, known: tuple[Array, float] | None = None, noise: float | None = None) -> Population:
     """Half the variance around the pooled fit to each part."""
     d = data.R.shape[1]
     pooled = Population(np.zeros(d), 0.0, 1.0)

@@ -1,0 +1,54 @@
+"""The advice on real data: nothing may beat it by more than two standard errors on data kept back."""
+
+import pytest
+
+import coterie as ct
+from coterie.datasets.files import is_available
+from coterie.reproduce.advice import judge_counts, judge_elections, judge_federation, judge_heart, main
+
+FEDERATIONS = {
+    "har.npz": lambda: ct.datasets.har(),
+    "mnist.npz": lambda: ct.datasets.mnist(clients=40, samples=100, test_samples=100),
+    "femnist.npz": lambda: ct.datasets.femnist(clients=30),
+    "cifar10.npz": lambda: ct.datasets.cifar10(clients=10, samples=500, test_samples=200),
+}
+
+
+def right(gaps, told_apart):
+    """Advised minus best is no more than chance, and at least one other choice would have been wrong."""
+    assert all(mean <= 2 * error for mean, error in gaps.values()), gaps
+    mean, error = gaps[told_apart]
+    assert mean < -2 * error, gaps
+
+
+def test_digits():
+    advice, gaps = judge_federation(ct.datasets.digits())
+    assert advice == "clustered"
+    right(gaps, "shrunk")
+
+
+@pytest.mark.parametrize("file", FEDERATIONS)
+def test_pictures_and_phones(file):
+    if not is_available(file):
+        pytest.skip(f"needs {file} in COTERIE_DATA")
+    right(judge_federation(FEDERATIONS[file]())[1], "global")
+
+
+def test_elections():
+    right(judge_elections()[1], "global")
+
+
+def test_hearts():
+    right(judge_heart()[1], "local")
+
+
+@pytest.mark.parametrize(("corpus", "least"), [("blogs", 500), ("imdb", 100)])
+def test_words(corpus, least):
+    if not is_available(f"user_tokens_{corpus}.npz"):
+        pytest.skip(f"needs user_tokens_{corpus}.npz in COTERIE_DATA")
+    right(judge_counts(corpus, least)[1], "global")
+
+
+def test_an_unknown_data_set_gets_a_clear_sentence():
+    with pytest.raises(SystemExit, match="Unknown data set 'hats'; choose from digits"):
+        main(["hats"])
