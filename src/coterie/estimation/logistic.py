@@ -14,8 +14,6 @@ or running off to infinity where n_i ≤ d). The returned ``coef_`` are the mode
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit
@@ -24,8 +22,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from coterie.estimation import _gradient
 from coterie.estimation._check import Array, choice, confidence, fitted, whole
+from coterie.estimation._ep import Population, Search, Sites, no_sites, settle
 from coterie.estimation._grouped import group_rows
-from coterie.estimation._newton import Block, Fit, Search, make_blocks, solve_clients
+from coterie.estimation._newton import Block, find_modes, make_blocks
 from coterie.estimation.linear import Free, Prior, known_prior, scores
 
 
@@ -77,37 +76,35 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError("The population needs two or more clients; got 1. Pass a known prior, or add clients.")
         free = Free(mean=known is None, prior=known is None, noise=False)
         mean, variance = (
-            known if known is not None else (np.zeros(d), 1.0 / max(float(np.square(rows.X).mean()), 1e-12))
+            known if known is not None else (np.zeros(d), 1.0 / max(float(np.square(rows.X).sum(1).mean()), 1e-12))
         )
         blocks = make_blocks(rows)
-        now = Fit(
-            mean,
-            variance,
-            [np.zeros((len(b.clients), b.rank)) for b in blocks],
-            [],
-            [np.zeros_like(b.y) for b in blocks],
-        )
-        theta = None
+        now, sites, theta = Population(mean, variance), [no_sites(block) for block in blocks], None
         if self.method == "gradient":
             self.n_iter_ = 500 if self.max_iter is None else whole("max_iter", self.max_iter)
             state = _gradient.State(np.tile(mean, (clients, 1)), mean, variance)
             state = _gradient.logistic(rows, state, free, self.n_iter_, self.learning_rate)
-            theta, now = state.theta, replace(now, mean=state.mean, prior_variance=state.prior_variance)
+            theta, now = state.theta, Population(state.mean, state.prior_variance)
         elif known is None:
-            search = Search(blocks, now, clients, 150 if self.max_iter is None else whole("max_iter", self.max_iter))
-            now, self.n_iter_ = search.run(self.tol), search.rounds
+            search = Search(blocks, now, 150 if self.max_iter is None else whole("max_iter", self.max_iter))
+            search.run(self.tol)
+            now, sites, self.n_iter_ = search.now, search.sites, search.rounds
         else:
             self.n_iter_ = 1
         self.clients_ = rows.clients
-        self._finish(blocks, solve_clients(blocks, now, average=False), clients, theta)
+        self._finish(blocks, sites, now, clients, theta)
         return self
 
-    def _finish(self, blocks: list[Block], now: Fit, clients: int, theta: Array | None) -> None:
+    def _finish(
+        self, blocks: list[Block], sites: list[Sites], now: Population, clients: int, theta: Array | None
+    ) -> None:
         d, prior = len(now.mean), now.prior_variance
-        modes, away = np.empty((clients, d)), np.ones((clients, d))
-        for block, beta, inverse in zip(blocks, now.betas, now.inverses, strict=True):
-            modes[block.clients] = now.mean + block.spread(beta)
-            known = np.eye(block.rank) - inverse / prior
+        modes, means, away = np.empty((clients, d)), np.empty((clients, d)), np.ones((clients, d))
+        for block, start in zip(blocks, sites, strict=True):
+            modes[block.clients] = now.mean + block.spread(find_modes(block, now.mean, prior))
+            post = settle(block, now.mean, prior, start)
+            means[block.clients] = now.mean + block.spread(post.beta)
+            known = np.eye(block.rank) - post.inverse / prior
             if block.basis is None:
                 away[block.clients] -= np.diagonal(known, axis1=1, axis2=2)
             else:
@@ -116,12 +113,12 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         away = np.clip(away, 0.0, 1.0)
         variance = prior * away + (0.0 if now.covariance is None else away**2 * np.diag(now.covariance))
         self.weights_ = 1 - away.mean(1)
-        self.client_risk_ = variance.sum(1)
+        self.client_risk_ = (variance + np.square(theta - means)).sum(1)
         self.risk_ = float(self.client_risk_.mean())
         self.prior_variance_ = prior
         self._theta, self._population = theta, now.mean
         split = d - 1 if self.fit_intercept else d
-        self.coef_, self.mean_ = theta[:, :split], now.mean[:split]
+        self.coef_, self.mean_, self._means = theta[:, :split], now.mean[:split], means[:, :split]
         self.intercept_ = theta[:, split] if self.fit_intercept else np.zeros(clients)
         self.mean_intercept_ = float(now.mean[split]) if self.fit_intercept else 0.0
         self.standard_errors_ = np.sqrt(variance[:, :split])
@@ -144,7 +141,7 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Posterior intervals (low, high) of coef_ (Laplace)."""
         fitted(self, "coef_")
         reach = float(norm.ppf(0.5 + confidence(level) / 2)) * self.standard_errors_
-        return self.coef_ - reach, self.coef_ + reach
+        return self._means - reach, self._means + reach
 
     def score(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike) -> float:
         """Accuracy of predict."""

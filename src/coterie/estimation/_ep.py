@@ -1,0 +1,208 @@
+"""Expectation propagation for logistic rows: every client's Gaussian posterior, batched over clients.
+
+A row's likelihood σ(±s) of its score s = xᵀθ is replaced by a Gaussian "site" exp(ν s − τ s²/2). A sweep takes each site
+out of its client's posterior (the cavity N(c, v) of the score), puts the exact likelihood in and matches two moments.
+The likelihood is log-concave, so τ ≥ 0 and every posterior is proper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from scipy.special import expit
+
+from coterie.estimation._check import Array
+from coterie.estimation._newton import Block
+
+Sites = tuple[Array, Array]  # τ, ν of every row (c, n)
+
+NODES, MASSES = np.polynomial.legendre.leggauss(20)
+DROP = 10.0  # the quadrature ends where the log density has fallen by this much
+TINY = 1e-30
+WIDE = 4.0  # cavity variance from which the moments of s are more exact than those of σ(−s)
+FLOOR = -20.0  # least log σ_θ²: such clients are equal
+WEAK = 1e-4  # precision of a flat prior on μ, which keeps it finite on separable data
+STILL = 0.003  # μ has converged when it moves by less than this many standard errors
+
+
+def tilted_slopes(cavity: Array, variance: Array) -> tuple[Array, Array]:
+    """∂/∂c and −∂²/∂c² of log ∫ σ(s) N(s; c, v) ds: the mean of σ(−s) under the integrand, and mean − variance.
+
+    Gauss–Legendre over where the integrand lives: at most √(2Dv) from its mode, and on the left, where σ(s) < eˢ, not
+    beyond the fall of eˢ N(s; c, v) from s = 0.
+    """
+    c, v = cavity, variance
+    mode = np.clip(0.0, c, c + v)  # Newton for s = c + v σ(−s) never overshoots from here
+    for _ in range(4):
+        q = expit(-mode)
+        mode = mode - (mode - c - v * q) / (1 + v * q * (1 - q))
+    reach = np.sqrt(2 * DROP * v)
+    rise = 1 + c / v
+    left = np.maximum(mode - reach, -2 * DROP / np.maximum(rise + np.sqrt(rise**2 + 2 * DROP / v), TINY))
+    half = (mode + reach - left) / 2
+    peak = np.minimum(mode, 0.0) - np.square(mode - c) / (2 * v)
+    total, first, second, slope, curve = np.zeros((5, *c.shape))
+    for node, mass in zip(NODES, MASSES, strict=True):
+        s = left + (1 + node) * half
+        small = np.exp(-np.abs(s))
+        weight = mass * np.exp(np.minimum(s, 0.0) - np.square(s - c) / (2 * v) - peak) / (1 + small)
+        q = np.where(s > 0, small, 1.0) / (1 + small)
+        away = (s - c) * weight
+        total += weight
+        first += away
+        second += away * (s - c)
+        slope += weight * q
+        curve += weight * q * q
+    first, second, slope, curve = np.stack([first, second, slope, curve]) / total
+    wide = v > WIDE
+    slope, curve = np.where(wide, first / v, slope), np.where(wide, (1 - (second - first**2) / v) / v, slope - 2 * curve + slope**2)
+    return slope, np.maximum(curve, 0.0)
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """A block's sites τ, ν (c, n), and its clients' posteriors θ_i = μ + V_i β_i, β_i ~ N(beta, inverse)."""
+
+    tau: Array
+    nu: Array
+    inverse: Array  # (c, r, r)
+    variance: Array  # of the scores, (c, n)
+    beta: Array
+    score: Array
+
+
+def posterior(block: Block, mean: Array, prior_variance: float, tau: Array, nu: Array) -> Posterior:
+    """The Gaussian posteriors given the sites: ridge regressions with weights τ."""
+    precision = block.B.swapaxes(1, 2) @ (tau[:, :, None] * block.B) + np.eye(block.rank) / prior_variance
+    inverse: Array = np.linalg.inv(precision).astype(np.float64)
+    variance = np.maximum(((block.B @ inverse) * block.B).sum(2), TINY)
+    return move(block, mean, Posterior(tau, nu, inverse, variance, tau, nu))
+
+
+def move(block: Block, mean: Array, now: Posterior) -> Posterior:
+    """The same sites under another μ."""
+    offset = block.X @ mean
+    pull = ((now.nu - now.tau * offset)[:, None] @ block.B).swapaxes(1, 2)
+    beta = now.inverse @ pull
+    return replace(now, beta=beta[:, :, 0], score=offset + (block.B @ beta)[:, :, 0])
+
+
+def no_sites(block: Block) -> Sites:
+    return np.zeros_like(block.y), np.zeros_like(block.y)
+
+
+def sweep(block: Block, now: Posterior, damping: float = 1.0) -> Sites:
+    """New sites (τ, ν) of all rows at once."""
+    others = np.maximum(1 - now.tau * now.variance, TINY)
+    sign = 2 * block.y - 1
+    cavity, variance = (now.score - now.variance * now.nu) / others, now.variance / others
+    slope, curve = tilted_slopes(sign * cavity, variance)
+    shrink = np.maximum(1 - variance * curve, 1e-10)
+    tau, nu = block.mask * curve / shrink, block.mask * (sign * slope + cavity * curve) / shrink
+    return now.tau + damping * (tau - now.tau), now.nu + damping * (nu - now.nu)
+
+
+def settle(block: Block, mean: Array, prior_variance: float, sites: Sites) -> Posterior:
+    """Sweep until no score's posterior mean moves by more than 1e-4 deviations; damped if that takes long."""
+    now = posterior(block, mean, prior_variance, *sites)
+    for t in range(100):
+        before, now = now, posterior(block, mean, prior_variance, *sweep(block, now, 1.0 if t < 10 else 0.5))
+        if (np.square(now.score - before.score) <= 1e-8 * now.variance).all():
+            break
+    return now
+
+
+@dataclass(frozen=True)
+class Population:
+    mean: Array
+    prior_variance: float
+    covariance: Array | None = None  # of the estimated mean
+
+
+def population_step(blocks: list[Block], posteriors: list[Posterior], now: Population) -> tuple[Population, float]:
+    """A Newton step for μ with the sites held, and σ_θ²'s score, twice the slope of log p(y) in log σ_θ².
+
+    At EP's fixed point both are the exact slopes of its marginal likelihood, Σ X_iᵀ E[y_i − σ(X_i θ_i)] and EM's
+    Σ_i E‖θ_i − μ‖²/σ_θ² − md, the parts off the clients' spans cancelling.
+    """
+    d, prior = len(now.mean), now.prior_variance
+    gradient, information, score = -WEAK * now.mean, WEAK * np.eye(d), 0.0
+    for block, post in zip(blocks, posteriors, strict=True):
+        known = np.eye(block.rank) - post.inverse / prior  # what the data say, as a share of the prior variance
+        gradient = gradient + (block.mask * (post.nu - post.tau * post.score)).ravel() @ block.X.reshape(-1, d)
+        if block.basis is None:
+            information = information + known.sum(0) / prior
+        else:
+            information = information + block.basis.reshape(-1, d).T @ (known @ block.basis).reshape(-1, d) / prior
+        score += float(np.square(post.beta).sum() / prior - np.trace(known, axis1=1, axis2=2).sum())
+    covariance: Array = np.linalg.inv(information).astype(np.float64)
+    step = covariance @ gradient
+    longest = 3.0 * np.sqrt(sum(float(b.mask.sum()) for b in blocks))  # no score may move by more than 3 on average
+    length = np.sqrt(sum(float(np.square(b.X @ step).sum()) for b in blocks))
+    step = step * min(1.0, longest / max(length, TINY))
+    return replace(now, mean=now.mean + step, covariance=covariance), score
+
+
+@dataclass
+class Search:
+    """The learning of (μ, σ_θ²): at every σ_θ² tried, μ is brought to its optimum; σ_θ² is the root of its score.
+
+    With few rows a client (μ, σ_θ) are known much better up to a common factor than that factor is, so only a well
+    converged μ gives a useful score.
+    """
+
+    blocks: list[Block]
+    now: Population
+    rounds_left: int
+    rounds: int = 0
+    sites: list[Sites] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sites = [no_sites(block) for block in self.blocks]
+
+    def score(self, log_variance: float) -> float:
+        variance = float(np.exp(log_variance))
+        self.now = replace(self.now, prior_variance=variance)
+        posts = [
+            posterior(block, self.now.mean, variance, *sites)
+            for block, sites in zip(self.blocks, self.sites, strict=True)
+        ]
+        for _ in range(20):
+            posts = [
+                posterior(block, self.now.mean, variance, *sweep(block, post))
+                for block, post in zip(self.blocks, posts, strict=True)
+            ]
+            before = self.now.mean
+            self.now, score = population_step(self.blocks, posts, self.now)
+            posts = [move(block, self.now.mean, post) for block, post in zip(self.blocks, posts, strict=True)]
+            self.rounds += 1
+            deviation = np.sqrt(np.diag(self.now.covariance).min())
+            if np.abs(self.now.mean - before).max() < STILL * deviation or self.rounds >= self.rounds_left:
+                break
+        self.sites = [(post.tau, post.nu) for post in posts]
+        return score
+
+    def run(self, tol: float) -> None:
+        """Step out from the start until the score changes sign, then close in; a vanishing variance ends at the
+        floor."""
+        place = float(np.log(self.now.prior_variance))
+        value = self.score(place)
+        towards = 1.5 if value > 0 else -1.5
+        while self.rounds < self.rounds_left and FLOOR < place < -FLOOR:
+            last, last_value = place, value
+            place += towards
+            value = self.score(place)
+            if (value > 0) != (last_value > 0):
+                self._close_in((last, last_value), (place, value), tol)
+                break
+
+    def _close_in(self, a: tuple[float, float], b: tuple[float, float], tol: float) -> None:
+        """Regula falsi, Illinois variant: b is the newest point, a on the other side of the root."""
+        while abs(a[0] - b[0]) > tol and self.rounds < self.rounds_left:
+            place = b[0] - b[1] * (b[0] - a[0]) / (b[1] - a[1])
+            value = self.score(place)
+            a = b if (value > 0) != (b[1] > 0) else (a[0], a[1] / 2)
+            if abs(place - b[0]) < tol / 2:
+                break
+            b = (place, value)
