@@ -1,4 +1,4 @@
-"""Expectation propagation for logistic rows: every client's Gaussian posterior, batched over clients.
+"""Expectation propagation (EP) for logistic rows: all clients' Gaussian posteriors, and the population behind them.
 
 A row's likelihood σ(±s) of its score s = xᵀθ is replaced by a Gaussian "site" exp(ν s − τ s²/2). A sweep takes each site
 out of its client's posterior (the cavity N(c, v) of the score), puts the exact likelihood in and matches two moments.
@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import expit
 
 from coterie.estimation._check import Array
-from coterie.estimation._newton import Block
+from coterie.estimation._newton import Block, find_modes
 
 Sites = tuple[Array, Array]  # τ, ν of every row (c, n)
 
@@ -21,7 +21,7 @@ NODES, MASSES = np.polynomial.legendre.leggauss(20)
 DROP = 10.0  # the quadrature ends where the log density has fallen by this much
 TINY = 1e-30
 WIDE = 4.0  # cavity variance from which the moments of s are more exact than those of σ(−s)
-FLOOR = -20.0  # least log σ_θ²: such clients are equal
+RANGE = (-16.0, 10.0)  # of log σ_θ² around scores of unit variance: clients are equal, or their labels certain
 WEAK = 1e-4  # precision of a flat prior on μ, which keeps it finite on separable data
 STILL = 0.003  # μ has converged when it moves by less than this many standard errors
 
@@ -32,9 +32,9 @@ def tilted_slopes(cavity: Array, variance: Array) -> tuple[Array, Array]:
     Gauss–Legendre over where the integrand lives: at most √(2Dv) from its mode, and on the left, where σ(s) < eˢ, not
     beyond the fall of eˢ N(s; c, v) from s = 0.
     """
-    c, v = cavity, variance
+    c, v = cavity, np.maximum(variance, 1e-12)  # narrower, and s − c is lost in rounding
     mode = np.clip(0.0, c, c + v)  # Newton for s = c + v σ(−s) never overshoots from here
-    for _ in range(4):
+    for _ in range(6):
         q = expit(-mode)
         mode = mode - (mode - c - v * q) / (1 + v * q * (1 - q))
     reach = np.sqrt(2 * DROP * v)
@@ -55,9 +55,8 @@ def tilted_slopes(cavity: Array, variance: Array) -> tuple[Array, Array]:
         slope += weight * q
         curve += weight * q * q
     first, second, slope, curve = np.stack([first, second, slope, curve]) / total
-    wide = v > WIDE
-    slope, curve = np.where(wide, first / v, slope), np.where(wide, (1 - (second - first**2) / v) / v, slope - 2 * curve + slope**2)
-    return slope, np.maximum(curve, 0.0)
+    wide, narrow = (1 - (second - first**2) / v) / v, slope - 2 * curve + slope**2
+    return np.where(v > WIDE, first / v, slope), np.maximum(np.where(v > WIDE, wide, narrow), 0.0)
 
 
 @dataclass(frozen=True)
@@ -88,26 +87,35 @@ def move(block: Block, mean: Array, now: Posterior) -> Posterior:
     return replace(now, beta=beta[:, :, 0], score=offset + (block.B @ beta)[:, :, 0])
 
 
-def no_sites(block: Block) -> Sites:
-    return np.zeros_like(block.y), np.zeros_like(block.y)
+def laplace_sites(block: Block, mean: Array, beta: Array) -> Sites:
+    """The sites that touch the likelihoods at θ_i = μ + V_i β_i."""
+    score = block.X @ mean + (block.B @ beta[:, :, None])[:, :, 0]
+    chance = expit(score)
+    tau = block.mask * chance * (1 - chance)
+    return tau, block.mask * (block.y - chance) + tau * score
 
 
-def sweep(block: Block, now: Posterior, damping: float = 1.0) -> Sites:
-    """New sites (τ, ν) of all rows at once."""
-    others = np.maximum(1 - now.tau * now.variance, TINY)
+def damping(sweeps: int) -> float:
+    """The share of the way to the new sites: all, but half once the sweeps look like a cycle."""
+    return 1.0 if sweeps < 8 else 0.5
+
+
+def sweep(block: Block, now: Posterior, share: float) -> Sites:
+    """New sites (τ, ν) of all rows at once. From the sites at the modes this converges; from far away it may cycle."""
+    others = np.maximum(1 - now.tau * now.variance, 1e-8)
     sign = 2 * block.y - 1
     cavity, variance = (now.score - now.variance * now.nu) / others, now.variance / others
     slope, curve = tilted_slopes(sign * cavity, variance)
-    shrink = np.maximum(1 - variance * curve, 1e-10)
+    shrink = np.maximum(1 - variance * curve, 1e-8)
     tau, nu = block.mask * curve / shrink, block.mask * (sign * slope + cavity * curve) / shrink
-    return now.tau + damping * (tau - now.tau), now.nu + damping * (nu - now.nu)
+    return now.tau + share * (tau - now.tau), now.nu + share * (nu - now.nu)
 
 
 def settle(block: Block, mean: Array, prior_variance: float, sites: Sites) -> Posterior:
-    """Sweep until no score's posterior mean moves by more than 1e-4 deviations; damped if that takes long."""
+    """Sweep until no score's posterior mean moves by more than 1e-4 deviations."""
     now = posterior(block, mean, prior_variance, *sites)
     for t in range(100):
-        before, now = now, posterior(block, mean, prior_variance, *sweep(block, now, 1.0 if t < 10 else 0.5))
+        before, now = now, posterior(block, mean, prior_variance, *sweep(block, now, damping(t)))
         if (np.square(now.score - before.score) <= 1e-8 * now.variance).all():
             break
     return now
@@ -117,7 +125,7 @@ def settle(block: Block, mean: Array, prior_variance: float, sites: Sites) -> Po
 class Population:
     mean: Array
     prior_variance: float
-    covariance: Array | None = None  # of the estimated mean
+    covariance: Array  # of the estimated mean; 0 where it is known
 
 
 def population_step(blocks: list[Block], posteriors: list[Posterior], now: Population) -> tuple[Population, float]:
@@ -159,7 +167,10 @@ class Search:
     sites: list[Sites] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.sites = [no_sites(block) for block in self.blocks]
+        self.sites = [
+            laplace_sites(block, self.now.mean, find_modes(block, self.now.mean, self.now.prior_variance))
+            for block in self.blocks
+        ]
 
     def score(self, log_variance: float) -> float:
         variance = float(np.exp(log_variance))
@@ -168,28 +179,28 @@ class Search:
             posterior(block, self.now.mean, variance, *sites)
             for block, sites in zip(self.blocks, self.sites, strict=True)
         ]
-        for _ in range(20):
+        score = np.inf
+        for t in range(20):
             posts = [
-                posterior(block, self.now.mean, variance, *sweep(block, post))
+                posterior(block, self.now.mean, variance, *sweep(block, post, damping(t)))
                 for block, post in zip(self.blocks, posts, strict=True)
             ]
-            before = self.now.mean
+            before, last = self.now.mean, score
             self.now, score = population_step(self.blocks, posts, self.now)
             posts = [move(block, self.now.mean, post) for block, post in zip(self.blocks, posts, strict=True)]
             self.rounds += 1
-            deviation = np.sqrt(np.diag(self.now.covariance).min())
-            if np.abs(self.now.mean - before).max() < STILL * deviation or self.rounds >= self.rounds_left:
-                break
+            moved = float(np.abs(self.now.mean - before).max() / np.sqrt(np.diag(self.now.covariance).min()))
+            if moved < STILL or abs(score - last) < 0.1 * abs(score) or self.rounds >= self.rounds_left:
+                break  # far from the root a rough score will do
         self.sites = [(post.tau, post.nu) for post in posts]
         return score
 
     def run(self, tol: float) -> None:
-        """Step out from the start until the score changes sign, then close in; a vanishing variance ends at the
-        floor."""
+        """Step out from the start until the score changes sign, or out of RANGE; then close in."""
         place = float(np.log(self.now.prior_variance))
         value = self.score(place)
-        towards = 1.5 if value > 0 else -1.5
-        while self.rounds < self.rounds_left and FLOOR < place < -FLOOR:
+        towards, end = (1.5, place + RANGE[1]) if value > 0 else (-1.5, place + RANGE[0])
+        while self.rounds < self.rounds_left and (end - place) * towards > 0:
             last, last_value = place, value
             place += towards
             value = self.score(place)

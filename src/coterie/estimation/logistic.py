@@ -2,17 +2,16 @@
 
 Model: y_ij ~ Bernoulli(σ(x_ijᵀθ_i)), θ_i ~ N(μ, σ_θ² I). Symbols: θ_i ``coef_``, μ ``mean_``, σ_θ² ``prior_variance_``.
 
-``method="em"`` is empirical Bayes. Each client has a Gaussian posterior, found by batched Newton steps; (μ, σ_θ²)
-are EM's
-fixed point given these. While learning the population, Newton sees the loss *averaged* over that Gaussian
-(variational EM):
-Laplace's approximation, which takes it at the mode, is badly wrong for binary data with few rows a client (σ_θ² too
-small,
-or running off to infinity where n_i ≤ d). The returned ``coef_`` are the modes under the learned prior.
+``method="em"`` is empirical Bayes: (μ, σ_θ²) maximise the marginal likelihood by expectation propagation (``_ep``), which
+also gives every client's posterior mean and deviation. Laplace's approximation, which looks at the mode only, and a
+variational average are badly wrong for binary data with few rows a client: σ_θ² too small, or running off to infinity.
+``coef_`` are the modes (penalised maximum likelihood), whose squared error is within some percent of the posterior means'.
 ``method="gradient"`` is Algorithm 3 with its sign repaired (erratum E12), whose objective is unbounded below (E19).
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,7 +21,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from coterie.estimation import _gradient
 from coterie.estimation._check import Array, choice, confidence, fitted, whole
-from coterie.estimation._ep import Population, Search, Sites, no_sites, settle
+from coterie.estimation._ep import Population, Search, Sites, laplace_sites, settle
 from coterie.estimation._grouped import group_rows
 from coterie.estimation._newton import Block, find_modes, make_blocks
 from coterie.estimation.linear import Free, Prior, known_prior, scores
@@ -37,14 +36,14 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     method : "em" or "gradient" (Algorithm 3, ``max_iter`` rounds).
     fit_intercept : add a constant feature, under the same prior as the others.
     learning_rate : of method="gradient"; None for safe steps.
-    max_iter, tol : rounds (default 150 for EM, 500 for the gradient), and the relative error of σ_θ² that ends EM.
+    max_iter, tol : rounds (default 150 for EM, 500 for the gradient), and the relative error of σ_θ² at which EM stops.
 
     Attributes
     ----------
     clients_ (m,) sorted names, classes_ (2,), coef_ (m, d), intercept_ (m,), mean_ (d,), mean_intercept_,
     prior_variance_,
-    weights_ (m,): the share of a client's prior variance that its own data removes, standard_errors_ (m, d),
-    client_risk_ (m,): the posterior variance of θ_i (Laplace), risk_ its mean, n_iter_.
+    weights_ (m,): the share of a client's prior variance that its own data removes, posterior_mean_ (m, d),
+    standard_errors_ (m, d): posterior deviations, client_risk_ (m,): E‖coef_i − θ_i‖², risk_ its mean, n_iter_.
     """
 
     def __init__(
@@ -79,12 +78,13 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             known if known is not None else (np.zeros(d), 1.0 / max(float(np.square(rows.X).sum(1).mean()), 1e-12))
         )
         blocks = make_blocks(rows)
-        now, sites, theta = Population(mean, variance), [no_sites(block) for block in blocks], None
+        now, theta = Population(mean, variance, np.zeros((d, d))), None
+        sites: list[Sites] | None = None
         if self.method == "gradient":
             self.n_iter_ = 500 if self.max_iter is None else whole("max_iter", self.max_iter)
             state = _gradient.State(np.tile(mean, (clients, 1)), mean, variance)
             state = _gradient.logistic(rows, state, free, self.n_iter_, self.learning_rate)
-            theta, now = state.theta, Population(state.mean, state.prior_variance)
+            theta, now = state.theta, replace(now, mean=state.mean, prior_variance=state.prior_variance)
         elif known is None:
             search = Search(blocks, now, 150 if self.max_iter is None else whole("max_iter", self.max_iter))
             search.run(self.tol)
@@ -96,12 +96,14 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _finish(
-        self, blocks: list[Block], sites: list[Sites], now: Population, clients: int, theta: Array | None
+        self, blocks: list[Block], sites: list[Sites] | None, now: Population, clients: int, theta: Array | None
     ) -> None:
         d, prior = len(now.mean), now.prior_variance
         modes, means, away = np.empty((clients, d)), np.empty((clients, d)), np.ones((clients, d))
-        for block, start in zip(blocks, sites, strict=True):
-            modes[block.clients] = now.mean + block.spread(find_modes(block, now.mean, prior))
+        for place, block in enumerate(blocks):
+            beta = find_modes(block, now.mean, prior)
+            modes[block.clients] = now.mean + block.spread(beta)
+            start = laplace_sites(block, now.mean, beta) if sites is None else sites[place]
             post = settle(block, now.mean, prior, start)
             means[block.clients] = now.mean + block.spread(post.beta)
             known = np.eye(block.rank) - post.inverse / prior
@@ -111,14 +113,14 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 away[block.clients] -= (block.basis * (known @ block.basis)).sum(1)
         theta = modes if theta is None else theta
         away = np.clip(away, 0.0, 1.0)
-        variance = prior * away + (0.0 if now.covariance is None else away**2 * np.diag(now.covariance))
+        variance = prior * away + away**2 * np.diag(now.covariance)
         self.weights_ = 1 - away.mean(1)
         self.client_risk_ = (variance + np.square(theta - means)).sum(1)
         self.risk_ = float(self.client_risk_.mean())
         self.prior_variance_ = prior
         self._theta, self._population = theta, now.mean
         split = d - 1 if self.fit_intercept else d
-        self.coef_, self.mean_, self._means = theta[:, :split], now.mean[:split], means[:, :split]
+        self.coef_, self.mean_, self.posterior_mean_ = theta[:, :split], now.mean[:split], means[:, :split]
         self.intercept_ = theta[:, split] if self.fit_intercept else np.zeros(clients)
         self.mean_intercept_ = float(now.mean[split]) if self.fit_intercept else 0.0
         self.standard_errors_ = np.sqrt(variance[:, :split])
@@ -138,10 +140,10 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return labels
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
-        """Posterior intervals (low, high) of coef_ (Laplace)."""
+        """Posterior intervals (low, high) around posterior_mean_, not the mode: posteriors of binary data are skew."""
         fitted(self, "coef_")
         reach = float(norm.ppf(0.5 + confidence(level) / 2)) * self.standard_errors_
-        return self._means - reach, self._means + reach
+        return self.posterior_mean_ - reach, self.posterior_mean_ + reach
 
     def score(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike) -> float:
         """Accuracy of predict."""
