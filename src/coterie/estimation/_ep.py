@@ -167,10 +167,11 @@ class Search:
     sites: list[Sites] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.sites = [
-            laplace_sites(block, self.now.mean, find_modes(block, self.now.mean, self.now.prior_variance))
-            for block in self.blocks
-        ]
+        self._start_at_modes()
+
+    def _start_at_modes(self) -> None:
+        mean, variance = self.now.mean, self.now.prior_variance
+        self.sites = [laplace_sites(block, mean, find_modes(block, mean, variance)) for block in self.blocks]
 
     def score(self, log_variance: float) -> float:
         variance = float(np.exp(log_variance))
@@ -191,8 +192,10 @@ class Search:
             self.rounds += 1
             moved = float(np.abs(self.now.mean - before).max() / np.sqrt(np.diag(self.now.covariance).min()))
             if moved < STILL or abs(score - last) < 0.1 * abs(score) or self.rounds >= self.rounds_left:
+                self.sites = [(post.tau, post.nu) for post in posts]
                 break  # far from the root a rough score will do
-        self.sites = [(post.tau, post.nu) for post in posts]
+        else:
+            self._start_at_modes()
         return score
 
     def run(self, tol: float) -> None:

@@ -21,7 +21,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from coterie.estimation import _gradient
 from coterie.estimation._check import Array, choice, confidence, fitted, whole
-from coterie.estimation._ep import Population, Search, Sites, laplace_sites, settle
+from coterie.estimation._ep import Population, Search, laplace_sites, settle
 from coterie.estimation._grouped import group_rows
 from coterie.estimation._newton import Block, find_modes, make_blocks
 from coterie.estimation.linear import Free, Prior, known_prior, scores
@@ -79,7 +79,6 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         blocks = make_blocks(rows)
         now, theta = Population(mean, variance, np.zeros((d, d))), None
-        sites: list[Sites] | None = None
         if self.method == "gradient":
             self.n_iter_ = 500 if self.max_iter is None else whole("max_iter", self.max_iter)
             state = _gradient.State(np.tile(mean, (clients, 1)), mean, variance)
@@ -88,23 +87,20 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         elif known is None:
             search = Search(blocks, now, 150 if self.max_iter is None else whole("max_iter", self.max_iter))
             search.run(self.tol)
-            now, sites, self.n_iter_ = search.now, search.sites, search.rounds
+            now, self.n_iter_ = search.now, search.rounds
         else:
             self.n_iter_ = 1
         self.clients_ = rows.clients
-        self._finish(blocks, sites, now, clients, theta)
+        self._finish(blocks, now, clients, theta)
         return self
 
-    def _finish(
-        self, blocks: list[Block], sites: list[Sites] | None, now: Population, clients: int, theta: Array | None
-    ) -> None:
+    def _finish(self, blocks: list[Block], now: Population, clients: int, theta: Array | None) -> None:
         d, prior = len(now.mean), now.prior_variance
         modes, means, away = np.empty((clients, d)), np.empty((clients, d)), np.ones((clients, d))
-        for place, block in enumerate(blocks):
+        for block in blocks:
             beta = find_modes(block, now.mean, prior)
             modes[block.clients] = now.mean + block.spread(beta)
-            start = laplace_sites(block, now.mean, beta) if sites is None else sites[place]
-            post = settle(block, now.mean, prior, start)
+            post = settle(block, now.mean, prior, laplace_sites(block, now.mean, beta))
             means[block.clients] = now.mean + block.spread(post.beta)
             known = np.eye(block.rank) - post.inverse / prior
             if block.basis is None:
