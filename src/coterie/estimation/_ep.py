@@ -128,6 +128,17 @@ class Population:
     covariance: Array  # of the estimated mean; 0 where it is known
 
 
+def client_posteriors(block: Block, now: Population) -> tuple[Array, Array, Array]:
+    """Every client's mode and posterior mean of θ_i (c, d), and the share of the prior variance that its data leave."""
+    prior = now.prior_variance
+    beta = find_modes(block, now.mean, prior)
+    post = settle(block, now.mean, prior, laplace_sites(block, now.mean, beta))
+    known = np.eye(block.rank) - post.inverse / prior
+    basis = block.basis
+    removed = np.diagonal(known, axis1=1, axis2=2) if basis is None else (basis * (known @ basis)).sum(1)
+    return now.mean + block.spread(beta), now.mean + block.spread(post.beta), np.clip(1 - removed, 0.0, 1.0)
+
+
 def population_step(blocks: list[Block], posteriors: list[Posterior], now: Population) -> tuple[Population, float]:
     """A Newton step for μ with the sites held, and σ_θ²'s score, twice the slope of log p(y) in log σ_θ².
 
@@ -165,6 +176,7 @@ class Search:
     rounds_left: int
     rounds: int = 0
     sites: list[Sites] = field(default_factory=list)
+    tried: list[tuple[float, float]] = field(default_factory=list)  # log σ_θ² and its score
 
     def __post_init__(self) -> None:
         self._start_at_modes()
@@ -196,7 +208,29 @@ class Search:
                 break  # far from the root a rough score will do
         else:
             self._start_at_modes()
+        self.tried.append((log_variance, score))
         return score
+
+    def spread(self) -> list[tuple[float, Population]]:
+        """The populations that stand for the uncertainty of σ_θ²: N(log σ̂_θ², its curvature) in three weighted points.
+
+        μ moves along, since it is (μ, σ_θ) up to a factor that few rows a client tell. One point will do where σ_θ² is
+        known well, or at an end of RANGE.
+        """
+        best, place = self.now, self.tried[-1]
+        apart = [other for other in self.tried if abs(other[0] - place[0]) > 0.1]
+        if not apart or len({score > 0 for _, score in self.tried}) == 1:
+            return [(1.0, best)]
+        near = min(apart, key=lambda other: abs(other[0] - place[0]))
+        information = -(near[1] - place[1]) / (near[0] - place[0]) / 2
+        deviation = 1 / np.sqrt(max(information, 1.0))
+        if deviation < 0.1:
+            return [(1.0, best)]
+        out = [(2 / 3, best)]
+        for sign in (-1, 1):
+            self.score(place[0] + sign * np.sqrt(3) * deviation)
+            out.append((1 / 6, self.now))
+        return out
 
     def run(self, tol: float) -> None:
         """Step out from the start until the score changes sign, or out of RANGE; then close in."""

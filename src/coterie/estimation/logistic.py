@@ -3,7 +3,7 @@
 Model: y_ij ~ Bernoulli(σ(x_ijᵀθ_i)), θ_i ~ N(μ, σ_θ² I). Symbols: θ_i ``coef_``, μ ``mean_``, σ_θ² ``prior_variance_``.
 
 ``method="em"`` is empirical Bayes: (μ, σ_θ²) maximise the marginal likelihood by expectation propagation (``_ep``), which
-also gives every client's posterior mean and deviation. Laplace's approximation, which looks at the mode only, and a
+also gives every client's posterior mean and deviation, averaged over what σ_θ² may be. Laplace's approximation, which looks at the mode only, and a
 variational average are badly wrong for binary data with few rows a client: σ_θ² too small, or running off to infinity.
 ``coef_`` are the modes (penalised maximum likelihood), whose squared error is within some percent of the posterior means'.
 ``method="gradient"`` is Algorithm 3 with its sign repaired (erratum E12), whose objective is unbounded below (E19).
@@ -21,9 +21,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from coterie.estimation import _gradient
 from coterie.estimation._check import Array, choice, confidence, fitted, whole
-from coterie.estimation._ep import Population, Search, laplace_sites, settle
+from coterie.estimation._ep import Population, Search, client_posteriors
 from coterie.estimation._grouped import group_rows
-from coterie.estimation._newton import Block, find_modes, make_blocks
+from coterie.estimation._newton import Block, make_blocks
 from coterie.estimation.linear import Free, Prior, known_prior, scores
 
 
@@ -79,41 +79,42 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         blocks = make_blocks(rows)
         now, theta = Population(mean, variance, np.zeros((d, d))), None
+        populations = [(1.0, now)]
         if self.method == "gradient":
             self.n_iter_ = 500 if self.max_iter is None else whole("max_iter", self.max_iter)
             state = _gradient.State(np.tile(mean, (clients, 1)), mean, variance)
             state = _gradient.logistic(rows, state, free, self.n_iter_, self.learning_rate)
-            theta, now = state.theta, replace(now, mean=state.mean, prior_variance=state.prior_variance)
+            theta = state.theta
+            populations = [(1.0, replace(now, mean=state.mean, prior_variance=state.prior_variance))]
         elif known is None:
             search = Search(blocks, now, 150 if self.max_iter is None else whole("max_iter", self.max_iter))
             search.run(self.tol)
-            now, self.n_iter_ = search.now, search.rounds
+            self.n_iter_, populations = search.rounds, search.spread()
         else:
             self.n_iter_ = 1
         self.clients_ = rows.clients
-        self._finish(blocks, now, clients, theta)
+        self._finish(blocks, populations, clients, theta)
         return self
 
-    def _finish(self, blocks: list[Block], now: Population, clients: int, theta: Array | None) -> None:
-        d, prior = len(now.mean), now.prior_variance
-        modes, means, away = np.empty((clients, d)), np.empty((clients, d)), np.ones((clients, d))
+    def _finish(
+        self, blocks: list[Block], populations: list[tuple[float, Population]], clients: int, theta: Array | None
+    ) -> None:
+        (_, now), d = populations[0], len(populations[0][1].mean)
+        modes, away = np.empty((clients, d)), np.empty((clients, d))
+        means, squares = np.zeros((clients, d)), np.zeros((clients, d))
         for block in blocks:
-            beta = find_modes(block, now.mean, prior)
-            modes[block.clients] = now.mean + block.spread(beta)
-            post = settle(block, now.mean, prior, laplace_sites(block, now.mean, beta))
-            means[block.clients] = now.mean + block.spread(post.beta)
-            known = np.eye(block.rank) - post.inverse / prior
-            if block.basis is None:
-                away[block.clients] -= np.diagonal(known, axis1=1, axis2=2)
-            else:
-                away[block.clients] -= (block.basis * (known @ block.basis)).sum(1)
+            for weight, population in reversed(populations):  # the best one last
+                mode, mean, left = client_posteriors(block, population)
+                variance = population.prior_variance * left + left**2 * np.diag(population.covariance)
+                means[block.clients] += weight * mean
+                squares[block.clients] += weight * (np.square(mean - now.mean) + variance)
+            modes[block.clients], away[block.clients] = mode, left
         theta = modes if theta is None else theta
-        away = np.clip(away, 0.0, 1.0)
-        variance = prior * away + away**2 * np.diag(now.covariance)
+        variance = squares - np.square(means - now.mean)
         self.weights_ = 1 - away.mean(1)
         self.client_risk_ = (variance + np.square(theta - means)).sum(1)
         self.risk_ = float(self.client_risk_.mean())
-        self.prior_variance_ = prior
+        self.prior_variance_ = now.prior_variance
         self._theta, self._population = theta, now.mean
         split = d - 1 if self.fit_intercept else d
         self.coef_, self.mean_, self.posterior_mean_ = theta[:, :split], now.mean[:split], means[:, :split]
