@@ -100,6 +100,29 @@ def test_em_with_ragged_clients_and_learned_spread():
     assert error(model, data) < 0.9 * error(MixtureMeans(2).fit(data.samples), data)
 
 
+@pytest.mark.parametrize(("centers", "clients"), [(CENTERS, 500), (np.array([[-2.0], [2.0]]), 40)])
+def test_intervals_of_point_masses_cover(centers, clients):
+    """On the average over runs: within a run all clients of a group share its centre's error, and miss together."""
+    covered = []
+    for seed in range(60):
+        data = mixture_clients(clients, 8, centers, noise_variance=1.0, rng=np.random.default_rng(seed))
+        low, high = MixtureMeans(len(centers), restarts=3).fit(data.samples).interval(0.9)
+        covered.append(((low <= data.truth) & (data.truth <= high)).mean())
+    assert abs(np.mean(covered) - 0.9) < 4 * np.std(covered) / np.sqrt(60)
+    assert np.std(covered) < 0.25
+
+
+def test_coinciding_centres_do_not_blow_up_the_risk():
+    """Groups that overlap this much may get two centres at one place, whose own positions the data hardly tell."""
+    data = mixture_clients(500, 2, CENTERS, noise_variance=1.0, rng=np.random.default_rng(1))
+    model = MixtureMeans(3).fit(data.samples)
+    assert np.diff(np.sort(model.centers_.ravel())).min() < 0.05
+    assert error(model, data) < model.risk_ < 2.5
+    low, high = model.interval(0.9)
+    assert (high - low).max() < 6
+    assert ((low < data.truth) & (data.truth < high)).mean() > 0.9
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(2, 30), st.integers(1, 3), st.sampled_from(["em", "paper"]), st.integers(0, 1000))
 def test_estimates_stay_in_the_hull_and_weights_sum_to_one(m, k, method, seed):

@@ -2,13 +2,11 @@
 
 Model: y_ij ~ Bernoulli(σ(x_ijᵀθ_i)), θ_i ~ N(μ, σ_θ² I). Symbols: θ_i ``coef_``, μ ``mean_``, σ_θ² ``prior_variance_``.
 
-``method="em"`` is empirical Bayes. Each client has a Gaussian posterior, found by batched Newton steps; (μ, σ_θ²)
-are EM's
-fixed point given these. While learning the population, Newton sees the loss *averaged* over that Gaussian
-(variational EM):
-Laplace's approximation, which takes it at the mode, is badly wrong for binary data with few rows a client (σ_θ² too
-small,
-or running off to infinity where n_i ≤ d). The returned ``coef_`` are the modes under the learned prior.
+``method="em"`` is empirical Bayes: (μ, σ_θ²) maximise the marginal likelihood by expectation propagation (``_ep``),
+which also gives every client's posterior mean and deviation, averaged over what σ_θ² may be. Laplace's approximation,
+which looks at the mode only, and a variational average are badly wrong for binary data with few rows a client: σ_θ² too
+small, or running off to infinity. ``coef_`` are the modes (penalised maximum likelihood); their squared error was at most
+7% above the posterior means', about 2% or less with four features or more.
 ``method="gradient"`` is Algorithm 3 with its sign repaired (erratum E12), whose objective is unbounded below (E19).
 """
 
@@ -24,8 +22,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from coterie.estimation import _gradient
 from coterie.estimation._check import Array, choice, confidence, fitted, whole
+from coterie.estimation._ep import Population, Search, client_posteriors
 from coterie.estimation._grouped import group_rows
-from coterie.estimation._newton import Block, Fit, Search, make_blocks, solve_clients
+from coterie.estimation._newton import Block, make_blocks
 from coterie.estimation.linear import Free, Prior, known_prior, scores
 
 
@@ -38,14 +37,14 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     method : "em" or "gradient" (Algorithm 3, ``max_iter`` rounds).
     fit_intercept : add a constant feature, under the same prior as the others.
     learning_rate : of method="gradient"; None for safe steps.
-    max_iter, tol : rounds (default 150 for EM, 500 for the gradient), and the relative error of σ_θ² that ends EM.
+    max_iter, tol : rounds (default 150 for EM, 500 for the gradient), and the relative error of σ_θ² at which EM stops.
 
     Attributes
     ----------
     clients_ (m,) sorted names, classes_ (2,), coef_ (m, d), intercept_ (m,), mean_ (d,), mean_intercept_,
     prior_variance_,
-    weights_ (m,): the share of a client's prior variance that its own data removes, standard_errors_ (m, d),
-    client_risk_ (m,): the posterior variance of θ_i (Laplace), risk_ its mean, n_iter_.
+    weights_ (m,): the share of a client's prior variance that its own data removes, posterior_mean_ (m, d),
+    standard_errors_ (m, d): posterior deviations, client_risk_ (m,): E‖coef_i − θ_i‖², risk_ its mean, n_iter_.
     """
 
     def __init__(
@@ -77,51 +76,49 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError("The population needs two or more clients; got 1. Pass a known prior, or add clients.")
         free = Free(mean=known is None, prior=known is None, noise=False)
         mean, variance = (
-            known if known is not None else (np.zeros(d), 1.0 / max(float(np.square(rows.X).mean()), 1e-12))
+            known if known is not None else (np.zeros(d), 1.0 / max(float(np.square(rows.X).sum(1).mean()), 1e-12))
         )
         blocks = make_blocks(rows)
-        now = Fit(
-            mean,
-            variance,
-            [np.zeros((len(b.clients), b.rank)) for b in blocks],
-            [],
-            [np.zeros_like(b.y) for b in blocks],
-        )
-        theta = None
+        now, theta = Population(mean, variance, np.zeros((d, d))), None
+        populations = [(1.0, now)]
         if self.method == "gradient":
             self.n_iter_ = 500 if self.max_iter is None else whole("max_iter", self.max_iter)
             state = _gradient.State(np.tile(mean, (clients, 1)), mean, variance)
             state = _gradient.logistic(rows, state, free, self.n_iter_, self.learning_rate)
-            theta, now = state.theta, replace(now, mean=state.mean, prior_variance=state.prior_variance)
+            theta = state.theta
+            populations = [(1.0, replace(now, mean=state.mean, prior_variance=state.prior_variance))]
         elif known is None:
-            search = Search(blocks, now, clients, 150 if self.max_iter is None else whole("max_iter", self.max_iter))
-            now, self.n_iter_ = search.run(self.tol), search.rounds
+            search = Search(blocks, now, 150 if self.max_iter is None else whole("max_iter", self.max_iter))
+            search.run(self.tol)
+            self.n_iter_, populations = search.rounds, search.spread()
         else:
             self.n_iter_ = 1
         self.clients_ = rows.clients
-        self._finish(blocks, solve_clients(blocks, now, average=False), clients, theta)
+        self._finish(blocks, populations, clients, theta)
         return self
 
-    def _finish(self, blocks: list[Block], now: Fit, clients: int, theta: Array | None) -> None:
-        d, prior = len(now.mean), now.prior_variance
-        modes, away = np.empty((clients, d)), np.ones((clients, d))
-        for block, beta, inverse in zip(blocks, now.betas, now.inverses, strict=True):
-            modes[block.clients] = now.mean + block.spread(beta)
-            known = np.eye(block.rank) - inverse / prior
-            if block.basis is None:
-                away[block.clients] -= np.diagonal(known, axis1=1, axis2=2)
-            else:
-                away[block.clients] -= (block.basis * (known @ block.basis)).sum(1)
+    def _finish(
+        self, blocks: list[Block], populations: list[tuple[float, Population]], clients: int, theta: Array | None
+    ) -> None:
+        (_, now), d = populations[0], len(populations[0][1].mean)
+        modes, away = np.empty((clients, d)), np.empty((clients, d))
+        means, squares = np.zeros((clients, d)), np.zeros((clients, d))
+        for block in blocks:
+            for weight, population in reversed(populations):  # the best one last
+                mode, mean, left = client_posteriors(block, population)
+                variance = population.prior_variance * left + left**2 * np.diag(population.covariance)
+                means[block.clients] += weight * mean
+                squares[block.clients] += weight * (np.square(mean - now.mean) + variance)
+            modes[block.clients], away[block.clients] = mode, left
         theta = modes if theta is None else theta
-        away = np.clip(away, 0.0, 1.0)
-        variance = prior * away + (0.0 if now.covariance is None else away**2 * np.diag(now.covariance))
+        variance = squares - np.square(means - now.mean)
         self.weights_ = 1 - away.mean(1)
-        self.client_risk_ = variance.sum(1)
+        self.client_risk_ = (variance + np.square(theta - means)).sum(1)
         self.risk_ = float(self.client_risk_.mean())
-        self.prior_variance_ = prior
+        self.prior_variance_ = now.prior_variance
         self._theta, self._population = theta, now.mean
         split = d - 1 if self.fit_intercept else d
-        self.coef_, self.mean_ = theta[:, :split], now.mean[:split]
+        self.coef_, self.mean_, self.posterior_mean_ = theta[:, :split], now.mean[:split], means[:, :split]
         self.intercept_ = theta[:, split] if self.fit_intercept else np.zeros(clients)
         self.mean_intercept_ = float(now.mean[split]) if self.fit_intercept else 0.0
         self.standard_errors_ = np.sqrt(variance[:, :split])
@@ -141,10 +138,10 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return labels
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
-        """Posterior intervals (low, high) of coef_ (Laplace)."""
+        """Posterior intervals (low, high) around posterior_mean_, not the mode: posteriors of binary data are skew."""
         fitted(self, "coef_")
         reach = float(norm.ppf(0.5 + confidence(level) / 2)) * self.standard_errors_
-        return self.coef_ - reach, self.coef_ + reach
+        return self.posterior_mean_ - reach, self.posterior_mean_ + reach
 
     def score(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike) -> float:
         """Accuracy of predict."""

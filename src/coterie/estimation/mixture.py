@@ -89,17 +89,19 @@ def mixture_risk(
 def _centre_variance(means: Array, w: Array, centers: Array, total: Array) -> Array:
     """Sampling variance of every centre coordinate (k, d): the inverse of the information Σ_i s_i s_iᵀ of the scores.
 
-    With fewer clients than the scores need, the complete-data variance 1/Σ_i w_il/T_i stands in.
+    With fewer clients than the scores need, the complete-data variance 1/Σ_i w_il/T_i stands in. Where centres coincide,
+    or nobody belongs to one, the information is singular; but a centre lies among the X̄_i, so its variance is at most
+    theirs.
     """
     k, d = centers.shape
-    complete = np.repeat(1 / np.maximum((w / total[:, None]).sum(0), FLOOR)[:, None], d, axis=1)
+    complete: Array = np.minimum(1 / np.maximum((w / total[:, None]).sum(0), FLOOR)[:, None], means.var(0))
     if len(means) < 4 * k * (d + 1) or k * d > 1000 or w.sum(0).min() < 2:
         return complete
     scores = (w / total[:, None])[:, :, None] * (means[:, None] - centers)
     proportions = w[:, 1:] / w[:, 1:].mean(0) - w[:, :1] / w[:, 0].mean()
     score = np.hstack([scores.reshape(len(means), k * d), proportions])
     variance = np.diag(np.linalg.pinv(score.T @ score, hermitian=True))[: k * d].reshape(k, d)
-    out: Array = np.maximum(variance, complete)
+    out: Array = np.clip(variance, complete, means.var(0))
     return out
 
 
