@@ -221,5 +221,26 @@ def test_a_robust_ask_is_individual_and_a_mean_is_not():
 def test_an_algorithm_of_sums_says_so():
     assert with_aggregate(ct.FedAvg(), Krum(1)).aggregate == Krum(1)
     assert with_aggregate(ct.FineTuned(), Krum(1)).base.aggregate == Krum(1)
+    assert with_aggregate(ct.Ditto(), Krum(1)).aggregate == Krum(1)
     with pytest.raises(ConfigError, match="Oracle only offers additive asks"):
         with_aggregate(ct.Oracle(), Krum(1))
+
+
+@pytest.mark.parametrize("algorithm", [ct.FedAvg, ct.Ditto, ct.KNNPer])
+def test_wherever_models_are_averaged_a_robust_rule_takes_the_mean_s_place(algorithm):
+    """Two of seven clients send a hundred times the model: the median stays near the honest mean, the mean does not."""
+    fed = ct.datasets.digits(transform=None, clusters=1, clients=7, samples=40)
+    local = ct.LocalSGD(steps=3, lr=0.1)
+    liars = [ct.attacks.LargeGradient(fed.clients[:2].tolist(), factor=100.0)]
+    task = ct.Task(ct.models.mlp(64, 8, 10))
+
+    def model(channels=(), **options):
+        rule = algorithm(local=local, **options)
+        return ct.fit(rule, fed, task, rounds=1, seed=1, channels=channels, alone=False).state.model
+
+    honest, median, mean = model(), model(liars, aggregate=Median()), model(liars)
+    far = {
+        name: max(float((m[k] - honest[k]).abs().max()) for k in honest)
+        for name, m in {"median": median, "mean": mean}.items()
+    }
+    assert far["median"] < 0.1 * far["mean"], far

@@ -7,18 +7,20 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from coterie.algorithms.fedavg import Shared
+from coterie.algorithms.fedavg import Shared, average
 from coterie.errors import ConfigError
-from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, Population, Up
+from coterie.exchange import Algorithm, Cohort, Context, Exchange, Population, Up
 from coterie.local import LocalSGD
+from coterie.robust import Aggregator, Mean
 from coterie.task import Task
-from coterie.tree import Params, Tree, row
+from coterie.tree import Params, Tree
 
 
 @dataclass(frozen=True)
 class Ditto(Algorithm):
     lam: float = 1.0
     local: LocalSGD = field(default_factory=LocalSGD)
+    aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
         if not self.lam >= 0:
@@ -31,8 +33,8 @@ class Ditto(Algorithm):
         return {"model": ctx.initial}
 
     def round(self, state: Shared, cohort: Cohort) -> Exchange[Shared]:
-        reply = yield Ask(self.train, cohort.clients, {"model": state.model}, reduce=MeanBy())
-        return Shared(row(reply.values["model"], 0), {}) if len(reply.clients) else state
+        mean = yield from average(self.train, state.model, cohort, self.aggregate)
+        return state if mean is None else Shared(mean, {})
 
     def train(self, ctx: Context, model: Params) -> Up:
         """The global model's local steps, and the personal model's towards w^t (the model just received)."""

@@ -8,6 +8,7 @@ client's model (an individual ask) instead of their sum.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, Population, Up
 from coterie.local import LocalSGD
@@ -22,6 +23,16 @@ class Shared:
     velocity: Params
 
 
+def average(phase: Any, model: Params, cohort: Cohort, aggregate: Aggregator) -> Exchange[Params | None]:
+    """The clients' models after `phase` as one, or None if nobody answered; all but the mean need to see each of them."""
+    additive = isinstance(aggregate, Mean)
+    reply = yield Ask(phase, cohort.clients, {"model": model}, reduce=MeanBy() if additive else None)
+    if not len(reply.clients):
+        return None
+    models: Params = reply.values["model"]
+    return row(models, 0) if additive else aggregate(models, reply.weight, key=cohort.key("aggregate"), start=model)
+
+
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
     local: LocalSGD = field(default_factory=LocalSGD)
@@ -33,15 +44,9 @@ class FedAvg(Algorithm):
         return Shared(start, tree_map(lambda t: t * 0, start) if self.server_momentum else {})
 
     def round(self, state: Shared, cohort: Cohort) -> Exchange[Shared]:
-        additive = isinstance(self.aggregate, Mean)
-        reply = yield Ask(self.train, cohort.clients, {"model": state.model}, reduce=MeanBy() if additive else None)
-        if not len(reply.clients):
+        mean = yield from average(self.train, state.model, cohort, self.aggregate)
+        if mean is None:
             return state
-        if additive:
-            mean = row(reply.values["model"], 0)
-        else:
-            key = cohort.key("aggregate")
-            mean = self.aggregate(reply.values["model"], reply.weight, key=key, start=state.model)
         if self.server_lr == 1 and not self.server_momentum:
             return Shared(mean, state.velocity)
         step = tree_map(lambda new, old: new - old, mean, state.model)

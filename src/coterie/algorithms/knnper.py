@@ -19,6 +19,7 @@ from coterie.algorithms.fedavg import FedAvg, Shared
 from coterie.errors import ConfigError
 from coterie.exchange import Algorithm, Cohort, Context, Exchange, Population
 from coterie.local import LocalSGD
+from coterie.robust import Aggregator, Mean
 from coterie.task import Task
 from coterie.tree import Params
 
@@ -75,6 +76,7 @@ class KNNPer(Algorithm):
     lam: float = 0.5
     neighbours: int = 10
     local: LocalSGD = field(default_factory=LocalSGD)
+    aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
         if not 0 <= self.lam <= 1 or self.neighbours < 1:
@@ -82,7 +84,7 @@ class KNNPer(Algorithm):
 
     @property
     def _average(self) -> FedAvg:
-        return FedAvg(self.local)
+        return FedAvg(self.local, aggregate=self.aggregate)
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> Shared:
         if task.loss != "cross_entropy" or not isinstance(task.skeleton, nn.Sequential):

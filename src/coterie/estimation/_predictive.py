@@ -140,7 +140,7 @@ class _Squares:
         data, coefficients, noise = rotate(self.train), [], []
         for j in range(self.train.y.shape[1]):
             column = data.column(j)
-            now, _ = expect_maximise(column, start_population(column), Free(True, True, True), 50, 1e-5)
+            now, _ = expect_maximise(column, start_population(column), Free(True, True, True), 20, 1e-4)
             coefficients.append(posterior_means(column, now))
             noise.append(now.noise_variance)
         return np.stack(coefficients, axis=-1), float(np.mean(noise))

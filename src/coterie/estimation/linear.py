@@ -23,6 +23,7 @@ from coterie.estimation._check import Array, choice, confidence, finite, fitted,
 from coterie.estimation._grouped import features, find, group_rows
 from coterie.estimation._rotate import Rotated, rotate
 
+NOTHING = 1e-9  # nats of likelihood
 Prior = str | tuple[ArrayLike, float]
 
 
@@ -101,8 +102,9 @@ def estimate_variances(data: Rotated, now: Population, free: Free, steps: int, t
         if not trial > value:
             step = np.where(fixed, 0.0, em)
             trial = likelihood(log + step)
+        gain = trial - value
         log, value = np.maximum(log + step, -600.0), trial
-        if np.abs(step).max() < tol:
+        if np.abs(step).max() < tol or abs(gain) < NOTHING:  # a variance on its way to zero never stands still
             break
     return replace(now, prior_variance=float(np.exp(log[0])), noise_variance=float(np.exp(log[1])))
 

@@ -15,7 +15,7 @@ def require_individual(ask: Ask, what: str = "A robust aggregator") -> None:
     if ask.reduce is not None:
         raise ConfigError(
             f"{what} needs every client's reply, but '{ask.name}' is an additive ask ({ask.reduce}): the server sees only "
-            "sums. Use an algorithm with an `aggregate` option, such as FedAvg(aggregate=…)."
+            "sums. Use an algorithm with an `aggregate` option, such as FedAvg or Ditto."
         )
 
 
@@ -28,5 +28,5 @@ def with_aggregate(algorithm: Any, aggregate: Aggregator) -> Any:
         return replace(algorithm, base=with_aggregate(algorithm.base, aggregate))
     raise ConfigError(
         f"{type(algorithm).__name__} only offers additive asks, so its server never sees one client's reply and "
-        f"{type(aggregate).__name__} has nothing to work on. Use an algorithm with an `aggregate` option, such as FedAvg."
+        f"{type(aggregate).__name__} has nothing to work on. Use one with an `aggregate` option, such as FedAvg or Ditto."
     )
