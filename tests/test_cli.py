@@ -213,3 +213,18 @@ def test_the_demo_prints_methods_by_hospitals(capsys: pytest.CaptureFixture[str]
         "Recommendation",
     ):
         assert word in text
+
+
+def test_advise_says_who_should_learn_together_before_any_training(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = CliRunner().invoke(cli.app, ["advise", str(table), "--client", "shop", "--target", "y"]).output
+    assert "Recommended for these 3 clients: " in text
+    assert "log loss on a new row" in text
+    assert {"local", "global", "shrunk", "clustered", "method"} <= {
+        line.split()[0] for line in text.splitlines() if line
+    }
+    assert "Recommended for these 3 clients: global" not in text  # shop c decides the other way round
+    pd.DataFrame({"shop": ["a", "b"], "x": [1.0, 2.0], "y": [0.5, 1.5]}).to_csv(tmp_path / "two.csv")
+    assert "three or more clients" in fails(capsys, "advise", tmp_path / "two.csv", "--client", "shop", "--target", "y")
+    assert "did you mean 'shop'" in fails(capsys, "advise", table, "--client", "shap", "--target", "y")

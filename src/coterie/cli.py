@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 import coterie
-from coterie.errors import ConfigError, CoterieError
+from coterie.errors import ConfigError, CoterieError, DataError
 
 app = typer.Typer(
     name="coterie",
@@ -111,6 +111,34 @@ def compare(
     if report and out is None:
         out = Path("coterie-report")
     _compare(lambda seed: federation_from_frame(frame, seed=seed, **options), algorithms, rounds, seeds, metric, out)
+
+
+@app.command()
+def advise(
+    table: Annotated[Path, typer.Argument(help="A CSV or Parquet file, one row a sample.", metavar="TABLE")],
+    client: Annotated[str, typer.Option(help="The column that says whose row it is.")],
+    target: Annotated[str, typer.Option(help="The column to predict.")],
+    features: Annotated[str | None, typer.Option(help="Use only these columns, separated by commas.")] = None,
+    exclude: Annotated[str | None, typer.Option(help="Leave these columns out, separated by commas.")] = None,
+    kind: Annotated[Kind | None, typer.Option(help="Override what is inferred from the target.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the cross-validation.")] = 0,
+) -> None:
+    """Before any training: would the clients of your table gain by learning together, and how?"""
+    from coterie.estimation import advise as estimation
+    from coterie.frames import federation_from_frame, read_table
+
+    options: dict[str, Any] = {"client": client, "target": target, "test_fraction": 0.0, "one_class": "allow"}
+    options |= {"kind": None if kind is None else kind.value}
+    options |= {"features": _names(features), "exclude": _names(exclude) or ()}
+    with _stoppable("nothing was written"):
+        try:
+            told = estimation.advise(federation_from_frame(read_table(table), **options), seed=seed)
+        except ValueError as error:
+            raise DataError(str(error)) from None
+    console.print(told.explain(), highlight=False, soft_wrap=True)
+    shown = told.table.rename(columns={"gain": "gain over local"})[["method", "risk", "low", "high", "gain over local"]]
+    shown["gain over local"] = shown["gain over local"].map("{:+.1%}".format)
+    console.print("\n" + shown.to_string(index=False, float_format="%.4f"), highlight=False, soft_wrap=True)
 
 
 @app.command()

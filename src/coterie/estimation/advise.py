@@ -30,7 +30,7 @@ class Advice:
     """The predicted risk of each method with its interval, the recommended one, and those that may be as good.
 
     table : method, risk, low, high, gain (1 − risk/local), with the gain's interval; sorted from best to worst.
-    tied : methods whose difference from the recommended one could be chance, at the level asked.
+    tied : methods whose difference from the recommended one could be chance, at the level asked, or is below 1%.
     clusters : the number of clusters behind the "clustered" row; 0 if none could be tried.
     variation : estimated "between" and "within" client variance (means and counts only).
     """
@@ -54,7 +54,7 @@ class Advice:
             f"({self.level:.0%} interval {best['low']:.4g} to {best['high']:.4g}).",
         ]
         if self.recommendation == "local":
-            lines.append("Collaboration does not pay here: no other method is predicted to gain as much as 1%.")
+            lines.append("Collaboration does not pay here: no other method is predicted to gain 1% beyond chance.")
         else:
             lines.append(
                 f"Alone, clients would have {local['risk']:.4g}: collaborating gains {best['gain']:.1%} "
@@ -66,7 +66,7 @@ class Advice:
                 f"one observation scatters around its client with variance {self.variation['within']:.4g}."
             )
         if self.tied:
-            lines.append(f"Not distinguishable from it on these data: {', '.join(self.tied)}.")
+            lines.append(f"As good, as far as these data tell: {', '.join(self.tied)}.")
         return "\n".join(lines)
 
 
@@ -243,7 +243,8 @@ def _decide(
     base = np.maximum(draws[:, [local]], 1e-300)
     gain_low, gain_high = np.quantile(1 - draws / base, tail, axis=0)
     gap_low = np.quantile(draws - draws[:, [best]], tail[0], axis=0)
-    tied = tuple(name for i, name in enumerate(names) if i != best and gap_low[i] <= 0)
+    near = (gap_low <= 0) | (risk - risk[best] <= NEGLIGIBLE * abs(risk[local]))
+    tied = tuple(name for i, name in enumerate(names) if i != best and near[i])
     gain = 1 - risk / max(risk[local], 1e-300)
     columns = {"method": names, "risk": risk, "low": low, "high": high}
     table = pd.DataFrame({**columns, "gain": gain, "gain_low": gain_low, "gain_high": gain_high})
