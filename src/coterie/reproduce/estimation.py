@@ -1,6 +1,6 @@
 """The estimation tables of the documentation: ``python -m coterie.reproduce.estimation [table ...]``.
 
-Tables: bernoulli, elections (needs COTERIE_DATA), mixture, gaussian, linear, advise. Without names, all of them.
+Tables: bernoulli, elections (needs COTERIE_DATA), mixture, gaussian, linear, logistic, advise. Without names, all of them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from coterie.estimation.advise import advise
 from coterie.estimation.bernoulli import BernoulliRates
 from coterie.estimation.gaussian import GaussianMeans
 from coterie.estimation.linear import LinearModels
+from coterie.estimation.logistic import LogisticModels
 from coterie.estimation.mixture import MixtureMeans
 
 WEIGHTS: dict[str, dict[str, Any]] = {
@@ -32,6 +33,16 @@ WEIGHTS: dict[str, dict[str, Any]] = {
     "paper, no -1": {"variance": "paper", "minus_one": False},
     "corrected": {"variance": "corrected"},
 }
+
+LOGISTIC = (  # clients, rows, features, σ_θ², deviation of each μ_j, data sets
+    (1000, 30, 10, 0.3, 0.1, 20),
+    (1000, 10, 10, 0.3, 0.1, 20),
+    (1000, 6, 10, 1.0, 1.0, 20),
+    (200, 100, 100, 0.05, 0.1, 5),
+    (10_000, 10, 100, 0.05, 0.1, 5),
+    (10_000, 10, 100, 0.2, 0.1, 5),
+    (10_000, 10, 100, 0.2, 1.0, 5),
+)
 
 
 def _error(estimates: Array, truth: Array) -> float:
@@ -160,6 +171,34 @@ def linear() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def logistic() -> pd.DataFrame:
+    """Learned σ_θ² (geometric mean) and coverage of 90% intervals, mean ± deviation over data sets (seeds 0, 1, …)."""
+    rows = []
+    for m, n, d, variance, scale, sets in LOGISTIC:
+        learned, covered, seconds = [], [], []
+        for seed in range(sets):
+            rng = np.random.default_rng(seed)
+            data = regression_clients(m, n, d, prior_variance=variance, noise_variance=None, mean_scale=scale, rng=rng)
+            start = time.process_time()
+            model = LogisticModels().fit(data.X, data.y, data.groups)
+            seconds.append(time.process_time() - start)
+            low, high = model.interval(0.9)
+            learned.append(model.prior_variance_)
+            covered.append(float(((low < data.truth) & (data.truth < high)).mean()))
+        rows.append(
+            {
+                "clients, rows, features": f"{m:,}, {n}, {d}",
+                "prior variance": variance,
+                "deviation of mu": scale,
+                "data sets": sets,
+                "learned": f"{np.exp(np.log(learned).mean()):.3g}",
+                "coverage": f"{np.mean(covered):.3f} ± {np.std(covered, ddof=1):.3f}",
+                "processor seconds": round(float(np.mean(seconds)), 1),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
 def advice() -> pd.DataFrame:
     """Predicted squared error of each method on four kinds of synthetic clients (m = 300, d = 3), and the advice."""
     rows = []
@@ -191,6 +230,7 @@ TABLES = {
     "elections": elections,
     "mixture": mixture,
     "linear": linear,
+    "logistic": logistic,
     "advise": advice,
 }
 
