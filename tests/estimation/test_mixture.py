@@ -163,3 +163,13 @@ def test_equal_clients_are_one_cluster_in_effect():
 def test_bad_parameters_get_a_clear_sentence(kwargs, message):
     with pytest.raises(ValueError, match=message):
         MixtureMeans(**kwargs).fit(np.random.default_rng(0).normal(size=(3, 4)))
+
+
+def test_far_from_zero_and_without_noise():
+    rng = np.random.default_rng(0)
+    samples = rng.normal(np.array([-3.0, 3.0])[rng.integers(2, size=100)][:, None], 1, size=(100, 5))
+    here, far = MixtureMeans(2).fit(samples), MixtureMeans(2).fit(samples + 1e8)
+    np.testing.assert_allclose(far.estimates_ - 1e8, here.estimates_, atol=1e-5)
+    certain = MixtureMeans(2, noise_variance=0).fit(samples)
+    assert np.isfinite(certain.estimates_).all()
+    assert set(certain.weights_.ravel()) <= {0.0, 1.0}

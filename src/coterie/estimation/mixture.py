@@ -12,6 +12,7 @@ point (E11): use ``max_iter=1``, or ``method="em"``, whose centres are means of 
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp, ndtr, softmax
@@ -35,8 +36,17 @@ from coterie.estimation._check import (
 FLOOR = 1e-300
 
 
+def kmeans(points: Any, k: int, restarts: int, seed: int) -> Any:
+    """scikit-learn's k-means, without its warning of fewer distinct points than k: equal clients are no mistake."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return KMeans(k, n_init=restarts, random_state=seed).fit(points)
+
+
 def log_joint(means: Array, proportions: Array, centers: Array, total: Array) -> Array:
     """log p_l + log N(X̄_i; μ_l, T_i I), (m, k). Logs, since the printed exponentials underflow (erratum E09)."""
+    middle = centers.mean(0)  # far from the origin the expanded squares would lose their digits
+    means, centers = means - middle, centers - middle
     square = np.square(means).sum(1)[:, None] - 2 * means @ centers.T + np.square(centers).sum(1)
     with np.errstate(divide="ignore"):  # log 0 = −∞ is a component nobody belongs to
         prior = np.log(proportions)
@@ -163,7 +173,8 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
             raise ValueError('Algorithm 1 cannot estimate component_variance; pass a number, or method="em".')
         noise_variance = known_variance("noise_variance", self.noise_variance)
         self.noise_variance_ = sums.pooled_variance() if noise_variance is None else noise_variance
-        noise = np.maximum(self.noise_variance_ / sums.counts, FLOOR)
+        least = max(1e-24 * float(sums.means.var(0).mean()), FLOOR)  # without noise, the nearest centre
+        noise = np.maximum(self.noise_variance_ / sums.counts, least)
         within = known_variance("component_variance", self.component_variance)
         self.component_variance_ = float(np.mean(noise)) if within is None else within
         if self.prior is not None:
@@ -194,9 +205,7 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
 
     def _cluster(self, points: Array, rng: np.random.Generator) -> None:
         """Cluster({θ_i}, k): k-means++ with restarts; p_l = |S_l|/m."""
-        with warnings.catch_warnings():  # fewer distinct points than k: the hull has collapsed, or clients are equal
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            means = KMeans(self.clusters, n_init=self.restarts, random_state=int(rng.integers(2**31))).fit(points)
+        means = kmeans(points, self.clusters, self.restarts, int(rng.integers(2**31)))
         self.centers_ = np.asarray(means.cluster_centers_, dtype=np.float64)
         self.proportions_ = np.bincount(means.labels_, minlength=self.clusters) / len(points)
 
