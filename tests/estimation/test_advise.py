@@ -226,3 +226,55 @@ def test_ragged_counts_are_shrunk_by_one_token_s_variance_over_their_number() ->
     risk = advice.table.set_index("method")["risk"]
     assert advice.recommendation == "shrunk"
     assert risk["shrunk"] < 0.95 * risk["local"]
+
+
+@pytest.mark.parametrize("clients", [10, 30])
+def test_clients_without_groups_are_rarely_told_to_cluster(clients: int) -> None:
+    """Centres that have seen a client fit its noise: judged by them, clustering promised .155 and gave .399."""
+    advised, risks = 0, []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        truth = rng.normal(0, 0.5, (clients, 2))
+        samples = rng.normal(truth[:, None], 1, size=(clients, 4, 2))
+        told = advise(samples=samples, resamples=200)
+        table = told.table.set_index("method")["risk"]
+        advised += told.recommendation == "clustered"
+        actual = [
+            np.square(model.fit(samples).estimates_ - truth).sum(1).mean()
+            for model in (MixtureMeans(told.clusters), GaussianMeans())
+        ]
+        risks.append(np.array([table["clustered"], table["shrunk"]]) - actual)
+    error = np.std(risks, axis=0) / np.sqrt(60)
+    assert advised <= 7  # 5% of 60, and four standard errors would be 10
+    assert np.mean(risks, axis=0)[0] > -4 * error[0]
+    assert abs(np.mean(risks, axis=0)[1]) < 3 * error[1]
+
+
+def test_few_rates_are_shrunk_by_what_the_others_show() -> None:
+    gap = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        truth = rng.beta(4, 4, 10)
+        z = rng.binomial(5, truth)
+        risk = advise(successes=z, trials=5, resamples=20).table.set_index("method")["risk"]["shrunk"]
+        gap.append(risk - np.square(BernoulliRates().fit(z, 5).rates_ - truth).mean())
+    assert abs(np.mean(gap)) < 3 * np.std(gap) / np.sqrt(200)
+
+
+def test_local_has_an_interval_though_all_have_as_many_samples() -> None:
+    """Its width is the sampling error of the noise variance: σ² √(2/freedom) for normal samples."""
+    samples = np.random.default_rng(0).normal(size=(200, 5, 2))
+    row = advise(samples=samples, resamples=2000).table.set_index("method").loc["local"]
+    assert (row["high"] - row["low"]) / 3.29 == pytest.approx(row["risk"] * np.sqrt(2 / 1600), rel=0.2)
+
+
+def test_the_advice_does_not_depend_on_where_zero_is() -> None:
+    samples = make("groups", 0).samples
+    here, far = advise(samples=samples), advise(samples=[s + 1e8 for s in samples])
+    assert here.recommendation == far.recommendation == "clustered"
+    np.testing.assert_allclose(far.table["risk"], here.table["risk"], rtol=1e-5)
+
+
+def test_equal_clients_give_no_warning() -> None:
+    told = advise(counts=np.tile([[3, 2, 5]], (20, 1)))
+    assert told.recommendation != "clustered"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,10 @@ class ClientSums:
                 "Pass noise_variance, or collect more samples."
             )
         return float(self.scatter.sum() / freedom)
+
+    def take(self, clients: Ints) -> ClientSums:
+        """Some of the clients."""
+        return replace(self, counts=self.counts[clients], means=self.means[clients], scatter=self.scatter[clients])
 
     def shaped(self, values: Array) -> Array:
         """Drop the coordinate axis again where the samples were plain numbers."""

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 from scipy.special import expit, softmax
-from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
 from coterie.estimation._check import Array, Ints
@@ -19,6 +18,7 @@ from coterie.estimation._grouped import Grouped, group_rows
 from coterie.estimation._rotate import rotate
 from coterie.estimation.linear import Free, expect_maximise, posterior_means, start_population
 from coterie.estimation.logistic import LogisticModels
+from coterie.estimation.mixture import kmeans
 
 ALONE = 1.0  # prior variance of a client's own logistic fit, ridge of its class indicators: scikit-learn's defaults
 
@@ -102,7 +102,7 @@ def fit_methods(
 def _mixture(kind: _Logistic | _Squares, start: Array, noise: float, k: int, seed: int) -> Array:
     """L-7 by EM: w_il = softmax(log p_l − loss of model l on client i), models by weighted fits; θ_i = Σ_l w_il μ_l."""
     m = len(start)
-    w = np.eye(k)[KMeans(k, n_init=5, random_state=seed).fit(start.reshape(m, -1)).labels_]
+    w = np.eye(k)[kmeans(start.reshape(m, -1), k, 5, seed).labels_]
     models = np.zeros((k, *start.shape[1:]))
     for _ in range(15):
         before = w

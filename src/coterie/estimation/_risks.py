@@ -1,71 +1,105 @@
 """Unbiased estimates of every client's risk, E‖θ̂_i − θ_i‖², without knowing θ_i: one column per way to estimate.
 
 Means: Stein's identity, risk_i = ‖θ̂_i − X̄_i‖² − d v_i + 2 v_i div_i θ̂_i for X̄_i ~ N(θ_i, v_i I).
-Counts: with q_i = Z_i/n_i and noise_i = (1 − ‖q_i‖²)/(n_i − 1), the unbiased estimate of E‖q_i − p_i‖², any weights
-a and
-centre c that do not use client i have risk a² noise_i + (1−a)² (‖q_i − c‖² − noise_i). A cluster's centre depends on
-client
-i's counts, so there each token is left out in turn: E⟨p_i, g(Z_i without a token)⟩ = E[g_t], t the token left out.
-Unbiased estimates can be negative; averaged over clients they are cut off at "floor", the risk of pooling equal
-clients.
+Counts: with q_i = Z_i/n_i and noise_i = (1 − ‖q_i‖²)/(n_i − 1), the unbiased estimate of E‖q_i − p_i‖², any weights a
+and centre c that do not use client i have risk a² noise_i + (1−a)² (‖q_i − c‖² − noise_i). A cluster's weight depends
+on client i's counts, so there each token is left out in turn: E⟨p_i, g(Z_i without a token)⟩ = E[g_t], t that token.
+Clusters are fitted to other clients than those they are judged on. Unbiased estimates can be negative; averaged over
+clients they are cut off at "floor", the risk of pooling equal clients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array, issparse
 from scipy.special import softmax
-from sklearn.cluster import KMeans
 
-from coterie.estimation._check import Array, ClientSums, finite
+from coterie.estimation._check import Array, ClientSums, Ints, finite
 from coterie.estimation.gaussian import between_variance, combine
-from coterie.estimation.mixture import MixtureMeans
+from coterie.estimation.mixture import MixtureMeans, kmeans
 
 _FOLDS = 3
 
 
 def means_risks(sums: ClientSums, clusters: tuple[int, ...], seed: int) -> tuple[dict[str, Array], dict[str, float]]:
-    d = sums.dimension
+    d, n = sums.dimension, sums.counts
+    sums = replace(sums, means=sums.means - sums.means.mean(0))  # all risks are the same, and squares keep their digits
     noise_variance = sums.pooled_variance()
-    noise = noise_variance / sums.counts
+    noise = noise_variance / n
     prior_variance = between_variance(sums, noise_variance)
+    # what client i does to σ̂_x², so that resampling clients also shows its error; sums to zero
+    drift = (sums.scatter - (n - 1) * d * noise_variance) / ((n - 1).sum() * d)
 
     def stein(estimates: Array, divergence: Array) -> Array:
-        out: Array = np.square(estimates - sums.means).sum(1) - d * noise + 2 * noise * divergence
+        slope = (2 * divergence - d) / n  # of the risk, in σ_x²
+        out: Array = np.square(estimates - sums.means).sum(1) + noise_variance * slope + drift * slope.sum()
         return out
 
-    share = sums.counts / sums.counts.sum()
-    best = combine(noise, prior_variance)
-    shrunk = best.own[:, None] * sums.means + (1 - best.own)[:, None] * (best.shares @ sums.means)
+    share = n / n.sum()
     pooled = np.broadcast_to(share @ sums.means, sums.means.shape)
     risks = {
-        "local": d * noise,
+        "local": stein(sums.means, np.full(len(n), float(d))),
         "global": stein(pooled, d * share),
-        "shrunk": stein(shrunk, d * (best.own + (1 - best.own) * best.shares)),
+        "shrunk": stein(*_shrunk_means(sums, noise, prior_variance)),
     }
-    grouped = {k: _clustered_means(sums, noise, k, seed, stein) for k in clusters if k < sums.clients}
+    few = 2 * sums.clients // 3
+    grouped = {k: stein(*_clustered_means(sums, noise_variance, k, seed)) for k in clusters if k < few}
     kept = min(grouped, key=lambda k: float(grouped[k].mean()), default=0)
     if kept:
         risks["clustered"] = grouped[kept]
-    floor = d * noise_variance / float(sums.counts.sum())
+    floor = d * noise_variance / float(n.sum())
     return risks, {"between": prior_variance, "within": noise_variance, "floor": floor, "clusters": kept}
 
 
-def _clustered_means(
-    sums: ClientSums, noise: Array, k: int, seed: int, stein: Callable[[Array, Array], Array]
-) -> Array:
-    """The posterior mean over k centres; its derivative is the posterior covariance over v (Tweedie), plus the own
-    share."""
-    model = MixtureMeans(k, max_iter=100, restarts=3, seed=seed).fit_sums(sums)
-    w, mu = model.weights_, model.centers_
-    estimates = w @ mu
-    covariance = w @ np.square(mu).sum(1) - np.square(estimates).sum(1)
-    safe = np.maximum(noise, 1e-300)[:, None]
-    share = (w**2 / safe / np.maximum((w / safe).sum(0), 1e-300)).sum(1)
-    return stein(estimates, covariance / safe[:, 0] + sums.dimension * share)
+def _shrunk_means(sums: ClientSums, noise: Array, prior_variance: float) -> tuple[Array, Array]:
+    """GaussianMeans' estimates and their divergence, for which σ̂_θ² moves along with the client's own mean.
+
+    σ̂_θ² solves Σ_i p_i ‖X̄_i − μ̂‖² = (m−1)d with p_i = 1/(σ_θ² + v_i), so its gradient is 2 p_i (X̄_i − μ̂) over
+    Σ_j p_j² ‖X̄_j − μ̂‖²; where it is 0 it stays so."""
+
+    def estimate(variance: float) -> Array:
+        best = combine(noise, variance)
+        out: Array = best.own[:, None] * sums.means + (1 - best.own)[:, None] * (best.shares @ sums.means)
+        return out
+
+    best = combine(noise, prior_variance)
+    divergence = sums.dimension * (best.own + (1 - best.own) * best.shares)
+    if prior_variance > 0:
+        step = 1e-4 * prior_variance
+        precision = 1 / (prior_variance + noise)
+        away = sums.means - best.shares @ sums.means
+        gradient = 2 * precision[:, None] * away / (precision**2 @ np.square(away).sum(1))
+        moved = (estimate(prior_variance + step) - estimate(prior_variance - step)) / (2 * step)
+        divergence = divergence + (moved * gradient).sum(1)
+    return estimate(prior_variance), divergence
+
+
+def _clustered_means(sums: ClientSums, noise_variance: float, k: int, seed: int) -> tuple[Array, Array]:
+    """The posterior mean over k centres, and its divergence: the posterior covariance over v (Tweedie).
+
+    A client is judged with centres fitted to other clients (three folds): centres that have seen it fit its noise."""
+    estimates, divergence = np.empty_like(sums.means), np.empty(sums.clients)
+    for train, test in _folds(sums.clients, seed):
+        seen = MixtureMeans(k, noise_variance=noise_variance, max_iter=100, restarts=3, seed=seed)
+        seen.fit_sums(sums.take(train))
+        prior = (seen.proportions_, seen.centers_)
+        w = MixtureMeans(k, noise_variance=noise_variance, prior=prior).fit_sums(sums.take(test)).weights_
+        mean = w @ seen.centers_
+        spread = (w * np.square(seen.centers_ - mean[:, None]).sum(2)).sum(1)
+        estimates[test] = mean
+        divergence[test] = spread * sums.counts[test] / max(noise_variance, 1e-300)
+    return estimates, divergence
+
+
+def _folds(clients: int, seed: int) -> Iterator[tuple[Ints, Ints]]:
+    """(train, test) clients of three random folds."""
+    fold = np.random.default_rng(seed).permutation(clients) % _FOLDS
+    for f in range(_FOLDS):
+        yield np.flatnonzero(fold != f), np.flatnonzero(fold == f)
 
 
 def read_counts(counts: Any) -> Any:
@@ -104,9 +138,9 @@ def counts_risks(table: Any, clusters: tuple[int, ...], seed: int) -> tuple[dict
         return out
 
     to_mean = gap(mean * m, np.ones(m), float(m))
-    between = max(0.0, float(((to_mean - noise) * (m - 1) / m).mean()))
+    between = max(0.0, (float(own.sum()) - m * float(mean @ mean)) / (m - 1) - float(noise.mean()))
     within = float((noise * n).mean())  # one token's variance; noise.mean() · n.mean() is far from it for ragged n
-    weight = between / (between + within / n) if between > 0 else np.zeros(m)
+    weight = _left_out_weights(own, m * (q @ mean), float(mean @ mean) * m**2, noise, n)
     risks = {
         "local": noise,
         "global": gap(pooled_counts, n, float(n.sum())) - noise,
@@ -120,14 +154,22 @@ def counts_risks(table: Any, clusters: tuple[int, ...], seed: int) -> tuple[dict
     return risks, {"between": between, "within": within, "floor": within / float(n.sum()), "clusters": kept}
 
 
+def _left_out_weights(own: Array, cross: Array, square: float, noise: Array, n: Array) -> Array:
+    """A client's own weight, between/(between + within/n_i), both variances from the other clients."""
+    m = len(n)
+    spread = (own.sum() - own - (square - 2 * cross + own) / (m - 1)) / (m - 2)
+    between = np.maximum(spread - (noise.sum() - noise) / (m - 1), 0.0)
+    within = ((noise * n).sum() - noise * n) / (m - 1)
+    total = between + within / n
+    return np.divide(between, total, out=np.zeros(m), where=total > 0)
+
+
 def _clustered_counts(table: Any, n: Array, own: Array, noise: Array, k: int, seed: int) -> Array:
     """Mixture of k multinomials by EM from k-means; the estimate is the posterior mean of the cluster profiles.
 
     A client is judged with profiles fitted to other clients (three folds): profiles that have seen it fit its noise."""
-    fold = np.random.default_rng(seed).permutation(len(n)) % _FOLDS
     risk = np.empty(len(n))
-    for f in range(_FOLDS):
-        train, test = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
+    for train, test in _folds(len(n), seed):
         profiles, proportions, _ = _multinomial_mixture(table[train], n[train], k, seed)
         risk[test] = _profile_risk(table[test], n[test], profiles, proportions)
     out: Array = risk + own - noise  # own − noise estimates ‖p_i‖² without bias
@@ -153,7 +195,7 @@ def _profile_risk(table: Any, n: Array, profiles: Array, proportions: Array) -> 
 
 
 def _multinomial_mixture(table: Any, n: Array, k: int, seed: int, rounds: int = 50) -> tuple[Array, Array, Array]:
-    start = KMeans(k, n_init=3, random_state=seed).fit(csr_array(table / n[:, None]))
+    start = kmeans(csr_array(table / n[:, None]), k, 3, seed)
     w = np.eye(k)[start.labels_]
     floor = np.asarray(table.sum(0)).ravel() / table.sum() * 1e-3 + 1e-12
     profiles, proportions = np.empty((k, table.shape[1])), np.full(k, 1 / k)
