@@ -225,3 +225,14 @@ def test_clients_with_one_label_only():
 def test_bad_input_gets_a_clear_sentence(y, groups, message):
     with pytest.raises(ValueError, match=message):
         LogisticModels().fit(np.random.default_rng(0).normal(size=(4, 2)), y, groups)
+
+
+@pytest.mark.parametrize("size", [1e-4, 1e-2, 1e4])
+def test_the_unit_of_the_features_does_not_matter(size):
+    data = regression_clients(
+        40, 10, 3, prior_variance=0.5, noise_variance=None, mean_scale=1.0, rng=np.random.default_rng(0)
+    )
+    one, other = (LogisticModels().fit(data.X * s, data.y, data.groups) for s in (1.0, size))
+    np.testing.assert_allclose(other.coef_ * size, one.coef_, rtol=1e-6)
+    np.testing.assert_allclose(other.mean_ * size, one.mean_, rtol=1e-6)
+    np.testing.assert_allclose(other.standard_errors_ * size, one.standard_errors_, rtol=1e-6)

@@ -22,7 +22,7 @@ DROP = 10.0  # the quadrature ends where the log density has fallen by this much
 TINY = 1e-30
 WIDE = 4.0  # cavity variance from which the moments of s are more exact than those of σ(−s)
 RANGE = (-16.0, 10.0)  # of log σ_θ² around scores of unit variance: clients are equal, or their labels certain
-WEAK = 1e-4  # precision of a flat prior on μ, which keeps it finite on separable data
+WEAK = 1e-4  # precision of a flat prior on μ for features of unit size, which keeps it finite on separable data
 STILL = 0.003  # μ has converged when it moves by less than this many standard errors
 
 
@@ -139,14 +139,23 @@ def client_posteriors(block: Block, now: Population) -> tuple[Array, Array, Arra
     return now.mean + block.spread(beta), now.mean + block.spread(post.beta), np.clip(1 - removed, 0.0, 1.0)
 
 
-def population_step(blocks: list[Block], posteriors: list[Posterior], now: Population) -> tuple[Population, float]:
+def weak_precision(blocks: list[Block]) -> Array:
+    """WEAK times the mean square of every feature (of all, for a feature that is zero everywhere), (d,)."""
+    rows = sum(float(block.mask.sum()) for block in blocks)
+    square: Array = np.sum([np.square(block.X).sum((0, 1)) for block in blocks], axis=0) / rows
+    return WEAK * np.where(square > 0, square, square.mean() or 1.0)
+
+
+def population_step(
+    blocks: list[Block], posteriors: list[Posterior], now: Population, weak: Array
+) -> tuple[Population, float]:
     """A Newton step for μ with the sites held, and σ_θ²'s score, twice the slope of log p(y) in log σ_θ².
 
     At EP's fixed point both are the exact slopes of its marginal likelihood, Σ X_iᵀ E[y_i − σ(X_i θ_i)] and EM's
     Σ_i E‖θ_i − μ‖²/σ_θ² − md, the parts off the clients' spans cancelling.
     """
     d, prior = len(now.mean), now.prior_variance
-    gradient, information, score = -WEAK * now.mean, WEAK * np.eye(d), 0.0
+    gradient, information, score = -weak * now.mean, np.diag(weak), 0.0
     for block, post in zip(blocks, posteriors, strict=True):
         known = np.eye(block.rank) - post.inverse / prior  # what the data say, as a share of the prior variance
         gradient = gradient + (block.mask * (post.nu - post.tau * post.score)).ravel() @ block.X.reshape(-1, d)
@@ -179,6 +188,7 @@ class Search:
     tried: list[tuple[float, float]] = field(default_factory=list)  # log σ_θ² and its score
 
     def __post_init__(self) -> None:
+        self.weak = weak_precision(self.blocks)
         self._start_at_modes()
 
     def _start_at_modes(self) -> None:
@@ -199,7 +209,7 @@ class Search:
                 for block, post in zip(self.blocks, posts, strict=True)
             ]
             before, last = self.now.mean, score
-            self.now, score = population_step(self.blocks, posts, self.now)
+            self.now, score = population_step(self.blocks, posts, self.now, self.weak)
             posts = [move(block, self.now.mean, post) for block, post in zip(self.blocks, posts, strict=True)]
             self.rounds += 1
             moved = float(np.abs(self.now.mean - before).max() / np.sqrt(np.diag(self.now.covariance).min()))

@@ -161,7 +161,8 @@ def _left_out_weights(own: Array, cross: Array, square: float, noise: Array, n: 
     between = np.maximum(spread - (noise.sum() - noise) / (m - 1), 0.0)
     within = ((noise * n).sum() - noise * n) / (m - 1)
     total = between + within / n
-    return np.divide(between, total, out=np.zeros(m), where=total > 0)
+    out: Array = np.divide(between, total, out=np.zeros(m), where=total > 0)
+    return out
 
 
 def _clustered_counts(table: Any, n: Array, own: Array, noise: Array, k: int, seed: int) -> Array:

@@ -254,7 +254,8 @@ def start_population(data: Rotated, known: tuple[Array, float] | None = None, no
     pooled = Population(np.zeros(d), 0.0, 1.0)
     mean = estimate_mean(data, pooled).mean if known is None else known[0]
     error = np.square(data.target - data.R @ mean).sum() + data.residue
-    variance = float(max(error / data.rows, 1e-12))
+    whole = np.square(data.target).sum() + data.residue
+    variance = float(max(error, 1e-12 * whole) / data.rows) or 1e-12
     size = float(max(data.square.sum() / data.rows, 1e-300))
     return Population(
         mean, variance / (2 * size) if known is None else known[1], variance / 2 if noise is None else noise

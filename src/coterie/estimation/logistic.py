@@ -75,9 +75,8 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if known is None and clients < 2:
             raise ValueError("The population needs two or more clients; got 1. Pass a known prior, or add clients.")
         free = Free(mean=known is None, prior=known is None, noise=False)
-        mean, variance = (
-            known if known is not None else (np.zeros(d), 1.0 / max(float(np.square(rows.X).sum(1).mean()), 1e-12))
-        )
+        square = float(np.square(rows.X).sum(1).mean())
+        mean, variance = known if known is not None else (np.zeros(d), 1 / square if square > 0 else 1.0)
         blocks = make_blocks(rows)
         now, theta = Population(mean, variance, np.zeros((d, d))), None
         populations = [(1.0, now)]

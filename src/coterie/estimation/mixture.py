@@ -76,7 +76,7 @@ def mixture_risk(
     total = component_variance + v
     own = component_variance / total if total > 0 else 1.0
     _, spread, axes = np.linalg.svd(mu - mu.mean(0), full_matrices=False)
-    rank = int((spread > 1e-12 * max(1.0, float(spread[0]))).sum())
+    rank = int((spread > 1e-12 * float(spread[0])).sum())
     points = (mu - mu.mean(0)) @ axes[:rank].T  # the risk only depends on X̄ within the span of the centres
     within = mu.shape[1] * own * v
     if rank == 0:
