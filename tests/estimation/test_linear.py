@@ -258,3 +258,18 @@ def test_ten_thousand_clients_take_seconds():
     model = LinearModels().fit(data.X, data.y, data.groups)
     assert time.perf_counter() - start < 30
     assert error(model, data) < 1.01 * 4.53
+
+
+@pytest.mark.parametrize("samples", [2, 8, (1, 12)])
+def test_risk_and_deviations_count_the_error_of_the_mean_where_features_correlate(samples):
+    """The flat-μ posterior M⁻¹ + A C Aᵀ with A = M⁻¹/σ_θ², client by client."""
+    rng = np.random.default_rng(0)
+    data = regression_clients(12, samples, 4, prior_variance=0.4, noise_variance=0.7, mean_scale=1.0, rng=rng)
+    X = data.X @ np.linalg.cholesky(0.95 * np.ones((4, 4)) + 0.05 * np.eye(4)).T
+    model = LinearModels().fit(X, data.y, data.groups)
+    prior, noise = model.prior_variance_, model.noise_variance_
+    M = [np.linalg.inv(np.eye(4) / prior + X[data.groups == i].T @ X[data.groups == i] / noise) for i in range(12)]
+    C = np.linalg.inv(sum((np.eye(4) - Mi / prior) / prior for Mi in M))
+    exact = np.array([np.diag(Mi + Mi @ C @ Mi / prior**2) for Mi in M])
+    np.testing.assert_allclose(model.standard_errors_**2, exact, rtol=2e-3)
+    np.testing.assert_allclose(model.client_risk_, exact.sum(1), rtol=2e-3)

@@ -6,8 +6,10 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_expit, logsumexp, softmax
 from sklearn.linear_model import LogisticRegression
 
-from coterie.estimation._ep import tilted_slopes
+from coterie.estimation._ep import Population, client_posteriors, laplace_sites, move, settle, tilted_slopes
 from coterie.estimation._generate import regression_clients
+from coterie.estimation._grouped import group_rows
+from coterie.estimation._newton import make_blocks
 from coterie.estimation.logistic import LogisticModels
 
 
@@ -236,3 +238,17 @@ def test_the_unit_of_the_features_does_not_matter(size):
     np.testing.assert_allclose(other.coef_ * size, one.coef_, rtol=1e-6)
     np.testing.assert_allclose(other.mean_ * size, one.mean_, rtol=1e-6)
     np.testing.assert_allclose(other.standard_errors_ * size, one.standard_errors_, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [3, 8])
+def test_the_error_of_the_mean_goes_through_the_whole_matrix(rows):
+    """θ̂_i(μ) is differentiated numerically: diag A C Aᵀ with A = ∂θ̂_i/∂μ, the sites held."""
+    r = np.random.default_rng(0)
+    X = r.normal(size=(rows, 5)) @ np.linalg.cholesky(0.9 * np.ones((5, 5)) + 0.1 * np.eye(5)).T
+    (block,) = make_blocks(group_rows(X, r.integers(2, size=rows), np.zeros(rows)))
+    C = np.cov(r.normal(size=(5, 20)))
+    _, _, variance, left = client_posteriors(block, Population(np.zeros(5), 0.8, C))
+    post = settle(block, np.zeros(5), 0.8, laplace_sites(block, np.zeros(5), np.zeros((1, block.rank))))
+    A = np.stack([mean + block.spread(move(block, mean, post).beta)[0] for mean in np.eye(5)], axis=1)
+    A -= block.spread(post.beta)[0][:, None]
+    np.testing.assert_allclose(variance[0], 0.8 * left[0] + np.diag(A @ C @ A.T), rtol=1e-3)

@@ -128,15 +128,21 @@ class Population:
     covariance: Array  # of the estimated mean; 0 where it is known
 
 
-def client_posteriors(block: Block, now: Population) -> tuple[Array, Array, Array]:
-    """Every client's mode and posterior mean of θ_i (c, d), and the share of the prior variance that its data leave."""
+def client_posteriors(block: Block, now: Population) -> tuple[Array, Array, Array, Array]:
+    """Every client's mode, posterior mean and variances of θ_i (c, d), and the share of the prior variance left.
+
+    The error of μ̂ adds A_i C A_i, A_i = I − V_i known V_iᵀ the weight of μ in the posterior mean."""
     prior = now.prior_variance
     beta = find_modes(block, now.mean, prior)
     post = settle(block, now.mean, prior, laplace_sites(block, now.mean, beta))
     known = np.eye(block.rank) - post.inverse / prior
-    basis = block.basis
-    removed = np.diagonal(known, axis1=1, axis2=2) if basis is None else (basis * (known @ basis)).sum(1)
-    return now.mean + block.spread(beta), now.mean + block.spread(post.beta), np.clip(1 - removed, 0.0, 1.0)
+    basis = np.eye(block.rank) if block.basis is None else block.basis
+    seen, across = known @ basis, basis @ now.covariance
+    left = np.clip(1 - (basis * seen).sum(-2), 0.0, 1.0)
+    both = (across @ basis.swapaxes(-1, -2)) @ seen
+    error = np.diag(now.covariance) + (seen * (both - 2 * across)).sum(-2)
+    variance = prior * left + np.maximum(error, 0.0)
+    return now.mean + block.spread(beta), now.mean + block.spread(post.beta), variance, left
 
 
 def weak_precision(blocks: list[Block]) -> Array:

@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 
 from coterie.estimation import _gradient
 from coterie.estimation._check import Array, choice, confidence, finite, fitted, known_variance, whole
-from coterie.estimation._grouped import features, find, group_rows
+from coterie.estimation._grouped import Grouped, features, find, group_rows
 from coterie.estimation._rotate import Rotated, rotate
 
 NOTHING = 1e-9  # nats of likelihood
@@ -116,6 +116,20 @@ def posterior_means(data: Rotated, now: Population) -> Array:
     return out
 
 
+def mean_error(data: Rotated, gain: Array, covariance: Array) -> Array:
+    """What the error of μ̂, of covariance C, adds to every client's variances: diag A_i C A_i, (m, d).
+
+    A_i = M_i⁻¹/σ_θ² = I − Σ_j gain_j R_j R_jᵀ is the weight of μ in θ̂_i, a matrix where features correlate."""
+    out = np.tile(np.diag(covariance), (data.clients, 1))
+    starts = np.flatnonzero(np.diff(data.owner, prepend=-1))
+    owners, counts = data.owner[starts], np.diff(starts, append=len(data.owner))
+    for chosen, R, g, _ in Grouped(data.R, gain, owners, starts, counts).blocks():
+        across, scaled = R @ covariance, g[:, :, None] * R
+        both = (across @ R.swapaxes(1, 2)) @ scaled
+        out[owners[chosen]] += (scaled * (both - 2 * across)).sum(1)
+    return np.maximum(out, 0.0)
+
+
 def expect_maximise(data: Rotated, start: Population, free: Free, max_iter: int, tol: float) -> tuple[Population, int]:
     """Alternate the exact maximum over μ with EM steps for the variances: EM's fixed point in far fewer passes."""
     now, rounds = start, 0
@@ -206,7 +220,7 @@ class LinearModels(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         away = np.clip(1 - data.per_client(gain, power=2), 0.0, 1.0)  # diag of M_i⁻¹/σ_θ², the weight of μ
         variance = prior * away
         if now.covariance is not None:
-            variance = variance + away**2 * np.diag(now.covariance)
+            variance = variance + mean_error(data, gain, now.covariance)
         d = theta.shape[1]
         self.weights_ = data.totals(gain * data.square) / d
         self.client_risk_ = variance.sum(1)

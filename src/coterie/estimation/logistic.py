@@ -104,8 +104,7 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         means, squares = np.zeros((clients, d)), np.zeros((clients, d))
         for block in blocks:
             for weight, population in reversed(populations):  # the best one last
-                mode, mean, left = client_posteriors(block, population)
-                variance = population.prior_variance * left + left**2 * np.diag(population.covariance)
+                mode, mean, variance, left = client_posteriors(block, population)
                 means[block.clients] += weight * mean
                 squares[block.clients] += weight * (np.square(mean - now.mean) + variance)
             modes[block.clients], away[block.clients] = mode, left
