@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
+from coterie.estimation.advise import advise
 from coterie.estimation.histogram_baselines import FedAvgHistogram, IFCAHistograms
 from coterie.estimation.histogram_model import sample_histograms
 from coterie.estimation.histogram_soft import DirichletMultinomialMixture
@@ -247,3 +248,22 @@ def test_the_code_in_the_documentation_runs_and_prints_what_it_says(capsys):
     assert (round(float(alone), 2), round(float(together), 2)) == (0.66, 0.14)
     assert float(concentration) == pytest.approx(150, rel=0.03)
     assert shape == "(4, 100)"
+
+
+def test_repeated_small_integers_do_not_overflow(tmp_path):
+    """200 + 100 of eight bits is 300, whatever the way in."""
+    users, tokens, counts = [0, 0, 0, 1, 2], [0, 0, 1, 1, 1], np.array([200, 100, 50, 9, 4])
+    small = sp.coo_array((counts.astype(np.uint8), (users, tokens)), shape=(3, 2))
+    table = np.array([[300.0, 50.0], [0.0, 9.0], [0.0, 4.0]])
+    expected = HistogramMixture(1).fit(table).centers_
+    frame = pd.DataFrame({"user": users, "token": tokens, "count": counts.astype(np.uint8)})
+    frame.to_parquet(tmp_path / "small.parquet")
+    save_counts(tmp_path / "small", [small])
+    for fitted in (
+        HistogramMixture(1).fit(small),
+        HistogramMixture(1).fit(frame),
+        HistogramMixture(1).fit_stream(tmp_path / "small.parquet"),
+        HistogramMixture(1).fit_stream(tmp_path / "small"),
+    ):
+        np.testing.assert_allclose(fitted.centers_, expected)
+    pd.testing.assert_frame_equal(advise(counts=small).table, advise(counts=table).table)

@@ -58,7 +58,9 @@ def check_counts(given: Any, width: int | None = None) -> Counts:
             f"Counts must have the {width} tokens the model was fitted on; got {counts.shape[1]} columns. "
             "Map the tokens to the vocabulary used in fit."
         )
-    out = sp.csr_array(counts, dtype=np.float64)
+    out = sp.csr_array(
+        counts.astype(np.float64, copy=False)
+    )  # before repeated entries are added up: small types overflow
     if not out.has_canonical_format:
         out = out.copy()  # the caller's matrix is left as it is
         out.sum_duplicates()

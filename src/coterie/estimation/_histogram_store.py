@@ -150,13 +150,14 @@ def _lay_out(source: Path, folder: Path) -> None:
                     f"A table to be streamed must be sorted by user; {source.name} is not. Sort it, or use fit."
                 )
             users.append(np.asarray(ids))
-            check_values(np.asarray(rows["count"]))
             tokens = (
                 np.asarray(rows["token"])
                 if vocabulary is None
                 else np.searchsorted(vocabulary, rows["token"].astype(str))
             )
-            yield check_counts(sp.coo_array((rows["count"], (codes, tokens)), shape=(len(ids), width)))
+            values = np.asarray(rows["count"], dtype=np.float64)
+            check_values(values)
+            yield check_counts(sp.coo_array((values, (codes, tokens)), shape=(len(ids), width)))
 
     save_counts(folder, blocks(), vocabulary=vocabulary)
     names_of_users = np.concatenate(users)

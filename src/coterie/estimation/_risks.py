@@ -107,7 +107,7 @@ def read_counts(counts: Any) -> Any:
     table: Any = counts if issparse(counts) else finite("counts", counts)
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(f"counts must be a (users, tokens) table; got shape {table.shape}.")
-    table = csr_array(table, dtype=np.float64)
+    table = csr_array(table.astype(np.float64))  # before repeated entries are added up: small types overflow
     table.sum_duplicates()
     table.eliminate_zeros()
     if not np.isfinite(table.data).all() or (table.data < 0).any() or (table.data % 1).any():
