@@ -12,13 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pandas import DataFrame
 from scipy.sparse import csr_array, issparse
 from scipy.special import softmax
 
+from coterie.estimation import _histogram_counts
 from coterie.estimation._check import Array, ClientSums, Ints, finite
+from coterie.estimation._histogram_counts import COLUMNS
 from coterie.estimation.gaussian import between_variance, combine
 from coterie.estimation.mixture import MixtureMeans, kmeans
 
@@ -104,6 +108,8 @@ def _folds(clients: int, seed: int) -> Iterator[tuple[Ints, Ints]]:
 
 def read_counts(counts: Any) -> Any:
     """Counts as CSR without stored zeros, users with fewer than two tokens dropped: they cannot show their noise."""
+    if isinstance(counts, str | Path) or (isinstance(counts, DataFrame) and set(COLUMNS) & set(counts.columns)):
+        counts = _histogram_counts.read_counts(counts).counts  # one row for each user and token
     table: Any = counts if issparse(counts) else finite("counts", counts)
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(f"counts must be a (users, tokens) table; got shape {table.shape}.")

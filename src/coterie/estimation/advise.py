@@ -94,7 +94,8 @@ def advise(
 
     - ``samples``: a list of (n_i, d) arrays, or (m, n, d): means, by Stein's unbiased risk estimate.
     - ``successes`` and ``trials``: rates, by unbiased estimates with the client left out.
-    - ``counts``: a (users, tokens) table, dense or sparse: histograms in squared distance, likewise.
+    - ``counts``: a (users, tokens) table, dense or sparse, or a frame or file of (user, token, count) rows: histograms
+      in squared distance, likewise.
     - ``X``, ``y``, ``groups``: regressions and classifiers, by cross-validation over ``folds`` inside each client; the risk
       is the loss on a new row. ``family`` is "linear", "logistic" (two labels), "classes" (any number of labels, fitted
       as indicators by least squares and judged by the Brier score), or "auto": two values are logistic, text labels
