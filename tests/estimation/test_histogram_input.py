@@ -122,8 +122,8 @@ def test_bad_counts_are_refused_with_the_rule(bad, words):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"clusters": 0}, "clusters must be at least 1"),
-        ({"restarts": 0}, "restarts must be at least 1"),
+        ({"clusters": 0}, "clusters must be a whole number >= 1"),
+        ({"restarts": 0}, "restarts must be a whole number >= 1"),
         ({"temperature": -1.0}, "temperature must not be negative"),
         ({"tol": float("nan")}, "tol must not be negative"),
         ({"lam": 1.5}, "between 0 and 1; got 1.5"),
@@ -160,7 +160,7 @@ def test_refusals_of_the_others():
         IFCAHistograms(2, init=np.ones((2, 2))).fit(GOOD)
     with pytest.raises(ValueError, match="as many clusters"):
         DirichletMultinomialMixture(2, start=HistogramMixture(3)).fit(GOOD)
-    with pytest.raises(ValueError, match="max_iter and inner"):
+    with pytest.raises(ValueError, match="max_iter must be a whole number >= 1"):
         DirichletMultinomialMixture(2, max_iter=0).fit(GOOD)
     with pytest.raises(ValueError, match="1 users have none"):
         kl_rows(np.array([[0, 0], [1, 1]]), np.full(2, 0.5))
@@ -267,3 +267,58 @@ def test_repeated_small_integers_do_not_overflow(tmp_path):
     ):
         np.testing.assert_allclose(fitted.centers_, expected)
     pd.testing.assert_frame_equal(advise(counts=small).table, advise(counts=table).table)
+
+
+@pytest.mark.parametrize("word", ["NA", "null", "nan", "None", "NaN"])
+def test_words_that_look_missing_are_words(tmp_path, word):
+    path = tmp_path / "words.csv"
+    path.write_text(f"user,token,count\nA,{word},1\n{word},b,2\n")
+    for model in (HistogramMixture(1).fit(path), HistogramMixture(1).fit_stream(path)):
+        assert set(model.vocabulary_) == {word, "b"}
+        assert set(model.users_) == {"A", word}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("a,,1", "no missing values"),
+        (",b,1", "no missing values"),
+        ("a,b,", "no missing values"),
+        ("a,b,x", "count must be numeric"),
+        ("", "at least one row"),
+        ("a,1000000000000,1", "pass them as text"),
+        ("a,-1,1", "must not be negative"),
+    ],
+)
+def test_bad_csv_gets_one_sentence_in_memory_and_streamed(tmp_path, rows, message):
+    path = tmp_path / "bad.csv"
+    path.write_text(f"user,token,count\n{rows}\n")
+    for fit in (HistogramMixture(1).fit, HistogramMixture(1).fit_stream):
+        with pytest.raises(ValueError, match=message):
+            fit(path)
+
+
+@pytest.mark.parametrize("format", ["csr", "csc", "coo", "bsr"])
+def test_scipy_files_of_any_format(tmp_path, counts, format):
+    small = counts[:12]  # square: columns taken for rows would go unseen
+    expected = HistogramMixture(2).fit(small)
+    sp.save_npz(tmp_path / "counts.npz", sp.csr_array(small).asformat(format))
+    for model in (HistogramMixture(2).fit, HistogramMixture(2).fit_stream):
+        assert model(tmp_path / "counts.npz").objective_ == pytest.approx(expected.objective_, rel=1e-6)
+
+
+@pytest.mark.parametrize("bad", [{"clusters": 2.5}, {"clusters": "3"}, {"clusters": None}, {"max_iter": 5.5}])
+def test_settings_must_be_whole_numbers(bad):
+    with pytest.raises(ValueError, match=f"{next(iter(bad))} must be a whole number >= 1"):
+        HistogramMixture(**bad).fit(np.ones((3, 2)))
+
+
+def test_advice_reads_what_the_mixture_reads(tmp_path, counts):
+    small = counts[:60]
+    frame = long_format(small).sample(frac=1, random_state=0)
+    frame.to_csv(tmp_path / "counts.csv", index=False)
+    expected = advise(counts=small)
+    for source in (frame, tmp_path / "counts.csv", str(tmp_path / "counts.csv"), pd.DataFrame(small)):
+        told = advise(counts=source)
+        assert told.clients == 60
+        pd.testing.assert_frame_equal(told.table, expected.table)

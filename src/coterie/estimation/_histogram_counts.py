@@ -17,6 +17,10 @@ Counts: TypeAlias = "sp.csr_array[np.float64, tuple[int, int]]"
 Source: TypeAlias = "ArrayLike | sp.sparray | sp.spmatrix | pd.DataFrame | str | Path"
 
 COLUMNS = ("user", "token", "count")
+MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"]
+# as tokens and names "NA", "null" and "nan" are words like any other; only an empty field is missing
+CSV: dict[str, Any] = {"keep_default_na": False, "na_values": {"user": [""], "token": [""], "count": MISSING}}
+WIDEST = 10**8  # columns; centres are dense
 
 
 @dataclass(frozen=True)
@@ -90,9 +94,11 @@ def _open(path: Path) -> Any:
     if path.suffix in {".parquet", ".pq"}:
         return pd.read_parquet(path)
     if path.suffix == ".csv":
-        return pd.read_csv(path)
+        return pd.read_csv(path, **CSV)
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as parts:
+            if "format" in parts.files:  # written by scipy.sparse.save_npz, by columns or rows
+                return sp.load_npz(path)
             check_names(parts.files, ("indptr", "indices", "data", "shape"), path.name)
             return sp.csr_array(
                 (parts["data"], parts["indices"].astype(np.int32), parts["indptr"]), shape=tuple(parts["shape"])
@@ -108,18 +114,37 @@ def check_names(got: Any, needed: tuple[str, ...], where: str) -> None:
         )
 
 
+def check_rows(rows: pd.DataFrame, where: str) -> None:
+    """A frame has the three columns, rows, no gaps, and numbers to count."""
+    check_names(rows.columns, COLUMNS, where)
+    if len(rows) == 0:
+        raise ValueError(f"{where} needs at least one row of user, token, count; got none.")
+    if rows.isna().any().any():
+        raise ValueError("A table of counts must have no missing values; drop or fill those rows.")
+    if not pd.api.types.is_numeric_dtype(rows["count"]):
+        raise ValueError(f"The column count must be numeric; got dtype {rows['count'].dtype}.")
+
+
+def column_numbers(lowest: int, highest: int) -> int:
+    """How many columns integer tokens need: they are column numbers, not names."""
+    if lowest < 0:
+        raise ValueError(f"Integer tokens are column numbers and must not be negative; got {lowest}.")
+    if highest >= WIDEST:
+        raise ValueError(
+            f"Integer tokens are column numbers, at most {WIDEST - 1}; got {highest}. "
+            "If they are names, pass them as text to have a vocabulary."
+        )
+    return highest + 1
+
+
 def _from_rows(rows: pd.DataFrame, vocabulary: NDArray[Any] | None, width: int | None) -> CountTable:
     """One row per (user, token, count); repeated pairs add up. Integer tokens are column numbers, others names."""
-    check_names(rows.columns, COLUMNS, "A table of counts")
+    check_rows(rows, "A table of counts")
     extra = [str(name) for name in rows.columns if name not in COLUMNS]
     if extra:
         raise ValueError(
             f"A table of counts has the columns user, token, count; got also {', '.join(extra)}. Drop them."
         )
-    if rows.isna().any().any():
-        raise ValueError("A table of counts must have no missing values; drop or fill those rows.")
-    if not pd.api.types.is_numeric_dtype(rows["count"]):
-        raise ValueError(f"The column count must be numeric; got dtype {rows['count'].dtype}.")
     user_codes, users = pd.factorize(rows["user"], sort=True)
     columns, names, tokens = _columns(np.asarray(rows["token"]), vocabulary, width)
     values = np.asarray(rows["count"], dtype=np.float64)
@@ -133,9 +158,7 @@ def _columns(
 ) -> tuple[Ints, NDArray[Any] | None, int]:
     """Column of each token, the names of the columns (None for integers) and their number."""
     if tokens.dtype.kind in "iu" and vocabulary is None:
-        if tokens.size and tokens.min() < 0:
-            raise ValueError(f"Integer tokens are column numbers and must not be negative; got {tokens.min()}.")
-        needed = int(tokens.max()) + 1 if tokens.size else 0
+        needed = column_numbers(int(tokens.min()), int(tokens.max()))
         if width is not None and needed > width:
             raise ValueError(f"Tokens must be below the {width} the model was fitted on; got token {needed - 1}.")
         return tokens.astype(np.int64), None, width or needed

@@ -45,6 +45,7 @@ class CenterModel(BaseEstimator):  # type: ignore[misc]
 
         A centre with zeros is smoothed, sm_s(P), so that no token is called impossible (unless `smoothing` is 0);
         others are taken as they are. A user without tokens gets the population's histogram Σ_k w_k P_k.
+        Rows of a frame or file of (user, token, count) come out one per user, sorted by user: np.unique(frame["user"]).
         """
         table = self._read(counts)
         histograms, tokens = normalise(table)

@@ -14,7 +14,16 @@ import pandas as pd
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from coterie.estimation._histogram_counts import COLUMNS, Counts, check_counts, check_names, check_values
+from coterie.estimation._histogram_counts import (
+    COLUMNS,
+    CSV,
+    Counts,
+    check_counts,
+    check_names,
+    check_rows,
+    check_values,
+    column_numbers,
+)
 
 _PARTS = ("indptr", "indices", "data", "shape")
 _BATCH = 1_000_000  # rows of a table read at a time
@@ -120,9 +129,7 @@ def open_store(source: Path) -> Iterator[CountStore]:
     with tempfile.TemporaryDirectory(prefix="coterie-counts-") as name:
         folder = Path(name)
         if source.suffix == ".npz":
-            with zipfile.ZipFile(source) as archive:  # the members of an .npz are .npy files
-                check_names([Path(member).stem for member in archive.namelist()], _PARTS, source.name)
-                archive.extractall(folder, [f"{part}.npy" for part in _PARTS])
+            _unpack(source, folder)
         elif source.suffix in {".parquet", ".pq", ".csv"}:
             _lay_out(source, folder)
         else:
@@ -130,16 +137,30 @@ def open_store(source: Path) -> Iterator[CountStore]:
         yield CountStore(folder)
 
 
+def _unpack(source: Path, folder: Path) -> None:
+    """The members of an .npz are .npy files; what is not stored by rows is read whole and laid out anew."""
+    with zipfile.ZipFile(source) as archive:
+        members = [Path(member).stem for member in archive.namelist()]
+        if "format" in members:
+            with np.load(source, allow_pickle=False) as parts:
+                if parts["format"].item() not in (b"csr", "csr"):
+                    save_counts(folder, [sp.load_npz(source)])
+                    return
+        check_names(members, _PARTS, source.name)
+        archive.extractall(folder, [f"{part}.npy" for part in _PARTS])
+
+
 def _lay_out(source: Path, folder: Path) -> None:
     """Two passes over a table sorted by user: the tokens there are, then the counts."""
     names: set[Any] = set()
     for batch in _batches(source):
+        check_rows(batch, source.name)
         names.update(batch["token"].unique().tolist())
+    if not names:
+        raise ValueError(f"{source.name} needs at least one row of user, token, count; got none.")
     integers = all(isinstance(name, int) for name in names)
-    if integers and min(names, default=0) < 0:
-        raise ValueError(f"Integer tokens are column numbers and must not be negative; got {min(names)}.")
     vocabulary = None if integers else np.array(sorted(map(str, names)))
-    width = max(names, default=-1) + 1 if vocabulary is None else len(vocabulary)
+    width = column_numbers(min(names), max(names)) if vocabulary is None else len(vocabulary)
     users: list[Any] = []
 
     def blocks() -> Iterator[Counts]:
@@ -166,7 +187,7 @@ def _lay_out(source: Path, folder: Path) -> None:
 
 def _batches(source: Path) -> Iterator[pd.DataFrame]:
     if source.suffix == ".csv":
-        with pd.read_csv(source, chunksize=_BATCH) as reader:
+        with pd.read_csv(source, chunksize=_BATCH, **CSV) as reader:
             for frame in reader:
                 check_names(frame.columns, COLUMNS, source.name)
                 yield frame
@@ -184,8 +205,6 @@ def _whole_users(source: Path) -> Iterator[pd.DataFrame]:
     waiting: pd.DataFrame | None = None
     for batch in _batches(source):
         rows = batch if waiting is None else pd.concat([waiting, batch])
-        if rows.isna().any().any():
-            raise ValueError("A table of counts must have no missing values; drop or fill those rows.")
         last = np.asarray(rows["user"] == rows["user"].iloc[-1])
         if (~last).any():
             yield rows[~last]

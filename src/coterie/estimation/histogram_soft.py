@@ -15,6 +15,7 @@ from scipy.special import digamma, gammaln, logsumexp
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
+from coterie.estimation._check import whole
 from coterie.estimation._histogram_counts import Counts, Floats, Ints, Source, read_counts
 from coterie.estimation._histogram_kl import row_sums, safe_log, smooth
 from coterie.estimation.histogram_model import dirichlet_multinomial_log_likelihood, posterior_mean
@@ -74,8 +75,8 @@ class DirichletMultinomialMixture(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _start(self) -> HistogramMixture:
-        if self.max_iter < 1 or self.inner < 1:
-            raise ValueError(f"max_iter and inner must be at least 1; got {self.max_iter}, {self.inner}.")
+        for name in ("clusters", "max_iter", "inner"):
+            whole(name, getattr(self, name))
         if self.start is None:
             return HistogramMixture(self.clusters, restarts=self.restarts, seed=self.seed)
         if self.start.clusters != self.clusters:

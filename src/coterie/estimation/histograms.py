@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.estimation._check import whole
 from coterie.estimation._histogram_counts import Counts, Floats, Ints, Source, read_counts
 from coterie.estimation._histogram_kl import kl_rows, mean_kl, normalise, smooth
 from coterie.estimation._histogram_lloyd import LloydResult, Reseed, lloyd
@@ -173,8 +174,7 @@ class HistogramMixture(CenterModel):
 
     def _check_settings(self) -> None:
         for name in ("clusters", "max_iter", "restarts", "sample_users", "trials"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
+            whole(name, getattr(self, name))
         for name in ("tol", "temperature"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative; got {getattr(self, name)}.")
