@@ -197,3 +197,14 @@ def test_elections_gain():
     gains = elections_gains(pd.read_csv(path))["paper"]
     assert np.mean(gains) == pytest.approx(1.0, abs=0.05)
     assert np.std(gains) == pytest.approx(2.9, abs=0.05)  # over the six folds; 3.2 with ddof=1
+
+
+@pytest.mark.parametrize("minus_one", [True, False])
+def test_the_paper_s_variance_is_not_capped(minus_one):
+    """E-4 as printed, also where v_i > μ_i(1−μ_i); only the weight is cut off at 1."""
+    z, n = np.array([0, 5, 0, 5, 1]), 5
+    model = BernoulliRates(variance="paper", minus_one=minus_one).fit(z, n)
+    for i, own in enumerate(model.weights_):
+        others = np.delete(z / n, i)
+        mean, v = others.mean(), others.var(ddof=1)
+        assert own == pytest.approx(min(1, n * v / (mean * (1 - mean) + (n - minus_one) * v)))

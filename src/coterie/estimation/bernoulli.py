@@ -186,7 +186,7 @@ class _Moments:
         freedom = self.sum - total(w**2) / self.sum
         noise = total(w * inverse) - total(w**2 * inverse) / self.sum
         odds = self.mean * (1 - self.mean)
-        self.observed = np.minimum(spread / freedom, odds)
+        self.observed = spread / freedom
         signal = freedom - noise
         estimate = np.divide(spread - odds * noise, signal, out=np.zeros_like(spread), where=signal > 1e-12 * freedom)
         self.corrected = np.clip(estimate, 0.0, odds)
