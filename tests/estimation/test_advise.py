@@ -186,7 +186,7 @@ def test_more_columns_than_components_keep_the_leading_ones():
         ({}, "exactly one kind"),
         ({"samples": np.ones((3, 3)), "counts": np.ones((3, 3))}, "exactly one kind"),
         ({"samples": np.ones((2, 3))}, "three or more clients"),
-        ({"samples": np.ones((4, 1))}, "two or more samples"),
+        ({"samples": np.ones((4, 1))}, "two or more samples to see the noise; every client has one.$"),
         ({"successes": [1, 2, 3]}, "successes and trials together"),
         ({"successes": [1, 0, 1], "trials": 1}, "three or more users"),
         ({"counts": -np.ones((3, 3))}, "whole numbers >= 0"),
@@ -195,6 +195,9 @@ def test_more_columns_than_components_keep_the_leading_ones():
         ({"X": np.ones((4, 1)), "y": np.arange(4), "groups": [0, 1, 2, 2]}, "two or more rows"),
         ({"X": np.ones((6, 1)), "y": np.arange(6), "groups": [0, 0, 1, 1, 2, 2], "family": "logistic"}, "two labels"),
         ({"X": np.ones((6, 1)), "y": list("abcabc"), "groups": [0, 0, 1, 1, 2, 2], "family": "trees"}, "family"),
+        ({"X": np.ones((6, 1)), "y": np.arange(6), "groups": [0, 0, 1, 1, 1, 1]}, "three or more clients; got 2.$"),
+        ({"X": np.ones((6, 1)), "y": [1, 0, np.nan, 1, 0, 1], "groups": [0, 0, 1, 1, 2, 2]}, "label for every row"),
+        ({"X": np.ones((6, 1)), "y": ["a", "b", None, "a", "b", "a"], "groups": [0, 0, 1, 1, 2, 2]}, "label for every"),
         ({"federation": np.ones((3, 3))}, "takes a Federation"),
         ({"samples": np.ones((3, 3)), "clusters": 1}, "clusters"),
         ({"samples": np.ones((3, 3)), "level": 90}, "level"),
@@ -251,12 +254,13 @@ def test_clients_without_groups_are_rarely_told_to_cluster(clients: int) -> None
 
 
 def test_few_rates_are_shrunk_by_what_the_others_show() -> None:
+    """Four clusters are too many to be tried on five trials, which saves time."""
     gap = []
     for seed in range(200):
         rng = np.random.default_rng(seed)
         truth = rng.beta(4, 4, 10)
         z = rng.binomial(5, truth)
-        risk = advise(successes=z, trials=5, resamples=20).table.set_index("method")["risk"]["shrunk"]
+        risk = advise(successes=z, trials=5, resamples=20, clusters=4).table.set_index("method")["risk"]["shrunk"]
         gap.append(risk - np.square(BernoulliRates().fit(z, 5).rates_ - truth).mean())
     assert abs(np.mean(gap)) < 3 * np.std(gap) / np.sqrt(200)
 
@@ -278,3 +282,21 @@ def test_the_advice_does_not_depend_on_where_zero_is() -> None:
 def test_equal_clients_give_no_warning() -> None:
     told = advise(counts=np.tile([[3, 2, 5]], (20, 1)))
     assert told.recommendation != "clustered"
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_a_label_that_only_one_row_has(text: bool) -> None:
+    """It falls into one fold, and the others train on what is left."""
+    rng = np.random.default_rng(0)
+    X, groups = rng.normal(size=(60, 2)), np.repeat(np.arange(6), 10)
+    y = np.where(np.arange(60) == 7, "rare", np.where((X[:, 0] > 0) & text, "b", "a"))
+    told = advise(X=X, y=y, groups=groups)
+    assert told.table["risk"].between(0, 1).all()
+    assert told.recommendation != "local"
+
+
+def test_fewer_rows_than_components() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, 8, 60))
+    told = advise(ct.Federation.from_arrays({i: (x[i], x[i, :, 0]) for i in range(3)}))
+    assert np.isfinite(told.table["risk"]).all()

@@ -252,3 +252,10 @@ def test_the_error_of_the_mean_goes_through_the_whole_matrix(rows):
     A = np.stack([mean + block.spread(move(block, mean, post).beta)[0] for mean in np.eye(5)], axis=1)
     A -= block.spread(post.beta)[0][:, None]
     np.testing.assert_allclose(variance[0], 0.8 * left[0] + np.diag(A @ C @ A.T), rtol=1e-3)
+
+
+@pytest.mark.parametrize("gap", [np.nan, None])
+def test_a_missing_label_gets_one_sentence(gap):
+    y = np.array([0, 1, gap, 1, 0, 1], dtype=object if gap is None else float)
+    with pytest.raises(ValueError, match="y must hold a label for every row"):
+        LogisticModels().fit(np.ones((6, 1)), y, [0, 0, 0, 1, 1, 1])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.estimation._check import Array, Ints, finite
@@ -85,6 +86,17 @@ def labels(groups: NDArray[Any]) -> NDArray[Any]:
     if len(kinds) > 1:
         raise ValueError(f"groups must be of one type; got {sorted(k.__name__ for k in kinds)}. Convert them to text.")
     return np.array(groups.tolist())
+
+
+def known_labels(y: ArrayLike) -> NDArray[Any]:
+    """Labels of classes, none of them missing."""
+    values = np.asarray(y)
+    gaps = np.asarray(pd.isna(values))
+    if gaps.any():
+        raise ValueError(
+            f"y must hold a label for every row; got NaN or None in {int(gaps.sum())} of them. Drop those rows."
+        )
+    return values
 
 
 def find(clients: NDArray[Any], groups: ArrayLike) -> Ints:

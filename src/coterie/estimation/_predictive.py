@@ -15,6 +15,7 @@ from sklearn.decomposition import PCA
 
 from coterie.estimation._check import Array, Ints
 from coterie.estimation._grouped import Grouped, group_rows
+from coterie.estimation._newton import find_modes, make_blocks
 from coterie.estimation._rotate import rotate
 from coterie.estimation.linear import Free, expect_maximise, posterior_means, start_population
 from coterie.estimation.logistic import LogisticModels
@@ -30,7 +31,7 @@ def prepared(X: Array, components: int, seed: int) -> Callable[[Array], Array]:
     as the same penalty on the raw columns would); else each is divided by its deviation."""
     mean = X.mean(0)
     if X.shape[1] > components:
-        found = PCA(components, svd_solver="randomized", random_state=seed).fit(X)
+        found = PCA(min(components, len(X)), svd_solver="randomized", random_state=seed).fit(X)
         scale = np.sqrt(max(float(found.explained_variance_.mean()), 1e-300))
         project: Callable[[Array], Array] = lambda rows: (rows - mean) @ found.components_.T / scale  # noqa: E731
     else:
@@ -163,9 +164,17 @@ class _Logistic:
         self.train, self.y, self.owner = train, train.y[:, 0], train.owner
 
     def local(self) -> Array:
-        return np.asarray(LogisticModels(prior=(0.0, ALONE)).fit(self.train.X, self.y, self.owner).coef_[..., None])
+        """Penalised maximum likelihood, which one class only also has."""
+        m, d = len(self.train.counts), self.train.X.shape[1]
+        theta = np.empty((m, d, 1))
+        for block in make_blocks(replace(self.train, y=self.y)):
+            theta[block.clients, :, 0] = block.spread(find_modes(block, np.zeros(d), ALONE))
+        return theta
 
     def shrunk(self) -> tuple[Array, float]:
+        if np.ptp(self.y) == 0:  # a rare label fell into the fold left out: nothing tells the clients apart
+            m = len(self.train.counts)
+            return np.tile(self.pooled(np.ones(m)), (m, 1, 1)), 0.5
         return np.asarray(LogisticModels().fit(self.train.X, self.y, self.owner).coef_[..., None]), 0.5
 
     def pooled(self, weight: Array) -> Array:

@@ -31,6 +31,8 @@ _FOLDS = 3
 
 def means_risks(sums: ClientSums, clusters: tuple[int, ...], seed: int) -> tuple[dict[str, Array], dict[str, float]]:
     d, n = sums.dimension, sums.counts
+    if n.max() < 2:
+        raise ValueError("advise needs clients with two or more samples to see the noise; every client has one.")
     sums = replace(sums, means=sums.means - sums.means.mean(0))  # all risks are the same, and squares keep their digits
     noise_variance = sums.pooled_variance()
     noise = noise_variance / n

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from coterie.estimation._check import Array, Samples, choice, client_sums, confidence, whole
-from coterie.estimation._grouped import group_rows
+from coterie.estimation._grouped import group_rows, known_labels
 from coterie.estimation._predictive import prepared, row_losses
 from coterie.estimation._risks import counts_risks, means_risks, read_counts
 from coterie.estimation.bernoulli import _check_counts
@@ -172,6 +172,7 @@ def _targets(y: Array, family: str) -> tuple[Array, str]:
     choice("family", family, ("auto", "linear", "logistic", "classes"))
     if family == "linear":
         return y, family
+    y = known_labels(y)
     values, codes = np.unique(y, return_inverse=True)
     if family == "auto":
         text = y.dtype.kind not in "biuf"
@@ -198,10 +199,12 @@ def _advise_regression(
     target, family = _targets(np.asarray(y), family)
     rows = group_rows(X, target, groups)
     m = len(rows.counts)
-    if m < 3 or rows.counts.min() < 2:
+    if m < 3:
+        raise ValueError(f"advise needs three or more clients; got {m}.")
+    if rows.counts.min() < 2:
         raise ValueError(
-            "advise needs three or more clients with two or more rows each; got "
-            f"{m} clients, the smallest with {rows.counts.min()} rows. Drop the smallest clients."
+            f"advise needs two or more rows of every client; got {int((rows.counts < 2).sum())} of {m} clients with one. "
+            "Drop them."
         )
     columns = np.eye(int(rows.y.max()) + 1)[rows.y.astype(np.int64)] if family == "classes" else rows.y[:, None]
     losses, kept = row_losses(rows.X, columns, rows.owner, family, tuple(k for k in clusters if k < m), folds, seed)

@@ -23,7 +23,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from coterie.estimation import _gradient
 from coterie.estimation._check import Array, choice, confidence, fitted, whole
 from coterie.estimation._ep import Population, Search, client_posteriors
-from coterie.estimation._grouped import group_rows
+from coterie.estimation._grouped import group_rows, known_labels
 from coterie.estimation._newton import Block, make_blocks
 from coterie.estimation.linear import Free, Prior, known_prior, scores
 
@@ -66,7 +66,7 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike) -> LogisticModels:
         """Rows ``X`` (N, d), labels ``y`` (N,) of two values, and the client of each row in ``groups`` (N,)."""
         choice("method", self.method, ("em", "gradient"))
-        self.classes_, binary = np.unique(np.asarray(y), return_inverse=True)
+        self.classes_, binary = np.unique(known_labels(y), return_inverse=True)
         if len(self.classes_) != 2:
             raise ValueError(f"y must hold exactly two labels; got {len(self.classes_)}: {self.classes_[:5].tolist()}.")
         rows = group_rows(X, binary.ravel(), groups, self.fit_intercept)
@@ -132,7 +132,8 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.stack([1 - chance, chance], axis=1)
 
     def predict(self, X: ArrayLike, groups: ArrayLike) -> Array:
-        labels: Array = self.classes_[(self.decision_function(X, groups) > 0).astype(int)]
+        above = self.decision_function(X, groups) > 0
+        labels: Array = self.classes_[above.astype(int)]
         return labels
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
