@@ -273,3 +273,10 @@ def test_risk_and_deviations_count_the_error_of_the_mean_where_features_correlat
     exact = np.array([np.diag(Mi + Mi @ C @ Mi / prior**2) for Mi in M])
     np.testing.assert_allclose(model.standard_errors_**2, exact, rtol=2e-3)
     np.testing.assert_allclose(model.client_risk_, exact.sum(1), rtol=2e-3)
+
+
+def test_score_of_a_constant_y_is_scikit_learn_s():
+    X, groups = np.arange(12.0).reshape(6, 2), np.repeat([0, 1, 2], 2)
+    model = LinearModels(prior=(0.0, 1.0), noise_variance=1.0).fit(X, np.arange(6.0), groups)
+    assert model.score(X, np.ones(6), groups) == 0.0
+    assert model.score(0 * X, np.zeros(6), groups) == 1.0

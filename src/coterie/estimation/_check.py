@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.exceptions import NotFittedError
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -101,8 +102,9 @@ def _from_block(block: Array) -> ClientSums:
 
 def known_variance(name: str, value: float | None) -> float | None:
     """A variance the user gives: non-negative and finite, or None for 'estimate it'."""
-    if value is not None and not (np.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} must be a finite number >= 0, or None to estimate it; got {value}.")
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if value is not None and not (number and np.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} must be a finite number >= 0, or None to estimate it; got {value!r}.")
     return None if value is None else float(value)
 
 
@@ -126,4 +128,4 @@ def whole(name: str, value: int, least: int = 1) -> int:
 
 def fitted(estimator: Any, attribute: str) -> None:
     if not hasattr(estimator, attribute):
-        raise ValueError(f"This {type(estimator).__name__} is not fitted yet. Call fit first.")
+        raise NotFittedError(f"This {type(estimator).__name__} is not fitted yet. Call fit first.")

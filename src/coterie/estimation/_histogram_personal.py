@@ -64,6 +64,7 @@ class CenterModel(BaseEstimator):  # type: ignore[misc]
         tokens = np.asarray(tokens, dtype=np.float64)
         if self.lam is not None:
             return np.where(tokens > 0, self.lam, 1.0)
+        check_is_fitted(self, "concentration_")
         return np.asarray(self.concentration_ / (self.concentration_ + tokens), dtype=np.float64)
 
     def _read(self, counts: Source) -> Counts:

@@ -249,7 +249,10 @@ class LinearModels(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """R² of predict."""
         target = finite("y", y)
         error = float(np.square(target - self.predict(X, groups)).sum())
-        return 1 - error / float(np.square(target - target.mean()).sum())
+        spread = float(np.square(target - target.mean()).sum())
+        if spread == 0:  # scikit-learn's convention for a constant y
+            return float(error == 0)
+        return 1 - error / spread
 
 
 def scores(X: ArrayLike, groups: ArrayLike, clients: Any, theta: Array, population: Array, intercept: bool) -> Array:
