@@ -259,3 +259,13 @@ def test_a_missing_label_gets_one_sentence(gap):
     y = np.array([0, 1, gap, 1, 0, 1], dtype=object if gap is None else float)
     with pytest.raises(ValueError, match="y must hold a label for every row"):
         LogisticModels().fit(np.ones((6, 1)), y, [0, 0, 0, 1, 1, 1])
+
+
+def test_one_huge_row_does_not_change_the_other_features():
+    data = regression_clients(
+        40, 10, 3, prior_variance=0.1, noise_variance=None, mean_scale=1.0, rng=np.random.default_rng(0)
+    )
+    plain = LogisticModels().fit(data.X, data.y, data.groups)
+    model = LogisticModels().fit(np.vstack([data.X, [1e6, 0, 0]]), np.append(data.y, 1), np.append(data.groups, 0))
+    assert np.isfinite(model.standard_errors_).all()
+    np.testing.assert_allclose(model.mean_[1:], plain.mean_[1:], atol=0.3)

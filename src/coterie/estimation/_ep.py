@@ -145,11 +145,11 @@ def client_posteriors(block: Block, now: Population) -> tuple[Array, Array, Arra
     return now.mean + block.spread(beta), now.mean + block.spread(post.beta), variance, left
 
 
-def weak_precision(blocks: list[Block]) -> Array:
-    """WEAK times the mean square of every feature (of all, for a feature that is zero everywhere), (d,)."""
-    rows = sum(float(block.mask.sum()) for block in blocks)
-    square: Array = np.sum([np.square(block.X).sum((0, 1)) for block in blocks], axis=0) / rows
-    return WEAK * np.where(square > 0, square, square.mean() or 1.0)
+def weak_precision(X: Array) -> Array:
+    """WEAK in the units of every feature, whose size is the median of its numbers off zero (d,); 1 if there are none."""
+    sizes = [np.median(np.abs(column[column != 0])) if column.any() else 1.0 for column in X.T]
+    weak: Array = WEAK * np.square(np.array(sizes))
+    return weak
 
 
 def population_step(
@@ -189,12 +189,12 @@ class Search:
     blocks: list[Block]
     now: Population
     rounds_left: int
+    weak: Array  # the precision of the flat prior on μ, (d,)
     rounds: int = 0
     sites: list[Sites] = field(default_factory=list)
     tried: list[tuple[float, float]] = field(default_factory=list)  # log σ_θ² and its score
 
     def __post_init__(self) -> None:
-        self.weak = weak_precision(self.blocks)
         self._start_at_modes()
 
     def _start_at_modes(self) -> None:
@@ -218,7 +218,7 @@ class Search:
             self.now, score = population_step(self.blocks, posts, self.now, self.weak)
             posts = [move(block, self.now.mean, post) for block, post in zip(self.blocks, posts, strict=True)]
             self.rounds += 1
-            moved = float(np.abs(self.now.mean - before).max() / np.sqrt(np.diag(self.now.covariance).min()))
+            moved = float(np.abs(self.now.mean - before).max() / np.sqrt(max(np.diag(self.now.covariance).min(), TINY)))
             if moved < STILL or abs(score - last) < 0.1 * abs(score) or self.rounds >= self.rounds_left:
                 self.sites = [(post.tau, post.nu) for post in posts]
                 break  # far from the root a rough score will do

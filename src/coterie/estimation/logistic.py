@@ -22,7 +22,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from coterie.estimation import _gradient
 from coterie.estimation._check import Array, choice, confidence, fitted, whole
-from coterie.estimation._ep import Population, Search, client_posteriors
+from coterie.estimation._ep import Population, Search, client_posteriors, weak_precision
 from coterie.estimation._grouped import group_rows, known_labels
 from coterie.estimation._newton import Block, make_blocks
 from coterie.estimation.linear import Free, Prior, known_prior, scores
@@ -87,7 +87,8 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             theta = state.theta
             populations = [(1.0, replace(now, mean=state.mean, prior_variance=state.prior_variance))]
         elif known is None:
-            search = Search(blocks, now, 150 if self.max_iter is None else whole("max_iter", self.max_iter))
+            rounds = 150 if self.max_iter is None else whole("max_iter", self.max_iter)
+            search = Search(blocks, now, rounds, weak_precision(rows.X))
             search.run(self.tol)
             self.n_iter_, populations = search.rounds, search.spread()
         else:
