@@ -200,6 +200,17 @@ def test_with_partial_participation_clients_still_unknown_get_all_models(world):
     assert result.history["bytes_down"].iloc[-1] < 5 * 2 * 10 * 8
 
 
+@pytest.mark.parametrize("reopen", [None, 3])
+def test_it_stops_broadcasting_although_replies_get_lost(world, reopen):
+    """Sometimes nobody says which cluster it is in; who has not said so goes on getting all models."""
+    fed, _ = world.planted(2, 4, d=4, samples=40)
+    saving = ct.IFCA(2, local=FEW, stop_after=1, reopen_every=reopen)
+    for seed in range(4):
+        lossy = [ct.Dropout(0.6)]
+        state = ct.fit(saving, fed, world.linear(4), rounds=25, seed=seed, channels=lossy, alone=False).state
+        assert (state.identity >= 0).any() or not state.closed
+
+
 # ---- weight sharing --------------------------------------------------------------------------------------------------
 
 

@@ -165,6 +165,8 @@ class IFCA(Algorithm):
         if not len(reply.clients) or float(reply.values["restless"].sum()) > 0:
             return replace(state, closed=False, identity=torch.full_like(state.identity, -1)) if state.closed else state
         answer = yield Ask(self.report, reply.clients)  # eight bytes a client, once
+        if not len(answer.clients):
+            return state
         identity = state.identity.clone()
         identity[torch.from_numpy(answer.clients)] = answer.values["cluster"]
         return replace(state, closed=True, identity=identity)
