@@ -190,3 +190,10 @@ def test_estimator_finds_planted_clusters_whatever_the_start():
         np.testing.assert_array_equal(model.predict(z + 0.1)[:, None] == model.predict(z), same)
     with pytest.raises(ConfigError, match="init must be"):
         ThresholdClustering(init="nowhere").fit(z)
+
+
+@pytest.mark.parametrize("number", [np.float32(1), np.int64(1), 1])
+def test_a_radius_may_be_any_number(number):
+    points = np.array([[0.0], [1.0], [3.0]])
+    got = threshold_clustering(points, points[:1], radius=number, rounds=1)
+    np.testing.assert_allclose(got.centers, [[1 / 3]])

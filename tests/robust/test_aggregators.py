@@ -218,6 +218,28 @@ def test_a_robust_ask_is_individual_and_a_mean_is_not():
     assert isinstance(additive, Ask)
 
 
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_arrays_and_lists_are_taken_as_they_are_and_left_alone(name):
+    rule, table = RULES[name], np.array([[5.0, 1], [1, 2], [2, 9], [8, 0], [4, 4], [3, 7], [6, 6]])
+    before, start = table.copy(), np.array([1.0, 2.0])
+    want = rule(torch.tensor(table), torch.arange(1.0, 8), key=KEY, start=torch.tensor(start)).numpy()
+    for rows in (table, table.tolist()):
+        got = rule(rows, list(range(1, 8)), key=KEY, start=start)
+        assert isinstance(got, np.ndarray)
+        np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(rule({"w": table}, np.arange(1, 8), key=KEY, start={"w": start})["w"], want)
+    np.testing.assert_array_equal(table, before)
+    with pytest.raises(ConfigError, match="one row of numbers a client"):
+        rule([[1.0, 2.0], [3.0]], key=KEY)
+
+
+def test_numpy_counts_are_counts():
+    assert TrimmedMean(np.int64(2)) == TrimmedMean(2)
+    for wrong in (True, 2.0, np.float64(2), np.bool_(True)):
+        with pytest.raises(ConfigError, match="whole number ≥ 0"):
+            TrimmedMean(wrong)
+
+
 def test_an_algorithm_of_sums_says_so():
     assert with_aggregate(ct.FedAvg(), Krum(1)).aggregate == Krum(1)
     assert with_aggregate(ct.FineTuned(), Krum(1)).base.aggregate == Krum(1)
