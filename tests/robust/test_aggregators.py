@@ -266,3 +266,31 @@ def test_wherever_models_are_averaged_a_robust_rule_takes_the_mean_s_place(algor
         for name, m in {"median": median, "mean": mean}.items()
     }
     assert far["median"] < 0.1 * far["mean"], far
+
+
+class Lost(ct.channels.base.Channel):
+    """The first `count` clients do not answer in the second round."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def ask(self, ask, where):
+        return ask.only(ask.clients >= self.count) if where.round == 1 else ask
+
+
+@pytest.mark.parametrize("rule", [TrimmedMean(2), Krum(1), MultiKrum(1), Bucketing(1, TrimmedMean(2))])
+def test_too_few_answers_leave_the_model_for_a_round_but_too_small_a_cohort_is_an_error(rule):
+    fed = ct.datasets.digits(transform=None, clusters=1, clients=7, samples=40)
+    average = ct.FedAvg(ct.LocalSGD(steps=3, lr=0.1), aggregate=rule)
+    seen = []
+
+    def run(**options):
+        keep = [lambda row, state: seen.append(next(iter(state.model.values())).clone())]
+        return ct.fit(average, fed, rounds=3, alone=False, callbacks=keep, **options)
+
+    run(channels=[Lost(3)])
+    assert torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[1], seen[2])
+    for options in ({}, {"channels": [ct.Dropout(0.5)]}):
+        with pytest.raises(ConfigError, match="clients=4"):
+            run(cohort=4, **options)

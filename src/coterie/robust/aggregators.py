@@ -20,7 +20,7 @@ from torch import Tensor
 
 from coterie import streams
 from coterie.checks import whole_number
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, TooFew
 from coterie.gram import combine, gram, pairwise, squared_distances
 from coterie.tree import leaves, take, tree_map
 
@@ -105,7 +105,7 @@ class TrimmedMean:
     ) -> Stacked:
         n = _clients(stacked)
         if 2 * self.n_corrupted >= n:
-            raise ConfigError(
+            raise TooFew(
                 f"TrimmedMean needs 2 * n_corrupted < clients; got n_corrupted={self.n_corrupted}, clients={n}. "
                 "Lower n_corrupted or add clients."
             )
@@ -153,7 +153,7 @@ class MultiKrum:
         scores = _krum_scores(stacked, self.n_corrupted, "MultiKrum")
         keep = len(scores) - self.n_corrupted if self.keep is None else self.keep
         if keep > len(scores) - self.n_corrupted:
-            raise ConfigError(
+            raise TooFew(
                 f"MultiKrum needs keep + n_corrupted ≤ clients; got keep={keep}, n_corrupted={self.n_corrupted}, "
                 f"clients={len(scores)}. Lower keep."
             )
@@ -292,7 +292,7 @@ def _trim(stacked: Stacked, cut: int) -> Stacked:
 def _krum_scores(stacked: Any, n_corrupted: int, name: str) -> Tensor:
     n = _clients(stacked)
     if n < 2 * n_corrupted + 3:
-        raise ConfigError(
+        raise TooFew(
             f"{name} needs 2 * n_corrupted + 2 < clients; got n_corrupted={n_corrupted}, clients={n}. "
             "Lower n_corrupted or add clients."
         )

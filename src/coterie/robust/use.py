@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from coterie.errors import ConfigError
+import torch
+from torch import Tensor
+
+from coterie.errors import ConfigError, TooFew
 from coterie.exchange import Ask
 from coterie.robust.aggregators import Aggregator
 
@@ -17,6 +20,18 @@ def require_individual(ask: Ask, what: str = "A robust aggregator") -> None:
             f"{what} needs every client's reply, but '{ask.name}' is an additive ask ({ask.reduce}): the server sees only "
             "sums. Use an algorithm with an `aggregate` option, such as FedAvg or Ditto."
         )
+
+
+def aggregated(
+    aggregate: Aggregator, stacked: Any, weights: Tensor, asked: int, *, key: Tensor, start: Any = None
+) -> Any | None:
+    """The replies as one, or None when they are too few for the rule though all `asked` clients would be enough: somebody
+    did not answer, or is in another cluster. A rule that could not even work with all of them is an error."""
+    try:
+        return aggregate(stacked, weights, key=key, start=start)
+    except TooFew:
+        aggregate(torch.zeros(asked, 1), key=key)
+        return None
 
 
 def with_aggregate(algorithm: Any, aggregate: Aggregator) -> Any:
