@@ -268,6 +268,45 @@ def test_wherever_models_are_averaged_a_robust_rule_takes_the_mean_s_place(algor
     assert far["median"] < 0.1 * far["mean"], far
 
 
+@pytest.fixture
+def world():
+    """Client i minimises the distance to its own point."""
+
+    def quadratics(points):
+        data = {i: (np.eye(len(c)), np.array(c)) for i, c in enumerate(points)}
+        return ct.Federation.from_arrays(data, kind="regression", test_fraction=0.0, dtype="float64")
+
+    return quadratics
+
+
+@pytest.mark.parametrize("rule", [ct.CFL(ct.LocalSGD(steps=3, lr=0.1)), ct.MyopicClustering(1)])
+def test_in_clusters_a_robust_rule_takes_the_mean_s_place_too(rule):
+    fed = ct.datasets.digits(transform=None, clusters=1, clients=7, samples=40)
+    liars = [ct.attacks.LargeGradient(fed.clients[:2].tolist(), factor=100.0)]
+
+    def model(channels=(), aggregate=None):
+        algorithm = rule if aggregate is None else with_aggregate(rule, aggregate)
+        run = ct.fit(algorithm, fed, rounds=1, seed=1, channels=channels, alone=False)
+        return torch.cat([p.detach().flatten() for p in run.model(fed.clients[6]).parameters()])
+
+    honest, median, mean = model(), model(liars, Median()), model(liars)
+    assert (median - honest).norm() < 0.1 * (mean - honest).norm()
+    with pytest.raises(ConfigError, match="clients=7"):
+        model(aggregate=TrimmedMean(4))
+
+
+def test_a_cluster_too_small_for_a_robust_rule_stays_where_it_is(world):
+    """Two clients at 10 are split from five at 0: too few for a trimmed mean of two."""
+    fed = world([[0.0, 0], [0, 0], [0, 0], [0, 0], [0, 0], [9, 9], [9, 9]])
+    task = ct.Task(lambda: torch.nn.Linear(2, 1, bias=False), loss="mse")
+    local = ct.LocalSGD(steps=5, lr=0.2, batch_size=None)
+    cfl = ct.CFL(local, quiet=100, loud=1.0, first=0, most=2, aggregate=TrimmedMean(2))
+    one, two = (ct.fit(cfl, fed, task, rounds=r, alone=False) for r in (1, 5))
+    assert two.clusters.nunique() == 2
+    assert torch.equal(one.model(6).weight, two.model(6).weight)
+    assert two.model(0).weight.abs().max() < 0.1
+
+
 class Lost(ct.channels.base.Channel):
     """The first `count` clients do not answer in the second round."""
 

@@ -42,6 +42,7 @@ def with_aggregate(algorithm: Any, aggregate: Aggregator) -> Any:
     if "base" in names:
         return replace(algorithm, base=with_aggregate(algorithm.base, aggregate))
     raise ConfigError(
-        f"{type(algorithm).__name__} only offers additive asks, so its server never sees one client's reply and "
-        f"{type(aggregate).__name__} has nothing to work on. Use one with an `aggregate` option, such as FedAvg or Ditto."
+        f"{type(algorithm).__name__} only offers additive asks, whose server never sees one client's reply, or combines "
+        f"replies by a rule of its own, so {type(aggregate).__name__} has nothing to work on. Use one with an `aggregate` "
+        "option, such as FedAvg, Ditto or CFL."
     )
