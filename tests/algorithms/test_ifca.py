@@ -146,6 +146,17 @@ def test_the_start_is_the_mean_local_model_of_each_k_means_group(world):
     assert sorted(result.state.models["weight"].flatten().tolist()) == pytest.approx([0.5, 100.5], abs=1e-9)
 
 
+def test_the_start_asks_everybody_whoever_is_in_the_first_cohort(world):
+    """Three clients a round cannot show four groups; those who do not answer are missed by nobody."""
+    fed, _ = world.planted(4, 24, d=4, samples=40)
+    for channels in ([], [ct.Dropout(0.3)]):
+        counted = world.Count()
+        options = {"cohort": 3, "channels": [counted, *channels], "alone": False}
+        result = ct.fit(ct.IFCA(4, local=replace(STEP, steps=10)), fed, world.linear(4), rounds=12, **options)
+        assert counted.asks[:3] == [24, 3, 3]
+        assert cluster_accuracy(result.clusters.to_numpy(), fed.clusters) == 1
+
+
 def test_it_finds_the_parameters_of_planted_groups(world):
     fed, theta = world.planted(3, 30, noise=0.1)
     result = ct.fit(ct.IFCA(3, local=ct.LocalSGD(steps=5, lr=0.05, batch_size=None)), fed, world.linear(4), rounds=40)

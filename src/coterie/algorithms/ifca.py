@@ -6,7 +6,9 @@ Symbols: k → clusters, θ_j → models (row j), ĵ_i → a client's cluster, M
 Departures, each with its reason:
 - **start="updates"** (default). The paper starts from k random models; a bad draw lets two groups share one model for good.
   Here every client takes its local steps once from *one* common model, and the server starts the k models from the k-means
-  groups of these updates. It costs one round of uploads seen individually. start="random" is the paper's start.
+  groups of these updates. Everybody is asked, whoever is in the first cohort (a thousand clients or a cohort, if that is
+  more, of larger federations): a few clients may miss a group. It costs one round of uploads seen individually.
+  start="random" is the paper's start.
 - An empty cluster keeps its model (the text leaves it open).
 - Option I divides by m as printed (normalise="m"); with partial participation that shrinks the step, so "participants" and
   "cluster" are offered (erratum EC-3).
@@ -17,15 +19,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from coterie import streams
 from coterie.errors import ConfigError
 from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Population, Reply, SumBy, Up
 from coterie.kmeans import kmeans_rows
 from coterie.local import LocalSGD
 from coterie.task import Task
 from coterie.tree import Params, Tree, flat_vector, row, stack, take, tree_map
+
+_STARTERS = 1000  # clients asked for the start: k-means needs a table of n × n numbers
 
 
 @dataclass(frozen=True)
@@ -144,9 +150,12 @@ class IFCA(Algorithm):
         return replace(state, models=models, shared={k: state.shared[k] - lr * g for k, g in common.items()})
 
     def _spread(self, state: IFCAState, cohort: Cohort) -> Exchange[IFCAState]:
-        """The start from updates: one common model, one individual ask, k-means, one mean a group."""
+        """The start from updates: one common model, one individual ask to everybody, k-means, one mean a group."""
+        if not len(cohort.clients):
+            return state
         down = {"models": tree_map(lambda t: t[:1], state.models), "shared": state.shared}
-        reply = yield Ask(self.probe, cohort.clients, down)
+        order = streams.bits(cohort.key("who starts"), len(state.identity)).argsort().numpy()
+        reply = yield Ask(self.probe, np.sort(order[: max(_STARTERS, len(cohort.clients))]), down)
         if not len(reply.clients):
             return state  # nobody answered; try again next round
         local = reply.values["model"]
