@@ -116,7 +116,7 @@ class IFCA(Algorithm):
             replies.append((yield Ask(self.train, open_, down, reduce=SumBy(self.k))))
         if closed and bool((known >= 0).any()):
             mine = known[known >= 0]
-            each = {"model": take(state.models, mine), "cluster": mine}
+            each = {"model": take(state.models, mine)}  # its cluster the client has kept
             who = cohort.clients[(known >= 0).numpy()]
             replies.append((yield Ask(self.train_own, who, {"shared": state.shared}, each, SumBy(self.k))))
         state = self._update(state, [r for r in replies if len(r.clients)])
@@ -211,8 +211,8 @@ class IFCA(Algorithm):
         cluster = self.choose(ctx, models, shared)
         return self._step(ctx, self._merge(ctx, take(models, cluster), shared), cluster)
 
-    def train_own(self, ctx: Context, model: Params, cluster: Tensor, shared: Params) -> Up:
-        return self._step(ctx, self._merge(ctx, model, shared), cluster)
+    def train_own(self, ctx: Context, model: Params, shared: Params) -> Up:
+        return self._step(ctx, self._merge(ctx, model, shared), ctx.state["cluster"])
 
     def _step(self, ctx: Context, model: Params, cluster: Tensor) -> Up:
         """Step 3: a gradient (option I) or local steps (option II)."""
