@@ -271,3 +271,15 @@ def test_names_that_share_nothing_or_everything_are_refused(world):
     for names, message in ((("9.",), "No parameter"), (("0.", "1."), "All parameters")):
         with pytest.raises(ct.ConfigError, match=message):
             ct.fit(ct.IFCA(2, shared=names), fed, task, rounds=1)
+
+
+@pytest.mark.parametrize("shared", [["1"], "1.", ("1.weight", "1.bias"), iter(["1."])])
+def test_shared_parts_are_named_by_any_sequence_of_whole_names(world, shared):
+    fed = world.planted(2, 4, d=3)[0]
+    linear = torch.nn.Linear
+    deep = ct.Task(lambda: torch.nn.Sequential(*[linear(3, 3) for _ in range(11)], linear(3, 1)), loss="mse")
+    state = ct.fit(ct.IFCA(2, local=FEW, shared=shared), fed, deep, rounds=0, alone=False).state
+    assert list(state.shared) == ["1.weight", "1.bias"]
+    assert "10.weight" in state.models
+    with pytest.raises(ct.ConfigError, match="names of parameters"):
+        ct.IFCA(2, shared=[1])

@@ -16,6 +16,7 @@ Departures, each with its reason:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -29,7 +30,7 @@ from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Populati
 from coterie.kmeans import kmeans_rows
 from coterie.local import LocalSGD
 from coterie.task import Task
-from coterie.tree import Params, Tree, flat_vector, row, stack, take, tree_map
+from coterie.tree import Params, Tree, flat_vector, named_like, names, row, stack, take, tree_map
 
 _STARTERS = 1000  # clients asked for the start: k-means needs a table of n × n numbers
 
@@ -45,8 +46,8 @@ class IFCAState:
 
 @dataclass(frozen=True)
 class IFCA(Algorithm):
-    """clusters=None lets `fit` choose the number. `shared` names parameters (prefixes) common to all clusters, such as
-    ("0.", "3."). `stop_after=P` sends a client only its own cluster's model once nobody has changed cluster in its last P
+    """clusters=None lets `fit` choose the number. `shared` names parts of the network common to all clusters, such as
+    ["0", "3"]. `stop_after=P` sends a client only its own cluster's model once nobody has changed cluster in its last P
     participations; `reopen_every=Q` broadcasts all models again every Q rounds. `resample=T` uses disjoint parts of a
     client's data in each of T rounds, as the analysis does. `samples_weighted` weighs clients by their number of samples."""
 
@@ -56,12 +57,13 @@ class IFCA(Algorithm):
     start: Literal["updates", "random"] = "updates"
     normalise: Literal["m", "participants", "cluster"] = "m"
     samples_weighted: bool = False
-    shared: tuple[str, ...] = ()
+    shared: Sequence[str] = ()
     stop_after: int | None = None
     reopen_every: int | None = None
     resample: int | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "shared", names(self.shared, "IFCA", "shared"))
         if self.clusters is not None and self.clusters < 1:
             raise ConfigError(f"IFCA needs at least one cluster; got {self.clusters}.")
         if self.option not in ("model", "gradient"):
@@ -95,7 +97,7 @@ class IFCA(Algorithm):
     def init(self, task: Task, population: Population, seed: int, start: Params) -> IFCAState:
         dtype = next(iter(start.values())).dtype
         draws = [start] + [task.init(seed * 1_000_003 + j, dtype) for j in range(1, self.k)]
-        common = {name: t for name, t in start.items() if name.startswith(self.shared)} if self.shared else {}
+        common = named_like(start, self.shared)
         if self.shared and not common:
             raise ConfigError(f"No parameter is named like {self.shared}; the names are {list(start)}.")
         own = stack([{name: t for name, t in d.items() if name not in common} for d in draws])
