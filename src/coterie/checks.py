@@ -25,6 +25,13 @@ def whole_number(owner: Any, name: str, least: int = 1) -> None:
         raise ConfigError(f"{type(owner).__name__} needs {name} to be a whole number ≥ {least}; got {value!r}.")
 
 
+def cluster_count(owner: Any) -> int:
+    """The number of clusters of an algorithm that is about to run."""
+    if owner.clusters is None:
+        raise ConfigError(f"{type(owner).__name__} needs a number of clusters outside fit; pass clusters=….")
+    return int(owner.clusters)
+
+
 def shown(client: Any) -> str:
     """An id as messages show it: 1, not np.int64(1)."""
     return repr(client.item() if isinstance(client, np.generic) else client)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from coterie import streams
+from coterie.checks import cluster_count, whole_number
 from coterie.errors import ConfigError
 from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Population, Reply, SumBy, Up
 from coterie.kmeans import kmeans_rows
@@ -64,8 +65,6 @@ class IFCA(Algorithm):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shared", names(self.shared, "IFCA", "shared"))
-        if self.clusters is not None and self.clusters < 1:
-            raise ConfigError(f"IFCA needs at least one cluster; got {self.clusters}.")
         if self.option not in ("model", "gradient"):
             raise ConfigError(f"IFCA's option is 'model' (II) or 'gradient' (I); got {self.option!r}.")
         if self.start not in ("updates", "random"):
@@ -77,16 +76,13 @@ class IFCA(Algorithm):
                 "IFCA cannot divide gradients weighted by samples by the number of clients. "
                 "Use normalise='participants' or 'cluster', or samples_weighted=False."
             )
-        for name in ("stop_after", "reopen_every", "resample"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"IFCA needs {name} of at least 1, or None; got {value}.")
+        for name in ("clusters", "stop_after", "reopen_every", "resample"):
+            if getattr(self, name) is not None:
+                whole_number(self, name)
 
     @property
     def k(self) -> int:
-        if self.clusters is None:
-            raise ConfigError("IFCA needs a number of clusters outside fit; pass clusters=….")
-        return self.clusters
+        return cluster_count(self)
 
     @property
     def _sends(self) -> str:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from coterie import streams
 from coterie.algorithms.momentum_clustering import Centres, MomentumClustering
+from coterie.checks import cluster_count, whole_number
 from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
 from coterie.kmeans import kmeans_rows
 from coterie.local import LocalSGD
@@ -61,13 +62,17 @@ class MyopicClustering(Algorithm):
     batch_size: int | None = None
     aggregate: Aggregator = field(default_factory=Mean)
 
+    def __post_init__(self) -> None:
+        if self.clusters is not None:
+            whole_number(self, "clusters")
+
     @property
     def local(self) -> LocalSGD:
         return LocalSGD(steps=1, lr=self.lr, batch_size=self.batch_size)
 
     @property
     def k(self) -> int:
-        return MomentumClustering(self.clusters).k
+        return cluster_count(self)
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> Centres:
         return MomentumClustering(self.clusters).init(task, population, seed, start)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.checks import cluster_count, whole_number
 from coterie.errors import ConfigError
 from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, Population, Up
 from coterie.kmeans import kmeans_rows
@@ -41,12 +42,12 @@ class OneShot(Algorithm):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "on", names(self.on, "OneShot", "on"))
+        if self.clusters is not None:
+            whole_number(self, "clusters")
 
     @property
     def k(self) -> int:
-        if self.clusters is None:
-            raise ConfigError("OneShot needs a number of clusters outside fit; pass clusters=….")
-        return self.clusters
+        return cluster_count(self)
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> Partitioned:
         return Partitioned(repeat(start, self.k), torch.full((population.n_clients,), -1))
