@@ -70,3 +70,50 @@ def test_the_best_of_several_runs_has_the_smallest_training_loss() -> None:
     assert best.clusters.equals(runs[int(np.argmin(losses))].clusters)
     with pytest.raises(ct.ConfigError, match="at least one"):
         ct.best_of(0, plain, fed, TASK)
+
+
+def test_clients_of_a_single_row_hear_that_nothing_can_be_held_out() -> None:
+    rng = np.random.default_rng(0)
+    data = {i: (rng.normal(size=(1, 4)), rng.normal(size=1)) for i in range(5)}
+    fed = ct.Federation.from_arrays(data, kind="regression", test_fraction=0.0)
+    with pytest.raises(ct.DataError, match="two training rows or more"):
+        ct.fit(ct.IFCA(), fed, TASK, rounds=3, alone=False)
+
+
+def test_when_the_largest_number_tried_wins_the_choice_says_so() -> None:
+    fed = planted(3)
+    narrow, wide = (
+        ct.choose_clusters(ct.IFCA(local=LOCAL), fed, TASK, candidates=c, rounds=10) for c in ((1, 2), (1, 2, 3, 4))
+    )
+    assert narrow.clusters == 2
+    assert "more may be better" in narrow.note
+    assert wide.clusters == 3
+    assert wide.note == ""
+
+
+def test_trials_go_through_the_same_channels() -> None:
+    asks = []
+
+    class Count(ct.channels.base.Channel):
+        def ask(self, ask, where):
+            asks.append(ask)
+            return ask
+
+    ct.fit(ct.IFCA(local=LOCAL), planted(1, clients=6), TASK, rounds=2, channels=[Count()], alone=False)
+    assert len(asks) == 2 * (6 + 1)
+
+
+def test_the_best_of_a_grid_of_algorithms_is_chosen_by_training_loss() -> None:
+    """The step size 50 diverges, the smallest one hardly moves."""
+    fed = planted(2)
+    grid = [ct.IFCA(2, local=ct.LocalSGD(steps=5, lr=lr, batch_size=None)) for lr in (50.0, 0.05, 1e-5)]
+    best = ct.best_of(2, grid, fed, TASK, rounds=30, alone=False)
+    losses = best.about["restarts"]
+    assert len(losses) == 6
+    assert np.isinf(losses[:2]).all()
+    assert max(losses[2:4]) < min(losses[4:])
+    assert "lr=0.05" in best.about["algorithm"]
+    with pytest.raises(ct.Diverged):
+        ct.best_of(1, grid[:1], fed, TASK, rounds=30, alone=False)
+    with pytest.raises(ct.ConfigError, match="algorithm"):
+        ct.best_of(1, [], fed, TASK)

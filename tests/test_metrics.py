@@ -57,6 +57,17 @@ def test_parameter_distance_matches_models_and_nearest_does_not():
     assert metrics.parameter_distance(true[[0, 1, 1]], true, matching="nearest") == 0.0
 
 
+def test_pairwise_quality_of_labels_is_that_of_the_table_they_make():
+    """Estimated {0, 1, 2}, {3} against {0, 1}, {2, 3}: precisions 2/3, 2/3, 1/3, 1 and recalls 1, 1, 1/2, 1/2."""
+    true = ["a", "a", "b", "b"]
+    for labels in ([5, 5, 5, 7], np.array(list("xxxy")), torch.tensor([1, 1, 1, 0]), pd.Series([0, 0, 0, 1])):
+        quality = metrics.pairwise_quality(labels, true)
+        np.testing.assert_allclose(quality.precisions, [2 / 3, 2 / 3, 1 / 3, 1])
+        np.testing.assert_allclose(quality.recalls, [1, 1, 0.5, 0.5])
+    with pytest.raises(DataError, match="a label a client"):
+        metrics.pairwise_quality([0, 1], true)
+
+
 def test_pairwise_quality_by_hand():
     members = [[1, 1, 0, 1], [0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1]]
     quality = metrics.pairwise_quality(members, ["a", "a", "b", "b"])

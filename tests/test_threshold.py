@@ -190,3 +190,44 @@ def test_estimator_finds_planted_clusters_whatever_the_start():
         np.testing.assert_array_equal(model.predict(z + 0.1)[:, None] == model.predict(z), same)
     with pytest.raises(ConfigError, match="init must be"):
         ThresholdClustering(init="nowhere").fit(z)
+
+
+@pytest.mark.parametrize("number", [np.float32(1), np.int64(1), 1])
+def test_a_radius_may_be_any_number(number):
+    points = np.array([[0.0], [1.0], [3.0]])
+    got = threshold_clustering(points, points[:1], radius=number, rounds=1)
+    np.testing.assert_allclose(got.centers, [[1 / 3]])
+
+
+def naive(points, centers, radius, rounds):
+    """Eq. 2.4, centre by centre."""
+    centers = np.array(centers, float)
+    for _ in range(rounds):
+        for k, v in enumerate(centers):
+            near = np.linalg.norm(points - v, axis=1) <= radius
+            centers[k] = np.where(near[:, None], points, v).mean(0)
+    return centers
+
+
+@pytest.mark.parametrize("far", [1e4, 1e5, 1e6, 3e6, 1e7, 1e9])
+def test_a_ball_far_from_all_others_holds_no_more_than_its_own(far):
+    """Rounding about an origin among the other points would be as large as the ball."""
+    points = np.array([[0.0, 0], [0, 1], [0, 2], [0, 3], [far, 0], [far, 1]])
+    got = threshold_clustering(points, points[[4, 0]], radius=0.5, rounds=3)
+    assert got.members.sum(1).tolist() == [1, 1]
+    np.testing.assert_allclose(got.centers, points[[4, 0]], atol=1e-15 * far)
+    np.testing.assert_allclose(got.history[-1, 0, 4:], [0, 1], atol=1e-15 * far)
+    tie = threshold_clustering(points, points[[4, 0]], radius=1, rounds=1)
+    assert tie.members.sum(1).tolist() == [2, 2]
+    single = torch.tensor(points[:, :1], dtype=torch.float32)
+    assert threshold_clustering(single, single[[4, 0]], radius=0.5, rounds=1).members.sum(1).tolist() == [2, 4]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_outlier_in_the_first_row_changes_no_small_ball(order):
+    near = [[0, 0], [0.03, 0], [1e4, 0], [1e4, 0.03], [2e4, 0], [2e4, 0.03]]
+    points = np.array([[1e6, 1e6], *near])[::order]
+    starts = np.array([[0, 0], [1e4, 0], [2e4, 0.03]])
+    for radius in (0.01, 0.04):
+        got = threshold_clustering(points, starts, radius=radius, rounds=3)
+        np.testing.assert_allclose(got.centers, naive(points, starts, radius, 3), rtol=0, atol=1e-10)

@@ -1,19 +1,35 @@
-"""What a federation's data must be like; every error names the client, what was found and what to do."""
+"""What a federation's data must be like; every error names the client, what was found and what to do. And one rule for
+settings that count something."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from coterie.errors import DataError
+from coterie.errors import ConfigError, DataError
 
 Kind = Literal["classification", "regression"]
 Ints = npt.NDArray[np.int64]
 ArrayPair = tuple[npt.ArrayLike, npt.ArrayLike]
+
+
+def whole_number(owner: Any, name: str, least: int = 1) -> None:
+    """The setting `name` of an algorithm or rule counts something; None is for the owner to allow."""
+    value = getattr(owner, name)
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ConfigError(f"{type(owner).__name__} needs {name} to be a whole number ≥ {least}; got {value!r}.")
+
+
+def cluster_count(owner: Any) -> int:
+    """The number of clusters of an algorithm that is about to run."""
+    if owner.clusters is None:
+        raise ConfigError(f"{type(owner).__name__} needs a number of clusters outside fit; pass clusters=….")
+    return int(owner.clusters)
 
 
 def shown(client: Any) -> str:

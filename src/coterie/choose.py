@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, DataError
 from coterie.federation import Federation
 from coterie.run import fit
 from coterie.task import Task
@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """`clusters` is the choice; `table` the evidence: held-out loss, its excess over the best and that excess's error."""
+    """`clusters` is the choice; `table` the evidence: held-out loss, its excess over the best and that excess's error;
+    `note` what the evidence cannot say (empty when all is well)."""
 
     clusters: int
     table: pd.DataFrame
+    note: str = ""
 
     def plot(self, ax: Axes | None = None) -> Axes:
         from coterie.report.plots import NEUTRAL, axes
@@ -62,11 +64,20 @@ def choose_clusters(
     holdout: float = 0.25,
     **options: Any,
 ) -> Choice:
-    """Try each number of clusters with `fit(…, **options)` and choose by held-out loss."""
+    """Try each number of clusters with `fit(…, **options)` and choose by held-out loss.
+
+    Numbers above the largest candidate are not tried; when that one wins, the choice's `note` says so."""
     if with_clusters(algorithm, 1) is algorithm:
         raise ConfigError(f"{type(algorithm).__name__} has no clusters=None to choose. Pass the number yourself.")
     fitting = federation.holdout(holdout)
+    if not fitting.n_test.any():
+        raise DataError(
+            "Choosing the number of clusters needs a client with two training rows or more, to hold one out; here every "
+            "client has one. Pass clusters=…."
+        )
     counts = [k for k in candidates if k <= len(federation)]
+    if not counts:
+        raise ConfigError(f"No candidate is at most the number of clients; got {list(candidates)}, {len(federation)}.")
     losses = {}
     for k in counts:
         result = fit(with_clusters(algorithm, k), fitting, task, alone=False, **options)
@@ -77,7 +88,10 @@ def choose_clusters(
     rows = [(k, means[k], float(np.nanmean(v)), _error(v)) for k, v in excess.items()]
     table = pd.DataFrame(rows, columns=["clusters", "loss", "excess", "excess_error"]).set_index("clusters")
     good_enough = [k for k, _, more, error in rows if more <= max(2 * error, 0.01 * abs(means[best]))]
-    return Choice(min(good_enough), table)
+    chosen, note = min(good_enough), ""
+    if chosen == max(counts) < len(federation):
+        note = f"The largest number of clusters tried, {chosen}, won; more may be better. Pass candidates=… up to more."
+    return Choice(chosen, table, note)
 
 
 def _error(values: npt.NDArray[np.float64]) -> float:

@@ -76,9 +76,13 @@ class PairwiseQuality:
 
 
 def pairwise_quality(members: Any, true: Labels) -> PairwiseQuality:
-    """M-2': row i of `members` (N, N) says who was in client i's ball; compared with its true cluster, itself included."""
-    inside = np.asarray(members, dtype=bool)
-    codes, _ = _codes(true, true)
+    """M-2': row i of `members` (N, N) says who was in client i's ball; compared with its true cluster, itself included.
+    Estimated labels instead of a table put every client's cluster in its ball."""
+    if np.ndim(members) == 1:
+        found, codes = _codes(members, true)
+        inside = found[:, None] == found
+    else:
+        inside, (codes, _) = np.asarray(members, dtype=bool), _codes(true, true)
     if inside.shape != (len(codes), len(codes)):
         raise DataError(f"members needs a row and a column a client; got shape {inside.shape} for {len(codes)} labels.")
     same = codes[:, None] == codes

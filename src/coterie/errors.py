@@ -19,6 +19,10 @@ class ConfigError(CoterieError, ValueError):
     """A setting is wrong."""
 
 
+class TooFew(ConfigError):
+    """A robust rule cannot work with so few clients."""
+
+
 class ClientError(CoterieError, RuntimeError):
     """A client function failed; the message names client, phase and line."""
 

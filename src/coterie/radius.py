@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 import torch
@@ -121,7 +122,7 @@ def _check_theory(rule: Theory | Proof) -> None:
 
 def radius_rule(radius: RadiusRule | float) -> RadiusRule:
     """A rule as it is; a number is a `Fixed` radius."""
-    if isinstance(radius, int | float):
+    if isinstance(radius, Real):
         return Fixed(float(radius))
     if callable(radius):
         return radius

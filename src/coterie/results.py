@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie import architecture, checkpoint
+from coterie.algorithms.knnper import KNNPer
 from coterie.engines.base import Env, first_contact
 from coterie.errors import ConfigError, DataError
 from coterie.exchange import Algorithm, Context, Ints
@@ -200,13 +201,21 @@ class Result:
         """The client's own model, ready to use."""
         if self._live is not None:
             live = self._live
-            special = getattr(live.algorithm, "module", None)
             index = live.federation.index(client)
-            if special is not None:
-                module: nn.Module = special(live, index)
-                return module.eval()
-            return live.task.module(params=row(live.personal(np.array([index])), 0)).eval()
-        return self._stored_model(client)
+            network = live.task.module(params=row(live.personal(np.array([index])), 0))
+            if isinstance(live.algorithm, KNNPer):
+                network = live.algorithm.module(network, *live.federation.train(client))
+            return network.eval()
+        network = self._stored_model(client)
+        if "memory" not in self.about:
+            return network
+        if "federation" not in self._stored:
+            raise ConfigError(
+                "A client of KNNPer predicts with its own samples, which are not saved. "
+                "Load with Result.load(folder, federation=…)."
+            )
+        samples = self._stored["federation"].train(client)
+        return KNNPer(**self.about["memory"]).module(network, *samples).eval()
 
     def _stored_model(self, client: Hashable) -> nn.Module:
         if client not in self.clients:
@@ -245,6 +254,8 @@ class Result:
             "clients": self.clients.tolist(),
             "clusters": self.clusters.tolist(),
         }
+        if isinstance(live.algorithm, KNNPer):
+            about["memory"] = {"lam": live.algorithm.lam, "neighbours": live.algorithm.neighbours}
         (folder / "result.json").unlink(missing_ok=True)  # written last: a folder with it is whole
         checkpoint.write(folder / "models.safetensors", tensors, {})
         self.history.to_parquet(folder / "history.parquet")
@@ -253,8 +264,9 @@ class Result:
         return folder
 
     @classmethod
-    def load(cls, folder: str | Path, task: Task | None = None) -> Result:
-        """A result saved by `save` (or by `fit` with `out`); no data and no pickle needed."""
+    def load(cls, folder: str | Path, task: Task | None = None, federation: Federation | None = None) -> Result:
+        """A result saved by `save` (or by `fit` with `out`); no pickle needed, and no data but for the models of KNNPer,
+        which predict with the client's samples: pass the `federation`."""
         folder = Path(folder)
         missing = [name for name in FILES if not (folder / name).exists()]
         if missing:
@@ -272,6 +284,8 @@ class Result:
         }
         if task is not None:
             stored["task"] = task
+        if federation is not None:
+            stored["federation"] = federation
         clusters = pd.Series(about.pop("clusters"), index=clients, name="cluster")
         return cls(pd.read_parquet(folder / "history.parquet"), about, clients, clusters, _stored=stored)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +62,11 @@ def fit(
     result is evaluated or saved, to tell each what it gains (a Result of `Local` may be passed instead).
     Ctrl-C finishes the round, saves and returns the result so far. start: a model (parameter dictionary) everyone starts
     from, or a whole server state. An algorithm with clusters=None gets the number of clusters chosen on held-out training
-    data first (`choose_clusters`); `result.about["choice"]` shows the evidence.
+    data first (`choose_clusters`, 1 to 6); `result.about["choice"]` shows the evidence, `"choice_note"` its limit, if any.
     """
     task = task if task is not None else Task.default(federation)
-    algorithm, about = _choose(algorithm, federation, task, min(rounds, _CHOICE_ROUNDS), seed, cohort, engine)
+    how: dict[str, Any] = {"seed": seed, "cohort": cohort, "channels": channels, "engine": engine}
+    algorithm, about = _choose(algorithm, federation, task, min(rounds, _CHOICE_ROUNDS), **how)
     run = Run(
         algorithm,
         federation,
@@ -317,36 +320,47 @@ class Run:
 
 def best_of(
     restarts: int,
-    algorithm: Algorithm,
+    algorithm: Algorithm | Sequence[Algorithm],
     federation: Federation,
     task: Task | None = None,
     *,
     seed: int = 0,
     **options: Any,
 ) -> Result:
-    """Several independent runs with seeds seed, seed + 1, …; the one of smallest mean training loss of the clients' own
-    models is returned (C-1r: the truth, which no server knows, cannot select). `about["restarts"]` lists all losses."""
-    if restarts < 1:
-        raise ConfigError(f"best_of needs at least one run; got {restarts}.")
-    runs = [fit(algorithm, federation, task, seed=seed + r, **options) for r in range(restarts)]
-    losses = [float(np.mean(run._need_live("training losses").train_losses())) for run in runs]
-    best = runs[int(np.argmin(losses))]
+    """Several independent runs with seeds seed, seed + 1, … of an algorithm, or of each of several (a grid of step sizes);
+    the one of smallest mean training loss of the clients' own models is returned (C-1r: the truth, which no server knows,
+    cannot select). `about["restarts"]` lists all losses, algorithm by algorithm; a run that diverged has an infinite one."""
+    candidates = list(algorithm) if isinstance(algorithm, Sequence) else [algorithm]
+    if restarts < 1 or not candidates:
+        raise ConfigError(f"best_of needs at least one run and algorithm; got {restarts} and {len(candidates)}.")
+    best: Result | None = None
+    failure: Diverged | None = None
+    losses: list[float] = []
+    for candidate, r in product(candidates, range(restarts)):
+        try:
+            run = fit(candidate, federation, task, seed=seed + r, **options)
+            loss = float(np.mean(run._need_live("training losses").train_losses()))
+        except Diverged as error:
+            failure, loss = error, math.inf
+        if loss < min(losses, default=math.inf):
+            best = run
+        losses.append(loss)
+    if best is None:
+        raise failure or Diverged(None, "best_of", "Every run of best_of ended with an infinite training loss.")
     return replace(best, about=best.about | {"restarts": losses})
 
 
 def _choose(
-    algorithm: Any, federation: Federation, task: Task, rounds: int, seed: int, cohort: Any, engine: Any
+    algorithm: Any, federation: Federation, task: Task, rounds: int, **options: Any
 ) -> tuple[Any, dict[str, Any]]:
     """Fill in clusters=None; the evidence goes into the result."""
     from coterie.choose import choose_clusters, with_clusters
 
     if with_clusters(algorithm, 1) is algorithm or with_clusters(algorithm, 1) == algorithm:
         return algorithm, {}
-    choice = choose_clusters(
-        algorithm, federation, task, rounds=rounds, seed=seed, cohort=cohort, engine=engine, progress=False
-    )
-    evidence = choice.table.reset_index().to_dict("records")
-    return with_clusters(algorithm, choice.clusters), {"choice": evidence, "clusters": choice.clusters}
+    choice = choose_clusters(algorithm, federation, task, rounds=rounds, progress=False, **options)
+    about = {"choice": choice.table.reset_index().to_dict("records"), "clusters": choice.clusters}
+    return with_clusters(algorithm, choice.clusters), about | ({"choice_note": choice.note} if choice.note else {})
 
 
 def _floats(state: Any) -> Iterator[torch.Tensor]:

@@ -8,7 +8,8 @@ means of the others, β the share of malicious points. A round (eq. 2.4) is
 
 that is v ← v + ρ (mean of the points in the ball − v), with ρ the share of *all* N points that lie in the ball.
 
-All rounds run on the weights of centres in terms of points and starts, through one Gram matrix (see `gram`).
+All rounds run on the weights of centres in terms of points and starts, through one Gram matrix (see `gram`). Where a centre
+lies so far from the matrix's origin that its rounding errors come near τ², that centre's distances are taken directly.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from coterie.tree import tree_map
 
 Array = npt.NDArray[Any]
 _ENTRIES = 1 << 22  # centres × vectors worked on at a time
+_EPS = torch.finfo(torch.float64).eps
+_LOST = 1e-6  # the largest share of a squared distance or radius that rounding may be
 _TWENTIETH = Percentile(20)
 
 
@@ -79,7 +82,7 @@ def threshold_clustering(
         rows = torch.arange(first, min(first + step, len(start)))
         weights = torch.zeros(len(rows), len(vectors), dtype=torch.float64)
         weights[torch.arange(len(rows)), own_row + rows] = 1.0
-        weights, *rest = _walk(product, weights, len(z), rule, rounds, history)
+        weights, *rest = _walk(product, weights, len(z), rule, rounds, history, vectors)
         parts.append([combine(weights, vectors), *rest])
     result = [torch.cat(pieces, dim) for pieces, dim in zip(zip(*parts, strict=True), (0, 1, 0, 1), strict=False)]
     return ThresholdResult(*(result if isinstance(points, Tensor) else [t.numpy() for t in result]))
@@ -123,27 +126,45 @@ def _about(start: Any, weights: Tensor, points: Any) -> Any:
     )
 
 
-def _walk(product: Tensor, weights: Tensor, n: int, rule: RadiusRule, rounds: int, keep: bool) -> list[Tensor]:
+def _walk(
+    product: Tensor, weights: Tensor, n: int, rule: RadiusRule, rounds: int, keep: bool, vectors: Tensor | None = None
+) -> list[Tensor]:
     """`rounds` rounds for centres with weights (K, N + K) in terms of the vectors, of which the first `n` are points."""
     if rounds < 1:
         raise ConfigError(f"Threshold-Clustering needs rounds ≥ 1; got {rounds}.")
     radii, history = [], []
     for l in range(rounds):  # noqa: E741
-        square, error = (t[..., :n] for t in squared_distances(product, weights))
-        distances = square.sqrt()
-        radius = rule(distances, l)  # step 1
+        square, error, radius = _measure(product, weights, n, rule, l, vectors)  # step 1
         inside = square <= radius.unsqueeze(-1) ** 2 + error  # a tie in exact numbers stays a tie
         vote = inside.to(weights.dtype) / n  # step 2: who is inside votes for itself, who is outside for v
         weights = weights * (1 - vote.sum(-1, keepdim=True))
         weights[..., :n] += vote
         radii.append(radius)
         if keep:
-            history.append(distances)
+            history.append(square.sqrt())
     walked = [weights, torch.stack(radii), inside]
     if keep:
-        history.append(squared_distances(product, weights)[0][..., :n].sqrt())
+        history.append(_measure(product, weights, n, lambda *_: radius, rounds, vectors)[0].sqrt())
         walked.append(torch.stack(history))
     return walked
+
+
+def _measure(
+    product: Tensor, weights: Tensor, n: int, rule: RadiusRule, round: int, vectors: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Squared distances of the points to the centres, their rounding errors, and the radii that follow from them."""
+    square, error = (t[..., :n] for t in squared_distances(product, weights))
+    radius = rule(square.sqrt(), round)
+    if vectors is None:
+        return square, error, radius
+    lost = (error > _LOST * torch.maximum(square, radius.unsqueeze(-1) ** 2)).any(-1)
+    if bool(lost.any()):
+        center = combine(weights[lost], vectors.double())
+        direct = torch.cdist(center, vectors[:n].double(), compute_mode="donot_use_mm_for_euclid_dist")
+        slack = 16 * _EPS * (center.norm(dim=1, keepdim=True) + direct)
+        square[lost], error[lost] = direct**2, slack * (2 * direct + slack)
+        radius = rule(square.sqrt(), round)
+    return square, error, radius
 
 
 def _matrix(values: Any, name: str) -> Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from coterie.errors import ConfigError
 
 Params = dict[str, Tensor]
 """A model: parameter name → tensor. Several models stacked have one more leading dimension."""
@@ -28,6 +30,20 @@ def leaves(tree: Any) -> Iterator[Tensor]:
             yield from leaves(value)
     else:
         yield tree
+
+
+def named_like(params: Params, parts: Sequence[str]) -> Params:
+    """The parameters below one of the dotted `parts` of a network: "0" or "0." has "0.weight" but not "01.weight"."""
+    dotted = tuple(part.rstrip(".") + "." for part in parts)
+    return {name: t for name, t in params.items() if f"{name}.".startswith(dotted)}
+
+
+def names(given: str | Iterable[str], owner: str, option: str) -> tuple[str, ...]:
+    """One name or several as a tuple."""
+    several = (given,) if isinstance(given, str) else tuple(given)
+    for odd in (name for name in several if not isinstance(name, str)):
+        raise ConfigError(f"{owner} needs {option} to be names of parameters, such as ['0.']; got {odd!r}.")
+    return several
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:

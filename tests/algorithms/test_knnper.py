@@ -55,3 +55,15 @@ def test_what_it_cannot_do_is_said(numbers, number_task):
         ct.fit(ct.KNNPer(), numbers, number_task, rounds=1)
     with pytest.raises(ct.ConfigError, match="lam"):
         ct.KNNPer(lam=1.5)
+
+
+def test_a_loaded_client_predicts_as_before_and_never_without_its_samples(fed64, task, tmp_path):
+    knn, _ = runs(fed64, task, 1.0, 3)
+    knn.save(tmp_path)
+    client = fed64.clients[0]
+    x, _ = fed64.test(client)
+    with torch.no_grad():
+        again = ct.Result.load(tmp_path, federation=fed64).model(client)(x)
+        torch.testing.assert_close(again, knn.model(client)(x))
+    with pytest.raises(ct.ConfigError, match="federation="):
+        ct.Result.load(tmp_path).model(client)

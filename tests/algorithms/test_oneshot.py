@@ -53,3 +53,14 @@ def test_on_names_the_part_that_is_clustered(world):
     ct.fit(ct.OneShot(2, LOCAL, SOLVE, on=("1.",)), fed, task, rounds=1, alone=False)
     with pytest.raises(ct.ConfigError, match="No parameter"):
         ct.fit(ct.OneShot(2, LOCAL, SOLVE, on=("7.",)), fed, task, rounds=1)
+
+
+def test_parts_to_cluster_on_are_whole_names_in_any_sequence(world):
+    fed, _ = world.planted(2, 4, d=3)
+    for on, right in ((["1"], True), ("1.weight", True), (["weight"], False), (["1.w"], False)):
+        run = ct.OneShot(2, on=on)
+        if right:
+            ct.fit(run, fed, world.linear(3, hidden=2), rounds=1, alone=False)
+        else:
+            with pytest.raises(ct.ConfigError, match="No parameter"):
+                ct.fit(run, fed, world.linear(3, hidden=2), rounds=1, alone=False)

@@ -218,6 +218,25 @@ def test_errors_say_what_to_do():
         attacks.EdgeAttack(["c1"], radius="big")
 
 
+def test_without_a_named_victim_the_edge_attack_follows_the_owner_of_the_model_asked_about():
+    """In Federated-Clustering every ask is about one client's model; the lie is at the edge of that client's ball."""
+    fed, seen = federation(), []
+
+    class Spy(attacks.EdgeAttack):
+        def forge(self, updates, told):
+            lie = super().forge(updates, told)
+            seen.append((told.owner, updates.clone(), lie[0].clone()))
+            return lie
+
+    ct.fit(ct.FederatedClustering(radius=2.0), fed, rounds=1, channels=[Spy(["c1"], radius=2.0)], alone=False)
+    assert sorted(owner for owner, _, _ in seen) == list(range(len(fed)))
+    for owner, gradients, lie in seen:
+        assert float((lie - gradients[owner]).norm()) == pytest.approx(0.999 * 2, rel=1e-4)
+    seen.clear()
+    ct.fit(ct.FedAvg(), fed, rounds=1, channels=[Spy(["c1"], radius=2.0)], alone=False)
+    assert seen[0][0] is None
+
+
 def test_registry_is_complete():
     named = {v for v in vars(attacks).values() if isinstance(v, type) and issubclass(v, attacks.Attack)}
     assert set(attacks.ATTACKS.values()) == named - {attacks.Attack}

@@ -218,6 +218,28 @@ def test_a_robust_ask_is_individual_and_a_mean_is_not():
     assert isinstance(additive, Ask)
 
 
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_arrays_and_lists_are_taken_as_they_are_and_left_alone(name):
+    rule, table = RULES[name], np.array([[5.0, 1], [1, 2], [2, 9], [8, 0], [4, 4], [3, 7], [6, 6]])
+    before, start = table.copy(), np.array([1.0, 2.0])
+    want = rule(torch.tensor(table), torch.arange(1.0, 8), key=KEY, start=torch.tensor(start)).numpy()
+    for rows in (table, table.tolist()):
+        got = rule(rows, list(range(1, 8)), key=KEY, start=start)
+        assert isinstance(got, np.ndarray)
+        np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(rule({"w": table}, np.arange(1, 8), key=KEY, start={"w": start})["w"], want)
+    np.testing.assert_array_equal(table, before)
+    with pytest.raises(ConfigError, match="one row of numbers a client"):
+        rule([[1.0, 2.0], [3.0]], key=KEY)
+
+
+def test_numpy_counts_are_counts():
+    assert TrimmedMean(np.int64(2)) == TrimmedMean(2)
+    for wrong in (True, 2.0, np.float64(2), np.bool_(True)):
+        with pytest.raises(ConfigError, match="whole number ≥ 0"):
+            TrimmedMean(wrong)
+
+
 def test_an_algorithm_of_sums_says_so():
     assert with_aggregate(ct.FedAvg(), Krum(1)).aggregate == Krum(1)
     assert with_aggregate(ct.FineTuned(), Krum(1)).base.aggregate == Krum(1)
@@ -244,3 +266,70 @@ def test_wherever_models_are_averaged_a_robust_rule_takes_the_mean_s_place(algor
         for name, m in {"median": median, "mean": mean}.items()
     }
     assert far["median"] < 0.1 * far["mean"], far
+
+
+@pytest.fixture
+def world():
+    """Client i minimises the distance to its own point."""
+
+    def quadratics(points):
+        data = {i: (np.eye(len(c)), np.array(c)) for i, c in enumerate(points)}
+        return ct.Federation.from_arrays(data, kind="regression", test_fraction=0.0, dtype="float64")
+
+    return quadratics
+
+
+@pytest.mark.parametrize("rule", [ct.CFL(ct.LocalSGD(steps=3, lr=0.1)), ct.MyopicClustering(1)])
+def test_in_clusters_a_robust_rule_takes_the_mean_s_place_too(rule):
+    fed = ct.datasets.digits(transform=None, clusters=1, clients=7, samples=40)
+    liars = [ct.attacks.LargeGradient(fed.clients[:2].tolist(), factor=100.0)]
+
+    def model(channels=(), aggregate=None):
+        algorithm = rule if aggregate is None else with_aggregate(rule, aggregate)
+        run = ct.fit(algorithm, fed, rounds=1, seed=1, channels=channels, alone=False)
+        return torch.cat([p.detach().flatten() for p in run.model(fed.clients[6]).parameters()])
+
+    honest, median, mean = model(), model(liars, Median()), model(liars)
+    assert (median - honest).norm() < 0.1 * (mean - honest).norm()
+    with pytest.raises(ConfigError, match="clients=7"):
+        model(aggregate=TrimmedMean(4))
+
+
+def test_a_cluster_too_small_for_a_robust_rule_stays_where_it_is(world):
+    """Two clients at 10 are split from five at 0: too few for a trimmed mean of two."""
+    fed = world([[0.0, 0], [0, 0], [0, 0], [0, 0], [0, 0], [9, 9], [9, 9]])
+    task = ct.Task(lambda: torch.nn.Linear(2, 1, bias=False), loss="mse")
+    local = ct.LocalSGD(steps=5, lr=0.2, batch_size=None)
+    cfl = ct.CFL(local, quiet=100, loud=1.0, first=0, most=2, aggregate=TrimmedMean(2))
+    one, two = (ct.fit(cfl, fed, task, rounds=r, alone=False) for r in (1, 5))
+    assert two.clusters.nunique() == 2
+    assert torch.equal(one.model(6).weight, two.model(6).weight)
+    assert two.model(0).weight.abs().max() < 0.1
+
+
+class Lost(ct.channels.base.Channel):
+    """The first `count` clients do not answer in the second round."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def ask(self, ask, where):
+        return ask.only(ask.clients >= self.count) if where.round == 1 else ask
+
+
+@pytest.mark.parametrize("rule", [TrimmedMean(2), Krum(1), MultiKrum(1), Bucketing(1, TrimmedMean(2))])
+def test_too_few_answers_leave_the_model_for_a_round_but_too_small_a_cohort_is_an_error(rule):
+    fed = ct.datasets.digits(transform=None, clusters=1, clients=7, samples=40)
+    average = ct.FedAvg(ct.LocalSGD(steps=3, lr=0.1), aggregate=rule)
+    seen = []
+
+    def run(**options):
+        keep = [lambda row, state: seen.append(next(iter(state.model.values())).clone())]
+        return ct.fit(average, fed, rounds=3, alone=False, callbacks=keep, **options)
+
+    run(channels=[Lost(3)])
+    assert torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[1], seen[2])
+    for options in ({}, {"channels": [ct.Dropout(0.5)]}):
+        with pytest.raises(ConfigError, match="clients=4"):
+            run(cohort=4, **options)

@@ -3,7 +3,8 @@
 (a) Federated averaging inside every current cluster, with updates ΔW_i; (b) a cluster splits when its mean update is short,
 ‖mean ΔW‖ < ε₁, while some client still pulls hard, max‖ΔW_i‖ > ε₂; (c) into the two parts between which the largest cosine
 similarity of updates is smallest; (d) recursively, never merging. Labels are kept for every client by its own index, so
-later splits act on the right clients.
+later splits act on the right clients. `aggregate` takes the mean's place in (a); a cluster with too few members in a round
+for a robust rule keeps its model.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
+from coterie import streams
 from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Ints, Population, Up
 from coterie.local import LocalSGD
+from coterie.robust import Aggregator, Mean, aggregated
 from coterie.task import Task
 from coterie.tree import Params, flat_vector, repeat, row, take, tree_map
 
@@ -53,6 +56,7 @@ class CFL(Algorithm):
     first: int = 20
     linkage: Linkage = "single"
     most: int = 64
+    aggregate: Aggregator = field(default_factory=Mean)
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> Splits:
         return Splits(repeat(start, 1), torch.zeros(population.n_clients, dtype=torch.int64))
@@ -73,8 +77,11 @@ class CFL(Algorithm):
             if not bool(mine.any()):
                 models.append(model)
                 continue
-            weight = reply.weight[mine] / reply.weight[mine].sum()
-            mean = tree_map(lambda t, m=mine, w=weight: torch.tensordot(w.to(t.dtype), t[m], 1), update)
+            here, key = tree_map(lambda t, m=mine: t[m], update), streams.fold(cohort.key("aggregate"), c)
+            mean = aggregated(self.aggregate, here, reply.weight[mine], len(cohort.clients), key=key)
+            if mean is None:
+                models.append(model)
+                continue
             model = tree_map(lambda a, b: a + b, model, mean)
             models.append(model)
             if cohort.round >= self.first and count + len(children) < self.most and self._stuck(rows[mine], mean):

@@ -12,7 +12,7 @@ from typing import Any
 
 from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, Population, Up
 from coterie.local import LocalSGD
-from coterie.robust import Aggregator, Mean
+from coterie.robust import Aggregator, Mean, aggregated
 from coterie.task import Task
 from coterie.tree import Params, row, tree_map
 
@@ -24,13 +24,16 @@ class Shared:
 
 
 def average(phase: Any, model: Params, cohort: Cohort, aggregate: Aggregator) -> Exchange[Params | None]:
-    """The clients' models after `phase` as one, or None if nobody answered; all but the mean need to see each of them."""
+    """The clients' models after `phase` as one, or None if nobody answered or, for a robust rule, too few did; all but the
+    mean need to see each of them."""
     additive = isinstance(aggregate, Mean)
     reply = yield Ask(phase, cohort.clients, {"model": model}, reduce=MeanBy() if additive else None)
     if not len(reply.clients):
         return None
-    models: Params = reply.values["model"]
-    return row(models, 0) if additive else aggregate(models, reply.weight, key=cohort.key("aggregate"), start=model)
+    models: Params = row(reply.values["model"], 0) if additive else reply.values["model"]
+    if additive:
+        return models
+    return aggregated(aggregate, models, reply.weight, len(cohort.clients), key=cohort.key("aggregate"), start=model)
 
 
 @dataclass(frozen=True)

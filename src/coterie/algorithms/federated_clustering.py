@@ -22,6 +22,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from coterie import streams
+from coterie.checks import whole_number
 from coterie.errors import ConfigError
 from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Ints, Population, Reply, Up
 from coterie.local import LocalSGD
@@ -54,11 +55,10 @@ class FederatedClustering(Algorithm):
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.groups < 1 or self.inner < 1 or self.local_steps < 1:
-            raise ConfigError(
-                "FederatedClustering needs groups, inner and local_steps of at least 1; "
-                f"got {self.groups}, {self.inner} and {self.local_steps}."
-            )
+        for name in ("groups", "inner", "local_steps"):
+            whole_number(self, name)
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"FederatedClustering needs momentum in [0, 1); got {self.momentum}.")
 
     @property
     def local(self) -> LocalSGD:

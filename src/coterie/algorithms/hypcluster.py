@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from coterie.algorithms.ifca import IFCA, IFCAState
+from coterie.checks import whole_number
 from coterie.exchange import Algorithm, Cohort, Context, Exchange, Population
 from coterie.local import LocalSGD
 from coterie.task import Task
@@ -18,6 +19,10 @@ from coterie.tree import Params, Tree
 class HypCluster(Algorithm):
     clusters: int | None = None
     local: LocalSGD = field(default_factory=LocalSGD)
+
+    def __post_init__(self) -> None:
+        if self.clusters is not None:
+            whole_number(self, "clusters")
 
     @property
     def _rounds(self) -> IFCA:

@@ -6,7 +6,9 @@ Symbols: k → clusters, θ_j → models (row j), ĵ_i → a client's cluster, M
 Departures, each with its reason:
 - **start="updates"** (default). The paper starts from k random models; a bad draw lets two groups share one model for good.
   Here every client takes its local steps once from *one* common model, and the server starts the k models from the k-means
-  groups of these updates. It costs one round of uploads seen individually. start="random" is the paper's start.
+  groups of these updates. Everybody is asked, whoever is in the first cohort (a thousand clients or a cohort, if that is
+  more, of larger federations): a few clients may miss a group. It costs one round of uploads seen individually.
+  start="random" is the paper's start.
 - An empty cluster keeps its model (the text leaves it open).
 - Option I divides by m as printed (normalise="m"); with partial participation that shrinks the step, so "participants" and
   "cluster" are offered (erratum EC-3).
@@ -14,18 +16,24 @@ Departures, each with its reason:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from coterie import streams
+from coterie.checks import cluster_count, whole_number
 from coterie.errors import ConfigError
 from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Population, Reply, SumBy, Up
 from coterie.kmeans import kmeans_rows
 from coterie.local import LocalSGD
 from coterie.task import Task
-from coterie.tree import Params, Tree, flat_vector, row, stack, take, tree_map
+from coterie.tree import Params, Tree, flat_vector, named_like, names, row, stack, take, tree_map
+
+_STARTERS = 1000  # clients asked for the start: k-means needs a table of n × n numbers
 
 
 @dataclass(frozen=True)
@@ -39,8 +47,8 @@ class IFCAState:
 
 @dataclass(frozen=True)
 class IFCA(Algorithm):
-    """clusters=None lets `fit` choose the number. `shared` names parameters (prefixes) common to all clusters, such as
-    ("0.", "3."). `stop_after=P` sends a client only its own cluster's model once nobody has changed cluster in its last P
+    """clusters=None lets `fit` choose the number. `shared` names parts of the network common to all clusters, such as
+    ["0", "3"]. `stop_after=P` sends a client only its own cluster's model once nobody has changed cluster in its last P
     participations; `reopen_every=Q` broadcasts all models again every Q rounds. `resample=T` uses disjoint parts of a
     client's data in each of T rounds, as the analysis does. `samples_weighted` weighs clients by their number of samples."""
 
@@ -50,14 +58,13 @@ class IFCA(Algorithm):
     start: Literal["updates", "random"] = "updates"
     normalise: Literal["m", "participants", "cluster"] = "m"
     samples_weighted: bool = False
-    shared: tuple[str, ...] = ()
+    shared: Sequence[str] = ()
     stop_after: int | None = None
     reopen_every: int | None = None
     resample: int | None = None
 
     def __post_init__(self) -> None:
-        if self.clusters is not None and self.clusters < 1:
-            raise ConfigError(f"IFCA needs at least one cluster; got {self.clusters}.")
+        object.__setattr__(self, "shared", names(self.shared, "IFCA", "shared"))
         if self.option not in ("model", "gradient"):
             raise ConfigError(f"IFCA's option is 'model' (II) or 'gradient' (I); got {self.option!r}.")
         if self.start not in ("updates", "random"):
@@ -69,16 +76,13 @@ class IFCA(Algorithm):
                 "IFCA cannot divide gradients weighted by samples by the number of clients. "
                 "Use normalise='participants' or 'cluster', or samples_weighted=False."
             )
-        for name in ("stop_after", "reopen_every", "resample"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"IFCA needs {name} of at least 1, or None; got {value}.")
+        for name in ("clusters", "stop_after", "reopen_every", "resample"):
+            if getattr(self, name) is not None:
+                whole_number(self, name)
 
     @property
     def k(self) -> int:
-        if self.clusters is None:
-            raise ConfigError("IFCA needs a number of clusters outside fit; pass clusters=….")
-        return self.clusters
+        return cluster_count(self)
 
     @property
     def _sends(self) -> str:
@@ -89,7 +93,7 @@ class IFCA(Algorithm):
     def init(self, task: Task, population: Population, seed: int, start: Params) -> IFCAState:
         dtype = next(iter(start.values())).dtype
         draws = [start] + [task.init(seed * 1_000_003 + j, dtype) for j in range(1, self.k)]
-        common = {name: t for name, t in start.items() if name.startswith(self.shared)} if self.shared else {}
+        common = named_like(start, self.shared)
         if self.shared and not common:
             raise ConfigError(f"No parameter is named like {self.shared}; the names are {list(start)}.")
         own = stack([{name: t for name, t in d.items() if name not in common} for d in draws])
@@ -110,7 +114,7 @@ class IFCA(Algorithm):
             replies.append((yield Ask(self.train, open_, down, reduce=SumBy(self.k))))
         if closed and bool((known >= 0).any()):
             mine = known[known >= 0]
-            each = {"model": take(state.models, mine), "cluster": mine}
+            each = {"model": take(state.models, mine)}  # its cluster the client has kept
             who = cohort.clients[(known >= 0).numpy()]
             replies.append((yield Ask(self.train_own, who, {"shared": state.shared}, each, SumBy(self.k))))
         state = self._update(state, [r for r in replies if len(r.clients)])
@@ -144,9 +148,12 @@ class IFCA(Algorithm):
         return replace(state, models=models, shared={k: state.shared[k] - lr * g for k, g in common.items()})
 
     def _spread(self, state: IFCAState, cohort: Cohort) -> Exchange[IFCAState]:
-        """The start from updates: one common model, one individual ask, k-means, one mean a group."""
+        """The start from updates: one common model, one individual ask to everybody, k-means, one mean a group."""
+        if not len(cohort.clients):
+            return state
         down = {"models": tree_map(lambda t: t[:1], state.models), "shared": state.shared}
-        reply = yield Ask(self.probe, cohort.clients, down)
+        order = streams.bits(cohort.key("who starts"), len(state.identity)).argsort().numpy()
+        reply = yield Ask(self.probe, np.sort(order[: max(_STARTERS, len(cohort.clients))]), down)
         if not len(reply.clients):
             return state  # nobody answered; try again next round
         local = reply.values["model"]
@@ -165,6 +172,8 @@ class IFCA(Algorithm):
         if not len(reply.clients) or float(reply.values["restless"].sum()) > 0:
             return replace(state, closed=False, identity=torch.full_like(state.identity, -1)) if state.closed else state
         answer = yield Ask(self.report, reply.clients)  # eight bytes a client, once
+        if not len(answer.clients):
+            return state
         identity = state.identity.clone()
         identity[torch.from_numpy(answer.clients)] = answer.values["cluster"]
         return replace(state, closed=True, identity=identity)
@@ -200,8 +209,8 @@ class IFCA(Algorithm):
         cluster = self.choose(ctx, models, shared)
         return self._step(ctx, self._merge(ctx, take(models, cluster), shared), cluster)
 
-    def train_own(self, ctx: Context, model: Params, cluster: Tensor, shared: Params) -> Up:
-        return self._step(ctx, self._merge(ctx, model, shared), cluster)
+    def train_own(self, ctx: Context, model: Params, shared: Params) -> Up:
+        return self._step(ctx, self._merge(ctx, model, shared), ctx.state["cluster"])
 
     def _step(self, ctx: Context, model: Params, cluster: Tensor) -> Up:
         """Step 3: a gradient (option I) or local steps (option II)."""

@@ -8,7 +8,6 @@ penultimate-layer features φ of the global model. λ weighs the *local* part. P
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -105,12 +104,10 @@ class KNNPer(Algorithm):
         memory, near = (features(module, state.model, data) for data in (ctx.x, x))
         return mixture(near, ctx.task.outputs(state.model, x), memory, ctx.y, ctx.mask, self.neighbours, self.lam)
 
-    def module(self, live: Any, index: int) -> nn.Module:
-        """The predictor of one client as a module (used by Result.model)."""
-        x, y = live.federation.train(live.federation.clients[index])
-        network = live.task.module(params=live.state.model)
+    def module(self, network: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
+        """The predictor of a client with these training rows (used by Result.model)."""
         with torch.no_grad():
-            memory = features(network, live.state.model, x)
+            memory = features(network, dict(network.named_parameters()), x)
         return KNNModel(network, memory, y, self.neighbours, self.lam)
 
     def cluster(self, ctx: Context, state: Shared) -> Tensor:

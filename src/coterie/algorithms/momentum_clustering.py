@@ -16,6 +16,7 @@ import torch
 from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
+from coterie.checks import cluster_count, whole_number
 from coterie.errors import ConfigError
 from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
 from coterie.kmeans import principal_coordinates
@@ -44,6 +45,9 @@ class MomentumClustering(Algorithm):
     warm: bool = True
 
     def __post_init__(self) -> None:
+        if self.clusters is not None:
+            whole_number(self, "clusters")
+        whole_number(self, "inner")
         if not 0 < self.alpha <= 1:
             raise ConfigError(f"MomentumClustering needs alpha in (0, 1]; got {self.alpha}.")
 
@@ -53,9 +57,7 @@ class MomentumClustering(Algorithm):
 
     @property
     def k(self) -> int:
-        if self.clusters is None:
-            raise ConfigError("MomentumClustering needs a number of clusters outside fit; pass clusters=….")
-        return self.clusters
+        return cluster_count(self)
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> Centres:
         empty = next(iter(start.values())).new_zeros((0, sum(t.numel() for t in start.values())))

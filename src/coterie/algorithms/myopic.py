@@ -3,20 +3,24 @@ every client follows its cluster's mean. Once gradients vanish they say nothing 
 partitions become permanent. It stands here for the failure examples and as a warning.
 
 Partition rule (the text leaves it open): exact k-means by trying every partition up to ten clients, else Lloyd's k-means.
+`aggregate` takes the mean's place; a cluster too small for a robust rule does not move.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from coterie import streams
 from coterie.algorithms.momentum_clustering import Centres, MomentumClustering
+from coterie.checks import cluster_count, whole_number
 from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
 from coterie.kmeans import kmeans_rows
 from coterie.local import LocalSGD
+from coterie.robust import Aggregator, Mean, aggregated
 from coterie.task import Task
 from coterie.tree import Params, Tree, flat_vector, like_vector, tree_map
 
@@ -56,6 +60,11 @@ class MyopicClustering(Algorithm):
     clusters: int | None = None
     lr: float = 0.1
     batch_size: int | None = None
+    aggregate: Aggregator = field(default_factory=Mean)
+
+    def __post_init__(self) -> None:
+        if self.clusters is not None:
+            whole_number(self, "clusters")
 
     @property
     def local(self) -> LocalSGD:
@@ -63,7 +72,7 @@ class MyopicClustering(Algorithm):
 
     @property
     def k(self) -> int:
-        return MomentumClustering(self.clusters).k
+        return cluster_count(self)
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> Centres:
         return MomentumClustering(self.clusters).init(task, population, seed, start)
@@ -77,11 +86,17 @@ class MyopicClustering(Algorithm):
             return state
         points = flat_vector(reply.values["grad"], 1)
         found = best_partition(points, min(self.k, len(points)), int(cohort.key("k-means")) & 0x7FFFFFFF)
-        centers = torch.stack([points[found == j].mean(0) for j in range(int(found.max()) + 1)])
+        centers = torch.stack([self._center(points[found == j], cohort, j) for j in range(int(found.max()) + 1)])
         own = like_vector(centers[found], state.start, 1)
         yield Ask(self.apply, reply.clients, each={"direction": own}, reduce=SumBy())
         label = state.label.index_copy(0, torch.from_numpy(reply.clients), found)
         return replace(state, centers=centers, label=label)
+
+    def _center(self, points: Tensor, cohort: Cohort, j: int) -> Tensor:
+        """Where cluster j goes: nowhere when a robust rule finds it too small."""
+        key = streams.fold(cohort.key("aggregate"), j)
+        center = aggregated(self.aggregate, points, torch.ones(len(points)), len(cohort.clients), key=key)
+        return torch.zeros_like(points[0]) if center is None else center
 
     def gradient(self, ctx: Context) -> Up:
         batch = ctx.minibatch(self.batch_size)

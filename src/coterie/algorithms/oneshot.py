@@ -9,18 +9,20 @@ Caveats: errors of step 2 are never repaired. Two networks that compute the same
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.checks import cluster_count, whole_number
 from coterie.errors import ConfigError
 from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, Population, Up
 from coterie.kmeans import kmeans_rows
 from coterie.local import LocalSGD
 from coterie.task import Task
-from coterie.tree import Params, flat_vector, repeat, row, take
+from coterie.tree import Params, flat_vector, named_like, names, repeat, row, take
 
 
 @dataclass(frozen=True)
@@ -31,18 +33,21 @@ class Partitioned:
 
 @dataclass(frozen=True)
 class OneShot(Algorithm):
-    """`solve` is how a client finds its own minimiser in step 1; `on` restricts step 2 to parameters with these prefixes."""
+    """`solve` is how a client finds its own minimiser in step 1; `on` restricts step 2 to these parts of the network."""
 
     clusters: int | None = None
     local: LocalSGD = field(default_factory=LocalSGD)
     solve: LocalSGD = field(default_factory=lambda: LocalSGD(steps=200, lr=0.1, batch_size=None))
-    on: tuple[str, ...] = ()
+    on: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "on", names(self.on, "OneShot", "on"))
+        if self.clusters is not None:
+            whole_number(self, "clusters")
 
     @property
     def k(self) -> int:
-        if self.clusters is None:
-            raise ConfigError("OneShot needs a number of clusters outside fit; pass clusters=….")
-        return self.clusters
+        return cluster_count(self)
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> Partitioned:
         return Partitioned(repeat(start, self.k), torch.full((population.n_clients,), -1))
@@ -66,7 +71,7 @@ class OneShot(Algorithm):
         if not len(reply.clients):
             return state
         solution: Params = reply.values["model"]
-        chosen = {k: t for k, t in solution.items() if not self.on or k.startswith(self.on)}
+        chosen = named_like(solution, self.on) if self.on else solution
         if not chosen:
             raise ConfigError(f"No parameter is named like {self.on}; the names are {list(solution)}.")
         seed = int(cohort.key("k-means")) & 0x7FFFFFFF

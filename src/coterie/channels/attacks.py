@@ -52,7 +52,7 @@ class Attack(Channel):
             return send
         bad = torch.from_numpy(np.flatnonzero(liars))
         seen = np.ones_like(liars) if self.whole else liars
-        told = Told(clients[seen], liars[seen], where)
+        told = Told(clients[seen], liars[seen], where, _owner(ask))
         flat, origin = flatten(send), references(send, clients, ask, where)
         for name, field in send.items():
             paths = [p for p in flatten(field, name) if flat[p].is_floating_point()]
@@ -72,11 +72,12 @@ class Attack(Channel):
 
 @dataclass(frozen=True)
 class Told:
-    """What an attacker knows besides updates: whose they are."""
+    """What an attacker knows besides updates: whose they are, and whose model the ask is about, if one client's."""
 
     clients: Ints
     liars: npt.NDArray[np.bool_]
     where: Where
+    owner: int | None = None
 
     def honest(self, updates: Tensor) -> Tensor:
         """The honest clients' updates; the liars' own true ones where nobody is honest."""
@@ -85,6 +86,14 @@ class Told:
     def noise(self, count: int, purpose: str, dtype: torch.dtype) -> Tensor:
         """(liars, count) standard normal numbers."""
         return streams.normal(self.where.client_keys(self.clients[self.liars], purpose), count, dtype)
+
+
+def _owner(ask: Ask) -> int | None:
+    """Whose model the ask is about, where it says so: one of the clients asked is told that the model is its own."""
+    if "mine" not in ask.each:
+        return None
+    owners = ask.clients[ask.each["mine"].numpy()]
+    return int(owners[0]) if len(owners) == 1 else None
 
 
 # ---- each liar alone -------------------------------------------------------------------------------------------------
@@ -179,10 +188,12 @@ class InnerProduct(Attack):
 class EdgeAttack(Attack):
     """A-4: just inside the ball of Threshold-Clustering, where a lie is as large as it can be and still counts.
 
-    The ball is the one about the update of `victim` (the centre's start in Federated-Clustering), or about the mean of
-    the honest updates; its radius follows from the same `radius` rule, applied to the honest updates. All liars sit at
-    centre + fraction · τ · u with u pointing back from where the centre leads. A channel speaks once an ask, so it hits
-    the first inner round; the adversary of the theorem, who moves along with the centre, is played in the tests."""
+    The ball is the one about the update of `victim`. With None it is whoever's model the ask is about (in
+    Federated-Clustering without groups every ask is about one client's: its gradient is the centre's start), else the mean
+    of the honest updates, as it is for a victim that was not asked. The radius follows from the same `radius` rule, applied
+    to the honest updates. All liars sit at centre + fraction · τ · u with u pointing back from where the centre leads. A
+    channel speaks once an ask, so it hits the first inner round; the adversary of the theorem, who moves along with the
+    centre, is played in the tests."""
 
     radius: Any = 1.0
     victim: Hashable | None = None
@@ -196,9 +207,9 @@ class EdgeAttack(Attack):
     def forge(self, updates: Tensor, told: Told) -> Tensor:
         honest = told.honest(updates)
         centre = honest.mean(0)
-        if self.victim is not None:
-            asked = told.clients == told.where.federation.index(self.victim)
-            centre = updates[int(np.flatnonzero(asked)[0])] if asked.any() else centre
+        victim = told.owner if self.victim is None else told.where.federation.index(self.victim)
+        asked = np.flatnonzero(told.clients == victim)
+        centre = updates[int(asked[0])] if len(asked) else centre
         rule: RadiusRule = radius_rule(self.radius)
         tau = rule((honest - centre).double().norm(dim=1).unsqueeze(0), 0).to(updates.dtype)
         back = -centre if float(centre.norm()) else told.noise(len(centre), "edge attack", updates.dtype)[0]

@@ -11,7 +11,7 @@ from coterie.robust.aggregators import (
     MultiKrum,
     TrimmedMean,
 )
-from coterie.robust.use import require_individual, with_aggregate
+from coterie.robust.use import aggregated, require_individual, with_aggregate
 
 AGGREGATORS: dict[str, type] = {
     "mean": Mean,
@@ -35,6 +35,7 @@ __all__ = [
     "Median",
     "MultiKrum",
     "TrimmedMean",
+    "aggregated",
     "require_individual",
     "with_aggregate",
 ]

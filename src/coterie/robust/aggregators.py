@@ -1,31 +1,63 @@
 """Aggregators: one vector from many, some of which may be lies.
 
 All are frozen dataclasses, called as `rule(stacked, weights, key=…, start=…)`. `stacked` holds the clients' vectors behind
-one another: an (N, …) tensor or a tree of them. Coordinate-wise rules work number by number; the others see each client's
-whole model as one vector. Only `Mean` uses the weights: everywhere else a client counts once, or it could buy influence by
-claiming many samples. `key` feeds random choices; `start` is what the clients started from (the last aggregate).
+one another: an (N, …) tensor, array or list, or a tree of them; tensors give tensors, all else arrays. Coordinate-wise rules
+work number by number; the others see each client's whole model as one vector. Only `Mean` uses the weights: everywhere else
+a client counts once, or it could buy influence by claiming many samples. `key` feeds random choices; `start` is what the
+clients started from (the last aggregate).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from functools import wraps
+from typing import Any, Literal, Protocol, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from coterie import streams
-from coterie.errors import ConfigError
+from coterie.checks import whole_number
+from coterie.errors import ConfigError, TooFew
 from coterie.gram import combine, gram, pairwise, squared_distances
 from coterie.tree import leaves, take, tree_map
 
 Stacked = TypeVar("Stacked", Tensor, dict[str, Any])
+Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 class Aggregator(Protocol):
     def __call__(
         self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
     ) -> Stacked: ...
+
+
+def _takes_arrays(call: Call) -> Call:
+    """Arrays and lists as tensors of their own, so that nobody's numbers are touched, and the result as an array."""
+
+    @wraps(call)
+    def rule(self: Any, stacked: Any, weights: Any = None, *, key: Tensor | None = None, start: Any = None) -> Any:
+        tensors = all(isinstance(t, Tensor) for t in leaves(stacked))
+        start = None if start is None else tree_map(_tensor, start)
+        weights = None if weights is None else _tensor(weights)
+        result = call(self, tree_map(_tensor, stacked), weights, key=key, start=start)
+        return result if tensors else tree_map(Tensor.numpy, result)
+
+    return cast(Call, rule)
+
+
+def _tensor(values: Any) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    try:
+        return torch.from_numpy(np.array(values))
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"An aggregator needs one row of numbers a client, all as long; got a {type(values).__name__} that is no such "
+            "table."
+        ) from None
 
 
 # ---- coordinate by coordinate ----------------------------------------------------------------------------------------
@@ -35,6 +67,7 @@ class Aggregator(Protocol):
 class Mean:
     """Σ w_i z_i / Σ w_i: the best without liars, and at the mercy of a single one."""
 
+    @_takes_arrays
     def __call__(
         self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
     ) -> Stacked:
@@ -49,6 +82,7 @@ class Mean:
 class Median:
     """The middle value of every coordinate (the mean of the two middle ones for an even number)."""
 
+    @_takes_arrays
     def __call__(
         self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
     ) -> Stacked:
@@ -63,14 +97,15 @@ class TrimmedMean:
     n_corrupted: int
 
     def __post_init__(self) -> None:
-        _count(self, "n_corrupted", 0)
+        whole_number(self, "n_corrupted", 0)
 
+    @_takes_arrays
     def __call__(
         self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
     ) -> Stacked:
         n = _clients(stacked)
         if 2 * self.n_corrupted >= n:
-            raise ConfigError(
+            raise TooFew(
                 f"TrimmedMean needs 2 * n_corrupted < clients; got n_corrupted={self.n_corrupted}, clients={n}. "
                 "Lower n_corrupted or add clients."
             )
@@ -88,8 +123,9 @@ class Krum:
     n_corrupted: int
 
     def __post_init__(self) -> None:
-        _count(self, "n_corrupted", 0)
+        whole_number(self, "n_corrupted", 0)
 
+    @_takes_arrays
     def __call__(
         self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
     ) -> Stacked:
@@ -106,17 +142,18 @@ class MultiKrum:
     keep: int | None = None
 
     def __post_init__(self) -> None:
-        _count(self, "n_corrupted", 0)
+        whole_number(self, "n_corrupted", 0)
         if self.keep is not None:
-            _count(self, "keep", 1)
+            whole_number(self, "keep", 1)
 
+    @_takes_arrays
     def __call__(
         self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
     ) -> Stacked:
         scores = _krum_scores(stacked, self.n_corrupted, "MultiKrum")
         keep = len(scores) - self.n_corrupted if self.keep is None else self.keep
         if keep > len(scores) - self.n_corrupted:
-            raise ConfigError(
+            raise TooFew(
                 f"MultiKrum needs keep + n_corrupted ≤ clients; got keep={keep}, n_corrupted={self.n_corrupted}, "
                 f"clients={len(scores)}. Lower keep."
             )
@@ -133,10 +170,11 @@ class GeometricMedian:
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        _count(self, "iterations", 1)
+        whole_number(self, "iterations", 1)
         if not self.eps > 0:
             raise ConfigError(f"GeometricMedian needs eps > 0; got {self.eps}.")
 
+    @_takes_arrays
     def __call__(
         self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
     ) -> Stacked:
@@ -166,12 +204,13 @@ class CentredClipping:
     start: Literal["sent", "median"] = "sent"
 
     def __post_init__(self) -> None:
-        _count(self, "iterations", 1)
+        whole_number(self, "iterations", 1)
         if not self.radius > 0:
             raise ConfigError(f"CentredClipping needs radius > 0; got {self.radius}.")
         if self.start not in ("sent", "median"):
             raise ConfigError(f"CentredClipping needs start 'sent' or 'median'; got {self.start!r}.")
 
+    @_takes_arrays
     def __call__(
         self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
     ) -> Stacked:
@@ -201,8 +240,9 @@ class Bucketing:
     inner: Aggregator = field(default_factory=Median)
 
     def __post_init__(self) -> None:
-        _count(self, "size", 1)
+        whole_number(self, "size", 1)
 
+    @_takes_arrays
     def __call__(
         self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
     ) -> Stacked:
@@ -235,12 +275,6 @@ def _clients(stacked: Any) -> int:
     return sizes.pop()
 
 
-def _count(rule: Any, name: str, least: int) -> None:
-    value = getattr(rule, name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{type(rule).__name__} needs {name} to be a whole number ≥ {least}; got {value!r}.")
-
-
 def _combine(weights: Tensor, stacked: Stacked) -> Stacked:
     total: Stacked = combine(weights, stacked)
     return total
@@ -258,7 +292,7 @@ def _trim(stacked: Stacked, cut: int) -> Stacked:
 def _krum_scores(stacked: Any, n_corrupted: int, name: str) -> Tensor:
     n = _clients(stacked)
     if n < 2 * n_corrupted + 3:
-        raise ConfigError(
+        raise TooFew(
             f"{name} needs 2 * n_corrupted + 2 < clients; got n_corrupted={n_corrupted}, clients={n}. "
             "Lower n_corrupted or add clients."
         )

@@ -1,0 +1,34 @@
+"""Settings that cannot be meant are refused when the algorithm is made, all in the same words."""
+
+import numpy as np
+import pytest
+
+import coterie as ct
+
+CLUSTERED = [ct.IFCA, ct.HypCluster, ct.OneShot, ct.MomentumClustering, ct.MyopicClustering]
+
+
+@pytest.mark.parametrize("algorithm", CLUSTERED)
+@pytest.mark.parametrize("wrong", [0, -1, 2.5, 2.0, True, "2"])
+def test_clusters_are_a_whole_number(algorithm, wrong):
+    with pytest.raises(ct.ConfigError, match=f"{algorithm.__name__} needs clusters to be a whole number ≥ 1; got"):
+        algorithm(clusters=wrong)
+
+
+@pytest.mark.parametrize("algorithm", CLUSTERED)
+def test_a_number_from_numpy_or_none_will_do(algorithm):
+    assert algorithm(clusters=np.int64(2)) == algorithm(clusters=2)
+    assert algorithm().clusters is None
+
+
+@pytest.mark.parametrize("momentum", [-0.1, 1.0, 2, float("nan")])
+def test_momentum_is_below_one(momentum):
+    with pytest.raises(ct.ConfigError, match="momentum in"):
+        ct.FederatedClustering(momentum=momentum)
+
+
+@pytest.mark.parametrize("name", ["groups", "inner", "local_steps"])
+def test_federated_clustering_counts_in_whole_numbers(name):
+    for wrong in (0, 1.5):
+        with pytest.raises(ct.ConfigError, match=f"{name} to be a whole number"):
+            ct.FederatedClustering(**{name: wrong})
