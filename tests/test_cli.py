@@ -195,7 +195,8 @@ def test_version_datasets_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in shown for name in ("demo", "compare", "run", "resume", "datasets"))
 
 
-def test_debug_shows_the_stack(tmp_path: Path) -> None:
+def test_debug_shows_the_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COTERIE_DEBUG", "0")  # what --debug sets is taken back
     with pytest.raises(ct.ConfigError):
         cli.main(["resume", str(tmp_path), "--debug"])
 
@@ -218,12 +219,10 @@ def test_the_demo_prints_methods_by_hospitals(capsys: pytest.CaptureFixture[str]
 def test_advise_says_who_should_learn_together_before_any_training(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = CliRunner().invoke(cli.app, ["advise", str(table), "--client", "shop", "--target", "y"]).output
+    text = prints(capsys, "advise", table, "--client", "shop", "--target", "y")
     assert "Recommended for these 3 clients: " in text
     assert "log loss on a new row" in text
-    assert {"local", "global", "shrunk", "clustered", "method"} <= {
-        line.split()[0] for line in text.splitlines() if line
-    }
+    assert {"local", "global", "shrunk", "clustered", "method"} <= set(text.split())
     assert "Recommended for these 3 clients: global" not in text  # shop c decides the other way round
     pd.DataFrame({"shop": ["a", "b"], "x": [1.0, 2.0], "y": [0.5, 1.5]}).to_csv(tmp_path / "two.csv")
     assert "three or more clients" in fails(capsys, "advise", tmp_path / "two.csv", "--client", "shop", "--target", "y")
