@@ -27,6 +27,13 @@ def test_digits():
     right(gaps, "shrunk")
 
 
+def test_where_collaboration_does_not_pay():
+    """Every client numbers the digits in its own way and has pictures enough."""
+    advice, gaps = judge_federation(ct.datasets.digits(transform="shift_labels", clusters=10, clients=10))
+    assert advice == "local"
+    right(gaps, "clustered")
+
+
 @pytest.mark.parametrize("file", FEDERATIONS)
 def test_pictures_and_phones(file):
     if not is_available(file):

@@ -132,6 +132,9 @@ def _shrunk(told: Advice, own: Array, mean: Array, n: Array) -> Array:
 
 DATA: dict[str, Callable[[], tuple[str, Gaps]]] = {
     "digits": lambda: judge_federation(ct.datasets.digits()),
+    "digits, labels of one's own": lambda: judge_federation(
+        ct.datasets.digits(transform="shift_labels", clusters=10, clients=10)
+    ),
     "heart": judge_heart,
     "elections": judge_elections,
     "har": lambda: judge_federation(ct.datasets.har()),
