@@ -203,8 +203,9 @@ class Result:
             live = self._live
             index = live.federation.index(client)
             network = live.task.module(params=row(live.personal(np.array([index])), 0))
-            if isinstance(live.algorithm, KNNPer):
-                network = live.algorithm.module(network, *live.federation.train(client))
+            special = getattr(live.algorithm, "module", None)  # a predictor that is more than the personal parameters
+            if special is not None:
+                network = special(network, *live.federation.train(client))
             return network.eval()
         network = self._stored_model(client)
         if "memory" not in self.about:

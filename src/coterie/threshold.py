@@ -104,9 +104,8 @@ def threshold_centers(
     """`threshold_center` for many independent (points, start) at once; those with equally many points walk together."""
     rule = radius_rule(radius)
     with one_thread():
-        products = [
-            _finite(gram(points, start)) for points, start in problems
-        ]  # about the start: its weight never matters
+        # about the start, whose weight then never matters
+        products = [_finite(gram(points, start)) for points, start in problems]
         result: list[Any] = [None] * len(problems)
         for n in {len(product) for product in products}:
             which = [i for i, product in enumerate(products) if len(product) == n]
