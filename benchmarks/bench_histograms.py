@@ -38,7 +38,7 @@ def blocks(users: int, spread: float, seed: int = 0, size: int = 5000) -> Iterat
 def speed(users: int) -> None:
     from sklearn.cluster import KMeans
 
-    from coterie.estimation.histograms import HistogramMixture
+    from coterie.estimation.histograms.mixture import HistogramMixture
 
     warnings.simplefilter("ignore")  # KMeans says that it did not converge
     print(f"{users} users × {TOKENS} tokens × {LENGTH}, {CLUSTERS} clusters, at most 50 iterations, same first centres")
@@ -69,7 +69,7 @@ def _timed(work):  # type: ignore[no-untyped-def]
 
 
 def stream(sizes: list[int], iterations: int) -> None:
-    from coterie.estimation.histograms import save_counts
+    from coterie.estimation.histograms.mixture import save_counts
 
     for users in sizes:
         with tempfile.TemporaryDirectory() as name:
@@ -83,7 +83,7 @@ def stream(sizes: list[int], iterations: int) -> None:
 
 
 def fit(folder: str, iterations: int) -> None:
-    from coterie.estimation.histograms import HistogramMixture
+    from coterie.estimation.histograms.mixture import HistogramMixture
 
     seconds, _, model = _timed(lambda: HistogramMixture(CLUSTERS, iterations, 0.0).fit_stream(folder))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

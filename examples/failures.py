@@ -29,7 +29,7 @@ from matplotlib import pyplot as plt
 from torch import Tensor, nn
 
 import coterie as ct
-from coterie.run import Run
+from coterie.training.run import Run
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73")  # clients 1, 2, 3
 WIDTHS = (4.2, 2.2, 1.2)

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 import coterie as ct
-from coterie.comparison import compare
+from coterie.comparison.compare import compare
 
 DAYS, OTHER_COLUMNS = 300, 20
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import coterie as ct
-from coterie.channels import Channel
-from coterie.exchange import Ask, Ints
+from coterie.exchange.channels import Channel
+from coterie.exchange.messages import Ask, Ints
 
 
 def quadratics(centres: Any, clusters: Any = None) -> ct.Federation:

@@ -8,7 +8,7 @@ import torch
 
 import coterie as ct
 from coterie.algorithms.cfl import bipartition
-from coterie.metrics import adjusted_rand
+from coterie.learning.metrics import adjusted_rand
 
 STEP = ct.LocalSGD(steps=1, lr=0.1, batch_size=None)
 CORNERS = np.array([(2.0, 1.0), (2.0, -1.0), (-2.0, 1.0), (-2.0, -1.0)])  # left and right part first, then up and down

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.metrics import cluster_accuracy, pairwise_quality
-from coterie.threshold import threshold_clustering
+from coterie.aggregation.threshold import threshold_clustering
+from coterie.learning.metrics import cluster_accuracy, pairwise_quality
 
 
 def groups_of_quadratics(world, clients=12, clusters=3, d=3, spread=0.5, seed=0):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.metrics import cluster_accuracy, parameter_distance
+from coterie.learning.metrics import cluster_accuracy, parameter_distance
 
 STEP = ct.LocalSGD(steps=1, lr=0.1, batch_size=None)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.metrics import cluster_accuracy
+from coterie.learning.metrics import cluster_accuracy
 
 
 def start(value):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.metrics import cluster_accuracy
+from coterie.learning.metrics import cluster_accuracy
 
 SOLVE = ct.LocalSGD(steps=300, lr=0.05, batch_size=None)
 LOCAL = ct.LocalSGD(steps=5, lr=0.05, batch_size=None)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.data.federation import Federation
 from coterie.datasets import cifar10, digits, femnist, mnist
 from coterie.errors import DataError
-from coterie.federation import Federation
 
 
 def rows_of(fed: Federation, client: int, turns: int = 0) -> tuple[set[bytes], set[bytes]]:

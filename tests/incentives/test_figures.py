@@ -8,9 +8,9 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from typer.testing import CliRunner
 
+from coterie.cli.incentives import app
 from coterie.incentives import Duopoly, PricingGame, RevenueLedger, Simulation, bias_sweep, nash_bargaining, simulate
 from coterie.incentives import figures as f
-from coterie.incentives.commands import app
 from coterie.reproduce.pricing import make_figures
 
 GAME = PricingGame(0.5, 5, 15, 5, 5)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from coterie.estimation.histogram_model import sample_histograms
+from coterie.estimation.histograms.model import sample_histograms
 from coterie.reproduce.histograms import TRAIN_TOKENS, Corpus, load_counts, markdown, table
 
 BLOGS = Path(os.environ.get("COTERIE_DATA", "")) / "user_tokens_blogs.npz"

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import coterie as ct
-from coterie.metrics import parameter_distance
+from coterie.learning.metrics import parameter_distance
 
 
 def world(theta, clients, samples, *, noise=0.1, scales=1.0, shares=None, seed=0):

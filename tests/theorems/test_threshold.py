@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.radius import Fixed, Percentile, Proof, Theory
-from coterie.threshold import threshold_center, threshold_clustering
+from coterie.aggregation.radius import Fixed, Percentile, Proof, Theory
+from coterie.aggregation.threshold import threshold_center, threshold_clustering
 
 
 def blobs(seed, n, clusters, separation, dim=10):

@@ -19,11 +19,11 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from coterie import streams
-from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Ints, Population, Up
-from coterie.local import LocalSGD
-from coterie.robust import Aggregator, Mean, aggregated
-from coterie.task import Task
+from coterie import randomness
+from coterie.aggregation import Aggregator, Mean, aggregated
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Ints, Population, Up
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.task import Task
 from coterie.tree import Params, flat_vector, repeat, row, take, tree_map
 
 Linkage = Literal["single", "complete"]
@@ -77,7 +77,7 @@ class CFL(Algorithm):
             if not bool(mine.any()):
                 models.append(model)
                 continue
-            here, key = tree_map(lambda t, m=mine: t[m], update), streams.fold(cohort.key("aggregate"), c)
+            here, key = tree_map(lambda t, m=mine: t[m], update), randomness.fold(cohort.key("aggregate"), c)
             mean = aggregated(self.aggregate, here, reply.weight[mine], len(cohort.clients), key=key)
             if mean is None:
                 models.append(model)

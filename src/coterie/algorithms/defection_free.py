@@ -29,15 +29,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie import streams
+from coterie import randomness
 from coterie.errors import ConfigError
-from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Ints, MeanBy, Population, Reply, Up
-from coterie.incentives.bargaining import nash_bargaining, pacing_constant
-from coterie.incentives.defection_free import low_target
-from coterie.incentives.ledger import RevenueLedger
-from coterie.local import LocalSGD
-from coterie.metrics import METRICS
-from coterie.task import Task
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Ints, MeanBy, Population, Reply, Up
+from coterie.incentives.market.bargaining import nash_bargaining, pacing_constant
+from coterie.incentives.market.defection_free import low_target
+from coterie.incentives.market.ledger import RevenueLedger
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.metrics import METRICS
+from coterie.learning.task import Task
 from coterie.tree import Params, repeat, row, stack, take, tree_map
 
 Scheme = Literal["defection_free", "complete", "high_shares", "low_shares"]
@@ -284,14 +284,14 @@ class DefectionFree(Algorithm):
         """Training alone before the firms meet."""
         for i in range(max(self._passes)):
             trained, _ = self.local.fit(
-                replace(self._part(ctx, held=False), key=streams.fold(ctx.key, "alone", i)), model
+                replace(self._part(ctx, held=False), key=randomness.fold(ctx.key, "alone", i)), model
             )
             model = tree_map(lambda new, old, i=i: torch.where(passes > i, new, old), trained, model)
         return Up(send={"model": model})
 
     def train(self, ctx: Context, model: Params, number: Tensor) -> Up:
         """A step on this firm's loss, from either firm's model."""
-        mine = replace(self._part(ctx, held=False), key=streams.fold(ctx.key, "step", number))
+        mine = replace(self._part(ctx, held=False), key=randomness.fold(ctx.key, "step", number))
         trained, loss = self.local.fit(mine, model)
         return Up(send={"move": tree_map(lambda new, old: new - old, trained, model)}, info={"loss": loss})
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from coterie.aggregation import Aggregator, Mean
 from coterie.algorithms.fedavg import Shared, average
 from coterie.errors import ConfigError
-from coterie.exchange import Algorithm, Cohort, Context, Exchange, Population, Up
-from coterie.local import LocalSGD
-from coterie.robust import Aggregator, Mean
-from coterie.task import Task
+from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population, Up
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.task import Task
 from coterie.tree import Params, Tree
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, Population, Up
-from coterie.local import LocalSGD
-from coterie.robust import Aggregator, Mean, aggregated
-from coterie.task import Task
+from coterie.aggregation import Aggregator, Mean, aggregated
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, Population, Up
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.task import Task
 from coterie.tree import Params, row, tree_map
 
 

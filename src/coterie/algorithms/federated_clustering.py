@@ -21,14 +21,14 @@ import torch
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from coterie import streams
-from coterie.checks import whole_number
+from coterie import randomness
+from coterie.aggregation.radius import Percentile, RadiusRule
+from coterie.aggregation.threshold import threshold_centers
 from coterie.errors import ConfigError
-from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Ints, Population, Reply, Up
-from coterie.local import LocalSGD
-from coterie.radius import Percentile, RadiusRule
-from coterie.task import Task
-from coterie.threshold import threshold_centers
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Ints, Population, Reply, Up
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.task import Task
+from coterie.settings import whole_number
 from coterie.tree import Params, repeat, row, take, tree_map
 
 _MEMBERS_UP_TO = 4096  # clients whose N × N table of who listened to whom is kept
@@ -56,7 +56,7 @@ class FederatedClustering(Algorithm):
 
     def __post_init__(self) -> None:
         for name in ("groups", "inner", "local_steps"):
-            whole_number(self, name)
+            whole_number(name, getattr(self, name), owner=self)
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"FederatedClustering needs momentum in [0, 1); got {self.momentum}.")
 
@@ -100,7 +100,7 @@ class FederatedClustering(Algorithm):
 
     def _groups(self, cohort: Cohort) -> list[Ints]:
         """Random groups of sizes that differ by at most one."""
-        order = streams.bits(cohort.key("groups"), len(cohort.clients)).argsort().numpy()
+        order = randomness.bits(cohort.key("groups"), len(cohort.clients)).argsort().numpy()
         return [np.sort(part) for part in np.array_split(cohort.clients[order], self.groups) if len(part)]
 
     def _ask(self, state: Personal, served: list[Ints], s: int) -> Ask:

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from coterie.algorithms.fedavg import FedAvg
-from coterie.exchange import Algorithm, Cohort, Context, Exchange, Population
-from coterie.local import LocalSGD
-from coterie.task import Task
+from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.task import Task
 from coterie.tree import Params, Tree
 
 
@@ -18,12 +18,12 @@ from coterie.tree import Params, Tree
 class FineTuned(Algorithm):
     """`tune` says how to fine-tune; by default as the base trains."""
 
-    base: Any = field(default_factory=FedAvg)
+    base: Algorithm = field(default_factory=FedAvg)
     tune: LocalSGD | None = None
 
     @property
     def local(self) -> LocalSGD:
-        training: LocalSGD = self.base.local
+        training: LocalSGD = self.base.local  # type: ignore[attr-defined]
         return training
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> Any:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from coterie.algorithms.ifca import IFCA, IFCAState
-from coterie.checks import whole_number
-from coterie.exchange import Algorithm, Cohort, Context, Exchange, Population
-from coterie.local import LocalSGD
-from coterie.task import Task
+from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.task import Task
+from coterie.settings import whole_number
 from coterie.tree import Params, Tree
 
 
@@ -22,7 +22,7 @@ class HypCluster(Algorithm):
 
     def __post_init__(self) -> None:
         if self.clusters is not None:
-            whole_number(self, "clusters")
+            whole_number("clusters", self.clusters, owner=self)
 
     @property
     def _rounds(self) -> IFCA:

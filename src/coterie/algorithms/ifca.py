@@ -24,13 +24,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie import streams
-from coterie.checks import cluster_count, whole_number
+from coterie import randomness
+from coterie.aggregation.kmeans import kmeans_rows
 from coterie.errors import ConfigError
-from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Population, Reply, SumBy, Up
-from coterie.kmeans import kmeans_rows
-from coterie.local import LocalSGD
-from coterie.task import Task
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Population, Reply, SumBy, Up
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.task import Task
+from coterie.settings import cluster_count, whole_number
 from coterie.tree import Params, Tree, flat_vector, named_like, names, row, stack, take, tree_map
 
 _STARTERS = 1000  # clients asked for the start: k-means needs a table of n × n numbers
@@ -78,7 +78,7 @@ class IFCA(Algorithm):
             )
         for name in ("clusters", "stop_after", "reopen_every", "resample"):
             if getattr(self, name) is not None:
-                whole_number(self, name)
+                whole_number(name, getattr(self, name), owner=self)
 
     @property
     def k(self) -> int:
@@ -152,7 +152,7 @@ class IFCA(Algorithm):
         if not len(cohort.clients):
             return state
         down = {"models": tree_map(lambda t: t[:1], state.models), "shared": state.shared}
-        order = streams.bits(cohort.key("who starts"), len(state.identity)).argsort().numpy()
+        order = randomness.bits(cohort.key("who starts"), len(state.identity)).argsort().numpy()
         reply = yield Ask(self.probe, np.sort(order[: max(_STARTERS, len(cohort.clients))]), down)
         if not len(reply.clients):
             return state  # nobody answered; try again next round

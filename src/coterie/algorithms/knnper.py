@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from coterie.aggregation import Aggregator, Mean
 from coterie.algorithms.fedavg import FedAvg, Shared
 from coterie.errors import ConfigError
-from coterie.exchange import Algorithm, Cohort, Context, Exchange, Population
-from coterie.local import LocalSGD
-from coterie.robust import Aggregator, Mean
-from coterie.task import Task
+from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.task import Task
 from coterie.tree import Params
 
 _SMALLEST = 1e-6

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
-from coterie.local import LocalSGD
-from coterie.task import Task
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.task import Task
 from coterie.tree import Params, Tree
 
 

@@ -16,14 +16,14 @@ import torch
 from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
-from coterie.checks import cluster_count, whole_number
+from coterie.aggregation.kmeans import principal_coordinates
+from coterie.aggregation.radius import Percentile, RadiusRule
+from coterie.aggregation.threshold import threshold_clustering
 from coterie.errors import ConfigError
-from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
-from coterie.kmeans import principal_coordinates
-from coterie.local import LocalSGD
-from coterie.radius import Percentile, RadiusRule
-from coterie.task import Task
-from coterie.threshold import threshold_clustering
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.task import Task
+from coterie.settings import cluster_count, whole_number
 from coterie.tree import Params, Tree, flat_vector, like_vector, tree_map
 
 
@@ -46,8 +46,8 @@ class MomentumClustering(Algorithm):
 
     def __post_init__(self) -> None:
         if self.clusters is not None:
-            whole_number(self, "clusters")
-        whole_number(self, "inner")
+            whole_number("clusters", self.clusters, owner=self)
+        whole_number("inner", self.inner, owner=self)
         if not 0 < self.alpha <= 1:
             raise ConfigError(f"MomentumClustering needs alpha in (0, 1]; got {self.alpha}.")
 

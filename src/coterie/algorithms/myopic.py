@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from coterie import streams
+from coterie import randomness
+from coterie.aggregation import Aggregator, Mean, aggregated
+from coterie.aggregation.kmeans import kmeans_rows
 from coterie.algorithms.momentum_clustering import Centres, MomentumClustering
-from coterie.checks import cluster_count, whole_number
-from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
-from coterie.kmeans import kmeans_rows
-from coterie.local import LocalSGD
-from coterie.robust import Aggregator, Mean, aggregated
-from coterie.task import Task
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.task import Task
+from coterie.settings import cluster_count, whole_number
 from coterie.tree import Params, Tree, flat_vector, like_vector, tree_map
 
 _EXACT_UP_TO = 10
@@ -64,7 +64,7 @@ class MyopicClustering(Algorithm):
 
     def __post_init__(self) -> None:
         if self.clusters is not None:
-            whole_number(self, "clusters")
+            whole_number("clusters", self.clusters, owner=self)
 
     @property
     def local(self) -> LocalSGD:
@@ -94,7 +94,7 @@ class MyopicClustering(Algorithm):
 
     def _center(self, points: Tensor, cohort: Cohort, j: int) -> Tensor:
         """Where cluster j goes: nowhere when a robust rule finds it too small."""
-        key = streams.fold(cohort.key("aggregate"), j)
+        key = randomness.fold(cohort.key("aggregate"), j)
         center = aggregated(self.aggregate, points, torch.ones(len(points)), len(cohort.clients), key=key)
         return torch.zeros_like(points[0]) if center is None else center
 

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.checks import cluster_count, whole_number
+from coterie.aggregation.kmeans import kmeans_rows
 from coterie.errors import ConfigError
-from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, Population, Up
-from coterie.kmeans import kmeans_rows
-from coterie.local import LocalSGD
-from coterie.task import Task
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, Population, Up
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.task import Task
+from coterie.settings import cluster_count, whole_number
 from coterie.tree import Params, flat_vector, named_like, names, repeat, row, take
 
 
@@ -43,7 +43,7 @@ class OneShot(Algorithm):
     def __post_init__(self) -> None:
         object.__setattr__(self, "on", names(self.on, "OneShot", "on"))
         if self.clusters is not None:
-            whole_number(self, "clusters")
+            whole_number("clusters", self.clusters, owner=self)
 
     @property
     def k(self) -> int:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ConfigError
-from coterie.exchange import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, Population, Up
-from coterie.local import LocalSGD
-from coterie.task import Task
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, Population, Up
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.task import Task
 from coterie.tree import Params, repeat, take
 
 

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coterie.data.federation import Federation, Ints
 from coterie.datasets.partition import by_group
 from coterie.errors import DataError
-from coterie.federation import Federation, Ints
 
 Transform = Literal["rotate", "shift_labels", "permute_labels"]
 """`permute_labels` is another name for `shift_labels`."""

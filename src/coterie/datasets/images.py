@@ -10,11 +10,11 @@ from typing import Literal
 import numpy as np
 from sklearn.datasets import load_digits
 
+from coterie.data.federation import Federation
 from coterie.datasets.clustered import Clusters, Transform, shaped, share_out, share_out_by_writer
 from coterie.datasets.files import load_arrays
 from coterie.datasets.partition import by_group
 from coterie.errors import DataError
-from coterie.federation import Federation
 
 FEMNIST_CLASSES = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 

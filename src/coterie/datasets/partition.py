@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.data.federation import Ints
 from coterie.errors import DataError
-from coterie.federation import Ints
 
 Partition = tuple[Ints, Ints]
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coterie.data.federation import DType, Federation, Ints
 from coterie.errors import DataError
-from coterie.federation import DType, Federation, Ints
 
 Matrix = npt.NDArray[np.float64]
 

@@ -12,12 +12,12 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import sparse
 
+from coterie.data.federation import Federation, Ints, OneClass
+from coterie.data.preprocessing import apply_preprocessing, fit_preprocessing
+from coterie.data.tables import federation_from_frame
 from coterie.datasets.files import load_arrays
 from coterie.datasets.partition import by_group
 from coterie.errors import DataError
-from coterie.federation import Federation, Ints, OneClass
-from coterie.frames import federation_from_frame
-from coterie.preprocessing import apply_preprocessing, fit_preprocessing
 
 _HEART_LABELS: dict[str, dict[int, str]] = {
     "cp": {1: "typical angina", 2: "atypical angina", 3: "other pain", 4: "no pain"},

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie import streams
-from coterie.channels.base import Channel, Where
+from coterie import randomness
+from coterie.data.federation import Federation, as_float
 from coterie.errors import ClientError
-from coterie.exchange import Algorithm, Ask, Context, Ints, Reply, Up
-from coterie.federation import Federation, as_float
-from coterie.task import Task
+from coterie.exchange.channels.base import Channel, Where
+from coterie.exchange.messages import Algorithm, Ask, Context, Ints, Reply, Up
+from coterie.learning.task import Task
 from coterie.tree import Params, Tree, flatten, leaves, take, tree_map
 
 _FEW = 64  # fewer clients than this are worth padding together
@@ -127,7 +127,7 @@ class Env:
     def keys(self, clients: Ints) -> Tensor:
         """Random key of (seed, client, round), one a client."""
         keys = torch.from_numpy(self.federation.keys[clients])
-        return streams.fold(keys ^ streams.base_key(self.seed), "client", self.round)
+        return randomness.fold(keys ^ randomness.base_key(self.seed), "client", self.round)
 
 
 class Engine(Protocol):

@@ -17,7 +17,7 @@ from torch import Tensor
 from coterie.engines.base import Env, Post, Split, context, gather, in_round, unpack
 from coterie.engines.reduce import assemble, bad_client, share
 from coterie.errors import ClientError, CoterieError, Diverged
-from coterie.exchange import Ask, Ints, Reply
+from coterie.exchange.messages import Ask, Ints, Reply
 from coterie.tree import Tree, concat, tree_map
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coterie.engines.base import Env
 from coterie.errors import ClientError
-from coterie.exchange import Ask, Ints, MeanBy, Reply
+from coterie.exchange.messages import Ask, Ints, MeanBy, Reply
 from coterie.tree import Tree, concat, leaves, n_bytes, take, tree_map
 
 _IN_CACHE = 1 << 18  # numbers

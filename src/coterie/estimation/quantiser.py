@@ -12,7 +12,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.estimation._check import Array, Ints, finite, whole
+from coterie.estimation.checks import Array, Ints, finite
+from coterie.settings import whole_number
 
 
 class Mechanism(Protocol):
@@ -33,7 +34,7 @@ class Quantiser:
     radius: float = 1.0
 
     def __post_init__(self) -> None:
-        whole("bits", self.bits)
+        whole_number("bits", self.bits)
         if self.bits > 52:
             raise ValueError(f"bits must be at most 52, the precision of a float; got {self.bits}.")
         if not (np.isfinite(self.radius) and self.radius > 0):
@@ -91,8 +92,8 @@ def clipping_radius(
 
     ``printed=True`` gives Theorem 2's own radius, r + (σ_θ + σ_x/√n)√log(m²n), which is too small (erratum E02).
     """
-    whole("clients", clients)
-    whole("dimension", dimension)
+    whole_number("clients", clients)
+    whole_number("dimension", dimension)
     if samples < 1 or min(prior_variance, noise_variance, mean_bound) < 0:
         raise ValueError(
             "clipping_radius needs samples >= 1 and variances and mean_bound >= 0; got "

@@ -6,7 +6,7 @@
 - ``PricingGame``, ``simulate``: when does a seller gain by *not* using the data it has?
 """
 
-from coterie.incentives.bargaining import (
+from coterie.incentives.market.bargaining import (
     Bargain,
     nash_bargaining,
     nash_product,
@@ -14,8 +14,7 @@ from coterie.incentives.bargaining import (
     pacing_constant,
     quality_cap,
 )
-from coterie.incentives.buyers import BUYERS, CBER, Buyers, FixedEvasion
-from coterie.incentives.defection_free import (
+from coterie.incentives.market.defection_free import (
     Climb,
     Collaboration,
     CompleteSharing,
@@ -31,11 +30,12 @@ from coterie.incentives.defection_free import (
     low_target,
     quadratic_firms,
 )
-from coterie.incentives.duopoly import Duopoly, Pair, equilibrium_revenues
-from coterie.incentives.ledger import RevenueLedger
-from coterie.incentives.market import Market
-from coterie.incentives.pricing_game import Commitment, DeviationGains, Equilibrium, PricingGame
-from coterie.incentives.sellers import (
+from coterie.incentives.market.duopoly import Duopoly, Pair, equilibrium_revenues
+from coterie.incentives.market.ledger import RevenueLedger
+from coterie.incentives.market.many_firms import Market
+from coterie.incentives.pricing.buyers import BUYERS, CBER, Buyers, FixedEvasion
+from coterie.incentives.pricing.game import Commitment, DeviationGains, Equilibrium, PricingGame
+from coterie.incentives.pricing.sellers import (
     SELLERS,
     AdaptiveStackelberg,
     ContextualExp3IX,
@@ -48,7 +48,7 @@ from coterie.incentives.sellers import (
     Stackelberg,
     View,
 )
-from coterie.incentives.simulation import Simulation, bias_sweep, policy_regret, simulate
+from coterie.incentives.pricing.simulation import Simulation, bias_sweep, policy_regret, simulate
 
 __all__ = [
     "BUYERS",

@@ -17,8 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from coterie.incentives.bargaining import Bargain
-from coterie.incentives.defection_free import (
+from coterie.incentives.market.bargaining import Bargain
+from coterie.incentives.market.defection_free import (
     CompleteSharing,
     DefectionFreeSharing,
     OnlyHighShares,
@@ -27,12 +27,12 @@ from coterie.incentives.defection_free import (
     collaborate,
     quadratic_firms,
 )
-from coterie.incentives.duopoly import Duopoly, equilibrium_revenues
-from coterie.incentives.ledger import RevenueLedger
-from coterie.incentives.pricing_game import PricingGame
+from coterie.incentives.market.duopoly import Duopoly, equilibrium_revenues
+from coterie.incentives.market.ledger import RevenueLedger
+from coterie.incentives.pricing.game import PricingGame
 
 if TYPE_CHECKING:
-    from coterie.incentives.simulation import Simulation
+    from coterie.incentives.pricing.simulation import Simulation
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe–Ito, colour-blind safe
 LOW, HIGH = COLOURS[1], COLOURS[0]

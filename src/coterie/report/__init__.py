@@ -1,1 +1,1 @@
-"""Pictures and pages made from results."""
+"""Comparisons as a page, figures and terminal tables."""

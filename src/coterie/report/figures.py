@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from coterie.bootstrap import GAINS, LOSES
-from coterie.comparison import Comparison
-from coterie.verdict import metric_name
+from coterie.comparison.compare import Comparison
+from coterie.comparison.verdict import metric_name
+from coterie.training.bootstrap import GAINS, LOSES
 
 COLOURS = ("#64748b", "#2563eb", "#d97706", "#0d9488", "#9333ea", "#db2777", "#65a30d", "#0891b2", "#dc2626", "#a16207")
 GAIN, LOSS, GREY = "#15803d", "#b91c1c", "#94a3b8"

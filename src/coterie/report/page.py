@@ -14,10 +14,10 @@ from plotly.io import to_html
 from plotly.offline import get_plotlyjs
 
 import coterie
-from coterie.bootstrap import GAINS, LOSES, NO_SCORE
-from coterie.comparison import Comparison
+from coterie.comparison.compare import Comparison
+from coterie.comparison.verdict import metric_name, number, sentence_case
 from coterie.report import figures
-from coterie.verdict import metric_name, number, sentence_case
+from coterie.training.bootstrap import GAINS, LOSES, NO_SCORE
 
 _WIDE = 8  # clients side by side; more go below one another
 _MOST = 500  # rows of a table on the page; the CSV files have all

@@ -12,10 +12,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from coterie.bootstrap import GAINS, LOSES, NO_SCORE, UNCLEAR
-from coterie.comparison import Comparison
-from coterie.results import Result
-from coterie.verdict import metric_name, number, sentence_case
+from coterie.comparison.compare import Comparison
+from coterie.comparison.verdict import metric_name, number, sentence_case
+from coterie.training.bootstrap import GAINS, LOSES, NO_SCORE, UNCLEAR
+from coterie.training.result import Result
 
 _FEW = 6  # clients side by side; more go below one another
 _MANY = 30

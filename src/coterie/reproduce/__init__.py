@@ -1,1 +1,1 @@
-"""One file per table or figure of the papers; run them with ``python -m coterie.reproduce.<name> --out DIR``."""
+"""The papers' experiments, one file per table or figure."""

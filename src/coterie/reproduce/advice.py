@@ -19,11 +19,11 @@ from scipy.sparse import csr_array
 
 import coterie as ct
 from coterie.datasets.tabular import ELECTION_YEARS
-from coterie.estimation._check import Array, Ints
-from coterie.estimation._predictive import fit_methods, new_losses, prepared
-from coterie.estimation._risks import _multinomial_mixture, read_counts
-from coterie.estimation.advise import Advice, advise
-from coterie.estimation.bernoulli import BernoulliRates
+from coterie.estimation.advice import Advice, advise
+from coterie.estimation.checks import Array, Ints
+from coterie.estimation.predictive import fit_methods, new_losses, prepared
+from coterie.estimation.rates import BernoulliRates
+from coterie.estimation.risks import _multinomial_mixture, read_counts
 
 METHODS = ("local", "global", "shrunk", "clustered")
 Gaps = dict[str, tuple[float, float]]  # advised minus method: mean and standard error

@@ -24,8 +24,8 @@ from torch import Tensor
 
 import coterie as ct
 from coterie.algorithms.oracle import Clustered
-from coterie.metrics import cluster_accuracy
-from coterie.run import Run
+from coterie.learning.metrics import cluster_accuracy
+from coterie.training.run import Run
 from coterie.tree import row
 
 app = typer.Typer(help="The clustering tables of the documentation.", add_completion=False)

@@ -30,15 +30,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from coterie import models
 from coterie.algorithms.defection_free import DefectionFree, LowMode, Scheme, ledger
+from coterie.data.federation import Federation
 from coterie.datasets.files import load_arrays
-from coterie.federation import Federation
 from coterie.incentives import Bargain, RevenueLedger, nash_bargaining
 from coterie.incentives.figures import HIGH, LOW, plot_ledger
-from coterie.local import LocalSGD
-from coterie.run import fit
-from coterie.task import Task
+from coterie.learning import models
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.task import Task
+from coterie.training.run import fit
 
 MEAN, DEVIATION = 0.1307, 0.3081
 Way = tuple[Scheme, LowMode]

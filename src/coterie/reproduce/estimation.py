@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.estimation._check import Array
-from coterie.estimation._generate import (
+from coterie.estimation.advice import advise
+from coterie.estimation.checks import Array
+from coterie.estimation.generate import (
     bernoulli_clients,
     gaussian_clients,
     mixture_clients,
     regression_clients,
 )
-from coterie.estimation.advise import advise
-from coterie.estimation.bernoulli import BernoulliRates
-from coterie.estimation.gaussian import GaussianMeans
-from coterie.estimation.linear import LinearModels
-from coterie.estimation.logistic import LogisticModels
-from coterie.estimation.mixture import MixtureMeans
+from coterie.estimation.means import GaussianMeans
+from coterie.estimation.mixtures import MixtureMeans
+from coterie.estimation.rates import BernoulliRates
+from coterie.estimation.regression.linear import LinearModels
+from coterie.estimation.regression.logistic import LogisticModels
 
 WEIGHTS: dict[str, dict[str, Any]] = {
     "paper": {"variance": "paper"},

@@ -24,13 +24,13 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from coterie.estimation._histogram_counts import Counts, Floats, Ints, read_counts
-from coterie.estimation._histogram_kl import row_sums, with_data
-from coterie.estimation._histogram_personal import CenterModel
-from coterie.estimation._histogram_seeding import Direction
-from coterie.estimation.histogram_baselines import FedAvgHistogram, IFCAHistograms, LocalHistograms
-from coterie.estimation.histogram_soft import DirichletMultinomialMixture
-from coterie.estimation.histograms import HistogramMixture, TokenReduction, kl_rows, mean_kl
+from coterie.estimation.histograms.baselines import FedAvgHistogram, IFCAHistograms, LocalHistograms
+from coterie.estimation.histograms.counts import Counts, Floats, Ints, read_counts
+from coterie.estimation.histograms.kl import row_sums, with_data
+from coterie.estimation.histograms.mixture import HistogramMixture, TokenReduction, kl_rows, mean_kl
+from coterie.estimation.histograms.personal import CenterModel
+from coterie.estimation.histograms.seeding import Direction
+from coterie.estimation.histograms.soft import DirichletMultinomialMixture
 
 Seeding: TypeAlias = tuple[float, Direction, int]  # temperature, direction, trials
 Value = TypeVar("Value")

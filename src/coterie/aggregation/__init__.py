@@ -1,0 +1,40 @@
+"""Robust aggregators: `aggregate=TrimmedMean(2)` wherever an algorithm averages clients' individual replies."""
+
+from coterie.aggregation.rules import (
+    Aggregator,
+    Bucketing,
+    CentredClipping,
+    GeometricMedian,
+    Krum,
+    Mean,
+    Median,
+    MultiKrum,
+    TrimmedMean,
+)
+from coterie.aggregation.use import aggregated, with_aggregate
+
+AGGREGATORS: dict[str, type] = {
+    "mean": Mean,
+    "median": Median,
+    "trimmed_mean": TrimmedMean,
+    "krum": Krum,
+    "multi_krum": MultiKrum,
+    "geometric_median": GeometricMedian,
+    "centred_clipping": CentredClipping,
+    "bucketing": Bucketing,
+}
+
+__all__ = [
+    "AGGREGATORS",
+    "Aggregator",
+    "Bucketing",
+    "CentredClipping",
+    "GeometricMedian",
+    "Krum",
+    "Mean",
+    "Median",
+    "MultiKrum",
+    "TrimmedMean",
+    "aggregated",
+    "with_aggregate",
+]

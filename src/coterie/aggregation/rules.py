@@ -1,0 +1,300 @@
+"""Aggregators: one vector from many, some of which may be lies.
+
+All are frozen dataclasses, called as `rule(stacked, weights, key=…, start=…)`. `stacked` holds the clients' vectors behind
+one another: an (N, …) tensor, array or list, or a tree of them; tensors give tensors, all else arrays. Coordinate-wise rules
+work number by number; the others see each client's whole model as one vector. Only `Mean` uses the weights: everywhere else
+a client counts once, or it could buy influence by claiming many samples. `key` feeds random choices; `start` is what the
+clients started from (the last aggregate).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, Literal, Protocol, TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie import randomness
+from coterie.aggregation.gram import combine, gram, pairwise, squared_distances
+from coterie.errors import ConfigError, TooFew
+from coterie.settings import whole_number
+from coterie.tree import leaves, take, tree_map
+
+Stacked = TypeVar("Stacked", Tensor, dict[str, Any])
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+class Aggregator(Protocol):
+    def __call__(
+        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
+    ) -> Stacked: ...
+
+
+def _takes_arrays(call: Call) -> Call:
+    """Arrays and lists as tensors of their own, so that nobody's numbers are touched, and the result as an array."""
+
+    @wraps(call)
+    def rule(self: Any, stacked: Any, weights: Any = None, *, key: Tensor | None = None, start: Any = None) -> Any:
+        tensors = all(isinstance(t, Tensor) for t in leaves(stacked))
+        start = None if start is None else tree_map(_tensor, start)
+        weights = None if weights is None else _tensor(weights)
+        result = call(self, tree_map(_tensor, stacked), weights, key=key, start=start)
+        return result if tensors else tree_map(Tensor.numpy, result)
+
+    return cast(Call, rule)
+
+
+def _tensor(values: Any) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    try:
+        return torch.from_numpy(np.array(values))
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"An aggregator needs one row of numbers a client, all as long; got a {type(values).__name__} that is no such "
+            "table."
+        ) from None
+
+
+# ---- coordinate by coordinate ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Σ w_i z_i / Σ w_i: the best without liars, and at the mercy of a single one."""
+
+    @_takes_arrays
+    def __call__(
+        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
+    ) -> Stacked:
+        n = _clients(stacked)
+        w = torch.ones(n, dtype=torch.float64) if weights is None else weights.double()
+        if len(w) != n or bool((w < 0).any()) or not float(w.sum()) > 0:
+            raise ConfigError(f"Mean needs one weight ≥ 0 a client, not all 0; got {len(w)} weights for {n} clients.")
+        return _combine(w / w.sum(), stacked)
+
+
+@dataclass(frozen=True)
+class Median:
+    """The middle value of every coordinate (the mean of the two middle ones for an even number)."""
+
+    @_takes_arrays
+    def __call__(
+        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
+    ) -> Stacked:
+        n = _clients(stacked)
+        return _trim(stacked, (n - 1) // 2)
+
+
+@dataclass(frozen=True)
+class TrimmedMean:
+    """Without the `n_corrupted` largest and smallest values of every coordinate, the mean of the rest."""
+
+    n_corrupted: int
+
+    def __post_init__(self) -> None:
+        whole_number("n_corrupted", self.n_corrupted, 0, owner=self)
+
+    @_takes_arrays
+    def __call__(
+        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
+    ) -> Stacked:
+        n = _clients(stacked)
+        if 2 * self.n_corrupted >= n:
+            raise TooFew(
+                f"TrimmedMean needs 2 * n_corrupted < clients; got n_corrupted={self.n_corrupted}, clients={n}. "
+                "Lower n_corrupted or add clients."
+            )
+        return _trim(stacked, self.n_corrupted)
+
+
+# ---- whole vectors ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Krum:
+    """The client's vector with the smallest sum of squared distances to its N − n_corrupted − 2 nearest others
+    (Blanchard et al. 2017)."""
+
+    n_corrupted: int
+
+    def __post_init__(self) -> None:
+        whole_number("n_corrupted", self.n_corrupted, 0, owner=self)
+
+    @_takes_arrays
+    def __call__(
+        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
+    ) -> Stacked:
+        best = _krum_scores(stacked, self.n_corrupted, "Krum").argmin()
+        chosen: Stacked = take(stacked, best)
+        return chosen
+
+
+@dataclass(frozen=True)
+class MultiKrum:
+    """The mean of the `keep` clients with the best Krum scores (None: all but n_corrupted)."""
+
+    n_corrupted: int
+    keep: int | None = None
+
+    def __post_init__(self) -> None:
+        whole_number("n_corrupted", self.n_corrupted, 0, owner=self)
+        if self.keep is not None:
+            whole_number("keep", self.keep, 1, owner=self)
+
+    @_takes_arrays
+    def __call__(
+        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
+    ) -> Stacked:
+        scores = _krum_scores(stacked, self.n_corrupted, "MultiKrum")
+        keep = len(scores) - self.n_corrupted if self.keep is None else self.keep
+        if keep > len(scores) - self.n_corrupted:
+            raise TooFew(
+                f"MultiKrum needs keep + n_corrupted ≤ clients; got keep={keep}, n_corrupted={self.n_corrupted}, "
+                f"clients={len(scores)}. Lower keep."
+            )
+        chosen = scores.argsort(stable=True)[:keep]
+        return _combine(torch.zeros_like(scores).index_fill(0, chosen, 1 / keep), stacked)
+
+
+@dataclass(frozen=True)
+class GeometricMedian:
+    """The point with the smallest sum of distances to all clients' vectors, by Weiszfeld's steps with distances smoothed
+    at `eps` times their median (Pillutla et al. 2022)."""
+
+    iterations: int = 100
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        whole_number("iterations", self.iterations, 1, owner=self)
+        if not self.eps > 0:
+            raise ConfigError(f"GeometricMedian needs eps > 0; got {self.eps}.")
+
+    @_takes_arrays
+    def __call__(
+        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
+    ) -> Stacked:
+        _clients(stacked)
+        product = gram(stacked)
+        typical = pairwise(product).median(1).values  # each client's squared distance to its median other
+        smooth = max(self.eps * float(typical.median().sqrt()), 1e-150)
+        w = 1 / typical.clamp(min=smooth**2).unsqueeze(
+            0
+        )  # a start that hardly counts far liars and is no client's point,
+        w = w / w.sum()  # where Weiszfeld's steps would get stuck
+        for _ in range(self.iterations):
+            inverse = 1 / squared_distances(product, w)[0].sqrt().clamp(min=smooth)
+            w = inverse / inverse.sum()
+        return _combine(w[0], stacked)
+
+
+@dataclass(frozen=True)
+class CentredClipping:
+    """v ← v + (1/N) Σ_i (z_i − v) min(1, radius / ‖z_i − v‖), `iterations` times (Karimireddy et al. 2021).
+
+    start: where v begins: "sent", what the clients were given (zero when the caller has no such thing, as for gradients),
+    or the coordinate-wise "median"."""
+
+    radius: float
+    iterations: int = 3
+    start: Literal["sent", "median"] = "sent"
+
+    def __post_init__(self) -> None:
+        whole_number("iterations", self.iterations, 1, owner=self)
+        if not self.radius > 0:
+            raise ConfigError(f"CentredClipping needs radius > 0; got {self.radius}.")
+        if self.start not in ("sent", "median"):
+            raise ConfigError(f"CentredClipping needs start 'sent' or 'median'; got {self.start!r}.")
+
+    @_takes_arrays
+    def __call__(
+        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
+    ) -> Stacked:
+        _clients(stacked)
+        if self.start == "median":
+            start = Median()(stacked)
+        elif start is None:
+            start = tree_map(lambda t: torch.zeros_like(t[0]), stacked)
+        product = gram(stacked, start)  # about the start, so v = start + Σ w_i (z_i − start)
+        w = torch.zeros(1, len(product), dtype=torch.float64)
+        for _ in range(self.iterations):
+            distances = squared_distances(product, w)[0].sqrt()
+            share = (self.radius / distances.clamp(min=self.radius)) / len(product)
+            w = w * (1 - share.sum()) + share
+        moved = _combine(w[0], stacked)
+        rest = 1 - float(w.sum())
+        result: Stacked = tree_map(lambda s, m: (s.double() * rest + m.double()).to(m.dtype), start, moved)
+        return result
+
+
+@dataclass(frozen=True)
+class Bucketing:
+    """Means of random buckets of `size` clients, aggregated by `inner` (Karimireddy et al. 2022): clients who differ
+    honestly become more alike. Every liar spoils at most one bucket, so `inner` must stand as many of N / size."""
+
+    size: int = 2
+    inner: Aggregator = field(default_factory=Median)
+
+    def __post_init__(self) -> None:
+        whole_number("size", self.size, 1, owner=self)
+
+    @_takes_arrays
+    def __call__(
+        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
+    ) -> Stacked:
+        if key is None:
+            raise ConfigError("Bucketing shuffles clients and needs a random key; got None. Pass key=cohort.key('…').")
+        n = _clients(stacked)
+        order = randomness.permutation(randomness.fold(key, "bucketing"), torch.ones(n))
+        buckets = -(-n // self.size)
+        w = (
+            torch.ones(n, dtype=torch.float64)
+            if weights is None or not isinstance(self.inner, Mean)
+            else weights.double()
+        )
+        share = torch.zeros(buckets, n, dtype=torch.float64)
+        share[torch.arange(n) // self.size, order] = w[order]
+        total = share.sum(1, keepdim=True)
+        means = _combine(share / torch.where(total > 0, total, 1.0), stacked)
+        return self.inner(means, total.squeeze(1), key=randomness.fold(key, "inner"), start=start)
+
+
+# ---- parts -----------------------------------------------------------------------------------------------------------
+
+
+def _clients(stacked: Any) -> int:
+    sizes = {len(t) for t in leaves(stacked)}
+    if len(sizes) != 1 or 0 in sizes:
+        raise ConfigError(
+            f"An aggregator needs one row a client in every part, and a client; got rows {sorted(sizes)}."
+        )
+    return sizes.pop()
+
+
+def _combine(weights: Tensor, stacked: Stacked) -> Stacked:
+    total: Stacked = combine(weights, stacked)
+    return total
+
+
+def _trim(stacked: Stacked, cut: int) -> Stacked:
+    def one(t: Tensor) -> Tensor:
+        kept = t.sort(0).values[cut : len(t) - cut]
+        return kept.double().mean(0).to(t.dtype if t.is_floating_point() else torch.float64)
+
+    trimmed: Stacked = tree_map(one, stacked)
+    return trimmed
+
+
+def _krum_scores(stacked: Any, n_corrupted: int, name: str) -> Tensor:
+    n = _clients(stacked)
+    if n < 2 * n_corrupted + 3:
+        raise TooFew(
+            f"{name} needs 2 * n_corrupted + 2 < clients; got n_corrupted={n_corrupted}, clients={n}. "
+            "Lower n_corrupted or add clients."
+        )
+    nearest = pairwise(gram(stacked)).fill_diagonal_(0).sort(1).values  # first oneself, at distance 0
+    return nearest[:, 1 : n - n_corrupted - 1].sum(1)

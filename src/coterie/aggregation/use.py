@@ -1,0 +1,38 @@
+"""Where an aggregator may be used: only where the server sees every client's reply."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.aggregation.rules import Aggregator
+from coterie.errors import ConfigError, TooFew
+
+
+def aggregated(
+    aggregate: Aggregator, stacked: Any, weights: Tensor, asked: int, *, key: Tensor, start: Any = None
+) -> Any | None:
+    """The replies as one, or None when they are too few for the rule though all `asked` clients would be enough: somebody
+    did not answer, or is in another cluster. A rule that could not even work with all of them is an error."""
+    try:
+        return aggregate(stacked, weights, key=key, start=start)
+    except TooFew:
+        aggregate(torch.zeros(asked, 1), key=key)
+        return None
+
+
+def with_aggregate(algorithm: Any, aggregate: Aggregator) -> Any:
+    """The same algorithm with another aggregator, also inside a wrapper's `base`; an error if it only offers sums."""
+    names = {f.name for f in fields(algorithm)} if is_dataclass(algorithm) else set()
+    if "aggregate" in names:
+        return replace(algorithm, aggregate=aggregate)
+    if "base" in names:
+        return replace(algorithm, base=with_aggregate(algorithm.base, aggregate))
+    raise ConfigError(
+        f"{type(algorithm).__name__} only offers additive asks, whose server never sees one client's reply, or combines "
+        f"replies by a rule of its own, so {type(aggregate).__name__} has nothing to work on. Use one with an `aggregate` "
+        "option, such as FedAvg, Ditto or CFL."
+    )

@@ -1,0 +1,187 @@
+"""Objects from plain tables (TOML): dataclasses from their fields, function calls from their signatures.
+
+Scalars are checked by pydantic against the type hint. A dataclass hint takes a sub-table. A hint that stands for a
+registry (`REGISTRIES`) takes a sub-table whose `name` is one of the registry's, or the name alone for the defaults.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+
+from coterie.aggregation import AGGREGATORS, Aggregator
+from coterie.aggregation.radius import RADIUS_RULES, RadiusRule
+from coterie.algorithms import ALGORITHMS
+from coterie.errors import ConfigError
+from coterie.exchange.channels import CHANNELS, Channel
+from coterie.exchange.messages import Algorithm
+from coterie.text import suggest
+from coterie.training.cohorts import SAMPLERS, Sampler
+
+REGISTRIES: dict[Any, Mapping[str, type]] = {
+    Algorithm: ALGORITHMS,
+    Aggregator: AGGREGATORS,
+    RadiusRule: RADIUS_RULES,
+    Sampler: SAMPLERS,
+    Channel: CHANNELS,
+}
+"""Type hint → what a configuration may name there. Nothing else can be named."""
+
+
+def build(kind: type, table: Mapping[str, Any], place: str) -> Any:
+    """An instance of a dataclass from a table of its fields."""
+    hints = get_type_hints(kind)
+    own = [f for f in fields(kind) if f.init]
+    _refuse_unknown(table, [f.name for f in own], place)
+    for f in own:
+        if f.default is MISSING and f.default_factory is MISSING and f.name not in table:
+            raise ConfigError(f"{place}.{f.name} is missing; {kind.__name__} needs it.")
+    usual = {f.name: f.default_factory() if f.default_factory is not MISSING else f.default for f in own}
+    values = {k: convert(hints[k], v, f"{place}.{k}", usual[k]) for k, v in table.items()}
+    try:
+        return kind(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from None
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{place}: {str(error) or type(error).__name__}") from None
+
+
+def arguments(
+    function: Callable[..., Any],
+    table: Mapping[str, Any],
+    place: str,
+    *,
+    skip: Iterable[str] = (),
+    also: Iterable[str] = (),
+    known: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Checked keyword arguments of a function; `skip` are given by us, `also` are other keys of the section (named in
+    suggestions), `known` need not be given."""
+    hints = get_type_hints(function)
+    names = [n for n in inspect.signature(function).parameters if n not in set(skip)]
+    _refuse_unknown(table, names, place, also)
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.default is inspect.Parameter.empty and name in names and name not in {*table, *known}:
+            raise ConfigError(f"{place}.{name} is missing. Add it.")
+    return {key: convert(hints.get(key, Any), value, f"{place}.{key}") for key, value in table.items()}
+
+
+def convert(hint: Any, value: Any, place: str, usual: Any = None) -> Any:
+    """A TOML value as what a type hint asks for; `usual` is the default."""
+    options = list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
+    if NoneType in options and isinstance(value, str) and value.lower() == "none" and str not in options:
+        return None
+    if isinstance(value, Mapping) and not any(get_origin(o) in (dict, Mapping) for o in options):
+        return _nested([o for o in options if o is not NoneType], value, place, usual)
+    if isinstance(value, str) and not _takes_text(options):
+        candidates = _candidates(options)
+        if candidates:  # aggregate = "median": a class with its defaults
+            return build(pick(value, candidates, place), {}, place)
+    return _scalar(hint, value, place)
+
+
+def _nested(options: list[Any], table: Mapping[str, Any], place: str, usual: Any) -> Any:
+    """A sub-table: the class its `name` says, the one that fits, or that of the default."""
+    candidates = _candidates(options)
+    rest = {k: v for k, v in table.items() if k != "name"}
+    if "name" in table and not any(_has_field(o, "name") for o in options):
+        return build(pick(table["name"], candidates, f"{place}.name"), rest, place)
+    if len(candidates) == 1:
+        return build(next(iter(candidates.values())), table, place)
+    if type(usual) in candidates.values():
+        return build(type(usual), table, place)
+    if not candidates:
+        raise ConfigError(f"{place} must be {_words(options)}; got a section. Give a plain value.")
+    raise ConfigError(f"{place} needs a name that says which one is meant. {suggest('', candidates)}")
+
+
+def pick(name: Any, candidates: Mapping[str, type], place: str) -> type:
+    """A registered class by its name, whatever its capitals and underscores: TrimmedMean, trimmedmean, trimmed_mean."""
+    plain = {key.lower().replace("_", ""): kind for key, kind in candidates.items()}
+    key = str(name).lower().replace("_", "")
+    if key not in plain:
+        raise ConfigError(f"{place} {name!r} is unknown. {suggest(name, candidates)}")
+    return plain[key]
+
+
+def _candidates(options: list[Any]) -> dict[str, type]:
+    """What may stand for a hint: the classes of its registry, or a dataclass itself."""
+    found: dict[str, type] = {}
+    for option in options:
+        if option in REGISTRIES:
+            found |= REGISTRIES[option]
+        elif isinstance(option, type) and is_dataclass(option):
+            found[option.__name__] = option
+    return found
+
+
+def _has_field(option: Any, name: str) -> bool:
+    return isinstance(option, type) and is_dataclass(option) and name in {f.name for f in fields(option)}
+
+
+def _takes_text(options: list[Any]) -> bool:
+    return any(o is str or get_origin(o) is Literal for o in options)
+
+
+def _scalar(hint: Any, value: Any, place: str) -> Any:
+    if hint is Any:
+        return value
+    try:
+        adapter = TypeAdapter(hint)
+    except (PydanticSchemaGenerationError, PydanticUserError):
+        adapter = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+    try:  # strict JSON: 1 is a float, 1.0 and true are no ints, a list may be a tuple
+        return adapter.validate_json(json.dumps(value, default=str), strict=True)
+    except ValidationError:
+        options = list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
+        none = ' (or "none")' if NoneType in options else ""
+        wanted = _words([o for o in options if o is not NoneType])
+        raise ConfigError(f"{place} must be {wanted}{none}; got {value!r}.") from None
+
+
+_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+def _words(options: list[Any]) -> str:
+    parts = []
+    for option in options:
+        origin, inner = get_origin(option), get_args(option)
+        if origin is Literal:
+            parts.append("one of " + ", ".join(repr(i) for i in inner))
+        elif origin in (tuple, list) or (origin is not None and origin.__name__ == "Sequence"):
+            parts.append("a list of " + _words([inner[0]]).removeprefix("a ") + "s" if inner else "a list")
+        elif option in _NAMES:
+            parts.append(_NAMES[option])
+        elif isinstance(option, type):
+            parts.append(f"a section ({option.__name__})")
+        else:
+            parts.append(str(option))
+    return " or ".join(dict.fromkeys(parts))
+
+
+def _refuse_unknown(table: Mapping[str, Any], names: Iterable[str], place: str, also: Iterable[str] = ()) -> None:
+    names = [*also, *names]
+    for key in table:
+        if key not in names:
+            raise ConfigError(f"Unknown key {place}.{key}. {suggest(key, names)}")
+
+
+def sentence(error: ValidationError, known: Callable[[tuple[Any, ...]], list[str]]) -> str:
+    """The first problem pydantic found, in one sentence."""
+    first = error.errors()[0]
+    place = tuple(p for p in first["loc"] if isinstance(p, str) and p not in ("int", "float", "str", "list[str]"))
+    dotted = ".".join(place)
+    if first["type"] == "extra_forbidden":
+        return f"Unknown key {dotted}. {suggest(place[-1], known(place))}"
+    if first["type"] == "missing":
+        return f"{dotted} is missing. Add it."
+    wanted = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+    wanted = {"integer": "a whole number", "number": "a number", "string": "a text"}.get(wanted, wanted)
+    return f"{dotted} must be {wanted}; got {first['input']!r}."

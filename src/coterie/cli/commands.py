@@ -1,0 +1,255 @@
+"""The command line. Every problem a user can solve is one red sentence and exit code 2, never a stack trace."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+import coterie
+from coterie.errors import ConfigError, CoterieError, DataError
+
+app = typer.Typer(
+    name="coterie",
+    help="Find out who should learn together, and let them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+console = Console()
+errors = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+class Kind(StrEnum):
+    classification = "classification"
+    regression = "regression"
+
+
+class OneClass(StrEnum):
+    error = "error"
+    allow = "allow"
+
+
+Out = Annotated[Path | None, typer.Option(help="Write tables and report.html to this folder (made if absent).")]
+Seeds = Annotated[int, typer.Option(min=1, help="How many train/test splits to average over.")]
+Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of training; left out: chosen on validation rows.")]
+Algorithms = Annotated[str, typer.Option(help="Names, separated by commas; `local` (training alone) is always run.")]
+Metric = Annotated[str | None, typer.Option(help="What to measure gains in, e.g. accuracy, auc, log_loss, mse, r2.")]
+Report = Annotated[bool, typer.Option("--report", help="Write report.html even without --out (to coterie-report).")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"coterie {coterie.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and stop.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error.")] = False,
+) -> None:
+    if debug:
+        os.environ["COTERIE_DEBUG"] = "1"
+
+
+@app.command()
+def demo(
+    seeds: Seeds = 3,
+    metric: Metric = None,
+    out: Out = None,
+) -> None:
+    """Heart disease in four hospitals: who gains and who loses by learning together? Needs no file."""
+    from coterie.datasets import heart
+
+    console.print(
+        "920 patients of four hospitals: who has heart disease? Each hospital can train [bold]alone[/], all can share "
+        "[bold]one model[/] (fedavg), or each can [bold]fine-tune[/] the shared one. Half of each hospital's patients are "
+        f"kept for testing; {seeds} random split{'s' * (seeds > 1)}.\n"
+    )
+    _compare(lambda seed: heart(seed=seed, test_fraction=0.5), "local,fedavg,finetuned", None, seeds, metric, out)
+
+
+@app.command()
+def compare(
+    table: Annotated[Path, typer.Argument(help="A CSV or Parquet file, one row a sample.", metavar="TABLE")],
+    client: Annotated[str, typer.Option(help="The column that says whose row it is.")],
+    target: Annotated[str, typer.Option(help="The column to predict.")],
+    algorithms: Algorithms = "local,fedavg,finetuned",
+    rounds: Rounds = None,
+    seeds: Seeds = 3,
+    metric: Metric = None,
+    features: Annotated[str | None, typer.Option(help="Use only these columns, separated by commas.")] = None,
+    exclude: Annotated[str | None, typer.Option(help="Leave these columns out, separated by commas.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="A column with each client's true group (for `oracle`).")] = None,
+    kind: Annotated[Kind | None, typer.Option(help="Override what is inferred from the target.")] = None,
+    one_class: Annotated[
+        OneClass, typer.Option("--one-class", help="Whether a client may have only one class in its rows.")
+    ] = OneClass.error,
+    test_fraction: Annotated[float, typer.Option(help="Share of each client's rows held out for testing.")] = 0.25,
+    out: Out = None,
+    report: Report = False,
+) -> None:
+    """Your own table: should its clients train alone or together, and what does each gain?"""
+    from coterie.data.tables import federation_from_frame, read_table
+
+    frame = read_table(table)
+    options: dict[str, Any] = {"client": client, "target": target, "test_fraction": test_fraction}
+    options |= {"kind": None if kind is None else kind.value, "one_class": one_class.value}
+    options |= {"cluster": cluster, "features": _names(features), "exclude": _names(exclude) or ()}
+    if report and out is None:
+        out = Path("coterie-report")
+    _compare(lambda seed: federation_from_frame(frame, seed=seed, **options), algorithms, rounds, seeds, metric, out)
+
+
+@app.command()
+def advise(
+    table: Annotated[Path, typer.Argument(help="A CSV or Parquet file, one row a sample.", metavar="TABLE")],
+    client: Annotated[str, typer.Option(help="The column that says whose row it is.")],
+    target: Annotated[str, typer.Option(help="The column to predict.")],
+    features: Annotated[str | None, typer.Option(help="Use only these columns, separated by commas.")] = None,
+    exclude: Annotated[str | None, typer.Option(help="Leave these columns out, separated by commas.")] = None,
+    kind: Annotated[Kind | None, typer.Option(help="Override what is inferred from the target.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the cross-validation.")] = 0,
+) -> None:
+    """Before any training: would the clients of your table gain by learning together, and how?"""
+    from coterie.data.tables import federation_from_frame, read_table
+    from coterie.estimation import advise as predict_gain
+
+    options: dict[str, Any] = {"client": client, "target": target, "test_fraction": 0.0, "one_class": "allow"}
+    options |= {"kind": None if kind is None else kind.value}
+    options |= {"features": _names(features), "exclude": _names(exclude) or ()}
+    with _stoppable("nothing was written"):
+        try:
+            told = predict_gain(federation_from_frame(read_table(table), **options), seed=seed)
+        except ValueError as error:
+            raise DataError(str(error)) from None
+    console.print(told.explain(), highlight=False, soft_wrap=True)
+    shown = told.table.rename(columns={"gain": "gain over local"})[["method", "risk", "low", "high", "gain over local"]]
+    shown["gain over local"] = shown["gain over local"].map("{:+.1%}".format)
+    console.print("\n" + shown.to_string(index=False, float_format="%.4f"), highlight=False, soft_wrap=True)
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="A TOML file with [data], [task], [algorithm] and [run].")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; overrides [run] out.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run already in the folder.")] = False,
+) -> None:
+    """Train as a TOML file says; checkpoints, history, models and scores go to its folder."""
+    from coterie.cli.config import start
+
+    with _stoppable("the last checkpoint is kept"):
+        _show(start(config, out=out, overwrite=overwrite))
+
+
+@app.command()
+def resume(folder: Annotated[Path, typer.Argument(help="The folder of an interrupted `coterie run`.")]) -> None:
+    """Continue an interrupted run exactly where its last checkpoint stands."""
+    from coterie.cli.config import proceed
+
+    with _stoppable("the last checkpoint is kept"):
+        _show(proceed(folder))
+
+
+@app.command()
+def datasets() -> None:
+    """What data sets there are, their licences, and which files are here."""
+    from coterie.datasets import catalogue
+    from coterie.report.terminal import catalogue_table
+
+    console.print(catalogue_table(catalogue()))
+    console.print("Files are looked for in the folder named by COTERIE_DATA, then in the per-user cache.")
+
+
+if importlib.util.find_spec("coterie.incentives") and importlib.util.find_spec("coterie.cli.incentives"):
+    app.add_typer(importlib.import_module("coterie.cli.incentives").app, name="incentives")
+
+
+# ---- shared ----------------------------------------------------------------------------------------------------------
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _compare(split: Any, algorithms: str, rounds: int | None, seeds: int, metric: str | None, out: Path | None) -> None:
+    from coterie.comparison.compare import compare
+    from coterie.report.terminal import comparison_tables
+
+    if out is not None and out.exists() and not out.is_dir():
+        raise ConfigError(f"--out must be a folder; {out} is a file. Name another.")
+    names = _names(algorithms) or []
+    waiting = console.status("Loading …") if console.is_terminal else nullcontext()
+    with _stoppable("nothing was written"), waiting as status:
+
+        def note(method: str, seed: int) -> None:
+            if status is not None:
+                status.update(
+                    f"{method}: choosing settings on validation rows, then training (split {seed + 1} of {seeds})"
+                )
+
+        comparison = compare(split, algorithms=names, rounds=rounds, seeds=seeds, metric=metric, note=note)
+    for part in comparison_tables(comparison):
+        console.print(part)
+    if out is not None:
+        from coterie.report.page import write_report
+
+        comparison.save(out)
+        page = write_report(comparison, out / "report.html")
+        console.print(f"\nTables and report: {out} (open {page})", soft_wrap=True)
+
+
+def _show(result: Any) -> None:
+    from coterie.report.terminal import result_tables
+
+    for part in result_tables(result):
+        console.print(part)
+    if not result.about["finished"]:
+        raise typer.Exit(130)
+
+
+@contextmanager
+def _stoppable(state: str) -> Iterator[None]:
+    """Ctrl-C ends with a sentence and the usual exit code."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        errors.print(f"Stopped; {state}.", style="yellow")
+        raise typer.Exit(130) from None
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point; also what `python -m coterie` runs."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in arguments or os.environ.get("COTERIE_DEBUG", "") not in ("", "0")
+    if debug and "--debug" in arguments:  # wherever it stands
+        arguments = ["--debug", *(a for a in arguments if a != "--debug")]
+    try:
+        app(args=arguments, prog_name="coterie")
+    except KeyboardInterrupt:
+        errors.print("Stopped.", style="yellow")
+        sys.exit(130)
+    except (CoterieError, OSError) as error:
+        if debug:
+            raise
+        errors.print(_sentence(error), style="red", markup=False)
+        sys.exit(2)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        where = f" {error.filename}" if error.filename else ""
+        return f"The file{where} cannot be used: {error.strerror}. Check the path and its permissions."
+    return str(error)

@@ -1,0 +1,280 @@
+"""A run as a TOML file: [data], [task], [algorithm], [run]. Unknown keys are errors that say what was meant.
+
+    [data]
+    name = "digits"              # a built-in data set and its loader's options; or path, client and target
+    clusters = 4
+
+    [algorithm]
+    name = "finetuned"           # a registry name and the fields of its dataclass
+    [algorithm.base]
+    name = "fedavg"
+    [algorithm.base.local]
+    lr = 0.1
+    batch_size = "none"          # TOML has no null: "none" stands for it where a setting may be absent
+
+Algorithms are built from their dataclass fields and type hints (`build.py`), data sets and models from their signatures,
+so new ones work without a change here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coterie import datasets
+from coterie.algorithms import ALGORITHMS
+from coterie.cli.build import arguments, build, convert, sentence
+from coterie.data.federation import Federation
+from coterie.data.tables import federation_from_frame, read_table
+from coterie.engines import ENGINES
+from coterie.errors import ConfigError
+from coterie.exchange.channels import Channel
+from coterie.learning.models import MODELS
+from coterie.learning.task import Task
+from coterie.text import suggest
+from coterie.training import checkpoint
+from coterie.training.cohorts import Sampler
+from coterie.training.result import FILES as RESULT_FILES
+from coterie.training.result import Result
+from coterie.training.run import fit
+
+COPY = "config.toml"
+SECTIONS = ("data", "task", "algorithm", "channels", "run")
+_KNOWN_SIZES = ("n_in", "n_out", "channels", "side")  # follow from the data
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class RunSection(Section):
+    rounds: int = Field(10, ge=1)
+    seed: int = Field(0, ge=0)
+    cohort: int | float | dict[str, Any] | None = None
+    engine: str = "local"
+    evaluate_every: int = Field(0, ge=0)
+    checkpoint_every: int = Field(10, ge=1)
+    out: str = "runs/coterie"
+
+
+class Named(BaseModel):
+    """A name from a registry; the other keys are checked against what the name stands for."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class TaskSection(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    model: str = "auto"
+    loss: str | None = None
+    metric: str | list[str] | None = None
+
+
+class Config(Section):
+    """A checked run; `federation()`, `task()` and `algorithm()` make its parts."""
+
+    data: dict[str, Any]
+    task_: TaskSection = Field(default_factory=TaskSection, alias="task")
+    algorithm_: Named = Field(alias="algorithm")
+    channels_: list[dict[str, Any]] = Field(default_factory=list, alias="channels")
+    run: RunSection = Field(default_factory=RunSection)
+    folder: Path = Field(Path("."), exclude=True)
+    """Relative data paths start here: where the file lies."""
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def load(cls, path: str | Path, folder: Path | None = None) -> Config:
+        path = Path(path)
+        if not path.is_file():
+            near = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+            raise ConfigError(f"There is no config file {path}. " + (suggest(path.name, near, "Here") if near else ""))
+        try:
+            table = tomllib.loads(path.read_text("utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is not valid TOML: {error}. Check that line.") from None
+        return cls.parse(table, path.parent if folder is None else folder)
+
+    @classmethod
+    def parse(cls, table: Mapping[str, Any], folder: Path = Path(".")) -> Config:
+        for name in table:
+            if name not in SECTIONS:
+                raise ConfigError(f"Unknown section [{name}]. {suggest(name, SECTIONS)}")
+        for name in ("data", "algorithm"):
+            if name not in table:
+                raise ConfigError(f"The section [{name}] is missing. Add it.")
+        for name, value in table.items():
+            if name != "channels" and not isinstance(value, Mapping):
+                raise ConfigError(f"[{name}] must be a section; got {value!r}. Write [{name}] on a line of its own.")
+        try:
+            config = cls.model_validate({**table, "folder": folder})
+        except ValidationError as error:
+            raise ConfigError(sentence(error, _fields)) from None
+        config.check()
+        return config
+
+    def check(self) -> None:
+        """Everything that can be known before data are read."""
+        self.algorithm()
+        self.channels()
+        self.cohort()
+        self._loader()
+        if self.run.engine not in ENGINES:
+            raise ConfigError(
+                f"run.engine must be a known engine; got {self.run.engine!r}. {suggest(self.run.engine, ENGINES)}"
+            )
+        if self.task_.model != "auto":
+            if self.task_.model not in MODELS:
+                raise ConfigError(
+                    f"task.model {self.task_.model!r} is unknown. {suggest(self.task_.model, ['auto', *MODELS])}"
+                )
+            self._sizes()
+        elif self.task_.model_extra:
+            key = next(iter(self.task_.model_extra))
+            raise ConfigError(
+                f"Unknown key task.{key}. {suggest(key, ('model', 'loss', 'metric'))} Sizes need a named model."
+            )
+
+    # ---- parts -------------------------------------------------------------------------------------------------------
+
+    def algorithm(self) -> Any:
+        if self.algorithm_.name not in ALGORITHMS:
+            name = self.algorithm_.name
+            raise ConfigError(f"algorithm.name {name!r} is unknown. {suggest(name, ALGORITHMS)}")
+        return build(ALGORITHMS[self.algorithm_.name], self.algorithm_.options, "algorithm")
+
+    def channels(self) -> list[Channel]:
+        """[[channels]]: what happens to messages on the way, in this order."""
+        return [convert(Channel, table, f"channels[{i}]") for i, table in enumerate(self.channels_)]
+
+    def cohort(self) -> Sampler | int | float | None:
+        """A number of clients, a probability, or a named sampler."""
+        given = self.run.cohort
+        sampler: Sampler | int | float | None = (
+            convert(Sampler, given, "run.cohort") if isinstance(given, dict) else given
+        )
+        return sampler
+
+    def federation(self) -> Federation:
+        data = self._loader()()
+        if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], Federation):
+            data = data[0]  # generators also return the truth
+        if not isinstance(data, Federation):
+            raise ConfigError(f"data.name {self.data['name']!r} is no federation to train on. Choose another data set.")
+        return data
+
+    def _loader(self) -> Callable[[], Any]:
+        options = dict(self.data)
+        if ("name" in options) == ("path" in options):
+            raise ConfigError("[data] needs either name (a built-in data set) or path (a table). Give one of the two.")
+        if "name" in options:
+            name = options.pop("name")
+            known = [n for n in datasets.DATASETS if callable(getattr(datasets, n, None))]
+            if name not in known:
+                raise ConfigError(f"data.name {name!r} is unknown. {suggest(name, known)}")
+            loader = getattr(datasets, str(name))
+            given = arguments(loader, options, "data")
+            return lambda: loader(**given)
+        path = options.pop("path")
+        if not isinstance(path, str):
+            raise ConfigError(f"data.path must be a text; got {path!r}. Put it in quotes.")
+        for key in ("client", "target"):
+            if key not in options:
+                raise ConfigError(f"data.{key} is missing. Name the table's {key} column.")
+        given = arguments(federation_from_frame, options, "data", skip=("frame",), also=("path",))
+        return lambda: federation_from_frame(self._table(path), **given)
+
+    def _table(self, path: str) -> pd.DataFrame:
+        return read_table(self.folder / path)
+
+    def task(self, federation: Federation) -> Task:
+        default = Task.default(federation)
+        model = default.model
+        if self.task_.model != "auto":
+            factory = MODELS[self.task_.model]
+            wanted = inspect.signature(factory).parameters
+            shape = tuple(federation.x.shape[1:])
+            from_data = {"n_in": federation.n_features, "n_out": federation.n_outputs}
+            if len(shape) == 3:
+                from_data |= {"channels": shape[0], "side": shape[-1]}
+            model = factory(**({k: v for k, v in from_data.items() if k in wanted} | self._sizes()))
+        metric = self.task_.metric
+        return Task(
+            model,
+            self.task_.loss or default.loss,
+            default.metric if metric is None else metric if isinstance(metric, str) else tuple(metric),
+        )
+
+    def _sizes(self) -> dict[str, Any]:
+        factory = MODELS[self.task_.model]
+        given = dict(self.task_.model_extra or {})
+        return arguments(factory, given, "task", also=("model", "loss", "metric"), known=_KNOWN_SIZES)
+
+    def fit(self, *, out: Path, resume: bool = False, overwrite: bool = False) -> Result:
+        federation = self.federation()
+        return fit(
+            self.algorithm(),
+            federation,
+            self.task(federation),
+            rounds=self.run.rounds,
+            seed=self.run.seed,
+            cohort=self.cohort(),
+            channels=self.channels(),
+            engine=self.run.engine,
+            evaluate_every=self.run.evaluate_every,
+            checkpoint_every=self.run.checkpoint_every,
+            out=out,
+            resume=resume,
+            overwrite=overwrite,
+        )
+
+
+def _fields(place: tuple[Any, ...]) -> list[str]:
+    """The keys a section knows, for suggestions."""
+    sections: dict[str, type[BaseModel]] = {"run": RunSection, "task": TaskSection, "algorithm": Named}
+    return list(sections[place[0]].model_fields) if place and place[0] in sections else list(sections)
+
+
+# ---- run and resume --------------------------------------------------------------------------------------------------
+
+
+def start(path: Path, *, out: Path | None = None, overwrite: bool = False) -> Result:
+    """Run a config; its folder keeps a copy of the file, so that `proceed` needs nothing else."""
+    config = Config.load(path)
+    folder = out if out is not None else Path(config.run.out)
+    if (folder / checkpoint.FILE).exists() and not overwrite:
+        raise ConfigError(
+            f"{folder} already holds a run. Continue it with `coterie resume {folder}`, replace it with --overwrite, "
+            "or name another folder with --out."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    if overwrite:  # nothing of the old run may pass for the new one
+        for name in (checkpoint.FILE, *RESULT_FILES):
+            (folder / name).unlink(missing_ok=True)
+    text = path.read_text("utf-8")
+    (folder / COPY).write_text(text if text.endswith("\n") else text + "\n", "utf-8")
+    (folder / "origin.txt").write_text(f"{config.folder.resolve()}\n", "utf-8")
+    return config.fit(out=folder, overwrite=overwrite)
+
+
+def proceed(folder: Path) -> Result:
+    """Continue the run in a folder; one that ended before its first checkpoint starts again."""
+    if not folder.is_dir():
+        raise ConfigError(f"There is no folder {folder}. Name the folder of a run.")
+    if not (folder / COPY).is_file():
+        raise ConfigError(f"{folder} holds no run to resume (no {COPY}). Start one with `coterie run config.toml`.")
+    origin = folder / "origin.txt"
+    home = Path(origin.read_text("utf-8").strip()) if origin.is_file() else folder
+    config = Config.load(folder / COPY, home)
+    return config.fit(out=folder, resume=(folder / checkpoint.FILE).exists())

@@ -1,0 +1,143 @@
+"""What a federation's data must be like; every error names the client, what was found and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from coterie.errors import DataError
+
+Kind = Literal["classification", "regression"]
+Ints = npt.NDArray[np.int64]
+ArrayPair = tuple[npt.ArrayLike, npt.ArrayLike]
+
+
+def shown(client: Any) -> str:
+    """An id as messages show it: 1, not np.int64(1)."""
+    return repr(client.item() if isinstance(client, np.generic) else client)
+
+
+def plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else str(value)
+
+
+def checked_ids(clients: Iterable[Any]) -> pd.Index[Any]:
+    plain = [c.item() if isinstance(c, np.generic) else c for c in clients]
+    for odd in (c for c in plain if not isinstance(c, str | int | float) or c != c):
+        raise DataError(f"Client ids must be text or numbers; got {odd!r}. Rename that client.")
+    ids: pd.Index[Any] = pd.Index(plain)
+    if not ids.is_unique:
+        twice = ids[ids.duplicated()][0]
+        raise DataError(f"Client ids must be unique; {shown(twice)} occurs more than once. Merge or rename.")
+    alike = pd.Index([str(c) for c in plain])
+    if not alike.is_unique:  # a client's random numbers follow its name
+        raise DataError(
+            f"Client ids must differ as text; {alike[alike.duplicated()][0]!r} is there as text and as a number. "
+            "Rename one."
+        )
+    return ids
+
+
+def checked_clusters(clusters: Sequence[int] | Ints, ids: pd.Index[Any]) -> Ints:
+    labels = np.asarray(clusters)
+    if len(labels) != len(ids) or labels.dtype.kind not in "iu" or (labels < 0).any():
+        raise DataError(
+            f"clusters needs a whole number from 0 for each of the {len(ids)} clients; got {list(labels[:5])}."
+        )
+    return labels.astype(np.int64)
+
+
+def checked_pair(client: Any, pair: ArrayPair) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    try:
+        x, y = (np.asarray(a) for a in pair)
+    except (TypeError, ValueError):
+        raise DataError(f"Client {shown(client)} needs a pair (x, y) of arrays; got {type(pair).__name__}.") from None
+    if x.ndim < 2:
+        raise DataError(
+            f"Client {shown(client)}: x must be (samples, features…); got shape {x.shape}. Use x.reshape(-1, 1)."
+        )
+    if y.ndim != 1 or len(x) != len(y):
+        raise DataError(f"Client {shown(client)}: x and y need one row a sample; got shapes {x.shape} and {y.shape}.")
+    if not len(x):
+        raise DataError(f"Client {shown(client)} has no samples. Drop it or give it data.")
+    if x.dtype.kind not in "fiub":
+        raise DataError(
+            f"Client {shown(client)}: x must be numeric; got {x.dtype}. Encode text columns, or use from_frame."
+        )
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        raise DataError(f"Client {shown(client)}: x holds NaN or infinite values. Impute them, or use from_frame.")
+    return x, y
+
+
+def refuse_mixed_targets(clients: list[Any], targets: list[npt.NDArray[Any]]) -> None:
+    """Text at some clients and numbers at others would silently all become text."""
+    text = np.array([y.dtype.kind in "UST" for y in targets])
+    numbers = np.array([y.dtype.kind in "fiub" for y in targets])
+    if text.any() and numbers.any():
+        odd = clients[int(np.flatnonzero(text if text.sum() <= numbers.sum() else numbers)[0])]
+        raise DataError(
+            f"Targets must be numbers at all clients or text at all; client {shown(odd)} differs. Convert its targets."
+        )
+
+
+def encode_target(
+    y: npt.NDArray[Any], kind: Kind | None, classes: Sequence[Any] | None, ids: pd.Index[Any], sizes: Ints
+) -> tuple[npt.NDArray[Any], Kind, Sequence[Any] | None]:
+    """Targets as class indices (int64) or float32; the error names the client that holds a bad value."""
+
+    def whose(bad: npt.NDArray[Any]) -> str:
+        return shown(ids[np.searchsorted(np.cumsum(sizes), np.flatnonzero(bad)[0], side="right")])
+
+    missing = pd.isna(y)
+    if missing.any():
+        raise DataError(f"The target must not be missing; client {whose(missing)} has a NaN target. Drop those rows.")
+    if y.dtype == object and any(all(isinstance(v, t) for v in y) for t in (str, int | float | np.number)):
+        y = np.asarray(y.tolist())
+    if y.dtype.kind not in "fiubUST":
+        other = np.array([type(v) is not type(y[0]) for v in y])
+        bad = other if other.any() else ~missing
+        raise DataError(
+            f"Targets must all be numbers or all be text; client {whose(bad)} holds {shown(y[bad][0])}. Convert it."
+        )
+    if kind is None:
+        kind = "regression" if y.dtype.kind == "f" else "classification"
+    if kind == "regression":
+        values = np.asarray(pd.to_numeric(pd.Series(y), errors="coerce"), np.float64)
+        if np.isnan(values).any():
+            bad = np.isnan(values)
+            raise DataError(
+                f"A regression target must be numeric; client {whose(bad)} holds {shown(y[bad][0])}. "
+                "Correct it, or use kind='classification'."
+            )
+        if np.isinf(values).any():
+            raise DataError(
+                f"The target must be finite; client {whose(np.isinf(values))} has an infinite one. Clip it."
+            )
+        return values, kind, None
+    if classes is None:
+        found, codes = np.unique(y, return_inverse=True)
+        if len(found) < 2:
+            raise DataError(f"Classification needs at least two classes; every target is {shown(found[0])}.")
+        return codes.astype(np.int64), kind, [plain(v) if isinstance(v, np.generic) else v for v in found]
+    codes = pd.Index(classes).get_indexer(pd.Index(y))
+    if (codes < 0).any():
+        raise DataError(
+            f"Client {whose(codes < 0)} has the target {shown(y[codes < 0][0])}, which is not among the classes "
+            f"{list(classes)}."
+        )
+    return codes.astype(np.int64), kind, classes
+
+
+def refuse_one_class(y: npt.NDArray[Any], ids: pd.Index[Any], sizes: Ints, classes: Sequence[Any] | None) -> None:
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+    one = np.minimum.reduceat(y, starts) == np.maximum.reduceat(y, starts)
+    for i in np.flatnonzero(one)[:1]:
+        name = y[starts[i]] if classes is None else classes[y[starts[i]]]
+        raise DataError(
+            f"Every client needs at least two classes; client {shown(ids[i])} has only {name!r} in {sizes[i]} samples. "
+            "Drop it, merge it with another, or pass one_class='allow' if that is meant."
+        )

@@ -1,0 +1,378 @@
+"""Federation: every client's data in one ragged layout.
+
+All samples of all clients lie behind one another in `x` and `y`; client i owns the rows `offsets[i] : offsets[i + 1]`,
+its training rows first, then its test rows. There are no per-client Python objects, so 10⁵ clients cost 10⁵ integers, and
+the arrays may be memory-mapped from disk (`save` / `load`). A federation is immutable.
+
+`x` may be uint8 (images): it is stored as bytes and becomes float32 in [0, 1] only when a chunk of clients is gathered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from torch import Tensor
+
+from coterie import randomness
+from coterie.data.checks import (
+    ArrayPair,
+    Ints,
+    Kind,
+    checked_clusters,
+    checked_ids,
+    checked_pair,
+    encode_target,
+    plain,
+    refuse_mixed_targets,
+    refuse_one_class,
+    shown,
+)
+from coterie.errors import DataError
+
+__all__ = [
+    "DType",
+    "Federation",
+    "Ints",
+    "Kind",
+    "OneClass",
+    "as_float",
+    "client_keys",
+    "held_out_sizes",
+    "split_order",
+]
+
+OneClass = Literal["error", "allow"]
+DType = Literal["float32", "float64"]
+
+_ARRAYS = ("x", "y")
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Clients' data; build it with `from_arrays`, `from_frame`, `from_parquet` or `load`."""
+
+    x: Tensor
+    y: Tensor
+    offsets: Ints
+    n_train: Ints
+    clients: pd.Index[Any]
+    kind: Kind
+    classes: tuple[Any, ...] | None = None
+    clusters: Ints | None = None
+    columns: tuple[str, ...] | None = None
+    preprocessing: pd.DataFrame | None = None
+    keys: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        if not len(self.keys):
+            object.__setattr__(self, "keys", client_keys(self.clients))
+
+    # ---- what a client has -------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @property
+    def n_samples(self) -> Ints:
+        return np.diff(self.offsets)
+
+    @property
+    def n_test(self) -> Ints:
+        return self.n_samples - self.n_train
+
+    @property
+    def n_features(self) -> int:
+        return int(np.prod(self.x.shape[1:]))
+
+    @property
+    def n_outputs(self) -> int:
+        """Outputs a model needs: one a class, or one number."""
+        return len(self.classes) if self.classes is not None else 1
+
+    def index(self, client: Hashable) -> int:
+        """The position of a client id."""
+        try:
+            position: Any = self.clients.get_loc(client)
+        except (KeyError, TypeError):
+            some = ", ".join(self.name(i) for i in range(min(len(self), 5))) + (", …" if len(self) > 5 else "")
+            raise DataError(f"There is no client {shown(client)}; the {len(self)} clients are {some}.") from None
+        return int(position)  # ids are unique: never a slice or mask
+
+    def name(self, i: int) -> str:
+        """The id at a position as messages show it."""
+        return shown(self.clients[i])
+
+    def train(self, client: Hashable) -> tuple[Tensor, Tensor]:
+        i = self.index(client)
+        start = self.offsets[i]
+        return self._rows(slice(start, start + self.n_train[i]))
+
+    def test(self, client: Hashable) -> tuple[Tensor, Tensor]:
+        i = self.index(client)
+        return self._rows(slice(self.offsets[i] + self.n_train[i], self.offsets[i + 1]))
+
+    def rows(self, part: Literal["train", "test"] = "train") -> tuple[npt.NDArray[Any], npt.NDArray[Any], Ints]:
+        """All clients' training or test rows as NumPy arrays: x flat (N, features), y, and each row's client position."""
+        within = np.arange(len(self.y)) - np.repeat(self.offsets[:-1], self.n_samples)
+        training = within < np.repeat(self.n_train, self.n_samples)
+        chosen = np.flatnonzero(training == (part == "train"))
+        owner = np.repeat(np.arange(len(self)), self.n_samples)[chosen]
+        return as_float(self.x[chosen]).numpy().reshape(len(chosen), -1), self.y[chosen].numpy(), owner
+
+    def _rows(self, rows: slice) -> tuple[Tensor, Tensor]:
+        return as_float(self.x[rows]), self.y[rows]
+
+    def subset(self, clients: Iterable[Hashable]) -> Federation:
+        """The same data with only these clients, in this order."""
+        index = np.array([self.index(c) for c in clients], np.int64)
+        if not len(index):
+            raise DataError("A federation needs at least one client; got an empty subset. Name at least one client.")
+        ids = checked_ids(self.clients[index])
+        sizes = self.n_samples[index]
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[index] - offsets[:-1], sizes)
+        return replace(
+            self,
+            x=self.x[rows],
+            y=self.y[rows],
+            offsets=offsets,
+            n_train=self.n_train[index],
+            clients=ids,
+            clusters=None if self.clusters is None else self.clusters[index],
+            keys=self.keys[index],
+        )
+
+    def holdout(self, fraction: float, seed: int | None = None) -> Federation:
+        """A federation of the training rows alone, the last `fraction` of each client's as its new test rows.
+
+        For choices that must not see the test data. With a seed every client's rows are shuffled first. A client with a
+        single training row keeps it."""
+        if not 0.0 < fraction < 1.0:
+            raise DataError(f"The held-out fraction must be in (0, 1); got {fraction}. Use for example 0.25.")
+        within = np.arange(len(self.y)) - np.repeat(self.offsets[:-1], self.n_samples)
+        rows = np.flatnonzero(within < np.repeat(self.n_train, self.n_samples))
+        if seed is not None:
+            rows = rows[split_order(self.n_train, self.keys, seed)]
+        held = np.minimum(np.maximum(np.round(self.n_train * fraction).astype(np.int64), 1), self.n_train - 1)
+        offsets = np.concatenate([[0], np.cumsum(self.n_train)]).astype(np.int64)
+        return replace(self, x=self.x[rows], y=self.y[rows], offsets=offsets, n_train=self.n_train - held)
+
+    def describe(self) -> pd.DataFrame:
+        """One row a client: samples, training and test rows, and the mean of the target or the share of each class."""
+        table = pd.DataFrame(
+            {"samples": self.n_samples, "train": self.n_train, "test": self.n_test}, index=self.clients
+        )
+        owner = np.repeat(np.arange(len(self)), self.n_samples)
+        y = self.y.numpy()
+        if self.classes is not None and len(self.classes) <= 10:
+            for c, name in enumerate(self.classes):
+                table[f"share of {name}"] = np.bincount(owner, y == c, len(self)) / self.n_samples
+        elif self.kind == "regression":
+            table["mean target"] = np.bincount(owner, y, len(self)) / self.n_samples
+        if self.clusters is not None:
+            table["true cluster"] = self.clusters
+        return table
+
+    # ---- building ----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_arrays(
+        cls,
+        data: Mapping[Any, ArrayPair] | Sequence[tuple[Any, ArrayPair]],
+        *,
+        test_fraction: float = 0.25,
+        seed: int = 0,
+        clusters: Mapping[Any, int] | None = None,
+        kind: Kind | None = None,
+        one_class: OneClass = "error",
+        dtype: DType = "float32",
+    ) -> Federation:
+        """`{client id: (x, y)}`, or a list of `(client id, (x, y))`; rows of x are samples.
+
+        Integer, boolean and string targets mean classification, floating ones regression; `kind` overrides. A client
+        whose targets are all of one class is refused unless `one_class="allow"` says that it is meant.
+        """
+        items = list(data.items()) if isinstance(data, Mapping) else list(data)
+        if not items:
+            raise DataError("A federation needs at least one client; got none. Pass {client id: (x, y)}.")
+        pairs = [checked_pair(client, pair) for client, pair in items]
+        refuse_mixed_targets([c for c, _ in items], [y for _, y in pairs])
+        if clusters is not None:
+            for client in (c for c, _ in items if c not in clusters):
+                raise DataError(f"Client {shown(client)} has no entry in clusters. Name every client's cluster.")
+        shapes = {x.shape[1:] for x, _ in pairs}
+        if len(shapes) > 1:
+            odd = next(c for (c, _), (x, _) in zip(items, pairs, strict=True) if x.shape[1:] != pairs[0][0].shape[1:])
+            raise DataError(
+                f"All clients need features of one shape; client {shown(odd)} differs: got {sorted(shapes)}. "
+                "Give every client the same columns."
+            )
+        return cls.from_flat(
+            np.concatenate([x for x, _ in pairs]),
+            np.concatenate([y for _, y in pairs]),
+            sizes=np.array([len(x) for x, _ in pairs]),
+            clients=[c for c, _ in items],
+            test_fraction=test_fraction,
+            seed=seed,
+            clusters=None if clusters is None else [clusters[c] for c, _ in items],
+            kind=kind,
+            one_class=one_class,
+            dtype=dtype,
+        )
+
+    @classmethod
+    def from_flat(
+        cls,
+        x: npt.NDArray[Any],
+        y: npt.NDArray[Any],
+        *,
+        sizes: npt.NDArray[Any],
+        clients: Sequence[Any],
+        test_fraction: float = 0.25,
+        n_test: npt.NDArray[Any] | None = None,
+        seed: int = 0,
+        clusters: Sequence[int] | Ints | None = None,
+        kind: Kind | None = None,
+        columns: Sequence[str] | None = None,
+        classes: Sequence[Any] | None = None,
+        one_class: OneClass = "error",
+        dtype: DType = "float32",
+    ) -> Federation:
+        """Rows already sorted by client (`sizes[i]` rows for client i).
+
+        By default every client's rows are shuffled with the seed and its last `test_fraction` held out. With `n_test`
+        the rows are taken as they are and the last `n_test[i]` rows of client i are its test data.
+        """
+        ids = checked_ids(clients)
+        sizes = np.asarray(sizes, np.int64)
+        if len(sizes) != len(ids) or not int(sizes.sum()) == len(x) == len(y):
+            raise DataError(
+                f"sizes must name the rows of every client; got {len(sizes)} sizes for {len(ids)} clients, which add up "
+                f"to {sizes.sum()} for {len(x)} rows of x and {len(y)} of y."
+            )
+        for i in np.flatnonzero(sizes < 1)[:1]:
+            raise DataError(f"Client {shown(ids[i])} has no samples. Drop it or give it data.")
+        y, kind, classes = encode_target(np.asarray(y), kind, classes, ids, sizes)
+        if kind == "classification" and one_class == "error":
+            refuse_one_class(y, ids, sizes, classes)
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        if n_test is None:
+            n_test = held_out_sizes(sizes, test_fraction)
+            order = split_order(sizes, client_keys(ids), seed)
+            x, y = x[order], y[order]
+        n_train = sizes - np.asarray(n_test, np.int64)
+        for i in np.flatnonzero((n_train < 1) | (n_train > sizes))[:1]:
+            raise DataError(
+                f"Client {shown(ids[i])} has no training sample left after the split. Lower its test share."
+            )
+        return cls(
+            x=_tensor(x, dtype),
+            y=torch.from_numpy(np.ascontiguousarray(y if y.dtype == np.int64 else y.astype(dtype))),
+            offsets=offsets,
+            n_train=n_train,
+            clients=ids,
+            kind=kind,
+            classes=None if classes is None else tuple(classes),
+            clusters=None if clusters is None else checked_clusters(clusters, ids),
+            columns=None if columns is None else tuple(columns),
+        )
+
+    @classmethod
+    def from_frame(cls, frame: pd.DataFrame, *, client: str, target: str, **options: Any) -> Federation:
+        """One table with a client column and a target column; see `coterie.data.tables.federation_from_frame`."""
+        from coterie.data.tables import federation_from_frame
+
+        return federation_from_frame(frame, client=client, target=target, **options)
+
+    @classmethod
+    def from_parquet(cls, path: str | Path, *, client: str, target: str, **options: Any) -> Federation:
+        """Like `from_frame`, read from a Parquet or CSV file."""
+        from coterie.data.tables import read_table
+
+        return cls.from_frame(read_table(path), client=client, target=target, **options)
+
+    from_csv = from_parquet
+
+    # ---- disk --------------------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path) -> Path:
+        """Write plain .npy arrays and a JSON description; `load` maps them back without reading them."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in _ARRAYS:
+            np.save(folder / f"{name}.npy", getattr(self, name).numpy())
+        np.save(folder / "offsets.npy", self.offsets)
+        np.save(folder / "n_train.npy", self.n_train)
+        if self.clusters is not None:
+            np.save(folder / "clusters.npy", self.clusters)
+        if self.preprocessing is not None:
+            self.preprocessing.to_parquet(folder / "preprocessing.parquet")
+        about = {"kind": self.kind, "classes": self.classes, "columns": self.columns, "clients": self.clients.tolist()}
+        (folder / "federation.json").write_text(json.dumps(about, default=plain))
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path, *, mmap: bool = True) -> Federation:
+        folder = Path(folder)
+        if not (folder / "federation.json").exists():
+            raise DataError(f"{folder} holds no saved federation (no federation.json). Write one with Federation.save.")
+        about = json.loads((folder / "federation.json").read_text())
+        # mode "c" (copy on write): tensors over the map may be made without a warning, the file can never change
+        x, y = (torch.from_numpy(np.load(folder / f"{n}.npy", mmap_mode="c" if mmap else None)) for n in _ARRAYS)
+        clusters = folder / "clusters.npy"
+        preprocessing = folder / "preprocessing.parquet"
+        return cls(
+            x=x,
+            y=y,
+            offsets=np.load(folder / "offsets.npy"),
+            n_train=np.load(folder / "n_train.npy"),
+            clients=pd.Index(about["clients"]),
+            kind=about["kind"],
+            classes=None if about["classes"] is None else tuple(about["classes"]),
+            clusters=np.load(clusters) if clusters.exists() else None,
+            columns=None if about["columns"] is None else tuple(about["columns"]),
+            preprocessing=pd.read_parquet(preprocessing) if preprocessing.exists() else None,
+        )
+
+
+# ---- helpers ---------------------------------------------------------------------------------------------------------
+
+
+def as_float(x: Tensor) -> Tensor:
+    """uint8 images become float32 in [0, 1]; floating data pass through."""
+    return x.to(torch.float32) / 255.0 if x.dtype == torch.uint8 else x
+
+
+def client_keys(clients: pd.Index[Any]) -> Ints:
+    """A 64-bit key from every client id: its random streams follow the client, not its position."""
+    digests = b"".join(hashlib.blake2b(str(c).encode(), digest_size=8).digest() for c in clients)
+    return np.frombuffer(digests, np.int64).copy()
+
+
+def split_order(sizes: Ints, keys: Ints, seed: int) -> Ints:
+    """A permutation of the flat rows that shuffles every client within its own block, by (seed, client)."""
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # a row's number within its client
+    keys_ = randomness.fold(torch.from_numpy(keys) ^ randomness.base_key(seed), "split")
+    draws = randomness.fold(keys_[torch.from_numpy(owner)], torch.from_numpy(place)).numpy()
+    return np.lexsort((draws, owner))
+
+
+def held_out_sizes(sizes: Ints, fraction: float) -> Ints:
+    """How many rows of every client are held out; at least one stays for training."""
+    if not 0.0 <= fraction < 1.0:
+        raise DataError(f"test_fraction must be in [0, 1); got {fraction}. Use for example 0.25.")
+    return np.minimum(np.round(sizes * fraction).astype(np.int64), sizes - 1)
+
+
+def _tensor(x: npt.NDArray[Any], dtype: DType) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(x if x.dtype == np.uint8 else x.astype(dtype, copy=False)))

@@ -1,0 +1,291 @@
+"""A table with a client column → a `Federation`.
+
+Every error names the column or the client, says what was found and what to do. Statistics come from the training rows
+of all clients together (see `coterie.data.preprocessing`); the split is `Federation.from_flat`'s own, so a table and the
+same rows given as arrays hold out the same samples.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from coterie.data.federation import DType, Federation, Ints, Kind, OneClass, client_keys, held_out_sizes, split_order
+from coterie.data.preprocessing import FEW, PLAIN, apply_preprocessing, first_text, fit_preprocessing, refuse_stray_text
+from coterie.errors import DataError
+
+__all__ = ["apply_preprocessing", "federation_from_frame", "infer_kind", "read_table"]
+
+_CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt")
+_PARQUET = (".parquet", ".pq")
+
+
+def read_table(path: str | Path) -> pd.DataFrame:
+    """A Parquet (.parquet, .pq) or CSV (.csv, .tsv, .txt, also .gz) file.
+
+    In CSV files `?` counts as missing, beside pandas' own list (empty, NA, NaN, null, …). A first column
+    without a name that only counts the rows (as `DataFrame.to_csv` writes it) is left out.
+    """
+    path = Path(path)
+    name = path.name.lower()
+    if not name.endswith(_CSV + _PARQUET):
+        raise DataError(f"{path} is neither Parquet nor CSV: give a file ending in {', '.join(_CSV + _PARQUET)}.")
+    if not path.is_file():
+        near = difflib.get_close_matches(path.name, [p.name for p in _siblings(path)], n=1)
+        raise DataError(f"There is no file {path}. " + (f"Did you mean {near[0]}?" if near else "Check the path."))
+    try:
+        if name.endswith(_PARQUET):
+            return pd.read_parquet(path)
+        separator = "\t" if ".tsv" in name else ","
+        frame = pd.read_csv(path, sep=separator, na_values=["?"], low_memory=False, skipinitialspace=True)
+    except Exception as problem:  # pandas and pyarrow raise many kinds; the user needs the one sentence
+        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+        raise DataError(f"{path} cannot be read as a table: {reason}. Check that it is a whole, valid file.") from None
+    first = frame.columns[0] if len(frame.columns) else ""
+    counts_rows = str(first).startswith("Unnamed") and np.array_equal(frame[first].to_numpy(), np.arange(len(frame)))
+    return frame.drop(columns=first) if counts_rows else frame
+
+
+def federation_from_frame(
+    frame: pd.DataFrame,
+    *,
+    client: str,
+    target: str,
+    features: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    cluster: str | None = None,
+    kind: Kind | None = None,
+    test_fraction: float = 0.25,
+    seed: int = 0,
+    one_class: OneClass = "error",
+    max_categories: int = 50,
+    dtype: DType = "float32",
+) -> Federation:
+    """One row a sample; `client` says whose it is, `target` is what to predict, the other columns are features.
+
+    `features` picks columns, `exclude` leaves some out, `cluster` names a column with each client's true cluster.
+    Clients keep the order in which they first appear. `kind` overrides the inference: text, booleans and whole numbers
+    with at most 20 distinct values mean classification, all other numbers regression.
+    """
+    _check_table(frame)
+    for role, column in (("client", client), ("target", target), ("cluster", cluster)):
+        if column is not None:
+            _check_column(frame, column, role)
+    if client == target:
+        raise DataError(f"The client and the target are both column {client!r}. Name two different columns.")
+    chosen = _feature_columns(frame, features, exclude, {client, target, cluster})
+
+    owner, clients = _owners(frame[client])
+    y, kind, classes = _target(frame[target], kind, owner, clients)
+    sizes = np.bincount(owner, minlength=len(clients)).astype(np.int64)
+    n_test = held_out_sizes(sizes, test_fraction)
+    order = np.argsort(owner, kind="stable")[split_order(sizes, client_keys(clients), seed)]
+    starts = np.cumsum(sizes) - sizes
+    train = order[np.arange(len(order)) - np.repeat(starts, sizes) < np.repeat(sizes - n_test, sizes)]
+
+    plan = fit_preprocessing(frame, chosen, train, max_categories=max_categories)
+    outputs = plan.loc[plan["kind"] != "dropped", "column"].tolist()
+    if not outputs:
+        notes = "; ".join(f"{row.source}: {row.note}" for row in plan.itertuples())
+        raise DataError(f"No usable feature is left ({notes}). Add a column that varies between rows.")
+    federation = Federation.from_flat(
+        apply_preprocessing(frame, plan, dtype=dtype)[order],
+        y[order],
+        sizes=sizes,
+        clients=clients.tolist(),
+        n_test=n_test,
+        clusters=None if cluster is None else _true_clusters(frame[cluster], owner, clients),
+        kind=kind,
+        classes=classes,
+        columns=outputs,
+        one_class=one_class,
+        dtype=dtype,
+    )
+    return replace(federation, preprocessing=plan)
+
+
+# ---- columns ---------------------------------------------------------------------------------------------------------
+
+
+def _siblings(path: Path) -> Iterable[Path]:
+    return path.parent.iterdir() if path.parent.is_dir() else ()
+
+
+def _check_table(frame: Any) -> None:
+    if not isinstance(frame, pd.DataFrame):
+        raise DataError(
+            f"from_frame needs a pandas DataFrame; got {type(frame).__name__}. Try from_parquet or from_csv."
+        )
+    if not len(frame):
+        raise DataError(f"The table has no rows (columns: {', '.join(map(str, frame.columns))}). Give it data.")
+    names = pd.Index([str(c) for c in frame.columns])
+    if not names.is_unique:
+        twice = names[names.duplicated()][0]
+        raise DataError(f"Column names must be unique; {twice!r} occurs more than once. Rename or drop one.")
+
+
+def _check_column(frame: pd.DataFrame, column: Any, role: str) -> None:
+    if column in frame.columns:
+        return
+    if column in frame.index.names:
+        raise DataError(f"The {role} {column!r} is the table's index, not a column. Call frame.reset_index() first.")
+    raise DataError(f"There is no {role} column {column!r}; {_suggest(column, frame.columns)}")
+
+
+def _suggest(wanted: Any, names: Iterable[Any]) -> str:
+    known = [str(n) for n in names]
+    lower = {n.lower(): n for n in known}
+    near = difflib.get_close_matches(str(wanted).lower(), lower, n=1)
+    some = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
+    return (f"did you mean {lower[near[0]]!r}? " if near else "") + f"The columns are {some}."
+
+
+def _feature_columns(
+    frame: pd.DataFrame, features: Sequence[str] | None, exclude: Sequence[str], taken: set[str | None]
+) -> list[Any]:
+    if isinstance(features, str) or isinstance(exclude, str):
+        raise DataError(f"features and exclude are lists of column names; got {features!r}, {exclude!r}. Use brackets.")
+    for column in (*(features or ()), *exclude):
+        _check_column(frame, column, "feature")
+    for column in features or ():
+        if column in taken:
+            raise DataError(
+                f"Column {column!r} is already the client, target or cluster and cannot be a feature. Take it out."
+            )
+    wanted = list(dict.fromkeys(frame.columns if features is None else features))
+    chosen = [c for c in wanted if c not in taken and c not in set(exclude)]
+    if not chosen:
+        raise DataError(
+            "No feature column is left beside the client and the target. Add one or check features/exclude."
+        )
+    return chosen
+
+
+def _owners(ids: pd.Series[Any]) -> tuple[Ints, pd.Index[Any]]:
+    """Every row's client as a position in the index of clients, which keeps the order of first appearance."""
+    owner, uniques = pd.factorize(ids)
+    missing = np.flatnonzero(owner < 0)
+    if len(missing):
+        raise DataError(
+            f"Every row needs a client; column {ids.name!r} is missing in {len(missing)} rows, first in "
+            f"row {missing[0]}. Fill in the client or drop those rows."
+        )
+    clients = pd.Index(np.asarray(uniques).tolist())
+    alike = clients.astype("str")
+    if not alike.is_unique:  # a client's random numbers follow its name
+        raise DataError(
+            f"Client names must differ as text; column {ids.name!r} holds {alike[alike.duplicated()][0]!r} as text and "
+            "as a number. Make the column all text or all numbers."
+        )
+    return owner.astype(np.int64), clients
+
+
+def _true_clusters(labels: pd.Series[Any], owner: Ints, clients: pd.Index[Any]) -> Ints:
+    codes, _ = pd.factorize(labels, sort=True)
+    first = np.full(len(clients), -1, np.int64)
+    first[owner[::-1]] = codes[::-1]
+    wrong = np.flatnonzero((codes < 0) | (codes != first[owner]))
+    if len(wrong):
+        raise DataError(
+            f"A client belongs to one cluster; client {_plain(clients[owner[wrong[0]]])!r} has a missing or second "
+            f"value in column {labels.name!r}. Give all its rows the same cluster."
+        )
+    return first
+
+
+# ---- target ----------------------------------------------------------------------------------------------------------
+
+
+def infer_kind(values: pd.Series[Any]) -> Kind:
+    """Text, booleans, and whole numbers with at most 20 distinct values: classification. Other numbers: regression."""
+    types = pd.api.types
+    if types.is_bool_dtype(values) or isinstance(values.dtype, pd.CategoricalDtype):
+        return "classification"
+    plain = values if types.is_numeric_dtype(values) else values.astype("object")
+    numbers = pd.to_numeric(plain, errors="coerce")
+    if numbers.isna().any():
+        return "classification"
+    distinct = numbers.unique()
+    whole = bool(np.all(np.asarray(distinct, np.float64) % 1 == 0))
+    return "classification" if whole and len(distinct) <= FEW else "regression"
+
+
+def _target(
+    values: pd.Series[Any], kind: Kind | None, owner: Ints, clients: pd.Index[Any]
+) -> tuple[npt.NDArray[Any], Kind, list[Any] | None]:
+    """Checked targets, the kind of task, and the sorted classes."""
+    missing = np.flatnonzero(pd.isna(values).to_numpy())
+    if len(missing):
+        raise DataError(
+            f"The target must not be missing; client {_plain(clients[owner[missing[0]]])!r} has a NaN in column "
+            f"{values.name!r} ({len(missing)} rows in all). Drop those rows or fill them in."
+        )
+    found = pd.api.types.infer_dtype(values)
+    odd = any(word in found for word in ("date", "time", "period", "interval", "complex", "bytes"))
+    if odd or (found == "mixed" and not all(isinstance(v, PLAIN) for v in values)):
+        raise DataError(
+            f"The target {values.name!r} holds {found} values; it must be a number or a class label. "
+            "Name another column."
+        )
+    if kind is None and not (pd.api.types.is_numeric_dtype(values) or isinstance(values.dtype, pd.CategoricalDtype)):
+        refuse_stray_text(values, "The target")
+    kind = infer_kind(values) if kind is None else kind
+    if kind not in get_args(Kind):
+        raise DataError(f"kind must be 'classification' or 'regression'; got {kind!r}.")
+    if kind == "regression":
+        return _regression_target(values, owner, clients), kind, None
+    y, classes = _class_target(values)
+    return y, kind, classes
+
+
+def _regression_target(values: pd.Series[Any], owner: Ints, clients: pd.Index[Any]) -> npt.NDArray[np.float64]:
+    try:
+        y = np.asarray(pd.to_numeric(values.astype("object")), np.float64)
+    except (TypeError, ValueError):
+        bad = first_text(values)
+        raise DataError(
+            f"A regression target must be numeric; column {values.name!r} holds {bad!r}. "
+            "Correct that value, or use kind='classification'."
+        ) from None
+    infinite = np.flatnonzero(np.isinf(y))
+    if len(infinite):
+        raise DataError(
+            f"The target must be finite; client {_plain(clients[owner[infinite[0]]])!r} has an infinite value in "
+            f"column {values.name!r}. Drop or clip those rows."
+        )
+    return y
+
+
+def _class_target(values: pd.Series[Any]) -> tuple[npt.NDArray[Any], list[Any]]:
+    if pd.api.types.is_float_dtype(values) and (values % 1 == 0).all():
+        values = values.astype("int64")
+    codes, uniques = pd.factorize(values)
+    if len(uniques) < 2:
+        raise DataError(
+            f"Classification needs at least two classes; every value of the target {values.name!r} is "
+            f"{_plain(uniques[0])!r}. Name another target."
+        )
+    if len(uniques) > FEW and len(uniques) > 0.5 * len(values):
+        raise DataError(
+            f"The target {values.name!r} has {len(uniques)} distinct values in {len(values)} rows, too many for class "
+            "labels. Name another target, or use kind='regression' if it is a quantity."
+        )
+    plain = [_plain(u) for u in uniques]
+    if len({type(p) for p in plain}) > 1:  # 1 and "1" in one column: compare and sort them as text
+        plain = [str(p) for p in plain]
+    classes = sorted(set(plain))
+    position = {c: i for i, c in enumerate(classes)}
+    labels = np.empty(len(classes), dtype=object)
+    labels[:] = classes
+    return labels[np.array([position[p] for p in plain])[codes]], classes
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value

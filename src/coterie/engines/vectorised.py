@@ -1,0 +1,192 @@
+"""The fast engine: client functions mapped with `torch.func.vmap` over cache-sized chunks of clients.
+
+Clients of one padded size form a chunk; all local steps of a chunk run before the next chunk starts, so its models stay in
+the cache. Chunks run on `workers` threads with one intra-op thread each (more threads inside an operation cost more than
+they bring at these sizes). Results do not depend on the number of workers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.data.federation import Federation
+from coterie.engines.base import Env, Post, Split, context, gather, in_round, unpack
+from coterie.engines.reduce import assemble, bad_client, share
+from coterie.errors import ClientError, ConfigError, CoterieError, Diverged
+from coterie.exchange.messages import Ask, Ints, Reply
+from coterie.tree import Tree, concat, leaves, n_bytes, take, tree_map
+
+_MODEL_BYTES = 6 << 20  # models of a chunk: a few MB stay in the second-level cache
+_DATA_BYTES = 64 << 20
+_MOST_CLIENTS = 512
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass
+class LocalEngine:
+    """`chunk` clients at a time (default: sized for the cache); when all clients are asked their gathered data are kept
+    for the next round while they fit `cache_bytes`."""
+
+    chunk: int | None = None
+    workers: int = field(default_factory=_cores)
+    cache_bytes: int = 1 << 30
+    _pool: ThreadPoolExecutor | None = field(default=None, repr=False)
+    _cache: dict[Any, dict[str, Tensor]] = field(default_factory=dict, repr=False)
+    _cached: int = field(default=0, repr=False)
+    _owner: Federation | None = field(default=None, repr=False)  # whose data the cache holds
+    _lock: Any = field(default_factory=Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or (self.chunk is not None and self.chunk < 1):
+            raise ConfigError(f"LocalEngine needs workers ≥ 1 and chunk ≥ 1; got {self.workers} and {self.chunk}.")
+
+    def run(self, ask: Ask, env: Env) -> Reply:
+        clients = ask.clients
+        splits: tuple[Split, ...] = ("train", "test") if ask.test else ("train",)
+        jobs = list(self._chunks(clients, env, splits))
+
+        def work(place: Ints) -> dict[str, Any]:
+            mine = clients[place]
+            each = take(ask.each, torch.from_numpy(place)) if ask.each else {}
+            data = self._data(env, mine, splits, len(clients))
+
+            def one(state: Tree, each: Tree, *data: dict[str, Tensor]) -> dict[str, Any]:
+                ctx, *test = (context(env, d, state) for d in data)
+                return unpack(ask.phase(ctx, *test, **ask.down, **each), ctx)
+
+            out = _mapped(one, ask.name, _plain(mine, env), env.states.get(mine), each, *data)
+            client = bad_client({k: out[k] for k in ("send", "state") if k in out}, mine)
+            if client is not None:
+                raise Diverged(client, ask.name)
+            if "state" in out:
+                env.states.set(mine, out["state"])
+            return share(ask, env, out, mine)
+
+        return assemble(ask, env, self._threads(work, jobs))
+
+    def map(
+        self, function: Callable[..., Tree], clients: Ints, env: Env, *, test: bool = False, post: Post | None = None
+    ) -> Tree:
+        splits: tuple[Split, ...] = ("train", "test") if test else ("train",)
+        jobs = list(self._chunks(clients, env, splits))
+
+        def work(place: Ints) -> Tree:
+            mine = clients[place]
+            state = env.states.get(mine)
+
+            def one(state: Tree, *data: dict[str, Tensor]) -> Tree:
+                return function(*(context(env, d, state) for d in data))
+
+            data = self._data(env, mine, splits, len(clients))
+            out: Tree = _mapped(one, getattr(function, "__name__", "map"), _plain(mine, env), state, *data)
+            return out if post is None else post(out)
+
+        results = list(self._threads(work, jobs))
+        back = torch.from_numpy(np.argsort(np.concatenate(jobs), kind="stable"))
+        stacked: Tree = take(concat(results), back)
+        return stacked
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+        self._forget(None)
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _threads(self, work: Callable[[Ints], Any], jobs: list[Ints]) -> Iterator[Any]:
+        """Results in the order of the jobs; each is let go as soon as it is taken."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.workers, "coterie", initializer=torch.set_num_threads, initargs=(1,))
+        futures = deque(self._pool.submit(work, job) for job in jobs)
+        try:
+            while futures:
+                yield futures.popleft().result()
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            for future in futures:
+                if not future.cancelled():
+                    future.exception()  # wait: nothing may write a state after the round has failed
+            raise
+
+    def _forget(self, owner: Federation | None) -> None:
+        self._cache.clear()
+        self._cached, self._owner = 0, owner
+
+    def _chunks(self, clients: Ints, env: Env, splits: tuple[Split, ...]) -> Any:
+        """Positions of clients with equal padded sizes, in federation order, a chunk at a time."""
+        sizes = np.stack([env.padded(split)[clients] for split in splits], 1)
+        order = np.lexsort((clients, *sizes.T[::-1]))
+        edges = np.flatnonzero((np.diff(sizes[order], axis=0) != 0).any(1)) + 1
+        for block in np.split(order, edges):
+            if len(block):
+                step = self._chunk_size(env, int(sizes[block[0]].sum()), len(block))
+                yield from (block[i : i + step] for i in range(0, len(block), step))
+
+    def _chunk_size(self, env: Env, samples: int, available: int) -> int:
+        if self.chunk is not None:
+            return self.chunk
+        if env.task.convolutional:
+            return 1
+        sample = max(env.federation.n_features, max(t.shape[0] if t.dim() else 1 for t in leaves(env.initial))) * 4
+        by_model = _MODEL_BYTES // max(n_bytes(env.initial), 1)
+        by_data = _DATA_BYTES // max(samples * sample, 1)
+        most = int(np.clip(min(by_model, by_data), 1, _MOST_CLIENTS))
+        return max(min(most, -(-available // self.workers)), 1)  # a share for every worker
+
+    def _data(self, env: Env, clients: Ints, splits: tuple[Split, ...], asked: int) -> list[dict[str, Tensor]]:
+        result = []
+        for split in splits:
+            key = (split, clients.tobytes())
+            with self._lock:
+                if self._owner is not env.federation:
+                    self._forget(env.federation)
+                data = self._cache.get(key)
+            if data is None:
+                data = gather(env, clients, int(env.padded(split)[clients[0]]), split)
+                size = n_bytes(data)
+                with self._lock:
+                    again = asked == len(env.federation)  # a random cohort's chunks would never be met again
+                    if again and self._cached + size <= self.cache_bytes and key not in self._cache:
+                        self._cache[key] = data
+                        self._cached += size
+            result.append(in_round(env, data, clients, split))
+        return result
+
+
+def _plain(clients: Ints, env: Env) -> bool:
+    return len(clients) == 1 and env.task.convolutional
+
+
+def _mapped(function: Callable[..., Any], name: str, plain: bool, *stacked: Any) -> Any:
+    """`vmap`, or a plain call where batching gains nothing; an error says how to find the client and line.
+
+    A fully connected network goes through `vmap` even when its client is alone: batched products do not depend on the
+    size of the batch, so a client's numbers do not depend on who shares its chunk."""
+    with torch.no_grad():
+        try:
+            if plain:
+                return tree_map(lambda t: t.unsqueeze(0), function(*(tree_map(lambda t: t[0], s) for s in stacked)))
+            return torch.func.vmap(function, randomness="error")(*stacked)
+        except CoterieError:
+            raise
+        except Exception as error:
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ClientError(
+                f"The client function '{name}' failed in the vectorised engine: {first} "
+                "Run with engine='loop' to see the client and the line."
+            ) from error

@@ -1,0 +1,257 @@
+"""Does collaboration pay? Predict the risk of four ways to estimate, from the data at hand, and recommend one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from coterie.estimation.checks import Array, Samples, choice, client_sums, confidence
+from coterie.estimation.predictive import prepared, row_losses
+from coterie.estimation.rates import _check_counts
+from coterie.estimation.regression.grouped import group_rows, known_labels
+from coterie.estimation.risks import counts_risks, means_risks, read_counts
+from coterie.settings import whole_number
+
+NEGLIGIBLE = 0.01  # a gain over local below this share does not pay for collaborating
+MEASURES = {"linear": "squared error", "logistic": "log loss", "classes": "Brier score"}
+WORDS = {
+    "local": "every client on its own",
+    "global": "one estimate for all",
+    "shrunk": "every client's own, drawn towards the others as far as the noise calls for",
+    "clustered": "one estimate per group of like clients",
+}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The predicted risk of each method with its interval, the recommended one, and those that may be as good.
+
+    table : method, risk, low, high, gain (1 − risk/local), with the gain's interval; sorted from best to worst.
+    tied : methods whose difference from the recommended one could be chance, at the level asked, or is below 1%.
+    clusters : the number of clusters behind the "clustered" row; 0 if none could be tried.
+    variation : estimated "between" and "within" client variance (means and counts only).
+    """
+
+    table: pd.DataFrame
+    recommendation: str
+    tied: tuple[str, ...]
+    variation: dict[str, float]
+    measure: str
+    clients: int
+    level: float
+    clusters: int
+
+    def explain(self) -> str:
+        """The advice in plain words."""
+        rows = self.table.set_index("method")
+        best, local = rows.loc[self.recommendation], rows.loc["local"]
+        lines = [
+            f"Recommended for these {self.clients} clients: {self.recommendation} ({WORDS[self.recommendation]}).",
+            f"Its predicted {self.measure} is {best['risk']:.4g} "
+            f"({self.level:.0%} interval {best['low']:.4g} to {best['high']:.4g}).",
+        ]
+        if self.recommendation == "local":
+            lines.append("Collaboration does not pay here: no other method is predicted to gain 1% beyond chance.")
+        else:
+            lines.append(
+                f"Alone, clients would have {local['risk']:.4g}: collaborating gains {best['gain']:.1%} "
+                f"({best['gain_low']:.1%} to {best['gain_high']:.1%})."
+            )
+        if self.variation:
+            lines.append(
+                f"Clients differ with variance {self.variation['between']:.4g}; "
+                f"one observation scatters around its client with variance {self.variation['within']:.4g}."
+            )
+        if self.tied:
+            lines.append(f"As good, as far as these data tell: {', '.join(self.tied)}.")
+        return "\n".join(lines)
+
+
+def advise(
+    federation: Any = None,
+    *,
+    samples: Samples | None = None,
+    successes: ArrayLike | None = None,
+    trials: ArrayLike | None = None,
+    counts: Any = None,
+    X: ArrayLike | None = None,
+    y: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    family: str = "auto",
+    clusters: int | tuple[int, ...] = (2, 3, 4),
+    level: float = 0.9,
+    folds: int = 5,
+    resamples: int = 500,
+    seed: int = 0,
+    components: int = 32,
+) -> Advice:
+    """Predict the risk of local, global, shrunk and clustered estimation, and recommend one.
+
+    Give exactly one kind of data:
+
+    - ``samples``: a list of (n_i, d) arrays, or (m, n, d): means, by Stein's unbiased risk estimate.
+    - ``successes`` and ``trials``: rates, by unbiased estimates with the client left out.
+    - ``counts``: a (users, tokens) table, dense or sparse, or a frame or file of (user, token, count) rows: histograms
+      in squared distance, likewise.
+    - ``X``, ``y``, ``groups``: regressions and classifiers, by cross-validation over ``folds`` inside each client; the risk
+      is the loss on a new row. ``family`` is "linear", "logistic" (two labels), "classes" (any number of labels, fitted
+      as indicators by least squares and judged by the Brier score), or "auto": two values are logistic, text labels
+      classes, numbers linear. Add a constant column for an intercept and bring features to one scale, since one prior
+      variance serves all coefficients.
+    - a ``Federation``: the same on its training rows, whose columns are brought to one scale, a constant added, and
+      more than ``components`` columns (images) replaced by that many principal components. Its test rows are not used.
+
+    ``clusters`` lists the numbers of clusters tried (the best is kept). Intervals come from resampling clients, or rows
+    within clients where there are fewer than ten, and do not count the refitting of the methods.
+    """
+    tried = (clusters,) if isinstance(clusters, int) else tuple(clusters)
+    for k in tried:
+        whole_number("clusters", k, least=2)
+    confidence(level)
+    whole_number("resamples", resamples, least=20)
+    given = [samples is not None, successes is not None or trials is not None, counts is not None]
+    given += [X is not None or y is not None or groups is not None, federation is not None]
+    if sum(given) != 1:
+        raise ValueError(
+            "advise needs exactly one kind of data: a federation; samples; successes, trials; counts; or X, y, groups."
+        )
+    rng = np.random.default_rng(seed)
+    if federation is not None:
+        X, y, groups, family = _federation_rows(federation, family, whole_number("components", components), seed)
+    if X is not None or y is not None or groups is not None:
+        return _advise_regression(
+            X, y, groups, family, tried, level, whole_number("folds", folds, least=2), resamples, seed, rng
+        )
+    if samples is not None:
+        sums = client_sums(samples)
+        if sums.clients < 3:
+            raise ValueError(f"advise needs three or more clients; got {sums.clients}.")
+        risks, variation = means_risks(sums, tried, seed)
+    elif counts is not None:
+        risks, variation = counts_risks(read_counts(counts), tried, seed)
+    else:
+        if successes is None or trials is None:
+            raise ValueError("advise needs successes and trials together; got one of them.")
+        z, n = _check_counts(successes, trials)
+        risks, variation = counts_risks(read_counts(np.stack([z, n - z], axis=1)), tried, seed)
+        risks = {name: risk / 2 for name, risk in risks.items()}  # both columns err alike
+        variation = {name: value / (1 if name == "clusters" else 2) for name, value in variation.items()}
+    floor, kept = variation.pop("floor"), int(variation.pop("clusters"))
+    table = np.stack(list(risks.values()), axis=1)
+    draws = rng.multinomial(len(table), np.full(len(table), 1 / len(table)), size=resamples) @ table / len(table)
+    return _decide(
+        list(risks),
+        np.maximum(table.mean(0), floor),
+        np.maximum(draws, floor),
+        variation,
+        "squared error",
+        len(table),
+        level,
+        kept,
+    )
+
+
+def _federation_rows(federation: Any, family: str, components: int, seed: int) -> tuple[Array, Array, Array, str]:
+    """A federation's training rows, ready for regression, and the family its target calls for."""
+    if not hasattr(federation, "rows"):
+        raise ValueError(
+            f"advise takes a Federation, or named data (samples=, counts=, …); got {type(federation).__name__}."
+        )
+    X, y, groups = federation.rows("train")
+    if family == "auto":
+        classes = federation.n_outputs
+        family = "linear" if federation.kind == "regression" else "logistic" if classes == 2 else "classes"
+    return prepared(X, components, seed)(X), y, groups, family
+
+
+def _targets(y: Array, family: str) -> tuple[Array, str]:
+    """Numbers to group by row, and the family: labels become 0, 1, …"""
+    choice("family", family, ("auto", "linear", "logistic", "classes"))
+    if family == "linear":
+        return y, family
+    y = known_labels(y)
+    values, codes = np.unique(y, return_inverse=True)
+    if family == "auto":
+        text = y.dtype.kind not in "biuf"
+        family = "logistic" if len(values) == 2 else "classes" if text else "linear"
+    if family == "logistic" and len(values) != 2:
+        raise ValueError(f"A logistic family needs exactly two labels in y; got {len(values)}.")
+    return (y if family == "linear" else codes.ravel().astype(np.float64)), family
+
+
+def _advise_regression(
+    X: ArrayLike | None,
+    y: ArrayLike | None,
+    groups: ArrayLike | None,
+    family: str,
+    clusters: tuple[int, ...],
+    level: float,
+    folds: int,
+    resamples: int,
+    seed: int,
+    rng: np.random.Generator,
+) -> Advice:
+    if X is None or y is None or groups is None:
+        raise ValueError("advise needs X, y and groups together; got only some of them.")
+    target, family = _targets(np.asarray(y), family)
+    rows = group_rows(X, target, groups)
+    m = len(rows.counts)
+    if m < 3:
+        raise ValueError(f"advise needs three or more clients; got {m}.")
+    if rows.counts.min() < 2:
+        raise ValueError(
+            f"advise needs two or more rows of every client; got {int((rows.counts < 2).sum())} of {m} clients with one. "
+            "Drop them."
+        )
+    columns = np.eye(int(rows.y.max()) + 1)[rows.y.astype(np.int64)] if family == "classes" else rows.y[:, None]
+    losses, kept = row_losses(rows.X, columns, rows.owner, family, tuple(k for k in clusters if k < m), folds, seed)
+    table = np.stack(list(losses.values()), axis=1)
+    per_client = rows.sums(table) / rows.counts[:, None]
+    if m >= 10:
+        draws = rng.multinomial(m, np.full(m, 1 / m), size=resamples) @ per_client / m
+    else:  # too few clients to resample: these clients, new rows
+        parts = np.split(table, rows.starts[1:])
+        draws = np.mean(
+            [rng.multinomial(len(p), np.full(len(p), 1 / len(p)), size=resamples) @ p / len(p) for p in parts], axis=0
+        )
+    return _decide(list(losses), per_client.mean(0), draws, {}, f"{MEASURES[family]} on a new row", m, level, kept)
+
+
+def _decide(
+    names: list[str],
+    risk: Array,
+    draws: Array,
+    variation: dict[str, float],
+    measure: str,
+    clients: int,
+    level: float,
+    kept: int,
+) -> Advice:
+    """The smallest predicted risk wins, with two preferences for the simpler method.
+
+    Clusters must beat the others beyond chance (they were tried in several numbers); and where local is within 1% of
+    the winner, collaborating is not worth its cost.
+    """
+    tail = [(1 - level) / 2, (1 + level) / 2]
+    best = int(risk.argmin())  # the first of equals: local, global, shrunk, clustered
+    if names[best] == "clustered":
+        chance = [i for i in range(best) if np.quantile(draws[:, i] - draws[:, best], tail[0]) <= 0]
+        best = min(chance, key=lambda i: risk[i], default=best)
+    local = names.index("local")
+    if risk[local] <= risk[best] + NEGLIGIBLE * abs(risk[local]):
+        best = local
+    low, high = np.quantile(draws, tail, axis=0)
+    base = np.maximum(draws[:, [local]], 1e-300)
+    gain_low, gain_high = np.quantile(1 - draws / base, tail, axis=0)
+    gap_low = np.quantile(draws - draws[:, [best]], tail[0], axis=0)
+    near = (gap_low <= 0) | (risk - risk[best] <= NEGLIGIBLE * abs(risk[local]))
+    tied = tuple(name for i, name in enumerate(names) if i != best and near[i])
+    gain = 1 - risk / max(risk[local], 1e-300)
+    columns = {"method": names, "risk": risk, "low": low, "high": high}
+    table = pd.DataFrame({**columns, "gain": gain, "gain_low": gain_low, "gain_high": gain_high})
+    table = table.sort_values("risk", ignore_index=True)
+    return Advice(table, names[best], tied, variation, measure, clients, level, kept)

@@ -1,0 +1,166 @@
+"""The baselines of the paper's Table 1, with the interface of `HistogramMixture`: Local, FedAvg, IFCA on histograms."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import softmax, xlogy
+
+from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
+from coterie.estimation.histograms.kl import normalise, smooth
+from coterie.estimation.histograms.lloyd import assign
+from coterie.estimation.histograms.personal import CenterModel
+from coterie.estimation.histograms.rows import HistogramRows, Weighting
+from coterie.estimation.histograms.seeding import Direction, seed_centers
+
+
+class FedAvgHistogram(CenterModel):
+    """One histogram for all, Q_fa = (1/n) Σ_u Q̂_u = argmin_Q Σ_u KL(Q̂_u‖Q) (Lemma 2.1).
+
+    `lam=1` is FedAvg itself; a smaller `lam`, or None (λ_u = α/(α + m_u)), is FedAvg with fine-tuning.
+    """
+
+    labels_: Ints
+    objective_: float
+
+    def __init__(
+        self,
+        *,
+        lam: float | None = 1.0,
+        concentration: float | None = None,
+        weighting: Weighting = "user",
+        smoothing: float = 1e-5,
+        seed: int = 0,
+    ) -> None:
+        self.lam, self.concentration, self.weighting, self.smoothing, self.seed = (
+            lam,
+            concentration,
+            weighting,
+            smoothing,
+            seed,
+        )
+
+    def fit(self, counts: Source, y: object = None) -> Self:
+        self._check_fine_tuning()
+        table = read_counts(counts)
+        rows = HistogramRows.in_memory(table.counts, self.weighting, None, 1)
+        tokens, entropy = rows.statistics()
+        mean = rows.mean()
+        self.reduction_, self.users_, self.vocabulary_ = None, table.users, table.vocabulary
+        self.centers_, self.weights_ = mean[None, :], np.ones(1)
+        self.labels_ = np.zeros(table.counts.shape[0], dtype=np.int64)
+        weight = float(tokens.sum() if self.weighting == "token" else (tokens > 0).sum())
+        self.objective_ = entropy - weight * float(xlogy(mean, mean).sum())
+        self.n_iter_, self.history_ = 1, np.array([self.objective_])
+        used = table.counts[np.diff(table.counts.indptr) > 0]
+        self.concentration_ = self._estimate_concentration(used, np.random.default_rng(self.seed))
+        return self
+
+
+class LocalHistograms(FedAvgHistogram):
+    """Everybody alone: sm_s(Q̂_u). The result depends entirely on s = `smoothing`, so report it (H19)."""
+
+    def __init__(self, *, smoothing: float = 1e-2) -> None:
+        super().__init__(lam=0.0, concentration=1.0, smoothing=smoothing)
+
+    def personalise(self, counts: Source) -> Floats:
+        """sm_s(Q̂_u); the uniform histogram for a user without tokens."""
+        dense = normalise(self._read(counts))[0].toarray()
+        dense[dense.sum(axis=1) == 0] = 1 / dense.shape[1]
+        return smooth(dense, self.smoothing)
+
+
+class IFCAHistograms(CenterModel):
+    """IFCA (Ghosh et al., 2020) on histograms: the same assignment, but a gradient step instead of the full average.
+
+    P_k = softmax(z_k); the gradient of the cluster's mean KL is P_k − mean_{u∈k} Q̂_u. Each of `max_iter` rounds takes
+    one step of `learning_rate`, times n_k/n when `scale="share"`, or 1 when "mean". Neither is in the paper (H27).
+    `init` "kl++" seeds as `HistogramMixture` does; "mean" perturbs the overall mean, Q_fa·exp(0.3·N(0, 1));
+    an array gives the K first centres.
+    """
+
+    labels_: Ints
+    objective_: float
+
+    def __init__(
+        self,
+        clusters: int = 10,
+        max_iter: int = 50,
+        learning_rate: float = 10.0,
+        seed: int = 0,
+        *,
+        scale: Literal["mean", "share"] = "mean",
+        init: Literal["kl++", "mean"] | ArrayLike = "kl++",
+        temperature: float = 1.0,
+        direction: Direction = "user_center",
+        trials: int = 8,
+        smoothing: float = 1e-5,
+        seed_smoothing: float = 1e-2,
+        lam: float | None = None,
+        concentration: float | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.clusters, self.max_iter, self.learning_rate, self.seed = clusters, max_iter, learning_rate, seed
+        self.scale, self.init = scale, init
+        self.temperature, self.direction, self.trials = temperature, direction, trials
+        self.smoothing, self.seed_smoothing = smoothing, seed_smoothing
+        self.lam, self.concentration, self.threads = lam, concentration, threads
+
+    def fit(self, counts: Source, y: object = None) -> Self:
+        self._check_fine_tuning()
+        table = read_counts(counts)
+        used = table.counts[np.diff(table.counts.indptr) > 0]
+        if not 1 <= self.clusters <= used.shape[0]:
+            raise ValueError(
+                f"clusters must be between 1 and the users with tokens; got {self.clusters}, users={used.shape[0]}."
+            )
+        if not self.learning_rate > 0 or self.scale not in ("mean", "share"):
+            raise ValueError(
+                f"IFCA needs learning_rate > 0 and scale mean or share; got {self.learning_rate}, {self.scale!r}."
+            )
+        rng = np.random.default_rng(self.seed)
+        rows = HistogramRows.in_memory(used, "user", None, self.threads)
+        _, entropy = rows.statistics()
+        self.centers_, history = self._descend(rows, self._first(used, rng), entropy)
+        labels, sums, _ = assign(rows, self.centers_, self.smoothing)
+        self.objective_ = entropy - float((sums * np.log(smooth(self.centers_, self.smoothing))).sum())
+        self.history_, self.n_iter_ = np.array(history), len(history)
+        members = np.bincount(labels, minlength=self.clusters)
+        self.weights_ = members / members.sum()
+        self.reduction_, self.users_, self.vocabulary_ = None, table.users, table.vocabulary
+        self.labels_ = self._nearest(table.counts)
+        self.concentration_ = self._estimate_concentration(used, rng)
+        return self
+
+    def _first(self, used: Counts, rng: np.random.Generator) -> Floats:
+        if not isinstance(self.init, str):
+            first = np.asarray(self.init, dtype=np.float64)
+            if first.shape != (self.clusters, used.shape[1]):
+                raise ValueError(
+                    f"init must be {self.clusters} centres over {used.shape[1]} tokens; got {first.shape}."
+                )
+            return smooth(first, self.smoothing)
+        histograms = normalise(used)[0]
+        if self.init == "mean":
+            mean = smooth(np.asarray(histograms.mean(axis=0)), self.smoothing)
+            first = mean * np.exp(0.3 * rng.normal(size=(self.clusters, len(mean))))
+            return np.asarray(first / first.sum(axis=1, keepdims=True), dtype=np.float64)
+        if self.init != "kl++":
+            raise ValueError(f"init must be 'kl++', 'mean' or an array of centres; got {self.init!r}.")
+        options = (self.temperature, self.seed_smoothing, self.direction, self.trials)
+        return seed_centers(histograms, self.clusters, rng, *options)[0]
+
+    def _descend(self, rows: HistogramRows, centers: Floats, entropy: float) -> tuple[Floats, list[float]]:
+        logits, history = np.log(centers), []
+        labels, sums, _ = assign(rows, centers, self.smoothing)
+        for _ in range(self.max_iter):
+            members = sums.sum(axis=1, keepdims=True)
+            gradient = np.where(members > 0, centers - sums / np.maximum(members, 1), 0.0)
+            rate = self.learning_rate * (members / rows.users if self.scale == "share" else 1.0)
+            logits = logits - rate * gradient
+            centers = softmax(logits, axis=1)
+            labels, sums, _ = assign(rows, centers, self.smoothing, labels, sums)
+            history.append(entropy - float((sums * np.log(smooth(centers, self.smoothing))).sum()))
+        return np.asarray(centers, dtype=np.float64), history

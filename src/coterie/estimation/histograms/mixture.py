@@ -1,0 +1,194 @@
+"""Personalised histograms by clustering in KL divergence (Setlur, Feldman and Talwar, 2023), without privacy.
+
+Symbols: Q̂_u the empirical histogram of user u and m_u its tokens; P_k (`centers_`) the K (`clusters`) centres;
+τ (`temperature`) of the seeding; λ (`lam`) the weight on the shared model when fine-tuning; α (`concentration`) of the
+Dirichlet law of users around their centre; s (`smoothing`, `seed_smoothing`). Steps: seeding (Algorithm 1), Lloyd
+(Algorithm 2), optional reduction of the vocabulary (section 3), fine-tuning (Lemma 2.2). Between users only sums per
+cluster are exchanged, except for the seeds and the sample that α is estimated on, which are raw rows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
+from coterie.estimation.histograms.kl import kl_rows, mean_kl, normalise, smooth
+from coterie.estimation.histograms.lloyd import LloydResult, Reseed, lloyd
+from coterie.estimation.histograms.personal import CenterModel
+from coterie.estimation.histograms.reduction import FittedReduction, TokenReduction
+from coterie.estimation.histograms.rows import HistogramRows, Weighting
+from coterie.estimation.histograms.seeding import Direction, farthest_rows, seed_centers
+from coterie.estimation.histograms.store import CountStore, open_store, save_counts
+from coterie.settings import whole_number
+
+__all__ = ["HistogramMixture", "TokenReduction", "kl_rows", "mean_kl", "save_counts"]
+
+Init: TypeAlias = "Literal['kl++'] | ArrayLike"
+
+
+class HistogramMixture(CenterModel):
+    """Cluster users' histograms in KL and personalise each from its cluster's centre.
+
+    Parameters beyond the obvious: `restarts` runs, the lowest objective wins; `tol` the relative gain at which Lloyd
+    stops; `temperature`, `direction` ("user_center", or "center_user" as printed), `trials` (candidates per seed) and
+    `seed_smoothing` of the seeding (temperature=0.5, direction="center_user", trials=1 is the paper's);
+    `init` "kl++" or K given centres; `smoothing` of the centres whenever a user is compared with them;
+    `weighting` "user" (each user once, the paper's) or "token" (each token once: the multinomial MLE when m_u differ);
+    `empty` "uniform" (the paper's reset) or "farthest" (the worst-served user); `lam` fixed λ, or None for
+    λ_u = α/(α + m_u) with α = `concentration`, estimated by Dirichlet-multinomial maximum likelihood when None;
+    `reduction` a `TokenReduction`; `sample_users` at most so many users serve as seeds; `threads` None means all cores.
+
+    Users without tokens are kept but contribute nothing: they get the largest cluster's label and, from `personalise`,
+    the population's histogram. Fitted: `centers_`, `labels_`, `objective_` (Σ_u w_u KL(Q̂_u‖P_{c_u}), nats), `history_`
+    (the objective after each recentring), `n_iter_`, `weights_`, `concentration_`, `reduction_`, `n_empty_users_`,
+    `users_` and `vocabulary_` when the counts came with names.
+    """
+
+    labels_: Ints
+    objective_: float
+    history_: Floats
+    n_iter_: int
+
+    def __init__(
+        self,
+        clusters: int = 10,
+        max_iter: int = 50,
+        tol: float = 1e-6,
+        restarts: int = 1,
+        seed: int = 0,
+        *,
+        temperature: float = 1.0,
+        direction: Direction = "user_center",
+        trials: int = 8,
+        init: Init = "kl++",
+        smoothing: float = 1e-5,
+        seed_smoothing: float = 1e-2,
+        weighting: Weighting = "user",
+        empty: Literal["uniform", "farthest"] = "uniform",
+        lam: float | None = None,
+        concentration: float | None = None,
+        reduction: TokenReduction | None = None,
+        sample_users: int = 20_000,
+        threads: int | None = None,
+    ) -> None:
+        self.clusters, self.max_iter, self.tol, self.restarts, self.seed = clusters, max_iter, tol, restarts, seed
+        self.temperature, self.direction, self.trials, self.init = temperature, direction, trials, init
+        self.smoothing, self.seed_smoothing, self.weighting, self.empty = smoothing, seed_smoothing, weighting, empty
+        self.lam, self.concentration, self.reduction = lam, concentration, reduction
+        self.sample_users, self.threads = sample_users, threads
+
+    def fit(self, counts: Source, y: object = None) -> Self:
+        """Users × tokens counts: sparse, dense, a frame or file of (user, token, count), or a folder (streamed)."""
+        self._check_settings()
+        if isinstance(counts, (str, Path)) and Path(counts).is_dir():
+            return self.fit_stream(counts)
+        table = read_counts(counts)
+        prepare = self._fit_reduction(HistogramRows.in_memory(table.counts, "user", None, self.threads))
+        rows = HistogramRows.in_memory(table.counts, self.weighting, prepare, self.threads)
+        return self._fit(rows, table.users, table.vocabulary)
+
+    def fit_stream(self, source: str | Path) -> Self:
+        """Fit from disk, block by block, in memory that does not grow with the number of users (but 12 bytes for each).
+
+        `source`: a folder written by `save_counts` (read as it is), or a Parquet, CSV (sorted by user) or .npz file,
+        which is first laid out as such a folder in a temporary place.
+        """
+        self._check_settings()
+        with open_store(Path(source)) as store:
+            prepare = self._fit_reduction(self._stream(store, "user", None))
+            return self._fit(self._stream(store, self.weighting, prepare), store.users(), store.vocabulary())
+
+    def fit_predict(self, counts: Source, y: object = None) -> Ints:
+        return self.fit(counts).labels_
+
+    def _stream(self, store: CountStore, weighting: Weighting, prepare: Any) -> HistogramRows:
+        return HistogramRows(store.load, store.shape[0], weighting, prepare=prepare, keep=False, threads=self.threads)
+
+    def _fit_reduction(self, rows: HistogramRows) -> Any:
+        self.reduction_: FittedReduction | None = None
+        if self.reduction is None:
+            return None
+        self.reduction_ = self.reduction.fit(rows, rows.mean(), self.clusters)
+        return self.reduction_.reduce
+
+    def _fit(self, rows: HistogramRows, users: NDArray[Any] | None, vocabulary: NDArray[Any] | None) -> Self:
+        tokens, entropy = rows.statistics()
+        rng = np.random.default_rng(self.seed)
+        sample, _ = rows.sample(self.sample_users, rng)
+        sample = sample[np.diff(sample.indptr) > 0]
+        self._check_users(int((tokens > 0).sum()), sample.shape[0])
+        view = sample if self.reduction_ is None else self.reduction_.reduce(sample)
+        candidates = normalise(view)[0]
+        runs = (self._run(rows, candidates, entropy, rng) for _ in range(self.restarts))
+        best = min(runs, key=lambda run: run.objective)
+        self.centers_ = best.centers if self.reduction_ is None else self.reduction_.lift(best.centers)
+        self.labels_, self.objective_, self.history_ = best.labels, best.objective, best.history
+        self.n_iter_, self.n_empty_users_ = len(best.history), int((tokens == 0).sum())
+        members = np.bincount(self.labels_[tokens > 0], minlength=self.clusters)
+        self.weights_ = members / members.sum()
+        self.labels_[tokens == 0] = int(members.argmax())
+        self.users_, self.vocabulary_, self.n_features_in_ = users, vocabulary, self.centers_.shape[1]
+        self.concentration_ = self._estimate_concentration(sample, rng)
+        return self
+
+    def _run(self, rows: HistogramRows, candidates: Counts, entropy: float, rng: np.random.Generator) -> LloydResult:
+        reseed: Reseed | None = None
+        if self.empty == "farthest":
+
+            def reseed(centers: Floats, size: int) -> Floats:
+                return farthest_rows(candidates, centers, size, self.seed_smoothing)
+
+        seeds = self._seeds(candidates, rng)
+        return lloyd(
+            rows, seeds, entropy, max_iter=self.max_iter, tol=self.tol, smoothing=self.smoothing, reseed=reseed
+        )
+
+    def _seeds(self, candidates: Counts, rng: np.random.Generator) -> Floats:
+        if isinstance(self.init, str):
+            options = (self.temperature, self.seed_smoothing, self.direction, self.trials)
+            return seed_centers(candidates, self.clusters, rng, *options)[0]
+        seeds = np.asarray(self.init, dtype=np.float64)
+        if (
+            seeds.shape != (self.clusters, candidates.shape[1])
+            or not (seeds >= 0).all()
+            or not (seeds.sum(axis=1) > 0).all()
+        ):
+            raise ValueError(
+                f"init must be {self.clusters} non-negative centres over {candidates.shape[1]} tokens; "
+                f"got shape {seeds.shape}."
+            )
+        return smooth(seeds / seeds.sum(axis=1, keepdims=True), self.seed_smoothing)
+
+    def _check_users(self, users: int, sampled: int) -> None:
+        if users == 0:
+            raise ValueError("Counts need at least one user with tokens; all users are empty.")
+        if sampled < self.clusters:
+            raise ValueError(
+                f"clusters must not exceed the users with tokens; got clusters={self.clusters}, users={users}, "
+                f"{sampled} of them sampled for seeding. Lower clusters or raise sample_users."
+            )
+
+    def _check_settings(self) -> None:
+        for name in ("clusters", "max_iter", "restarts", "sample_users", "trials"):
+            whole_number(name, getattr(self, name))
+        for name in ("tol", "temperature"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative; got {getattr(self, name)}.")
+        if not self.seed_smoothing > 0:
+            raise ValueError(
+                f"seed_smoothing must be positive, or raw rows are infinitely far apart; got {self.seed_smoothing}."
+            )
+        for name, allowed in (
+            ("direction", ("center_user", "user_center")),
+            ("weighting", ("user", "token")),
+            ("empty", ("uniform", "farthest")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}.")
+        if isinstance(self.init, str) and self.init != "kl++":
+            raise ValueError(f"init must be 'kl++' or an array of centres; got {self.init!r}.")
+        self._check_fine_tuning()

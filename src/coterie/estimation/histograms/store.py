@@ -1,0 +1,213 @@
+"""Counts on disk: a folder of plain .npy files (indptr, indices, data, shape), read a block of users at a time."""
+
+from __future__ import annotations
+
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from coterie.estimation.histograms.counts import (
+    COLUMNS,
+    CSV,
+    Counts,
+    check_counts,
+    check_names,
+    check_rows,
+    check_values,
+    column_numbers,
+)
+
+_PARTS = ("indptr", "indices", "data", "shape")
+_BATCH = 1_000_000  # rows of a table read at a time
+
+
+class CountStore:
+    """A folder of counts. Only the row pointers stay in memory; a block is mapped, copied and unmapped again."""
+
+    def __init__(self, folder: Path) -> None:
+        check_names([path.stem for path in folder.glob("*.npy")], _PARTS, f"A folder of counts ({folder.name})")
+        self.folder = folder
+        users, tokens = self._part("shape")
+        self.shape = (int(users), int(tokens))
+        self._indptr = np.asarray(self._part("indptr"), dtype=np.int64)
+        stored = {name: len(self._part(name)) for name in ("indices", "data")}
+        if len(self._indptr) != self.shape[0] + 1 or any(size < self._indptr[-1] for size in stored.values()):
+            raise ValueError(
+                f"A folder of counts must hold as many entries as indptr says; got shape {self.shape}, {stored}."
+            )
+
+    def load(self, start: int, stop: int) -> Counts:
+        """Raw counts of users start … stop − 1, checked."""
+        begin, end = int(self._indptr[start]), int(self._indptr[stop])
+        data = np.array(self._part("data")[begin:end], dtype=np.float64)
+        indices = np.array(self._part("indices")[begin:end], dtype=np.int32)
+        if indices.size and not (indices.min() >= 0 and indices.max() < self.shape[1]):
+            raise ValueError(
+                f"Token indices must be between 0 and {self.shape[1] - 1}; got {indices.min()} … {indices.max()}."
+            )
+        pointers = (self._indptr[start : stop + 1] - begin).astype(np.int32)
+        return check_counts(sp.csr_array((data, indices, pointers), shape=(stop - start, self.shape[1])))
+
+    def users(self) -> NDArray[Any] | None:
+        return self._optional("users")
+
+    def vocabulary(self) -> NDArray[Any] | None:
+        return self._optional("vocabulary")
+
+    def _part(self, name: str) -> NDArray[Any]:
+        return np.asarray(np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
+
+    def _optional(self, name: str) -> NDArray[Any] | None:
+        return np.array(self._part(name)) if (self.folder / f"{name}.npy").exists() else None
+
+
+def save_counts(folder: str | Path, blocks: Iterable[Any], users: Any = None, vocabulary: Any = None) -> Path:
+    """Write blocks of users (CSR or dense, the same tokens in each), in order, as a folder `fit_stream` reads."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    lengths, width = [np.zeros(1, dtype=np.int64)], None
+    with _NpyWriter(folder / "indices.npy", np.int32) as indices, _NpyWriter(folder / "data.npy", np.float32) as data:
+        for block in blocks:
+            counts = check_counts(block, width)
+            width = counts.shape[1]
+            lengths.append(np.diff(counts.indptr).astype(np.int64))
+            indices.append(counts.indices)
+            data.append(counts.data)
+    if width is None:
+        raise ValueError("save_counts needs at least one block of users; got none.")
+    pointers = np.cumsum(np.concatenate(lengths))
+    np.save(folder / "indptr.npy", pointers)
+    np.save(folder / "shape.npy", np.array([len(pointers) - 1, width]))
+    for name, values in (("users", users), ("vocabulary", vocabulary)):
+        if values is not None:
+            names = np.asarray(values)
+            np.save(folder / f"{name}.npy", names.astype(str) if names.dtype == object else names)
+    return folder
+
+
+class _NpyWriter:
+    """A one-dimensional .npy file whose length is known only at the end."""
+
+    def __init__(self, path: Path, dtype: Any) -> None:
+        self._file: BinaryIO = path.open("wb")
+        self._dtype, self._length = np.dtype(dtype), 0
+        self._header()
+
+    def _header(self) -> None:
+        self._file.seek(0)
+        text = f"{{'descr': '{self._dtype.str}', 'fortran_order': False, 'shape': ({self._length},), }}"
+        self._file.write(b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + text.ljust(117).encode() + b"\n")
+
+    def append(self, values: NDArray[Any]) -> None:
+        self._file.write(np.ascontiguousarray(values, dtype=self._dtype).data)
+        self._length += len(values)
+
+    def __enter__(self) -> _NpyWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._header()
+        self._file.close()
+
+
+@contextmanager
+def open_store(source: Path) -> Iterator[CountStore]:
+    """A store for a folder, or a temporary one made from an .npz, Parquet or CSV file."""
+    if source.is_dir():
+        yield CountStore(source)
+        return
+    if not source.exists():
+        raise ValueError(f"Counts must come from an existing file or folder; {source} does not exist.")
+    with tempfile.TemporaryDirectory(prefix="coterie-counts-") as name:
+        folder = Path(name)
+        if source.suffix == ".npz":
+            _unpack(source, folder)
+        elif source.suffix in {".parquet", ".pq", ".csv"}:
+            _lay_out(source, folder)
+        else:
+            raise ValueError(f"Counts are streamed from a folder, .parquet, .csv or .npz; got {source.name}.")
+        yield CountStore(folder)
+
+
+def _unpack(source: Path, folder: Path) -> None:
+    """The members of an .npz are .npy files; what is not stored by rows is read whole and laid out anew."""
+    with zipfile.ZipFile(source) as archive:
+        members = [Path(member).stem for member in archive.namelist()]
+        if "format" in members:
+            with np.load(source, allow_pickle=False) as parts:
+                if parts["format"].item() not in (b"csr", "csr"):
+                    save_counts(folder, [sp.load_npz(source)])
+                    return
+        check_names(members, _PARTS, source.name)
+        archive.extractall(folder, [f"{part}.npy" for part in _PARTS])
+
+
+def _lay_out(source: Path, folder: Path) -> None:
+    """Two passes over a table sorted by user: the tokens there are, then the counts."""
+    names: set[Any] = set()
+    for batch in _batches(source):
+        check_rows(batch, source.name)
+        names.update(batch["token"].unique().tolist())
+    if not names:
+        raise ValueError(f"{source.name} needs at least one row of user, token, count; got none.")
+    integers = all(isinstance(name, int) for name in names)
+    vocabulary = None if integers else np.array(sorted(map(str, names)))
+    width = column_numbers(min(names), max(names)) if vocabulary is None else len(vocabulary)
+    users: list[Any] = []
+
+    def blocks() -> Iterator[Counts]:
+        for rows in _whole_users(source):
+            codes, ids = pd.factorize(rows["user"], sort=False)
+            if not ids.is_monotonic_increasing or (users and not users[-1][-1] < ids[0]):
+                raise ValueError(
+                    f"A table to be streamed must be sorted by user; {source.name} is not. Sort it, or use fit."
+                )
+            users.append(np.asarray(ids))
+            tokens = (
+                np.asarray(rows["token"])
+                if vocabulary is None
+                else np.searchsorted(vocabulary, rows["token"].astype(str))
+            )
+            values = np.asarray(rows["count"], dtype=np.float64)
+            check_values(values)
+            yield check_counts(sp.coo_array((values, (codes, tokens)), shape=(len(ids), width)))
+
+    save_counts(folder, blocks(), vocabulary=vocabulary)
+    names_of_users = np.concatenate(users)
+    np.save(folder / "users.npy", names_of_users.astype(str) if names_of_users.dtype == object else names_of_users)
+
+
+def _batches(source: Path) -> Iterator[pd.DataFrame]:
+    if source.suffix == ".csv":
+        with pd.read_csv(source, chunksize=_BATCH, **CSV) as reader:
+            for frame in reader:
+                check_names(frame.columns, COLUMNS, source.name)
+                yield frame
+        return
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(source) as file:
+        check_names(file.schema_arrow.names, COLUMNS, source.name)
+        for batch in file.iter_batches(batch_size=_BATCH, columns=list(COLUMNS)):
+            yield batch.to_pandas()
+
+
+def _whole_users(source: Path) -> Iterator[pd.DataFrame]:
+    """Batches that never cut a user in two: the last user of each waits for the next batch."""
+    waiting: pd.DataFrame | None = None
+    for batch in _batches(source):
+        rows = batch if waiting is None else pd.concat([waiting, batch])
+        last = np.asarray(rows["user"] == rows["user"].iloc[-1])
+        if (~last).any():
+            yield rows[~last]
+        waiting = rows[last]
+    if waiting is not None:
+        yield waiting

@@ -1,0 +1,164 @@
+"""Gaussian means (Theorems 1 and 2): every client shrinks its own mean towards the mean of all.
+
+Symbols: θ_i ``estimates_``, μ ``mean_``, σ_θ² ``prior_variance_``, σ_x² ``noise_variance_``, a_i ``weights_``
+(the weight of a client's own mean), q ``mechanism``, σ_q² its ``variance``, v_i = σ_x²/n_i.
+
+Clients send n_i, X̄_i and their scatter; the server needs only weighted sums of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.stats import norm
+from sklearn.base import BaseEstimator
+
+from coterie.estimation.checks import Array, ClientSums, Samples, client_sums, confidence, fitted, known_variance
+from coterie.estimation.quantiser import Mechanism
+
+
+@dataclass(frozen=True)
+class Combination:
+    """Optimal weights of one round: own weight a_i, shares c_i in the common mean, and the risk per coordinate."""
+
+    own: Array
+    shares: Array
+    risk: Array
+
+
+def combine(noise: Array, prior_variance: float, mechanism_variance: float = 0.0) -> Combination:
+    """The a_i that minimise the risk of a_i X̄_i + (1−a_i) Σ_j c_j q(X̄_j), for v_i = ``noise`` (possibly unequal).
+
+    The risk of client i per coordinate is a²v + (1−a)²D + 2a(1−a)cv with D = E(μ̂_q − θ_i)²; with equal n_i this is
+    Theorem 2's a = s/(s+v), s = σ_θ² + σ_q²/(m−1), and with σ_q = 0 Theorem 1's a = σ_θ²/(σ_θ²+v).
+    """
+    total = prior_variance + noise + mechanism_variance
+    exact = total == 0  # such a client knows μ exactly
+    precision = exact.astype(np.float64) if exact.any() else 1 / total
+    shares = precision / precision.sum()
+    gap = float(np.square(shares) @ total) + prior_variance * (1 - 2 * shares)
+    numerator, denominator = gap - shares * noise, noise + gap - 2 * shares * noise
+    matters = denominator > 1e-14 * (noise + gap)  # alone, or without noise, a client keeps its own mean
+    own = np.clip(np.where(matters, numerator / np.where(matters, denominator, 1.0), 1.0), 0.0, 1.0)
+    risk = own**2 * noise + (1 - own) ** 2 * gap + 2 * own * (1 - own) * shares * noise
+    return Combination(own, shares, np.maximum(risk, 0.0))
+
+
+def gaussian_risk(
+    *,
+    clients: int,
+    samples: float,
+    dimension: int = 1,
+    prior_variance: float,
+    noise_variance: float,
+    mechanism_variance: float = 0.0,
+) -> float:
+    """E‖θ̂_i − θ_i‖² for equal n: d·v·(a + (1−a)/m), an equality (erratum E01). Local estimation has d·v."""
+    noise = np.full(clients, noise_variance / samples)
+    return dimension * float(combine(noise, prior_variance, mechanism_variance).risk[0])
+
+
+def between_variance(sums: ClientSums, noise_variance: float) -> float:
+    """σ̂_θ²: the root of Σ_i ‖X̄_i − μ̂‖²/(σ_θ² + v_i) = (m−1)d, or 0 where the means scatter less than their noise.
+
+    For equal n_i this is the moment estimate max(0, Σ‖X̄_i−μ̂‖²/((m−1)d) − σ_x²/n). It is not the joint MAP, whose
+    objective has no minimum (erratum E19).
+    """
+    if sums.clients < 2:
+        raise ValueError("The prior variance needs two or more clients; got 1. Pass prior_variance, or add clients.")
+    noise = noise_variance / sums.counts
+    freedom = (sums.clients - 1) * sums.dimension
+
+    def surplus(prior_variance: float) -> float:
+        precision = 1 / (prior_variance + noise)
+        mean = precision @ sums.means / precision.sum()
+        return float(precision @ np.square(sums.means - mean).sum(1)) - freedom
+
+    spread = float(np.square(sums.means - sums.means.mean(0)).sum()) / freedom
+    if spread == 0:
+        return 0.0
+    lowest = 0.0 if noise.min() > 0 else spread * 1e-12
+    if surplus(lowest) <= 0:
+        return 0.0
+    return float(brentq(surplus, lowest, 2 * spread + noise.max(), xtol=1e-14 * spread, rtol=1e-13))
+
+
+class GaussianMeans(BaseEstimator):  # type: ignore[misc]
+    """Personalised means of clients whose samples are Gaussian around their own θ_i ~ N(μ, σ_θ² I).
+
+    Parameters
+    ----------
+    prior_variance, noise_variance : known σ_θ² and σ_x² per coordinate; None estimates them.
+    mechanism : unbiased map applied to the means sent to the server, such as ``Quantiser(bits=4, radius=b)``. Means are
+        clipped to ±radius first; ``clipping_radius`` gives a safe one. Needs both variances (they fix the radius, and
+        count as public). The client's own mean stays exact.
+    seed : of the mechanism's randomness; unused without one.
+
+    Attributes
+    ----------
+    estimates_ (m, d), weights_ (m,) own weight a_i, mean_ (d,), prior_variance_, noise_variance_, standard_errors_ (m,)
+    per coordinate, client_risk_ (m,) and risk_ = the closed-form E‖θ̂_i − θ_i‖², local_risk_ = d·σ_x²·mean(1/n_i),
+    clipped_ (clients whose mean was clipped). Samples that are plain numbers give estimates_ (m,) and a number mean_.
+
+    With estimated variances, standard errors and risk plug the estimates in and do not count their uncertainty.
+    """
+
+    def __init__(
+        self,
+        prior_variance: float | None = None,
+        noise_variance: float | None = None,
+        mechanism: Mechanism | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.prior_variance = prior_variance
+        self.noise_variance = noise_variance
+        self.mechanism = mechanism
+        self.seed = seed
+
+    def fit(self, samples: Samples, y: object = None) -> GaussianMeans:
+        """``samples``: a list of (n_i, d) or (n_i,) arrays, one per client, or an (m, n, d) or (m, n) array."""
+        sums = client_sums(samples)
+        noise_variance = known_variance("noise_variance", self.noise_variance)
+        prior_variance = known_variance("prior_variance", self.prior_variance)
+        if self.mechanism is not None and (noise_variance is None or prior_variance is None):
+            raise ValueError(
+                "A mechanism needs both variances known, since they set its radius; got None. "
+                "Pass prior_variance and noise_variance."
+            )
+        self.noise_variance_ = sums.pooled_variance() if noise_variance is None else noise_variance
+        self.prior_variance_ = (
+            between_variance(sums, self.noise_variance_) if prior_variance is None else prior_variance
+        )
+        self._combine(sums)
+        return self
+
+    def _combine(self, sums: ClientSums) -> None:
+        noise = self.noise_variance_ / sums.counts
+        mechanism_variance = 0.0 if self.mechanism is None else self.mechanism.variance
+        best = combine(noise, self.prior_variance_, mechanism_variance)
+        mean = best.shares @ self._sent(sums.means)
+        estimates = best.own[:, None] * sums.means + (1 - best.own)[:, None] * mean
+        self.weights_ = best.own
+        self.mean_ = sums.shaped(mean)
+        self.estimates_ = sums.shaped(estimates)
+        self.standard_errors_ = np.sqrt(best.risk)
+        self.client_risk_ = sums.dimension * best.risk
+        self.risk_ = float(self.client_risk_.mean())
+        self.local_risk_ = float(sums.dimension * noise.mean())
+
+    def _sent(self, means: Array) -> Array:
+        if self.mechanism is None:
+            self.clipped_ = 0
+            return means
+        inside = np.clip(means, -self.mechanism.radius, self.mechanism.radius)
+        self.clipped_ = int((inside != means).any(1).sum())
+        return self.mechanism(inside, np.random.default_rng(self.seed))
+
+    def interval(self, level: float = 0.95) -> tuple[Array, Array]:
+        """Posterior intervals (low, high) per client and coordinate, for a flat prior on μ."""
+        fitted(self, "estimates_")
+        reach = float(norm.ppf(0.5 + confidence(level) / 2)) * self.standard_errors_
+        reach = reach if self.estimates_.ndim == 1 else reach[:, None]
+        return self.estimates_ - reach, self.estimates_ + reach

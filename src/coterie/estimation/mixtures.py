@@ -1,0 +1,292 @@
+"""Means from a discrete mixture (Theorem 5, Algorithm 1): every client's θ_i is one of k centres, or close to one.
+
+Symbols: μ_l ``centers_``, p_l ``proportions_``, w_il ``weights_``, σ_x² ``noise_variance_``, σ_θ²
+``component_variance_``
+(0: point masses, Theorem 5; > 0: Gaussian components, "E-6g"), v_i = σ_x²/n_i, T_i = σ_θ² + v_i.
+
+``method="paper"`` is Algorithm 1 with clustering before the first use of the centres (erratum E10). Each round's
+estimates lie in the hull of the centres and the new centres are their means, so with overlap the hull contracts to a
+point (E11): use ``max_iter=1``, or ``method="em"``, whose centres are means of the X̄_i and do not contract.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp, ndtr, softmax
+from sklearn.base import BaseEstimator
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+
+from coterie.estimation.checks import (
+    Array,
+    ClientSums,
+    Samples,
+    choice,
+    client_sums,
+    confidence,
+    finite,
+    fitted,
+    known_variance,
+)
+from coterie.settings import whole_number
+
+FLOOR = 1e-300
+
+
+def kmeans(points: Any, k: int, restarts: int, seed: int) -> Any:
+    """scikit-learn's k-means, without its warning of fewer distinct points than k: equal clients are no mistake."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return KMeans(k, n_init=restarts, random_state=seed).fit(points)
+
+
+def log_joint(means: Array, proportions: Array, centers: Array, total: Array) -> Array:
+    """log p_l + log N(X̄_i; μ_l, T_i I), (m, k). Logs, since the printed exponentials underflow (erratum E09)."""
+    middle = centers.mean(0)  # far from the origin the expanded squares would lose their digits
+    means, centers = means - middle, centers - middle
+    square = np.square(means).sum(1)[:, None] - 2 * means @ centers.T + np.square(centers).sum(1)
+    with np.errstate(divide="ignore"):  # log 0 = −∞ is a component nobody belongs to
+        prior = np.log(proportions)
+    d = means.shape[1]
+    density: Array = prior - 0.5 * d * np.log(2 * np.pi * total)[:, None] - np.maximum(square, 0) / (2 * total[:, None])
+    return density
+
+
+def mixture_risk(
+    proportions: Array,
+    centers: Array,
+    *,
+    samples: float,
+    noise_variance: float,
+    component_variance: float = 0.0,
+    draws: int = 20_000,
+    seed: int = 0,
+) -> float:
+    """Bayes risk E‖θ̂_i − θ_i‖² under the known mixture.
+
+    Exact (Gauss–Hermite) where the centres lie on a line, for then only one direction matters; else over ``draws``
+    seeded samples of X̄ from each component.
+    """
+    p, mu = np.asarray(proportions, dtype=np.float64), np.asarray(centers, dtype=np.float64)
+    mu = mu[:, None] if mu.ndim == 1 else mu
+    v = noise_variance / samples
+    total = component_variance + v
+    own = component_variance / total if total > 0 else 1.0
+    _, spread, axes = np.linalg.svd(mu - mu.mean(0), full_matrices=False)
+    rank = int((spread > 1e-12 * float(spread[0])).sum())
+    points = (mu - mu.mean(0)) @ axes[:rank].T  # the risk only depends on X̄ within the span of the centres
+    within = mu.shape[1] * own * v
+    if rank == 0:
+        return float(within)
+    if rank == 1:
+        node, mass = np.polynomial.hermite_e.hermegauss(200)
+        node, mass = node[:, None], mass / mass.sum()
+    else:
+        node = np.random.default_rng(seed).standard_normal((draws, rank))
+        mass = np.full(draws, 1 / draws)
+    between = 0.0
+    for share, centre in zip(p, points, strict=True):
+        x = centre + np.sqrt(total) * node
+        w = softmax(log_joint(x, p, points, np.full(len(x), total)), axis=1)
+        variance = w @ np.square(points).sum(1) - np.square(w @ points).sum(1)
+        between += float(share * (mass @ variance))
+    return float((1 - own) ** 2 * between + within)
+
+
+def _centre_variance(means: Array, w: Array, centers: Array, total: Array) -> Array:
+    """Sampling variance of every centre coordinate (k, d): the inverse of the information Σ_i s_i s_iᵀ of the scores.
+
+    With fewer clients than the scores need, the complete-data variance 1/Σ_i w_il/T_i stands in. Where centres coincide,
+    or nobody belongs to one, the information is singular; but a centre lies among the X̄_i, so its variance is at most
+    theirs.
+    """
+    k, d = centers.shape
+    complete: Array = np.minimum(1 / np.maximum((w / total[:, None]).sum(0), FLOOR)[:, None], means.var(0))
+    if len(means) < 4 * k * (d + 1) or k * d > 1000 or w.sum(0).min() < 2:
+        return complete
+    scores = (w / total[:, None])[:, :, None] * (means[:, None] - centers)
+    proportions = w[:, 1:] / w[:, 1:].mean(0) - w[:, :1] / w[:, 0].mean()
+    score = np.hstack([scores.reshape(len(means), k * d), proportions])
+    variance = np.diag(np.linalg.pinv(score.T @ score, hermitian=True))[: k * d].reshape(k, d)
+    out: Array = np.clip(variance, complete, means.var(0))
+    return out
+
+
+class MixtureMeans(BaseEstimator):  # type: ignore[misc]
+    """Personalised means of clients that fall into ``clusters`` groups.
+
+    Parameters
+    ----------
+    clusters : k, at most the number of clients.
+    method : "em", or "paper" (Algorithm 1, ``max_iter`` rounds; see the module).
+    noise_variance : σ_x² per coordinate; None pools the within-client variance.
+    component_variance : σ_θ² within a cluster; 0 for point masses, None to estimate it (EM only).
+    prior : known (proportions, centers); then nothing is learned but the posterior means (Theorem 5).
+    max_iter, tol : rounds, and the change of the centres (in noise deviations) at which they stop.
+    restarts, seed : of the k-means++ initialisation.
+
+    Attributes
+    ----------
+    estimates_ (m, d), weights_ (m, k) posterior probabilities, labels_ (m,), centers_ (k, d), proportions_ (k,),
+    own_weights_ (m,) the weight a_i of the client's own mean (0 for point masses), noise_variance_,
+    component_variance_,
+    standard_errors_ (m, d), client_risk_ (m,), risk_ = Bayes risk of the fitted prior, local_risk_, n_iter_.
+    """
+
+    def __init__(
+        self,
+        clusters: int = 2,
+        method: str = "em",
+        noise_variance: float | None = None,
+        component_variance: float | None = 0.0,
+        prior: tuple[Array, Array] | None = None,
+        max_iter: int = 500,
+        tol: float = 1e-6,
+        restarts: int = 10,
+        seed: int = 0,
+    ) -> None:
+        self.clusters = clusters
+        self.method = method
+        self.noise_variance = noise_variance
+        self.component_variance = component_variance
+        self.prior = prior
+        self.max_iter = max_iter
+        self.tol = tol
+        self.restarts = restarts
+        self.seed = seed
+
+    def fit(self, samples: Samples, y: object = None) -> MixtureMeans:
+        """``samples``: a list of (n_i, d) or (n_i,) arrays, one per client, or an (m, n, d) or (m, n) array."""
+        return self.fit_sums(client_sums(samples))
+
+    def fit_sums(self, sums: ClientSums) -> MixtureMeans:
+        """Fit from what the clients send: counts, means and scatters."""
+        choice("method", self.method, ("em", "paper"))
+        whole_number("max_iter", self.max_iter)
+        whole_number("restarts", self.restarts)
+        if self.prior is None and whole_number("clusters", self.clusters) > sums.clients:
+            raise ValueError(f"clusters must be at most the clients, {sums.clients}; got {self.clusters}.")
+        if self.method == "paper" and self.component_variance is None:
+            raise ValueError('Algorithm 1 cannot estimate component_variance; pass a number, or method="em".')
+        noise_variance = known_variance("noise_variance", self.noise_variance)
+        self.noise_variance_ = sums.pooled_variance() if noise_variance is None else noise_variance
+        least = max(1e-24 * float(sums.means.var(0).mean()), FLOOR)  # without noise, the nearest centre
+        noise = np.maximum(self.noise_variance_ / sums.counts, least)
+        within = known_variance("component_variance", self.component_variance)
+        self.component_variance_ = float(np.mean(noise)) if within is None else within
+        if self.prior is not None:
+            self._take_prior(sums)
+        elif self.method == "paper":
+            self._alternate(sums, noise)
+        else:
+            self._expect_maximise(sums, noise)
+        self._finish(sums, noise)
+        return self
+
+    def _take_prior(self, sums: ClientSums) -> None:
+        p, mu = (finite("prior", part) for part in self.prior or ())
+        mu = mu[:, None] if mu.ndim == 1 else mu
+        if p.ndim != 1 or mu.shape != (len(p), sums.dimension) or (p < 0).any() or abs(p.sum() - 1) > 1e-9:
+            raise ValueError(
+                f"prior must be (proportions (k,) summing to 1, centers (k, {sums.dimension})); "
+                f"got shapes {p.shape} and {mu.shape}, sum {p.sum():g}."
+            )
+        self.proportions_, self.centers_, self.n_iter_ = p, mu, 0
+
+    def _posterior(self, means: Array, noise: Array) -> tuple[Array, Array]:
+        """w_il, and θ̂_i = Σ_l w_il (a_i X̄_i + (1−a_i) μ_l)."""
+        total = self.component_variance_ + noise
+        w: Array = softmax(log_joint(means, self.proportions_, self.centers_, total), axis=1)
+        own = (self.component_variance_ / total)[:, None]
+        return w, own * means + (1 - own) * (w @ self.centers_)
+
+    def _cluster(self, points: Array, rng: np.random.Generator) -> None:
+        """Cluster({θ_i}, k): k-means++ with restarts; p_l = |S_l|/m."""
+        means = kmeans(points, self.clusters, self.restarts, int(rng.integers(2**31)))
+        self.centers_ = np.asarray(means.cluster_centers_, dtype=np.float64)
+        self.proportions_ = np.bincount(means.labels_, minlength=self.clusters) / len(points)
+
+    def _alternate(self, sums: ClientSums, noise: Array) -> None:
+        """Algorithm 1: θ_i^(0) = X̄_i; then the server clusters the θ_i and the clients take posterior means."""
+        rng = np.random.default_rng(self.seed)
+        estimates, before = sums.means, np.full((self.clusters, sums.dimension), np.inf)
+        for t in range(1, self.max_iter + 1):
+            self.n_iter_ = t
+            self._cluster(estimates, rng)
+            _, estimates = self._posterior(sums.means, noise)
+            order = np.lexsort(self.centers_.T)
+            if self._settled(self.centers_[order], before, noise):
+                break
+            before = self.centers_[order]
+
+    def _expect_maximise(self, sums: ClientSums, noise: Array) -> None:
+        """E-7em: p_l = mean_i w_il, μ_l = Σ_i w_il X̄_i/T_i / Σ_i w_il/T_i; with Gaussian components also σ_θ²."""
+        self._cluster(sums.means, np.random.default_rng(self.seed))
+        for t in range(1, self.max_iter + 1):
+            self.n_iter_ = t
+            total = self.component_variance_ + noise
+            w, _ = self._posterior(sums.means, noise)
+            before, weighted = self.centers_, w / total[:, None]
+            mass = weighted.sum(0)
+            self.proportions_ = w.mean(0)
+            self.centers_ = np.where(
+                mass[:, None] > FLOOR, weighted.T @ sums.means / np.maximum(mass, FLOOR)[:, None], before
+            )
+            if self.component_variance is None:
+                self._update_component_variance(sums, noise, w)
+            if self._settled(self.centers_, before, noise):
+                break
+
+    def _update_component_variance(self, sums: ClientSums, noise: Array, w: Array) -> None:
+        own = self.component_variance_ / (self.component_variance_ + noise)
+        square = np.square(sums.means[:, None] - self.centers_).sum(2)
+        self.component_variance_ = float(np.mean(own**2 * (w * square).sum(1) / sums.dimension + own * noise))
+
+    def _settled(self, centers: Array, before: Array, noise: Array) -> bool:
+        return bool(np.abs(centers - before).max() <= self.tol * np.sqrt(noise.max() + self.component_variance_))
+
+    def _finish(self, sums: ClientSums, noise: Array) -> None:
+        total = self.component_variance_ + noise
+        w, estimates = self._posterior(sums.means, noise)
+        self.own_weights_ = self.component_variance_ / total
+        self.weights_ = w
+        self.labels_ = w.argmax(1)
+        self.log_likelihood_ = float(
+            logsumexp(log_joint(sums.means, self.proportions_, self.centers_, total), axis=1).sum()
+        )
+        away = 1 - self.own_weights_
+        # one normal per component: its mean, and its variance with the error of the learned centre
+        self._locations = self.own_weights_[:, None, None] * sums.means[:, None] + away[:, None, None] * self.centers_
+        centre_error = _centre_variance(sums.means, w, self.centers_, total) if self.prior is None else 0.0
+        self._spreads = (self.own_weights_ * noise)[:, None, None] + away[:, None, None] ** 2 * centre_error
+        variance = (w[:, :, None] * (np.square(self._locations - estimates[:, None]) + self._spreads)).sum(1)
+        self.standard_errors_ = sums.shaped(np.sqrt(variance))
+        self.client_risk_ = variance.sum(1)
+        self.risk_ = float(self.client_risk_.mean())
+        self.local_risk_ = float(sums.dimension * noise.mean())
+        self.estimates_ = sums.shaped(estimates)
+        self._scalar = sums.scalar
+
+    def interval(self, level: float = 0.95) -> tuple[Array, Array]:
+        """Posterior intervals (low, high) per client and coordinate: quantiles of each client's mixture of normals."""
+        fitted(self, "estimates_")
+        tail = (1 - confidence(level)) / 2
+        low, high = self._quantile(tail), self._quantile(1 - tail)
+        return (low[:, 0], high[:, 0]) if self._scalar else (low, high)
+
+    def _quantile(self, probability: float) -> Array:
+        """Bisection on the mixture's distribution function, all clients and coordinates at once."""
+        deviation = np.broadcast_to(np.sqrt(np.maximum(self._spreads, FLOOR)), self._locations.shape)
+        low = (self._locations - 40 * deviation).min(1)
+        high = (self._locations + 40 * deviation).max(1)
+        for _ in range(60):
+            middle = (low + high) / 2
+            below = (self.weights_[:, :, None] * ndtr((middle[:, None] - self._locations) / deviation)).sum(
+                1
+            ) < probability
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        middle = (low + high) / 2
+        return np.asarray(middle, dtype=np.float64)

@@ -1,0 +1,212 @@
+"""Bernoulli rates (equations 4 to 6, Theorem 3): every client shrinks its success rate towards the others'.
+
+Symbols: p_i ``rates_``, Z_i ``successes``, n_i ``trials``, Beta(α, β) ``prior_``, a_i ``weights_`` (the weight of a
+client's own rate), μ_i and v_i the mean and variance of the *other* clients' rates, σ² the population variance.
+
+The paper takes v_i for σ², although v_i → σ²(1−1/n) + μ(1−μ)/n (erratum E06). ``variance="corrected"`` (E-4c) removes
+that bias, ``variance="paper"`` keeps it. Leaving client i out makes a_i and μ_i independent of its data, which is what
+the risk formula needs; client i must not be shown the μ_j of others, since μ_i − μ_j reveals X̄_j.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.stats import beta as beta_distribution
+from sklearn.base import BaseEstimator
+
+from coterie.estimation.checks import Array, choice, confidence, finite, fitted
+
+
+class BetaPrior(NamedTuple):
+    """Beta(alpha, beta); both infinite where the clients show no difference beyond chance."""
+
+    alpha: float
+    beta: float
+
+    @classmethod
+    def from_moments(cls, mean: float, variance: float) -> BetaPrior:
+        """α + β = μ(1−μ)/σ² − 1."""
+        size = mean * (1 - mean) / variance - 1 if variance > 0 else np.inf
+        return cls(mean * size if mean > 0 else 0.0, (1 - mean) * size if mean < 1 else 0.0)
+
+
+def bernoulli_risk(alpha: float, beta: float, trials: float) -> float:
+    """E(p̂_i − p_i)² under a known Beta(α, β), an equality; local estimation has (α+β+n)/n times it (E-3)."""
+    total = alpha + beta
+    return alpha * beta / (total * (total + 1) * (total + trials))
+
+
+class BernoulliRates(BaseEstimator):  # type: ignore[misc]
+    """Personalised success rates.
+
+    Parameters
+    ----------
+    variance : "corrected" (default) or "paper", the population variance behind the weights; see the module.
+    minus_one : False drops the −1 of α+β = μ(1−μ)/σ² − 1, as the paper's proof does (erratum E05).
+    prior : known (α, β); then there is nothing to estimate and one client is enough.
+    weight : a fixed own weight a in [0, 1] for all clients, for data that cannot show it (one trial each).
+
+    Attributes
+    ----------
+    rates_ (m,) (also estimates_), weights_ (m,), prior_ (alpha, beta) of the whole population, mean_,
+    prior_variance_ (the
+    corrected σ² whatever ``variance`` is), standard_errors_ (m,), client_risk_ (m,) and risk_ = E(p̂_i − p_i)² of the
+    weights used, local_risk_ = mean_i (μ(1−μ) − σ²)/n_i.
+
+    Clients without trials get the population mean. If every trial failed, or every one succeeded, so do all estimates.
+    """
+
+    def __init__(
+        self,
+        variance: str = "corrected",
+        minus_one: bool = True,
+        prior: tuple[float, float] | None = None,
+        weight: float | None = None,
+    ) -> None:
+        self.variance = variance
+        self.minus_one = minus_one
+        self.prior = prior
+        self.weight = weight
+
+    def fit(self, successes: ArrayLike, trials: ArrayLike) -> BernoulliRates:
+        """``successes`` (m,) counts and ``trials`` (m,) or one number for all."""
+        choice("variance", self.variance, ("corrected", "paper"))
+        z, n = _check_counts(successes, trials)
+        if self.prior is not None:
+            return self._fit_known(z, n)
+        if self.weight is not None and not 0 <= self.weight <= 1:
+            raise ValueError(f"weight must be in [0, 1]; got {self.weight}.")
+        if np.count_nonzero(n) < 3:
+            raise ValueError(
+                "BernoulliRates needs three or more clients with trials (two remain when one is left out); "
+                f"got {np.count_nonzero(n)}. Add clients, or pass a known prior=(alpha, beta)."
+            )
+        if self.weight is None and np.count_nonzero(n >= 2) < 3:
+            raise ValueError(
+                "The population variance cannot be told from the noise unless three or more clients have at least two "
+                f"trials; got {np.count_nonzero(n >= 2)}. Collect more trials, or pass weight or prior."
+            )
+        return self._fit_left_out(z, n)
+
+    def _fit_known(self, z: Array, n: Array) -> BernoulliRates:
+        alpha, beta = self.prior if self.prior is not None else (np.nan, np.nan)
+        if not (np.isfinite([alpha, beta]).all() and alpha > 0 and beta > 0):
+            raise ValueError(f"prior must be (alpha, beta), both finite and > 0; got {self.prior}.")
+        mean = alpha / (alpha + beta)
+        self._finish(z, n, n / (n + alpha + beta), mean, np.zeros_like(z), mean, mean * (1 - mean) / (alpha + beta + 1))
+        self.prior_ = BetaPrior(float(alpha), float(beta))
+        return self
+
+    def _fit_left_out(self, z: Array, n: Array) -> BernoulliRates:
+        rate = np.divide(z, n, out=np.zeros_like(z), where=n > 0)
+        pilot = _Moments(rate, n, (n > 0).astype(np.float64), left_out=False)
+        precision = _precision(n, float(pilot.mean), float(pilot.corrected))
+        paper_weights = (n > 0).astype(np.float64) if self.variance == "paper" else precision
+        others = _Moments(rate, n, paper_weights, left_out=True)
+        everyone = _Moments(rate, n, precision, left_out=False)
+        variance = others.corrected if self.variance == "corrected" else others.observed
+        own = self._own_weights(n, others.mean, variance)
+        sampling = everyone.variance_of_mean()
+        mean, prior_variance = float(everyone.mean), float(everyone.corrected)
+        self._finish(z, n, own, others.mean, np.full_like(z, sampling), mean, prior_variance)
+        self.prior_ = BetaPrior.from_moments(mean, prior_variance)
+        return self
+
+    def _own_weights(self, n: Array, mean: Array, variance: Array) -> Array:
+        """a = nσ²/(μ(1−μ) + (n−1)σ²), the stable form of n/(α+β+n); 0 where σ² = 0 or μ ∈ {0, 1}."""
+        if self.weight is not None:
+            return np.where(n > 0, self.weight, 0.0)
+        odds = mean * (1 - mean)
+        below = odds + (n - 1 if self.minus_one else n) * variance
+        own = np.divide(n * variance, below, out=np.zeros_like(n), where=(odds > 0) & (below > 0))
+        return np.clip(own, 0.0, 1.0)
+
+    def _finish(
+        self, z: Array, n: Array, own: Array, centre: Array | float, sampling: Array, mean: float, variance: float
+    ) -> None:
+        local = np.divide(z, n, out=np.zeros_like(z), where=n > 0)
+        self.weights_ = own
+        self.rates_ = self.estimates_ = own * local + (1 - own) * centre
+        self.mean_, self.prior_variance_ = mean, variance
+        noise = mean * (1 - mean) - variance
+        per_trial = np.divide(noise, n, out=np.zeros_like(n), where=n > 0)
+        self.client_risk_ = own**2 * per_trial + (1 - own) ** 2 * (variance + sampling)
+        self.risk_ = float(self.client_risk_.mean())
+        self.local_risk_ = float(noise * (1 / n).mean()) if n.all() else np.inf
+        # Beta posterior with n/a pseudo-trials, plus what the common mean's own error adds
+        posterior = own * self.rates_ * (1 - self.rates_) / (n + own + (n + own == 0))
+        prior_only = np.where(n == 0, variance, 0.0)
+        self.standard_errors_ = np.sqrt(posterior + prior_only + (1 - own) ** 2 * sampling)
+
+    def interval(self, level: float = 0.95) -> tuple[Array, Array]:
+        """Posterior intervals (low, high): the Beta distribution with mean rates_ and deviation standard_errors_."""
+        fitted(self, "rates_")
+        tail = (1 - confidence(level)) / 2
+        p, variance = self.rates_, self.standard_errors_**2
+        odds = p * (1 - p)
+        shape = np.divide(odds, variance, out=np.full_like(p, 2.0), where=(variance > 0) & (odds > 0)) - 1
+        proper = (variance > 0) & (odds > 0) & (shape > 0)
+        size = np.where(proper, shape, 1.0)
+        a, b = np.where(proper, p * size, 1.0), np.where(proper, (1 - p) * size, 1.0)
+        low, high = beta_distribution.ppf(tail, a, b), beta_distribution.ppf(1 - tail, a, b)
+        return np.where(proper, low, p), np.where(proper, high, p)
+
+
+def _precision(n: Array, mean: float, variance: float) -> Array:
+    """1/Var X̄_i, Var X̄_i = σ²(1−1/n) + μ(1−μ)/n, scaled to 1 for equal trials; 0 for clients without any."""
+    has = n > 0
+    total = np.divide(mean * (1 - mean) - variance, n, out=np.zeros_like(n), where=has) + variance
+    if total[has].min() <= 0:
+        return has.astype(np.float64)
+    precision: Array = np.divide(total[has].max(), total, out=np.zeros_like(n), where=has)
+    return precision
+
+
+class _Moments:
+    """Weighted mean and variance of the rates, of all clients or with each client left out, from sums alone (O(m))."""
+
+    def __init__(self, rate: Array, n: Array, w: Array, left_out: bool) -> None:
+        def total(values: Array) -> Array:
+            whole = np.asarray(values.sum())
+            return whole - values if left_out else whole
+
+        inverse = np.divide(1.0, n, out=np.zeros_like(n), where=n > 0)
+        self.sum = total(w)
+        mean = total(w * rate) / self.sum
+        rounding = (
+            8 * np.finfo(np.float64).eps * len(rate)
+        )  # a difference of sums: all zeros (ones) but for the last digits
+        self.mean = np.where(mean < rounding, 0.0, np.where(mean > 1 - rounding, 1.0, mean))
+        centred = rate - rate.mean()  # the spread is the same, and cancellation does less harm
+        spread = np.maximum(total(w * centred**2) - total(w * centred) ** 2 / self.sum, 0.0)
+        # E spread = Σ w_i (1 − w_i/W) Var X̄_i, with Var X̄_i = σ²(1 − 1/n_i) + μ(1−μ)/n_i
+        freedom = self.sum - total(w**2) / self.sum
+        noise = total(w * inverse) - total(w**2 * inverse) / self.sum
+        odds = self.mean * (1 - self.mean)
+        self.observed = spread / freedom
+        signal = freedom - noise
+        estimate = np.divide(spread - odds * noise, signal, out=np.zeros_like(spread), where=signal > 1e-12 * freedom)
+        self.corrected = np.clip(estimate, 0.0, odds)
+        self._squares = float((w**2 * (self.corrected * (1 - inverse) + odds * inverse)).sum()) if not left_out else 0.0
+
+    def variance_of_mean(self) -> float:
+        """Var μ̂ = Σ w_i² Var X̄_i / W²."""
+        return self._squares / float(self.sum) ** 2
+
+
+def _check_counts(successes: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
+    z, n = finite("successes", successes), finite("trials", trials)
+    if z.ndim != 1 or len(z) == 0 or n.ndim > 1 or (n.ndim == 1 and n.shape != z.shape):
+        raise ValueError(
+            "successes must be a non-empty list of counts, one per client, and trials as many or one number; "
+            f"got shapes {z.shape} and {n.shape}."
+        )
+    n = np.broadcast_to(n, z.shape).astype(np.float64)
+    if (z < 0).any() or (z > n).any():
+        raise ValueError("Every client needs 0 <= successes <= trials; got a client outside. Check the two columns.")
+    if (z % 1).any() or (n % 1).any():
+        raise ValueError("successes and trials must be whole numbers (counts); got fractions. Pass counts, not rates.")
+    return z, n

@@ -1,0 +1,1 @@
+"""One regression per client, linear or logistic, drawn towards the population."""

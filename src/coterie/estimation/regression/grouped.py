@@ -1,0 +1,108 @@
+"""Rows with a client column, sorted by client, and served in padded blocks of equal-sized clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from coterie.estimation.checks import Array, Ints, finite
+
+BLOCK = 2_000_000  # numbers in one padded block: what a cache likes, and memory stays flat
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Rows (N, d) sorted by client; client i owns rows starts[i] .. starts[i] + counts[i]."""
+
+    X: Array
+    y: Array
+    clients: NDArray[Any]
+    starts: Ints
+    counts: Ints
+
+    @property
+    def owner(self) -> Ints:
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    def sums(self, rows: Array) -> Array:
+        """Sum the rows of each client."""
+        return np.add.reduceat(rows, self.starts, axis=0)
+
+    def blocks(self) -> Iterator[tuple[Ints, Array, Array, Array]]:
+        """(clients, X (c, n, d), y (c, n, …), mask (c, n)), zero-padded; clients of like size share a block."""
+        order = np.argsort(self.counts, kind="stable")
+        sizes = self.counts[order]
+        d = self.X.shape[1]
+        first = 0
+        while first < len(order):
+            fit = int(np.searchsorted(sizes, 1.25 * sizes[first] + 2, side="right"))
+            last = min(fit, first + max(1, BLOCK // int(sizes[fit - 1] * d)))
+            chosen, n = order[first:last], int(sizes[last - 1])
+            mask = np.arange(n) < self.counts[chosen, None]
+            rows = np.where(mask, self.starts[chosen, None] + np.arange(n), 0)
+            y = self.y[rows] * mask.reshape(*mask.shape, *(1,) * (self.y.ndim - 1))
+            yield chosen, self.X[rows] * mask[:, :, None], y, mask.astype(np.float64)
+            first = last
+
+
+def group_rows(X: ArrayLike, y: ArrayLike, groups: ArrayLike, intercept: bool = False) -> Grouped:
+    """Check the three columns and sort the rows by client."""
+    rows, target, owner = features(X, intercept), finite("y", y), np.asarray(groups)
+    if target.ndim != 1 or owner.ndim != 1 or not len(rows) == len(target) == len(owner):
+        raise ValueError(
+            "X (N, d), y (N,) and groups (N,) must have one row each per observation; "
+            f"got shapes {rows.shape}, {target.shape} and {owner.shape}."
+        )
+    if len(rows) == 0:
+        raise ValueError("X must have at least one row; got none.")
+    clients, inverse, counts = np.unique(labels(owner), return_inverse=True, return_counts=True)
+    order = np.argsort(inverse, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
+    return Grouped(rows[order], target[order], clients, starts, counts.astype(np.int64))
+
+
+def features(X: ArrayLike, intercept: bool, expected: int | None = None) -> Array:
+    rows = finite("X", X)
+    if rows.ndim != 2 or rows.shape[1] == 0 or expected not in (None, rows.shape[1]):
+        want = "(N, d)" if expected is None else f"(N, {expected})"
+        raise ValueError(f"X must have shape {want}; got {rows.shape}.")
+    return np.hstack([rows, np.ones((len(rows), 1))]) if intercept else rows
+
+
+def labels(groups: NDArray[Any]) -> NDArray[Any]:
+    """Client names that can be sorted and compared: text for anything that is not a number."""
+    if groups.dtype.kind == "f" and np.isnan(groups).any():
+        raise ValueError("groups must name a client for every row; got NaN. Drop those rows, or name them.")
+    if groups.dtype.kind != "O":
+        return groups
+    if any(g is None or g != g for g in groups):
+        raise ValueError("groups must name a client for every row; got None or NaN. Drop those rows, or name them.")
+    kinds = {type(g) for g in groups}
+    if len(kinds) > 1:
+        raise ValueError(f"groups must be of one type; got {sorted(k.__name__ for k in kinds)}. Convert them to text.")
+    return np.array(groups.tolist())
+
+
+def known_labels(y: ArrayLike) -> NDArray[Any]:
+    """Labels of classes, none of them missing."""
+    values = np.asarray(y)
+    gaps = np.asarray(pd.isna(values))
+    if gaps.any():
+        raise ValueError(
+            f"y must hold a label for every row; got NaN or None in {int(gaps.sum())} of them. Drop those rows."
+        )
+    return values
+
+
+def find(clients: NDArray[Any], groups: ArrayLike) -> Ints:
+    """The index of each row's client in ``clients``, or −1 for a client never seen."""
+    wanted = labels(np.asarray(groups))
+    if (wanted.dtype.kind in "US") != (clients.dtype.kind in "US"):
+        raise ValueError(f"groups must be of the type used in fit, {clients.dtype}; got {wanted.dtype}.")
+    place = np.minimum(np.searchsorted(clients, wanted), len(clients) - 1)
+    return np.where(clients[place] == wanted, place, -1)

@@ -1,0 +1,227 @@
+"""Attacks: clients that lie, in any algorithm, on any engine.
+
+`clients` are the ids of the malicious clients. All but `LabelFlip` forge *updates*: of a model, how far the client moved it
+from the one it was given; of a gradient, itself (`channels.updates` has the rule). Each field of a message is one vector,
+all its tensors together. Fields of whole numbers and the weight in the average cannot be forged. What a client keeps for
+itself stays honest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from coterie import randomness
+from coterie.aggregation.radius import RadiusRule, radius_rule
+from coterie.errors import ConfigError
+from coterie.exchange.channels.base import Channel, Where
+from coterie.exchange.channels.updates import references
+from coterie.exchange.messages import Ask, Ints
+from coterie.tree import Tree, flat_vector, flatten, unflatten
+
+
+@dataclass(frozen=True)
+class Attack(Channel):
+    """What attacks share: who lies, and putting `forge`d updates into messages."""
+
+    clients: Iterable[Hashable]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.clients, str | bytes):
+            raise ConfigError(f"{type(self).__name__} needs a list of client ids; got {self.clients!r}. Put it in [ ].")
+        object.__setattr__(self, "clients", tuple(self.clients))
+
+    def ask(self, ask: Ask, where: Where) -> Ask:
+        self.liars(ask.clients, where)  # an unknown id is said before any work is done
+        return ask
+
+    def liars(self, clients: Ints, where: Where) -> npt.NDArray[np.bool_]:
+        """Which of `clients` lie."""
+        return np.isin(clients, [where.federation.index(c) for c in self.clients])
+
+    def up(self, send: Tree, clients: Ints, ask: Ask, where: Where) -> Tree:
+        liars = self.liars(clients, where)
+        if not liars.any():
+            return send
+        bad = torch.from_numpy(np.flatnonzero(liars))
+        seen = np.ones_like(liars) if self.whole else liars
+        told = Told(clients[seen], liars[seen], where, _owner(ask))
+        flat, origin = flatten(send), references(send, clients, ask, where)
+        for name, field in send.items():
+            paths = [p for p in flatten(field, name) if flat[p].is_floating_point()]
+            if not paths:
+                continue
+            updates = flat_vector({p: (flat[p] - origin[p])[torch.from_numpy(seen)] for p in paths}, 1)
+            forged = torch.split(self.forge(updates, told), [flat[p][0].numel() for p in paths], 1)
+            for path, lie in zip(paths, forged, strict=True):
+                start = origin[path][bad]
+                flat[path] = flat[path].index_copy(0, bad, (start + lie.reshape(start.shape)).to(flat[path].dtype))
+        return unflatten(flat)
+
+    def forge(self, updates: Tensor, told: Told) -> Tensor:
+        """Updates (clients, P) → what the liars among them send (liars, P)."""
+        return updates
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an attacker knows besides updates: whose they are, and whose model the ask is about, if one client's."""
+
+    clients: Ints
+    liars: npt.NDArray[np.bool_]
+    where: Where
+    owner: int | None = None
+
+    def honest(self, updates: Tensor) -> Tensor:
+        """The honest clients' updates; the liars' own true ones where nobody is honest."""
+        return updates if self.liars.all() else updates[torch.from_numpy(~self.liars)]
+
+    def noise(self, count: int, purpose: str, dtype: torch.dtype) -> Tensor:
+        """(liars, count) standard normal numbers."""
+        return randomness.normal(self.where.client_keys(self.clients[self.liars], purpose), count, dtype)
+
+
+def _owner(ask: Ask) -> int | None:
+    """Whose model the ask is about, where it says so: one of the clients asked is told that the model is its own."""
+    if "mine" not in ask.each:
+        return None
+    owners = ask.clients[ask.each["mine"].numpy()]
+    return int(owners[0]) if len(owners) == 1 else None
+
+
+# ---- each liar alone -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LargeGradient(Attack):
+    """A-1: `factor` times the update."""
+
+    factor: float = 100.0
+
+    def forge(self, updates: Tensor, told: Told) -> Tensor:
+        return self.factor * updates
+
+
+@dataclass(frozen=True)
+class SignFlip(Attack):
+    """A-2: minus the update, `scale` times."""
+
+    scale: float = 1.0
+
+    def forge(self, updates: Tensor, told: Told) -> Tensor:
+        return -self.scale * updates
+
+
+@dataclass(frozen=True)
+class GaussianNoise(Attack):
+    """N(mean, std²) in every coordinate instead of the update."""
+
+    std: float = 1.0
+    mean: float = 0.0
+
+    @classmethod
+    def huge(cls, clients: Iterable[Hashable]) -> GaussianNoise:
+        """N(0, 200²) + 10⁶, the large attack of the authors' own experiments."""
+        return cls(clients, std=200.0, mean=1e6)
+
+    def forge(self, updates: Tensor, told: Told) -> Tensor:
+        return self.mean + self.std * told.noise(updates.shape[1], "gaussian noise attack", updates.dtype)
+
+
+@dataclass(frozen=True)
+class LabelFlip(Attack):
+    """A-3: trains honestly on labels (y + shift) mod the number of classes."""
+
+    shift: int = 1
+
+    def data(self, x: Tensor, y: Tensor, clients: Ints, where: Where) -> tuple[Tensor, Tensor]:
+        if where.federation.kind != "classification":
+            raise ConfigError("LabelFlip needs classes; this federation holds numbers. Use SignFlip or LargeGradient.")
+        liars = torch.from_numpy(self.liars(clients, where)).reshape(-1, *[1] * (y.dim() - 1))
+        return x, torch.where(liars, (y + self.shift) % where.federation.n_outputs, y)
+
+    def up(self, send: Tree, clients: Ints, ask: Ask, where: Where) -> Tree:
+        return send
+
+
+# ---- liars who see everybody's updates -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ALIE(Attack):
+    """ "A little is enough" (Baruch et al. 2019): mean − z · standard deviation of the honest updates, in every coordinate.
+
+    z=None is the largest that still hides among the honest majority, Φ⁻¹((n − m − s) / (n − m)) with n clients, m liars
+    and s = ⌊n/2⌋ + 1 − m."""
+
+    z: float | None = None
+    whole = True
+
+    def forge(self, updates: Tensor, told: Told) -> Tensor:
+        honest = told.honest(updates)
+        n, m = len(updates), int(told.liars.sum())
+        share = min((n - m - (n // 2 + 1 - m)) / max(n - m, 1), 1 - 1e-6)
+        z = NormalDist().inv_cdf(max(share, 0.5)) if self.z is None else self.z
+        lie = honest.mean(0) - z * honest.std(0, correction=0)
+        return lie.expand(m, -1)
+
+
+@dataclass(frozen=True)
+class InnerProduct(Attack):
+    """Inner-product manipulation (Xie et al. 2020): −scale · mean of the honest updates."""
+
+    scale: float = 0.5
+    whole = True
+
+    def forge(self, updates: Tensor, told: Told) -> Tensor:
+        return (-self.scale * told.honest(updates).mean(0)).expand(int(told.liars.sum()), -1)
+
+
+@dataclass(frozen=True)
+class EdgeAttack(Attack):
+    """A-4: just inside the ball of Threshold-Clustering, where a lie is as large as it can be and still counts.
+
+    The ball is the one about the update of `victim`. With None it is whoever's model the ask is about (in
+    Federated-Clustering without groups every ask is about one client's: its gradient is the centre's start), else the mean
+    of the honest updates, as it is for a victim that was not asked. The radius follows from the same `radius` rule, applied
+    to the honest updates. All liars sit at centre + fraction · τ · u with u pointing back from where the centre leads. A
+    channel speaks once an ask, so it hits the first inner round; the adversary of the theorem, who moves along with the
+    centre, is played in the tests."""
+
+    radius: RadiusRule | float = 1.0
+    victim: Hashable | None = None
+    fraction: float = 0.999
+    whole = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        radius_rule(self.radius)
+
+    def forge(self, updates: Tensor, told: Told) -> Tensor:
+        honest = told.honest(updates)
+        centre = honest.mean(0)
+        victim = told.owner if self.victim is None else told.where.federation.index(self.victim)
+        asked = np.flatnonzero(told.clients == victim)
+        centre = updates[int(asked[0])] if len(asked) else centre
+        rule: RadiusRule = radius_rule(self.radius)
+        tau = rule((honest - centre).double().norm(dim=1).unsqueeze(0), 0).to(updates.dtype)
+        back = -centre if float(centre.norm()) else told.noise(len(centre), "edge attack", updates.dtype)[0]
+        lie: Tensor = centre + self.fraction * tau * back / back.norm()
+        return lie.expand(int(told.liars.sum()), -1)
+
+
+ATTACKS: dict[str, type[Attack]] = {
+    "large_gradient": LargeGradient,
+    "sign_flip": SignFlip,
+    "gaussian_noise": GaussianNoise,
+    "label_flip": LabelFlip,
+    "alie": ALIE,
+    "inner_product": InnerProduct,
+    "edge": EdgeAttack,
+}

@@ -1,0 +1,51 @@
+"""The contract of a channel: four places to step in, each doing nothing by default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie import randomness
+from coterie.data.federation import Federation
+from coterie.exchange.messages import Ask, Ints, Reply
+from coterie.tree import Tree
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where in a run we are; the source of a channel's randomness."""
+
+    federation: Federation
+    seed: int
+    round: int
+    ask: int  # the number of this ask within the round
+    group: Tensor | None = None  # in `up`: the group each client's message is for
+
+    def client_keys(self, clients: Ints, purpose: str) -> Tensor:
+        """One random key a client, from (seed, client, round, ask, purpose)."""
+        keys = torch.from_numpy(self.federation.keys[clients])
+        return randomness.fold(keys ^ randomness.base_key(self.seed), purpose, self.round, self.ask)
+
+
+class Channel:
+    """Override what you need. `ask` and `reply` see the whole exchange, on the server's side; `data` and `up` see a
+    chunk of clients (stacked), on the clients' side: their data before and their messages after the client function.
+
+    A channel that must see all messages at once before they are summed sets `whole = True`; it then gets them in one
+    call of `up`, in the order asked."""
+
+    whole: bool = False
+
+    def ask(self, ask: Ask, where: Where) -> Ask:
+        return ask
+
+    def data(self, x: Tensor, y: Tensor, clients: Ints, where: Where) -> tuple[Tensor, Tensor]:
+        return x, y
+
+    def up(self, send: Tree, clients: Ints, ask: Ask, where: Where) -> Tree:
+        return send
+
+    def reply(self, reply: Reply, ask: Ask, where: Where) -> Reply:
+        return reply

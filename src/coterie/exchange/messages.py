@@ -1,0 +1,210 @@
+"""The vocabulary between server and clients: Ask, Up, MeanBy, SumBy, Reply, and what a client function sees.
+
+The server side of a round is a generator that yields `Ask`s and receives `Reply`s. The client side is a pure function of
+ONE client's tensors, `phase(ctx, **down, **each) -> Up`. An ask with `reduce` is *additive*: the server receives sums over
+groups of clients and nothing else, so it can be sharded, securely aggregated or made differentially private. An ask
+without is *individual*: the server sees every client's reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from coterie import randomness
+from coterie.learning.task import Task
+from coterie.tree import Params, Tree, tree_map
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a client function may use: this one client's data, private state and randomness. Padding is masked."""
+
+    task: Task
+    x: Tensor
+    y: Tensor
+    mask: Tensor  # 1 for a sample, 0 for padding
+    n: Tensor  # number of samples
+    key: Tensor  # random key of (seed, client, round)
+    index: Tensor  # the client's position in the federation
+    round: int
+    initial: Params  # the common start of the run
+    state: Tree = field(default_factory=dict)
+
+    def outputs(self, params: Params) -> Tensor:
+        return self.task.outputs(params, self.x)
+
+    def loss(self, params: Params) -> Tensor:
+        """Mean loss of a model on this client's samples."""
+        losses = self.task.sample_losses(self.outputs(params), self.y)
+        return (losses * self.mask).sum() / self.mask.sum().clamp(min=1)
+
+    def losses(self, models: Params, count: int) -> Tensor:
+        """The loss of each of `count` stacked models."""
+        return torch.stack([self.loss(tree_map(lambda t, j=j: t[j], models)) for j in range(count)])
+
+    def grad(self, params: Params) -> Params:
+        """Gradient of `loss`."""
+        gradient: Params = torch.func.grad(self.loss)(params)
+        return gradient
+
+    def minibatch(self, size: int | None, purpose: str = "minibatch") -> Context:
+        """The same client with a random sample of its data (None: all of it)."""
+        if size is None or size >= self.mask.shape[0]:
+            return self
+        chosen = randomness.permutation(randomness.fold(self.key, purpose), self.mask)[:size]
+        return Context(
+            **{
+                **{f: getattr(self, f) for f in self.__dataclass_fields__},
+                "x": self.x[chosen],
+                "y": self.y[chosen],
+                "mask": self.mask[chosen],
+                "n": self.mask[chosen].sum(),
+            }
+        )
+
+    def uniform(self, purpose: str, count: int) -> Tensor:
+        return randomness.uniform(randomness.fold(self.key, purpose), count, self.mask.dtype)
+
+    def normal(self, purpose: str, count: int) -> Tensor:
+        return randomness.normal(randomness.fold(self.key, purpose), count, self.mask.dtype)
+
+
+@dataclass(frozen=True)
+class Up:
+    """What a client function returns. `send` goes to the server; `state` stays on the client (None: unchanged);
+    `info` are diagnostics of the simulation, averaged into the history (NaN: none from this client)."""
+
+    send: Tree
+    weight: Tensor | float = 1.0
+    group: Tensor | int = 0
+    state: Tree | None = None
+    info: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SumBy:
+    """Weighted sums over `groups` groups of clients."""
+
+    groups: int = 1
+
+
+@dataclass(frozen=True)
+class MeanBy:
+    """Weighted means over `groups` groups of clients (zero for a group nobody is in)."""
+
+    groups: int = 1
+
+
+ClientFunction = Callable[..., Up]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A question to clients. `down` is the same for all; row i of `each` is for `clients[i]` alone.
+
+    With `test` the phase is called with the client's test rows too, `phase(ctx, test_ctx, …)`: only for algorithms whose
+    user says that quality is to be measured there."""
+
+    phase: ClientFunction
+    clients: Ints
+    down: Tree = field(default_factory=dict)
+    each: Tree = field(default_factory=dict)
+    reduce: SumBy | MeanBy | None = None
+    test: bool = False
+
+    @property
+    def name(self) -> str:
+        return getattr(self.phase, "__name__", "phase")
+
+    def only(self, keep: npt.NDArray[np.bool_]) -> Ask:
+        """The same question to fewer clients."""
+        rows = torch.from_numpy(np.flatnonzero(keep))
+        each = tree_map(lambda t: t.index_select(0, rows), self.each)
+        return replace(self, clients=self.clients[keep], each=each)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer. Additive: rows of `values` are groups; individual: rows are `clients`, in the order asked.
+
+    `clients` answered, `lost` were asked and did not; every algorithm must live with fewer replies than it asked for."""
+
+    clients: Ints
+    values: Tree
+    weight: Tensor
+    count: Tensor
+    lost: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    info: dict[str, tuple[float, int]] = field(
+        default_factory=dict
+    )  # sums of diagnostics and how many clients gave one
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+    def or_keep(self, name: str, old: Tree) -> Tree:
+        """`values[name]` for the groups somebody answered for, the old rows for the others."""
+        if name not in self.values:  # nobody answered at all
+            return old
+        seen = self.count > 0
+
+        def choose(new: Tensor, before: Tensor) -> Tensor:
+            return torch.where(seen.reshape(-1, *[1] * (new.dim() - 1)), new.to(before.dtype), before)
+
+        merged: Tree = tree_map(choose, self.values[name], old)
+        return merged
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Who takes part in this round."""
+
+    clients: Ints
+    round: int
+    seed: int
+
+    def key(self, purpose: str) -> Tensor:
+        """A random key for the server's own choices in this round."""
+        return randomness.fold(randomness.base_key(self.seed), purpose, self.round)
+
+
+@dataclass(frozen=True)
+class Population:
+    """What a server may know of its clients before the first round."""
+
+    n_clients: int
+    sizes: Ints
+    clusters: Ints | None  # the truth, for oracles only
+
+
+State = TypeVar("State")
+Exchange = Generator[Ask, Reply, State]
+
+
+class Algorithm(Protocol):
+    """An algorithm is a frozen dataclass of hyper-parameters. `init` makes the server state (a frozen dataclass of
+    tensors), `round` advances it by asking clients, `personal` says which model a client uses. `client` makes a client's
+    private state at first contact and `cluster` names its group; both have defaults for algorithms without."""
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> Any: ...
+
+    def round(self, state: Any, cohort: Cohort) -> Exchange[Any]: ...
+
+    def personal(self, ctx: Context, state: Any) -> Params: ...
+
+    def client(self, ctx: Context) -> Tree:
+        return {}
+
+    def cluster(self, ctx: Context, state: Any) -> Tensor:
+        return torch.zeros((), dtype=torch.int64)
+
+    def predict(self, ctx: Context, state: Any, x: Tensor) -> Tensor:
+        """Outputs for new samples; override only when a client's predictor is more than a model's weights."""
+        return ctx.task.outputs(self.personal(ctx, state), x)

@@ -1,0 +1,1 @@
+"""Firms that compete: prices, bargains, and learning together without defection."""

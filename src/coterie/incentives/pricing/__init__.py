@@ -1,0 +1,1 @@
+"""A seller who could discriminate, buyers who could evade: privacy as an equilibrium."""

@@ -1,0 +1,197 @@
+"""Task: a model factory, a loss and metrics, used as functions of a parameter dictionary."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from coterie.data.federation import Federation
+from coterie.errors import TaskError
+from coterie.learning import models
+from coterie.learning.metrics import FOR_NUMBERS, LOSSES, LOWER_IS_BETTER, METRICS, SampleLoss
+from coterie.tree import Params
+
+_CPU_RNG: list[int] = []  # fork_rng over no accelerator
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learnt: `model` makes a fresh `nn.Module`; `loss` is a name or a function to one number a sample;
+    `metric` is a name or several, the first being the one gains are measured in (None: mse for the loss
+    mse, else accuracy)."""
+
+    model: Callable[[], nn.Module]
+    loss: str | SampleLoss = "cross_entropy"
+    metric: str | tuple[str, ...] | list[str] | None = None
+    _local: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
+    _master: nn.Module = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.loss, str) and self.loss not in LOSSES:
+            raise TaskError(f"loss must be one of {sorted(LOSSES)} or a function; got {self.loss!r}.")
+        for name in self.metrics:
+            if name not in METRICS:
+                raise TaskError(f"metric must be one of {sorted(METRICS)}; got {name!r}.")
+        if not self.metrics:
+            raise TaskError("A task needs at least one metric; got none. Use for example metric='accuracy'.")
+        if not callable(self.model) or isinstance(self.model, nn.Module):
+            raise TaskError(
+                "model must be a function that makes a fresh nn.Module, e.g. lambda: nn.Linear(20, 3); "
+                f"got a {type(self.model).__name__}."
+            )
+        object.__setattr__(self, "_master", self.module(0))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        if self.metric is None:
+            return ("mse",) if self.loss == "mse" else ("accuracy",)
+        return (self.metric,) if isinstance(self.metric, str) else tuple(self.metric)
+
+    @property
+    def sign(self) -> int:
+        """+1 when more of the first metric is better, −1 when less is."""
+        return -1 if self.metrics[0] in LOWER_IS_BETTER else 1
+
+    @classmethod
+    def default(cls, federation: Federation) -> Task:
+        """Logistic or linear regression for tables, a small network for images."""
+        images = federation.x.dim() > 2
+        hidden: tuple[int, ...] = (100,) if images else ()
+        network = models.mlp(federation.n_features, hidden, federation.n_outputs)
+        if federation.kind == "regression":
+            return cls(network, "mse", ("mse", "r2"))
+        metrics = ["accuracy", "balanced_accuracy", "log_loss"]
+        if federation.n_outputs == 2:
+            metrics.insert(2, "auc")
+        return cls(network, "cross_entropy", tuple(metrics))
+
+    @cached_property
+    def convolutional(self) -> bool:
+        """Convolutions run client by client: batching them gains nothing on a CPU."""
+        return any(isinstance(m, nn.modules.conv._ConvNd) for m in self._master.modules())
+
+    # ---- the model as a function -------------------------------------------------------------------------------------
+
+    @property
+    def skeleton(self) -> nn.Module:
+        """A module whose weights are never used. One a thread: `functional_call` swaps its parameters while it runs."""
+        return self._mine("skeleton")
+
+    @property
+    def trainee(self) -> nn.Module:
+        """A second module of this thread, which `functional_call` never touches: its parameters may be overwritten."""
+        return self._mine("trainee")
+
+    def _mine(self, name: str) -> nn.Module:
+        module: nn.Module | None = getattr(self._local, name, None)
+        if module is None:
+            module = copy.deepcopy(self._master)
+            setattr(self._local, name, module)
+        return module
+
+    def module(self, seed: int = 0, params: Params | None = None) -> nn.Module:
+        """A fresh module, initialised from the seed or holding the given parameters; the global RNG stays as it was."""
+        with torch.random.fork_rng(devices=_CPU_RNG):
+            torch.manual_seed(seed)
+            module = self.model()
+        if not isinstance(module, nn.Module):
+            raise TaskError(f"The model factory must return an nn.Module; got {type(module).__name__}.")
+        refuse_unsupported(module)
+        if params is not None:
+            module.to(next(iter(params.values())).dtype)
+            with torch.no_grad():
+                for name, parameter in module.named_parameters():
+                    if name in params:
+                        parameter.copy_(params[name])
+        return module
+
+    def init(self, seed: int, dtype: torch.dtype = torch.float32) -> Params:
+        """Start parameters, a function of the seed alone; frozen ones (requires_grad=False) stay inside the module."""
+        named = self.module(seed).named_parameters()
+        params = {name: p.detach().to(dtype).clone() for name, p in named if p.requires_grad}
+        if not params:
+            raise TaskError("The model has no parameters to learn. Add a layer with weights, or unfreeze one.")
+        return params
+
+    def outputs(self, params: Params, x: Tensor) -> Tensor:
+        result: Tensor = functional_call(self.skeleton, params, (x,))
+        return result
+
+    def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        function = LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
+        losses = function(outputs, y)
+        if losses.shape != y.shape:
+            raise TaskError(
+                f"A loss must give one number a sample, shape {tuple(y.shape)}; got {tuple(losses.shape)}. "
+                "Use reduction='none'."
+            )
+        return losses
+
+    def check(self, federation: Federation) -> None:
+        """Run one sample through, so that a misfit is said before training starts."""
+        x, y = federation.train(federation.clients[0])
+        params = self.init(0, x.dtype)
+        with torch.random.fork_rng(devices=_CPU_RNG), torch.no_grad():
+            before = torch.get_rng_state()
+            try:
+                outputs = self.outputs(params, x[:2])
+            except (RuntimeError, ValueError, IndexError, TypeError) as error:
+                raise TaskError(
+                    f"The model cannot take this federation's samples of shape {tuple(x.shape[1:])}: "
+                    f"{str(error).splitlines()[0]}."
+                ) from None
+            if not torch.equal(before, torch.get_rng_state()):
+                raise TaskError(
+                    "The model draws from a global random generator (dropout?), which makes runs irreproducible. "
+                    "Remove that part or use weight_decay."
+                )
+        self._check_outputs(outputs, federation)
+        try:
+            self.sample_losses(outputs, y[:2])
+        except RuntimeError as error:
+            raise TaskError(f"The loss does not fit the model and data: {str(error).splitlines()[0]}.") from None
+
+    def _check_outputs(self, outputs: Tensor, federation: Federation) -> None:
+        width = outputs.shape[-1] if outputs.dim() > 1 else 1
+        classes = federation.n_outputs if federation.kind == "classification" else None
+        if self.loss == "cross_entropy":
+            if classes is None:
+                raise TaskError("cross_entropy needs classes; this federation holds numbers. Use loss='mse'.")
+            if width < classes:
+                raise TaskError(f"The model has {width} outputs for {classes} classes. Give it one a class.")
+        if self.loss in ("mse", "bce") and width != 1:
+            raise TaskError(f"{self.loss} needs a model with one output; this one has {width}. Use nn.Linear(…, 1).")
+        if self.loss == "bce" and classes != 2:
+            raise TaskError(f"bce needs two classes; this federation has {classes or 'numbers'}. Use cross_entropy.")
+        for name in self.metrics:
+            if name not in FOR_NUMBERS and classes is None:
+                raise TaskError(f"The metric {name} needs classes; this federation holds numbers. Use 'mse' or 'r2'.")
+            if name in FOR_NUMBERS and width != 1:
+                raise TaskError(f"The metric {name} needs a model with one output; this one has {width}.")
+
+
+def refuse_unsupported(module: nn.Module) -> None:
+    """BatchNorm's running statistics and Dropout's hidden random numbers do not fit pure client functions."""
+    for name, part in module.named_modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            raise TaskError(
+                f"BatchNorm keeps running statistics that clients would share; got {type(part).__name__} at '{name}'. "
+                "Use nn.GroupNorm or nn.LayerNorm instead."
+            )
+        if isinstance(part, nn.modules.instancenorm._InstanceNorm) and part.track_running_stats:
+            raise TaskError(
+                f"Running statistics would be shared by clients; got {type(part).__name__} at '{name}'. "
+                "Use track_running_stats=False."
+            )
+        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
+            raise TaskError(
+                f"Dropout draws from a global random generator, which makes runs irreproducible; got "
+                f"{type(part).__name__}(p={part.p}) at '{name}'. Remove it or use weight_decay."
+            )

@@ -1,0 +1,78 @@
+"""Who takes part in a round: everyone, a fixed number, or each with a probability."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from coterie import randomness
+from coterie.data.federation import Federation
+from coterie.errors import ConfigError
+from coterie.exchange.messages import Ints
+
+
+class Sampler(Protocol):
+    def sample(self, federation: Federation, seed: int, round: int) -> Ints: ...
+
+
+@dataclass(frozen=True)
+class Everyone:
+    def sample(self, federation: Federation, seed: int, round: int) -> Ints:
+        return np.arange(len(federation))
+
+
+@dataclass(frozen=True)
+class FixedSize:
+    """`size` clients, uniformly without replacement."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ConfigError(f"A cohort needs at least one client; got {self.size}.")
+
+    def sample(self, federation: Federation, seed: int, round: int) -> Ints:
+        if self.size > len(federation):
+            raise ConfigError(f"A cohort of {self.size} needs as many clients; got {len(federation)}. Lower it.")
+        order = np.argsort(_draws(federation, seed, round), kind="stable")
+        return np.sort(order[: self.size])
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Every client independently with probability `rate`."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.rate <= 1.0:
+            raise ConfigError(f"Poisson sampling needs a rate in (0, 1]; got {self.rate}.")
+
+    def sample(self, federation: Federation, seed: int, round: int) -> Ints:
+        return np.flatnonzero(_draws(federation, seed, round) < self.rate)
+
+
+SAMPLERS: dict[str, type] = {"everyone": Everyone, "fixed_size": FixedSize, "poisson": Poisson}
+
+
+def _draws(federation: Federation, seed: int, round: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """One uniform number a client, from (seed, client, round)."""
+    keys = torch.from_numpy(federation.keys) ^ randomness.base_key(seed)
+    draws: np.ndarray[tuple[int], np.dtype[np.float64]]
+    draws = randomness.uniform(randomness.fold(keys, "cohort", round), 1, torch.float64).squeeze(-1).numpy()
+    return draws
+
+
+def sampler(cohort: Sampler | int | float | None) -> Sampler:
+    """None: everyone; a whole number: that many; a fraction: Poisson sampling with that probability."""
+    if cohort is None:
+        return Everyone()
+    if isinstance(cohort, bool) or not isinstance(cohort, Real):
+        if hasattr(cohort, "sample"):
+            return cohort
+        raise ConfigError(f"cohort must be None, a number of clients, a probability or a sampler; got {cohort!r}.")
+    return FixedSize(int(cohort)) if isinstance(cohort, Integral) else Poisson(float(cohort))

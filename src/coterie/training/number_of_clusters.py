@@ -1,0 +1,100 @@
+"""How many clusters? Held-out loss over a small range decides, and the evidence is kept.
+
+Part of every client's *training* data is held out; the algorithm is fitted with each number of clusters on the rest; the
+smallest number whose held-out loss is within two standard errors (paired over clients: the difference to the best is what
+varies) or one per cent of the best wins. One standard error, the usual rule, split homogeneous clients too often: the best
+of several candidates is ahead by chance. Test data are never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from coterie.data.federation import Federation
+from coterie.errors import ConfigError, DataError
+from coterie.learning.task import Task
+from coterie.training.run import fit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """`clusters` is the choice; `table` the evidence: held-out loss, its excess over the best and that excess's error;
+    `note` what the evidence cannot say (empty when all is well)."""
+
+    clusters: int
+    table: pd.DataFrame
+    note: str = ""
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        from coterie.training.plots import NEUTRAL, axes
+
+        ax = axes(ax)
+        t = self.table
+        ax.errorbar(t.index, t["loss"], yerr=t["excess_error"], color=NEUTRAL, marker="o", capsize=3)
+        ax.axvline(self.clusters, color="black", linewidth=0.8, linestyle=":")
+        ax.set(xlabel="clusters", ylabel="held-out loss", xticks=list(t.index))
+        ax.spines[["top", "right"]].set_visible(False)
+        return ax
+
+
+def with_clusters(algorithm: Any, k: int) -> Any:
+    """The algorithm (or the one it wraps) with its number of clusters filled in."""
+    if getattr(algorithm, "clusters", 0) is None:
+        return replace(algorithm, clusters=k)
+    if is_dataclass(algorithm) and any(f.name == "base" for f in fields(algorithm)):
+        return replace(algorithm, base=with_clusters(getattr(algorithm, "base"), k))  # type: ignore[type-var]  # noqa: B009
+    return algorithm
+
+
+def choose_clusters(
+    algorithm: Any,
+    federation: Federation,
+    task: Task | None = None,
+    *,
+    candidates: Sequence[int] = (1, 2, 3, 4, 5, 6),
+    holdout: float = 0.25,
+    **options: Any,
+) -> Choice:
+    """Try each number of clusters with `fit(…, **options)` and choose by held-out loss.
+
+    Numbers above the largest candidate are not tried; when that one wins, the choice's `note` says so."""
+    if with_clusters(algorithm, 1) is algorithm:
+        raise ConfigError(f"{type(algorithm).__name__} has no clusters=None to choose. Pass the number yourself.")
+    fitting = federation.holdout(holdout)
+    if not fitting.n_test.any():
+        raise DataError(
+            "Choosing the number of clusters needs a client with two training rows or more, to hold one out; here every "
+            "client has one. Pass clusters=…."
+        )
+    counts = [k for k in candidates if k <= len(federation)]
+    if not counts:
+        raise ConfigError(f"No candidate is at most the number of clients; got {list(candidates)}, {len(federation)}.")
+    losses = {}
+    for k in counts:
+        result = fit(with_clusters(algorithm, k), fitting, task, alone=False, **options)
+        losses[k] = result._need_live("held-out losses").test_losses()
+    means = {k: float(np.nanmean(v)) for k, v in losses.items()}
+    best = min(means, key=means.__getitem__)
+    excess = {k: v - losses[best] for k, v in losses.items()}
+    rows = [(k, means[k], float(np.nanmean(v)), _error(v)) for k, v in excess.items()]
+    table = pd.DataFrame(rows, columns=["clusters", "loss", "excess", "excess_error"]).set_index("clusters")
+    good_enough = [k for k, _, more, error in rows if more <= max(2 * error, 0.01 * abs(means[best]))]
+    chosen, note = min(good_enough), ""
+    if chosen == max(counts) < len(federation):
+        note = f"The largest number of clusters tried, {chosen}, won; more may be better. Pass candidates=… up to more."
+    return Choice(chosen, table, note)
+
+
+def _error(values: npt.NDArray[np.float64]) -> float:
+    """Standard error of a mean over clients."""
+    known = values[~np.isnan(values)]
+    return float(known.std(ddof=1) / np.sqrt(len(known))) if len(known) > 1 else 0.0

@@ -1,0 +1,230 @@
+"""The command line: what it prints, and one sentence instead of a stack trace for every mistake."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import coterie as ct
+from coterie.cli import commands as cli
+from coterie.training import checkpoint
+
+RUN = """
+[data]
+name = "digits"
+clients = 8
+clusters = 2
+[task]
+model = "mlp"
+hidden = [8]
+[algorithm]
+name = "fedavg"
+server_momentum = 0.5
+local = { steps = 3, lr = 0.1, batch_size = 8 }
+[run]
+rounds = 6
+checkpoint_every = 1
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Three shops; shop c decides the other way round."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"shop": np.repeat(["a", "b", "c"], 60), "x": rng.normal(size=180), "w": rng.normal(size=180)})
+    frame["y"] = ((frame["x"] > 0) ^ (frame["shop"] == "c")).astype(int)
+    path = tmp_path / "shops.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Runs the command, which must end with code 2 and one line on stderr."""
+    with pytest.raises(SystemExit) as stop:
+        cli.main([str(a) for a in arguments])
+    assert stop.value.code == 2
+    text = capsys.readouterr().err.strip()
+    assert "Traceback" not in text
+    assert len(text.splitlines()) == 1
+    return text
+
+
+def prints(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
+    with pytest.raises(SystemExit) as stop:
+        cli.main([str(a) for a in arguments])
+    out = capsys.readouterr()
+    assert stop.value.code == code, out.err
+    return re.sub(r"[│\s]+", " ", out.out)
+
+
+def test_compare_says_who_loses(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--client", "shop", "--target", "y", "--algorithms", "local,fedavg", "--rounds", 2, "--seeds", 1)
+    text = prints(capsys, "compare", table, *options, "--out", tmp_path / "out")
+    assert "fedavg" in text
+    assert "▼" in text
+    assert "c clearly lose" in text
+    assert {"report.html", "table.csv", "gains.csv", "scores.parquet"} <= {p.name for p in (tmp_path / "out").iterdir()}
+    table_of = pd.read_csv(tmp_path / "out" / "table.csv", index_col="method")
+    assert table_of.loc["local", "c"] > 0.8 > 0.5 > table_of.loc["fedavg", "c"]
+    marks = pd.read_csv(tmp_path / "out" / "gains.csv").set_index(["method", "client"])["mark"]
+    assert marks["fedavg", "c"] == "loses"
+
+
+def test_compare_options_reach_the_data(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--client", "shop", "--target", "x", "--kind", "regression", "--features", "w,y", "--exclude", "w")
+    text = prints(capsys, "compare", table, *options, "--algorithms", "fedavg", "--rounds", 1, "--seeds", 1)
+    assert "lower is better" in text
+
+
+def test_true_groups_may_be_a_column(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pd.read_csv(table)
+    frame.assign(group=frame["shop"] == "c").to_csv(table, index=False)
+    options = ("--client", "shop", "--target", "y", "--algorithms", "oracle", "--rounds", 2, "--seeds", 1)
+    assert "Oracle needs the true clusters" in fails(capsys, "compare", table, *options, "--exclude", "group")
+    assert "oracle" in prints(capsys, "compare", table, *options, "--cluster", "group")
+
+
+def test_bad_input_to_compare(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = ("--client", "shop", "--target", "y")
+    assert "There is no file" in fails(capsys, "compare", tmp_path / "absent.csv", *good)
+    assert "Did you mean shops.csv" in fails(capsys, "compare", tmp_path / "shop.csv", *good)
+    assert "did you mean 'shop'" in fails(capsys, "compare", table, "--client", "shopp", "--target", "y")
+    assert "There is no target column 'yy'" in fails(capsys, "compare", table, "--client", "shop", "--target", "yy")
+    assert "There is no feature column 'q'" in fails(capsys, "compare", table, *good, "--features", "x,q")
+    assert "Did you mean 'fedavg'" in fails(capsys, "compare", table, *good, "--algorithms", "fedvag")
+    assert "Did you mean 'accuracy'" in fails(capsys, "compare", table, *good, "--metric", "acuracy")
+    assert "test_fraction must be in" in fails(capsys, "compare", table, *good, "--test-fraction", "1.5")
+    assert "--out must be a folder" in fails(capsys, "compare", table, *good, "--out", table)
+
+
+def test_a_client_with_one_class_is_named(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pd.read_csv(table)
+    frame.loc[frame["shop"] == "b", "y"] = 1
+    frame.to_csv(table, index=False)
+    good = ("--client", "shop", "--target", "y", "--algorithms", "fedavg", "--rounds", 1, "--seeds", 1)
+    assert "client 'b' has only" in fails(capsys, "compare", table, *good)
+    assert "fedavg" in prints(capsys, "compare", table, *good, "--one-class", "allow")
+
+
+def test_bad_configs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.toml"
+    assert "There is no config file" in fails(capsys, "run", config)
+    config.write_text("[data")
+    assert "is not valid TOML" in fails(capsys, "run", config)
+    config.write_text(RUN.replace("rounds", "rouns"))
+    assert "Unknown key run.rouns. Did you mean 'rounds'" in fails(capsys, "run", config)
+    config.write_text(RUN.replace("lr = 0.1", "lr = 1e30"))
+    assert "Lower the learning rate" in fails(capsys, "run", config, "--out", tmp_path / "diverged")
+
+
+def test_resume_needs_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "holds no run to resume" in fails(capsys, "resume", tmp_path)
+    assert "There is no folder" in fails(capsys, "resume", tmp_path / "absent")
+
+
+def test_run_and_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(RUN)
+    assert "6 rounds, seed 0, finished" in prints(capsys, "run", config, "--out", tmp_path / "out")
+    first = ct.Result.load(tmp_path / "out").evaluate()
+    assert "already holds a run" in fails(capsys, "run", config, "--out", tmp_path / "out")
+    config.write_text(RUN.replace("rounds = 6", "rounds = 2"))
+    assert "2 rounds" in prints(capsys, "run", config, "--out", tmp_path / "out", "--overwrite")
+    assert not ct.Result.load(tmp_path / "out").evaluate().equals(first)
+
+
+def _start(*arguments: object) -> subprocess.Popen[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "coterie", *map(str, arguments)]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+
+
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(RUN.replace("rounds = 6", "rounds = 400"))
+    with _start("run", config, "--out", tmp_path / "killed") as process:
+        for _ in range(600):
+            if (tmp_path / "killed" / checkpoint.FILE).exists():
+                break
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    _, about = checkpoint.read(tmp_path / "killed" / checkpoint.FILE)
+    assert 0 < about["done"] < 400
+    copy = tmp_path / "killed" / "config.toml"
+    copy.write_text(copy.read_text().replace("rounds = 400", f"rounds = {about['done'] + 5}"))
+    prints(capsys, "resume", tmp_path / "killed")
+    config.write_text(copy.read_text())
+    prints(capsys, "run", config, "--out", tmp_path / "whole")
+    (a, _), (b, _) = (checkpoint.read(tmp_path / name / checkpoint.FILE) for name in ("killed", "whole"))
+    assert a.keys() == b.keys()
+    assert all(a[k].equal(b[k]) for k in a)
+
+
+def test_ctrl_c_saves_the_round_and_says_how_to_go_on(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(RUN.replace("rounds = 6", "rounds = 4000"))
+    with _start("run", config, "--out", tmp_path / "out") as process:
+        for _ in range(600):
+            if (tmp_path / "out" / checkpoint.FILE).exists():
+                break
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "coterie resume" in re.sub(r"\s+", " ", out)
+    assert "Traceback" not in err
+
+
+def test_version_datasets_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    runner = CliRunner()
+    assert runner.invoke(cli.app, ["--version"]).output.strip() == f"coterie {ct.__version__}"
+    listed = runner.invoke(cli.app, ["datasets"])
+    assert listed.exit_code == 0
+    assert "heart" in listed.output
+    shown = runner.invoke(cli.app, ["--help"]).output
+    assert all(name in shown for name in ("demo", "compare", "run", "resume", "datasets"))
+
+
+def test_debug_shows_the_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COTERIE_DEBUG", "0")  # what --debug sets is taken back
+    with pytest.raises(ct.ConfigError):
+        cli.main(["resume", str(tmp_path), "--debug"])
+
+
+def test_the_demo_prints_methods_by_hospitals(capsys: pytest.CaptureFixture[str]) -> None:
+    text = prints(capsys, "demo", "--seeds", 1)
+    for word in (
+        "cleveland",
+        "hungarian",
+        "switzerland",
+        "va",
+        "(alone)",
+        "fedavg",
+        "finetuned",
+        "Recommendation",
+    ):
+        assert word in text
+
+
+def test_advise_says_who_should_learn_together_before_any_training(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = prints(capsys, "advise", table, "--client", "shop", "--target", "y")
+    assert "Recommended for these 3 clients: " in text
+    assert "log loss on a new row" in text
+    assert {"local", "global", "shrunk", "clustered", "method"} <= set(text.split())
+    assert "Recommended for these 3 clients: global" not in text  # shop c decides the other way round
+    pd.DataFrame({"shop": ["a", "b"], "x": [1.0, 2.0], "y": [0.5, 1.5]}).to_csv(tmp_path / "two.csv")
+    assert "three or more clients" in fails(capsys, "advise", tmp_path / "two.csv", "--client", "shop", "--target", "y")
+    assert "did you mean 'shop'" in fails(capsys, "advise", table, "--client", "shap", "--target", "y")

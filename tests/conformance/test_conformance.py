@@ -1,0 +1,242 @@
+"""What every algorithm in the registry must do. A new algorithm joins by being in the registry.
+
+One whose arguments have no defaults, or that cannot train the small model here, gets an entry in `FACTORIES`; one made for
+two clients an entry in `PAIRS`; one that needs classes says so with a ConfigError or TaskError that contains the word
+"class".
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import coterie as ct
+from coterie.algorithms import ALGORITHMS, DefectionFree
+from coterie.exchange.messages import Ints
+from coterie.training.run import Run
+from coterie.tree import flatten
+
+FACTORIES: dict[str, Callable[[], Any]] = {
+    "ifca": lambda: ct.IFCA(clusters=2, stop_after=2),
+    "oneshot": lambda: ct.OneShot(clusters=2, solve=ct.LocalSGD(steps=20, lr=0.1, batch_size=None)),
+    "hypcluster": lambda: ct.HypCluster(clusters=2),
+    "cfl": lambda: ct.CFL(quiet=100.0, loud=1e-6, first=1),
+    "momentum_clustering": lambda: ct.MomentumClustering(clusters=2),
+    "myopic_clustering": lambda: ct.MyopicClustering(clusters=2),
+    "defection_free": lambda: DefectionFree(low_steps=3, pretrain=(0, 2)),
+}
+PAIRS = frozenset({"defection_free"})  # for exactly two clients: it gets federations of two, and must refuse others
+PAIR = (40, 64)
+ROUNDS = 3
+TOLERANCE = 2e-5  # float32: engines add in another order
+
+
+@pytest.fixture(params=sorted(ALGORITHMS))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def algorithm(name: str) -> Any:
+    """The algorithm with its defaults, but few local steps."""
+    made = FACTORIES.get(name, ALGORITHMS[name])()
+    few = ct.LocalSGD(steps=3, lr=0.1, batch_size=8)
+    names = {f.name for f in dataclasses.fields(made)}
+    if "local" in names and isinstance(made.local, ct.LocalSGD):
+        return dataclasses.replace(made, local=few)
+    return made
+
+
+@pytest.fixture
+def fed(name: str, fed: ct.Federation, make_fed: Any) -> ct.Federation:
+    return make_fed(sizes=PAIR) if name in PAIRS else fed
+
+
+@pytest.fixture
+def fed64(name: str, fed64: ct.Federation, make_fed: Any) -> ct.Federation:
+    return make_fed(sizes=PAIR, dtype="float64") if name in PAIRS else fed64
+
+
+@pytest.fixture
+def numbers(name: str, numbers: ct.Federation, make_fed: Any) -> ct.Federation:
+    return make_fed(sizes=PAIR, kind="regression") if name in PAIRS else numbers
+
+
+def some(fed: ct.Federation, count: int) -> int:
+    """A cohort that the federation has."""
+    return min(count, len(fed))
+
+
+def tensors(result: ct.Result) -> dict[str, torch.Tensor]:
+    """Everything a run ends with: the server's state and every client's, in the clients' order."""
+    live = result._live
+    assert live is not None
+    states = live.env.states
+    kept = {f"client/{k}": t[torch.from_numpy(states.row[states.row >= 0])] for k, t in flatten(states.values).items()}
+    server = {k: t for k, t in flatten(vars(result.state)).items() if isinstance(t, torch.Tensor)}
+    return server | kept | {"personal/" + k: t for k, t in live.personal(live.everyone()).items()}
+
+
+def assert_same(a: ct.Result, b: ct.Result) -> None:
+    """Bit for bit."""
+    one, two = tensors(a), tensors(b)
+    assert one.keys() == two.keys()
+    for name in one:
+        assert torch.equal(one[name], two[name]), name
+    drop = [c for c in a.history.columns if c == "seconds"]
+    assert a.history.drop(columns=drop).equals(b.history.drop(columns=drop))
+    assert a.clusters.equals(b.clusters)
+
+
+def close(a: ct.Result, b: ct.Result, tolerance: float = TOLERANCE) -> None:
+    one, two = tensors(a), tensors(b)
+    for name in one:
+        torch.testing.assert_close(
+            one[name], two[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def test_the_registry_holds_every_public_algorithm_by_a_name_the_command_line_can_take() -> None:
+    public = {v for n in ct.__all__ if ct.Algorithm in getattr(v := getattr(ct, n), "__mro__", ())}
+    assert public - {ct.Algorithm} == set(ALGORITHMS.values())
+    assert all(name == name.lower() and name.isidentifier() for name in ALGORITHMS)
+    assert all(dataclasses.is_dataclass(a) and a.__dataclass_params__.frozen for a in ALGORITHMS.values())  # type: ignore[attr-defined]
+
+
+def test_same_seed_same_numbers_other_seed_others(algorithm: Any, fed: ct.Federation, task: ct.Task) -> None:
+    def run(seed: int) -> ct.Result:
+        return ct.fit(algorithm, fed, task, rounds=ROUNDS, seed=seed, cohort=some(fed, 7))
+
+    one = run(1)
+    assert_same(one, run(1))
+    other = tensors(run(2))
+    assert any(not torch.equal(t, other[name]) for name, t in tensors(one).items() if t.is_floating_point())
+
+
+def test_a_round_changes_neither_the_state_it_was_given_nor_the_global_generators(
+    algorithm: Any, fed: ct.Federation, task: ct.Task
+) -> None:
+    run = Run(algorithm, fed, task, 0, ct.Everyone(), (), ct.LocalEngine(), None)
+    run.begin(resume=False, overwrite=False)
+    run.one_round()
+    given, initial = run.state, run.env.initial
+    before, start = copy.deepcopy(vars(given)), copy.deepcopy(initial)
+    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    run.one_round()
+    for (name, old), (_, new) in zip(flatten(before).items(), flatten(vars(given)).items(), strict=True):
+        assert torch.equal(old, new) if isinstance(old, torch.Tensor) else old == new, name
+    assert all(torch.equal(start[name], initial[name]) for name in start)
+    assert torch.equal(torch_state, torch.get_rng_state())
+    assert np.array_equal(numpy_state, np.random.get_state()[1])  # noqa: NPY002
+
+
+def test_equal_on_both_engines(algorithm: Any, fed: ct.Federation, task: ct.Task) -> None:
+    fast, plain = (
+        ct.fit(algorithm, fed, task, rounds=ROUNDS, cohort=some(fed, 8), engine=e) for e in ("local", "loop")
+    )
+    close(fast, plain)
+    columns = ["clients", "lost", "bytes_down", "bytes_up"]
+    assert fast.history[columns].equals(plain.history[columns])
+    assert fast.clusters.equals(plain.clusters)
+    np.testing.assert_allclose(fast.evaluate()["log_loss"], plain.evaluate()["log_loss"], rtol=1e-3, atol=1e-3)
+
+
+def test_equal_on_both_engines_to_rounding_in_float64(algorithm: Any, fed64: ct.Federation, task: ct.Task) -> None:
+    fast, plain = (ct.fit(algorithm, fed64, task, rounds=ROUNDS, engine=e) for e in ("local", "loop"))
+    assert all(t.dtype == torch.float64 for n, t in tensors(fast).items() if n.startswith("personal/"))
+    close(fast, plain, 1e-10)
+
+
+def test_resumed_in_the_middle_it_ends_bit_identically(
+    algorithm: Any, fed: ct.Federation, task: ct.Task, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"cohort": some(fed, 5), "seed": 4, "channels": [ct.Dropout(0.2)], "alone": False}
+    whole = ct.fit(algorithm, fed, task, rounds=5, **options)
+    ct.fit(algorithm, fed, task, rounds=2, out=tmp_path, **options)
+    assert_same(whole, ct.fit(algorithm, fed, task, rounds=5, out=tmp_path, resume=True, **options))
+    assert_same(
+        whole, ct.fit(algorithm, fed, task, rounds=5, out=tmp_path, resume=True, **options)
+    )  # nothing left to do
+
+
+class Reversed:
+    """The cohort in another order."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def sample(self, federation: ct.Federation, seed: int, round: int) -> Ints:
+        order: Ints = self.inner.sample(federation, seed, round)[::-1].copy()
+        return order
+
+
+def test_the_order_of_the_cohort_does_not_matter(algorithm: Any, fed: ct.Federation, task: ct.Task) -> None:
+    for inner in (ct.Everyone(), ct.FixedSize(some(fed, 7))):
+        one = ct.fit(algorithm, fed, task, rounds=ROUNDS, cohort=inner)
+        close(one, ct.fit(algorithm, fed, task, rounds=ROUNDS, cohort=Reversed(inner)), 1e-6)
+
+
+def test_one_client(name: str, algorithm: Any, make_fed: Any, task: ct.Task) -> None:
+    if name in PAIRS:
+        with pytest.raises(ct.ConfigError, match="exactly two"):
+            ct.fit(algorithm, make_fed(sizes=(20,)), task, rounds=ROUNDS)
+        return
+    result = ct.fit(algorithm, make_fed(sizes=(20,)), task, rounds=ROUNDS)
+    assert len(result.evaluate()) == 1
+    assert np.isfinite(result.history["loss"]).all()
+
+
+@pytest.mark.parametrize("nobody", ["empty cohort", "all replies lost"])
+def test_a_round_with_nobody(algorithm: Any, fed: ct.Federation, task: ct.Task, nobody: str) -> None:
+    options: dict[str, Any] = {"cohort": 1e-9} if nobody == "empty cohort" else {"channels": [ct.Dropout(1.0)]}
+    result = ct.fit(algorithm, fed, task, rounds=2, **options)
+    assert len(result.history) == 2
+    assert (result.history["bytes_up"] == 0).all()
+    if nobody == "all replies lost":
+        assert (result.history["lost"] == len(fed)).all()
+    assert np.isfinite(result.evaluate()["log_loss"]).all()
+    start = ct.fit(algorithm, fed, task, rounds=0)
+    for name, t in flatten(vars(start.state)).items():  # nothing was learnt
+        assert not isinstance(t, torch.Tensor) or torch.equal(t, flatten(vars(result.state))[name]), name
+    ct.fit(algorithm, fed, task, rounds=3, cohort=0.1)  # some rounds with nobody, some with few
+
+
+def test_a_client_never_sampled_still_has_a_model_and_a_score(
+    algorithm: Any, fed: ct.Federation, task: ct.Task
+) -> None:
+    result = ct.fit(algorithm, fed, task, rounds=2, cohort=2, seed=1)
+    table = result.evaluate()
+    assert list(table.index) == list(fed.clients)
+    assert table[["accuracy", "log_loss", "gain"]].notna().all().all()
+    last = fed.clients[some(fed, 4) - 1]
+    x, _ = fed.test(last)
+    assert result.model(last)(x).shape == (len(x), 3)
+    assert len(result.clusters) == len(fed)
+
+
+def test_it_learns(algorithm: Any, fed: ct.Federation, task: ct.Task) -> None:
+    before, after = (ct.fit(algorithm, fed, task, rounds=r, alone=False).evaluate()["log_loss"].mean() for r in (0, 20))
+    assert after < before - 0.02
+
+
+def test_regression_works_or_is_refused_in_a_sentence(
+    algorithm: Any, numbers: ct.Federation, number_task: ct.Task
+) -> None:
+    try:
+        results = [ct.fit(algorithm, numbers, number_task, rounds=5, engine=e) for e in ("local", "loop")]
+    except (ct.ConfigError, ct.TaskError) as error:
+        if "class" not in str(error):
+            raise
+        return
+    close(*results)
+    table = results[0].evaluate()
+    better = ct.fit(algorithm, numbers, number_task, rounds=0).evaluate()["mse"].mean() - table["mse"].mean()
+    assert better > 0
+    np.testing.assert_allclose(table["gain"], table["alone"] - table["mse"])  # lower is better

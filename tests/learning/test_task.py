@@ -1,0 +1,165 @@
+"""Tasks: what does not fit is said before training starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import coterie as ct
+from coterie.learning import models
+
+
+def linear(n_in: int = 4, n_out: int = 3) -> Any:
+    return lambda: nn.Linear(n_in, n_out)
+
+
+# ---- refused -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (lambda: nn.BatchNorm1d(4), r"BatchNorm keeps running statistics .* BatchNorm1d at '1'\. Use nn\.GroupNorm"),
+        (lambda: nn.Dropout(0.1), r"Dropout draws from a global random generator.*Dropout\(p=0\.1\) at '1'"),
+        (lambda: nn.AlphaDropout(0.5), "Dropout draws"),
+        (lambda: nn.InstanceNorm1d(4, track_running_stats=True), "Running statistics"),
+    ],
+)
+def test_layers_with_hidden_state_are_refused_in_one_sentence(layer: Any, message: str) -> None:
+    with pytest.raises(ct.TaskError, match=message):
+        ct.Task(lambda: nn.Sequential(nn.Linear(4, 4), layer(), nn.Linear(4, 3)))
+
+
+def test_dropout_that_does_nothing_is_fine() -> None:
+    ct.Task(lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.0)))
+
+
+class Hidden(nn.Module):
+    """Dropout where no layer shows it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(nn.functional.dropout(x, 0.5, self.training))
+        return out
+
+
+def test_a_forward_pass_that_draws_random_numbers_is_refused(fed: ct.Federation) -> None:
+    before = torch.get_rng_state()
+    with pytest.raises(ct.TaskError, match="global random generator"):
+        ct.fit(ct.Local(), fed, ct.Task(Hidden), rounds=1)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ({"model": linear(), "loss": "hinge"}, r"loss must be one of \['bce', 'cross_entropy', 'mse'\].*'hinge'"),
+        ({"model": linear(), "metric": "f1"}, r"metric must be one of .*'f1'"),
+        ({"model": linear(), "metric": ()}, "at least one metric"),
+        ({"model": nn.Linear(2, 2)}, "function that makes a fresh .* got a Linear"),
+        ({"model": 3}, "function that makes a fresh nn.Module"),
+        ({"model": lambda: 3}, "must return an nn.Module; got int"),
+    ],
+)
+def test_bad_tasks_are_refused(task: dict[str, Any], message: str) -> None:
+    with pytest.raises(ct.TaskError, match=message):
+        ct.Task(**task)
+
+
+@pytest.mark.parametrize(
+    ("data", "task", "message"),
+    [
+        ("fed", {"model": linear(5)}, r"cannot take this federation's samples of shape \(4,\)"),
+        ("fed", {"model": linear(4, 2)}, "2 outputs for 3 classes"),
+        ("fed", {"model": linear(4, 3), "loss": "mse"}, "mse needs a model with one output; this one has 3"),
+        ("fed", {"model": linear(4, 1), "loss": "bce"}, "bce needs two classes; this federation has 3"),
+        ("fed", {"model": linear(4, 3), "metric": "r2"}, "metric r2 needs a model with one output"),
+        ("fed", {"model": linear(), "loss": nn.functional.cross_entropy}, "one number a sample.*reduction='none'"),
+        ("numbers", {"model": linear(4, 1)}, "cross_entropy needs classes"),
+        ("numbers", {"model": linear(4, 1), "loss": "mse", "metric": "accuracy"}, "metric accuracy needs classes"),
+        ("fed", {"model": lambda: nn.Flatten()}, "no parameters to learn"),
+    ],
+)
+def test_a_misfit_is_said_before_training(
+    data: str, task: dict[str, Any], message: str, request: pytest.FixtureRequest
+) -> None:
+    with pytest.raises(ct.TaskError, match=message):
+        ct.fit(ct.FedAvg(), request.getfixturevalue(data), ct.Task(**task), rounds=1)
+
+
+# ---- parameters --------------------------------------------------------------------------------------------------------
+
+
+def test_the_start_is_a_function_of_the_seed_and_the_global_generator_stays() -> None:
+    task = ct.Task(linear())
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    one, again, other = task.init(1), task.init(1), task.init(2)
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(one["weight"], again["weight"])
+    assert not torch.equal(one["weight"], other["weight"])
+    assert task.init(1, torch.float64)["weight"].dtype == torch.float64
+
+
+def test_a_module_holds_the_parameters_it_is_given_in_their_precision() -> None:
+    task = ct.Task(linear())
+    params = {k: torch.rand_like(v, dtype=torch.float64, generator=torch.Generator()) for k, v in task.init(0).items()}
+    module = task.module(params=params)
+    assert all(torch.equal(p, params[name]) for name, p in module.named_parameters())
+
+
+def test_frozen_weights_are_not_trained(fed: ct.Federation) -> None:
+    def make() -> nn.Module:
+        module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+        module[0].requires_grad_(False)
+        return module
+
+    task = ct.Task(make)
+    assert list(task.init(0)) == ["2.weight", "2.bias"]
+    result = ct.fit(ct.FedAvg(ct.LocalSGD(steps=3)), fed, task, rounds=2)
+    trained, start = result.model("c0"), task.module()
+    assert torch.equal(trained[0].weight, start[0].weight)  # type: ignore[index, union-attr]
+    assert not torch.equal(trained[2].weight, start[2].weight)  # type: ignore[index, union-attr]
+
+
+def test_the_metric_follows_the_loss_unless_given(numbers: ct.Federation) -> None:
+    assert ct.Task(linear()).metrics == ("accuracy",)
+    assert ct.Task(linear(4, 1), loss="mse").metrics == ("mse",)
+    assert ct.Task(linear(4, 1), loss="mse", metric="r2").sign == 1
+    assert ct.Task(linear(4, 1), loss="mse").sign == ct.Task(linear(), metric=["log_loss", "auc"]).sign == -1
+
+
+def test_defaults_follow_the_data(fed: ct.Federation, numbers: ct.Federation, make_fed: Any) -> None:
+    assert ct.Task.default(fed).metrics == ("accuracy", "balanced_accuracy", "log_loss")
+    assert ct.Task.default(numbers).metrics == ("mse", "r2")
+    two = ct.Federation.from_arrays({"a": (np.eye(4), [0, 1, 0, 1])})
+    assert "auc" in ct.Task.default(two).metrics
+    images = ct.Federation.from_arrays({"a": (np.zeros((4, 1, 6, 6), np.uint8), [0, 1, 0, 1])})
+    assert sum(p.numel() for p in ct.Task.default(images).module().parameters()) == 37 * 100 + 101 * 2
+    for federation in (fed, numbers, two, images):
+        ct.Task.default(federation).check(federation)
+
+
+@pytest.mark.parametrize(
+    ("factory", "shape", "parameters"),
+    [
+        (models.linear(20, 3), (20,), 63),
+        (models.mlp(60, 32, 10), (60,), 61 * 32 + 33 * 10),
+        (models.mlp(784, (200, 100), 10), (1, 28, 28), 785 * 200 + 201 * 100 + 101 * 10),
+        (models.small_cnn(), (1, 28, 28), 44_426),
+        (models.lenet5(), (1, 28, 28), 61_706),
+        (models.two_conv(10), (3, 32, 32), 1_259_786),
+    ],
+)
+def test_ready_made_models(factory: Any, shape: tuple[int, ...], parameters: int) -> None:
+    module = factory()
+    width = 3 if shape == (20,) else 10
+    assert module(torch.zeros(2, *shape)).shape == (2, width)
+    assert sum(p.numel() for p in module.parameters()) == parameters
