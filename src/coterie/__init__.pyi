@@ -57,6 +57,7 @@ from coterie.exchange.messages import Algorithm as Algorithm
 from coterie.exchange.messages import Ask as Ask
 from coterie.exchange.messages import Cohort as Cohort
 from coterie.exchange.messages import Context as Context
+from coterie.exchange.messages import From as From
 from coterie.exchange.messages import MeanBy as MeanBy
 from coterie.exchange.messages import Reply as Reply
 from coterie.exchange.messages import SumBy as SumBy

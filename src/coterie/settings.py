@@ -1,7 +1,8 @@
-"""One rule, and one way to say it, for settings that count something."""
+"""Settings of algorithms and rules: how counts are checked, and how one setting is replaced inside a wrapper."""
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass, replace
 from numbers import Integral
 from typing import Any
 
@@ -21,3 +22,22 @@ def cluster_count(owner: Any) -> int:
     if owner.clusters is None:
         raise ConfigError(f"{type(owner).__name__} needs a number of clusters outside fit; pass clusters=….")
     return int(owner.clusters)
+
+
+def setting(owner: Any, name: str) -> Any:
+    """A setting of an algorithm or of the one it wraps (its `base`); None where neither has it."""
+    if name in _names(owner):
+        return getattr(owner, name)
+    return setting(owner.base, name) if "base" in _names(owner) else None
+
+
+def with_setting(owner: Any, name: str, value: Any) -> Any | None:
+    """The same algorithm with one setting replaced, its own or that of the one it wraps; None where neither has it."""
+    if name in _names(owner):
+        return replace(owner, **{name: value})
+    inner = with_setting(owner.base, name, value) if "base" in _names(owner) else None
+    return None if inner is None else replace(owner, base=inner)
+
+
+def _names(owner: Any) -> set[str]:
+    return {f.name for f in fields(owner)} if is_dataclass(owner) and not isinstance(owner, type) else set()

@@ -19,7 +19,10 @@ import torch
 
 import coterie as ct
 from coterie.algorithms import ALGORITHMS, DefectionFree
+from coterie.exchange.channels.base import Channel, Where
+from coterie.exchange.channels.updates import references
 from coterie.exchange.messages import Ints
+from coterie.settings import with_setting
 from coterie.training.run import Run
 from coterie.tree import flatten
 
@@ -240,3 +243,29 @@ def test_regression_works_or_is_refused_in_a_sentence(
     better = ct.fit(algorithm, numbers, number_task, rounds=0).evaluate()["mse"].mean() - table["mse"].mean()
     assert better > 0
     np.testing.assert_allclose(table["gain"], table["alone"] - table["mse"])  # lower is better
+
+
+class Watch(Channel):
+    """Notes how far every update moved and checks the ask's declaration of it."""
+
+    def __init__(self) -> None:
+        self.moved: list[float] = []
+
+    def up(self, send: Any, clients: Ints, ask: ct.Ask, where: Where) -> Any:
+        assert not set(ask.updates) & set(ask.auxiliary)
+        flat = flatten(send)
+        for path, origin in references(send, clients, ask, where, "The conformance suite").items():
+            assert origin.shape == flat[path].shape
+            self.moved.append(float((flat[path].double() - origin).norm() / (flat[path].double().norm() + 1e-12)))
+        return send
+
+
+def test_what_clients_send_is_declared(algorithm: Any, fed: ct.Federation, task: ct.Task) -> None:
+    """Every field is an update or auxiliary. Updates of models are measured from where the client started: with a tiny
+    learning rate they nearly vanish beside the model (a gradient or a difference is all update)."""
+    watch = Watch()
+    slow = with_setting(algorithm, "local", ct.LocalSGD(steps=1, lr=1e-6, batch_size=None)) or algorithm
+    if hasattr(slow, "solve"):
+        slow = dataclasses.replace(slow, solve=slow.local)
+    ct.fit(slow, fed, task, rounds=ROUNDS, channels=[watch], alone=False)
+    assert all(share < 1e-3 or share > 0.99 for share in watch.moved)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.special import rel_entr
-
 from coterie.estimation._histogram_kl import kl_to_centers, normalise, smooth
 from coterie.estimation._histogram_reduction import TokenReduction, second_moment
 from coterie.estimation._histogram_rows import HistogramRows
 from coterie.estimation._histogram_seeding import seed_centers
+from scipy.special import rel_entr
 
 
 def test_raw_rows_are_infinitely_far_apart_and_smoothed_seeds_are_not() -> None:

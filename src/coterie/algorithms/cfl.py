@@ -92,7 +92,8 @@ class CFL(Algorithm):
         return Splits(stacked, labels)
 
     def _ask(self, state: Splits, clients: Ints) -> Ask:
-        return Ask(self.train, clients, each={"model": take(state.models, state.label[torch.from_numpy(clients)])})
+        own = take(state.models, state.label[torch.from_numpy(clients)])
+        return Ask(self.train, clients, each={"model": own}, updates={"update": None})
 
     def _stuck(self, rows: Tensor, mean: Params) -> bool:
         """Condition (b)."""

@@ -31,7 +31,19 @@ from torch import Tensor
 
 from coterie import randomness
 from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Ints, MeanBy, Population, Reply, Up
+from coterie.exchange.messages import (
+    Algorithm,
+    Ask,
+    Cohort,
+    Context,
+    Exchange,
+    From,
+    Ints,
+    MeanBy,
+    Population,
+    Reply,
+    Up,
+)
 from coterie.incentives.market.bargaining import nash_bargaining, pacing_constant
 from coterie.incentives.market.defection_free import low_target
 from coterie.incentives.market.ledger import RevenueLedger
@@ -150,7 +162,8 @@ class DefectionFree(Algorithm):
         """Each firm trains alone; then both are measured: who is better is the high firm."""
         models = state.models
         if max(self._passes):
-            reply = yield Ask(self.prepare, _BOTH, each={"model": models, "passes": torch.tensor(self._passes)})
+            each = {"model": models, "passes": torch.tensor(self._passes)}
+            reply = yield Ask(self.prepare, _BOTH, each=each, updates={"model": From("model")})
             if len(reply.clients) < 2:
                 return state
             models = reply.values["model"]
@@ -224,7 +237,8 @@ class DefectionFree(Algorithm):
             gap = target - quality
             if gap <= close:
                 break
-            reply = yield Ask(self.train, who, {"model": model, "number": torch.tensor(2 * s + firm)}, reduce=MeanBy())
+            down = {"model": model, "number": torch.tensor(2 * s + firm)}
+            reply = yield Ask(self.train, who, down, reduce=MeanBy(), updates={"move": None})
             if len(reply.clients) < len(who):
                 break
             move: Params = row(reply.values["move"], 0)
@@ -268,7 +282,8 @@ class DefectionFree(Algorithm):
         """The quality q(x): the mean over both firms; None when one did not answer."""
         on_test = self.measure == "test"
         phase = self.judge_on_test if on_test else self.judge
-        reply = yield Ask(phase, _BOTH, {"model": model}, reduce=MeanBy(), test=on_test)
+        said = ("quality", "empty")
+        reply = yield Ask(phase, _BOTH, {"model": model}, reduce=MeanBy(), auxiliary=said, test=on_test)
         if len(reply.clients) < 2:
             return None
         if float(reply.values["empty"][0]) > 0:

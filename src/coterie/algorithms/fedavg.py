@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.aggregation import Aggregator, Mean, aggregated
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, Population, Up
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
 from coterie.tree import Params, row, tree_map
@@ -27,7 +27,13 @@ def average(phase: Any, model: Params, cohort: Cohort, aggregate: Aggregator) ->
     """The clients' models after `phase` as one, or None if nobody answered or, for a robust rule, too few did; all but the
     mean need to see each of them."""
     additive = isinstance(aggregate, Mean)
-    reply = yield Ask(phase, cohort.clients, {"model": model}, reduce=MeanBy() if additive else None)
+    reply = yield Ask(
+        phase,
+        cohort.clients,
+        {"model": model},
+        reduce=MeanBy() if additive else None,
+        updates={"model": From("model")},
+    )
     if not len(reply.clients):
         return None
     models: Params = row(reply.values["model"], 0) if additive else reply.values["model"]

@@ -25,7 +25,7 @@ from coterie import randomness
 from coterie.aggregation.radius import Percentile, RadiusRule
 from coterie.aggregation.threshold import threshold_centers
 from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Ints, Population, Reply, Up
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, Ints, Population, Reply, Up
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
 from coterie.settings import whole_number
@@ -74,7 +74,8 @@ class FederatedClustering(Algorithm):
 
     def round(self, state: Personal, cohort: Cohort) -> Exchange[Personal]:
         if (cohort.round + 1) % self.local_steps:
-            reply = yield Ask(self.descend, cohort.clients, each={"model": _rows(state.models, cohort.clients)})
+            own = {"model": _rows(state.models, cohort.clients)}
+            reply = yield Ask(self.descend, cohort.clients, each=own, updates={"model": From("model")})
             return state if not len(reply.clients) else replace(state, models=_put(state.models, reply))
         groups = self._groups(cohort)
         direction: dict[int, Any] = {}
@@ -109,8 +110,11 @@ class FederatedClustering(Algorithm):
         owner = np.concatenate([np.full(len(g), g[s]) for g in served])
         mine = torch.from_numpy(owner == asked)
         if len(served) == 1:
-            return Ask(self.gradient, asked, {"model": row(state.models, int(owner[0]))}, {"mine": mine})
-        return Ask(self.gradient, asked, each={"model": _rows(state.models, owner), "mine": mine})
+            i = int(owner[0])
+            model = {"model": row(state.models, i)}
+            return Ask(self.gradient, asked, model, {"mine": mine}, updates={"grad": None}, owner=i)
+        each = {"model": _rows(state.models, owner), "mine": mine}
+        return Ask(self.gradient, asked, each=each, updates={"grad": None})
 
     def _step(self, state: Personal, direction: dict[int, Any], members: Tensor) -> Personal:
         """Step 3."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from coterie.algorithms.ifca import IFCA, IFCAState
+from coterie.algorithms.ifca import IFCA
+from coterie.algorithms.ifca_state import IFCAState
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task

@@ -67,7 +67,7 @@ class MomentumClustering(Algorithm):
         return {"model": ctx.initial, "momentum": tree_map(torch.zeros_like, ctx.initial), "seen": torch.tensor(0.0)}
 
     def round(self, state: Centres, cohort: Cohort) -> Exchange[Centres]:
-        reply = yield Ask(self.momentum, cohort.clients)
+        reply = yield Ask(self.momentum, cohort.clients, updates={"momentum": None})
         if not len(reply.clients):
             return state
         points = flat_vector(reply.values["momentum"], 1)

@@ -81,7 +81,7 @@ class MyopicClustering(Algorithm):
         return {"model": ctx.initial}
 
     def round(self, state: Centres, cohort: Cohort) -> Exchange[Centres]:
-        reply = yield Ask(self.gradient, cohort.clients)
+        reply = yield Ask(self.gradient, cohort.clients, updates={"grad": None})
         if not len(reply.clients):
             return state
         points = flat_vector(reply.values["grad"], 1)

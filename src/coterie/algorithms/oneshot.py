@@ -18,11 +18,13 @@ from torch import Tensor
 
 from coterie.aggregation.kmeans import kmeans_rows
 from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, Population, Up
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
 from coterie.settings import cluster_count, whole_number
 from coterie.tree import Params, flat_vector, named_like, names, repeat, row, take
+
+_TRAINED = {"model": From("model")}
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,13 @@ class OneShot(Algorithm):
         who = cohort.clients[(label >= 0).numpy()]
         mine = label[label >= 0]
         each = {"model": take(state.models, mine), "cluster": mine}
-        reply = yield Ask(self.train, who, each=each, reduce=MeanBy(self.k))
+        reply = yield Ask(self.train, who, each=each, reduce=MeanBy(self.k), updates=_TRAINED)
         return replace(state, models=reply.or_keep("model", state.models))
 
     def _partition(self, state: Partitioned, cohort: Cohort) -> Exchange[Partitioned]:
         """Steps 1 and 2, with every client, whoever takes part in this round."""
         everyone = np.arange(len(state.label))
-        reply = yield Ask(self.minimise, everyone, {"model": row(state.models, 0)})
+        reply = yield Ask(self.minimise, everyone, {"model": row(state.models, 0)}, updates=_TRAINED)
         if not len(reply.clients):
             return state
         solution: Params = reply.values["model"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, Population, Up
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
 from coterie.tree import Params, repeat, take
@@ -38,6 +38,7 @@ class Oracle(Algorithm):
             cohort.clients,
             each={"model": take(state.models, mine), "cluster": mine},
             reduce=MeanBy(groups),
+            updates={"model": From("model")},
         )
         return Clustered(reply.or_keep("model", state.models), state.truth)
 

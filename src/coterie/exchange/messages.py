@@ -8,7 +8,7 @@ without is *individual*: the server sees every client's reply.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from coterie import randomness
+from coterie.errors import ConfigError
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, tree_map
 
@@ -104,12 +105,32 @@ class MeanBy:
     groups: int = 1
 
 
+@dataclass(frozen=True)
+class From:
+    """What a sent field is measured from: fields of the ask that hold the same tensors, the first that has one winning.
+
+    A client's contribution to a model is how far it moved it. `From("model")` says that the sent model is measured from the
+    ask's field `model`. `groups` names a field with one row per group; the row of the client's own group counts."""
+
+    fields: tuple[str, ...]
+    groups: str | None = None
+
+    def __init__(self, *fields: str, groups: str | None = None) -> None:
+        object.__setattr__(self, "fields", fields)
+        object.__setattr__(self, "groups", groups)
+
+
 ClientFunction = Callable[..., Up]
 
 
 @dataclass(frozen=True)
 class Ask:
     """A question to clients. `down` is the same for all; row i of `each` is for `clients[i]` alone.
+
+    `updates` declares which fields of the answer are a client's contribution, and what each is measured from (None: it is
+    an update by itself, such as a gradient). `auxiliary` declares the other fields. Attacks, clipping, compression and
+    privacy act on updates; they refuse an ask with undeclared fields. `owner` is the position of the client whose model
+    the ask is about, if it is one client's.
 
     With `test` the phase is called with the client's test rows too, `phase(ctx, test_ctx, …)`: only for algorithms whose
     user says that quality is to be measured there."""
@@ -119,11 +140,23 @@ class Ask:
     down: Tree = field(default_factory=dict)
     each: Tree = field(default_factory=dict)
     reduce: SumBy | MeanBy | None = None
+    updates: Mapping[str, From | None] = field(default_factory=dict)
+    auxiliary: tuple[str, ...] = ()
+    owner: int | None = None
     test: bool = False
 
     @property
     def name(self) -> str:
         return getattr(self.phase, "__name__", "phase")
+
+    def check_declared(self, send: Tree, who: str) -> None:
+        """Refuse answers with fields that the ask says nothing about; `who` needs to know."""
+        unknown = [name for name in send if name not in self.updates and name not in self.auxiliary]
+        if unknown:
+            raise ConfigError(
+                f"{who} acts on clients' updates, and the ask '{self.name}' does not say whether {unknown[0]!r} is one. "
+                f"Declare it: Ask(…, updates={{{unknown[0]!r}: From(…)}}) or auxiliary=({unknown[0]!r},)."
+            )
 
     def only(self, keep: npt.NDArray[np.bool_]) -> Ask:
         """The same question to fewer clients."""

@@ -1,6 +1,6 @@
 """Attack channels: what a liar's message becomes, that nothing else changes, and what it does to FedAvg."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -15,6 +15,7 @@ from coterie.exchange.channels import attacks
 from coterie.exchange.channels.base import Where
 from coterie.exchange.channels.updates import references
 from coterie.exchange.messages import Ask
+from coterie.tree import row
 
 LOCAL = ct.LocalSGD(steps=5, lr=0.1, batch_size=None)
 
@@ -134,26 +135,59 @@ def test_updates_are_measured_from_what_the_client_was_given():
     fed, asked, clients = federation(), np.array([4, 0, 2]), np.array([0, 2])
     w = torch.arange(6.0).reshape(3, 2)
     send = {"model": {"w": torch.zeros(2, 2)}, "grad": torch.ones(2, 2), "count": torch.ones(2, dtype=torch.int64)}
-    phase = id
-    own = references(send, clients, Ask(phase, asked, each={"model": {"w": w}}), where(fed))
+
+    def measured(origin, group=None, **given):
+        ask = Ask(id, asked, **given, updates={"model": origin, "grad": None}, auxiliary=("count",))
+        return references(send, clients, ask, where(fed, group), "A test")
+
+    own = measured(ct.From("model"), each={"model": {"w": w}})
     torch.testing.assert_close(own["model/w"], w[[1, 2]])  # the rows of clients 0 and 2
-    same = references(send, clients, Ask(phase, asked, {"model": {"w": w[0]}}), where(fed))
+    same = measured(ct.From("model"), down={"model": {"w": w[0]}})
     torch.testing.assert_close(same["model/w"], w[[0, 0]])
-    ask = Ask(phase, asked, {"models": {"w": w}})
-    chosen = references(send, clients, ask, where(fed, torch.tensor([2, 1])))
+    chosen = measured(ct.From(groups="models"), torch.tensor([2, 1]), down={"models": {"w": w}})
     torch.testing.assert_close(chosen["model/w"], w[[2, 1]])
-    split = Ask(phase, asked, {"models": {"v": w}, "shared": {"w": w[1]}})
-    common = references(send, clients, split, where(fed, torch.tensor([2, 1])))
+    both = {"models": {"v": w}, "shared": {"w": w[1]}}
+    common = measured(ct.From("shared", groups="models"), torch.tensor([2, 1]), down=both)
     torch.testing.assert_close(common["model/w"], w[[1, 1]])
     for found in (own, same, chosen, common):
         assert not found["grad"].any()
+        assert "count" not in found
+    with pytest.raises(ct.ConfigError, match="gave clients nothing of shape"):
+        measured(ct.From("start"), each={"model": {"w": w}})
+
+
+def test_an_attack_refuses_what_is_not_declared_and_obeys_what_is():
+    """The name of a field means nothing: {"weights": …} declared as an update is forged just as {"model": …} is."""
+    fed, local = federation(), ct.LocalSGD(steps=3, lr=0.1, batch_size=None)
+
+    @dataclass(frozen=True)
+    class Renamed(ct.FedAvg):
+        declared: bool = True
+
+        def round(self, state, cohort):
+            say = {"updates": {"weights": ct.From("start")}} if self.declared else {}
+            reply = yield Ask(self.send, cohort.clients, {"start": state.model}, reduce=ct.MeanBy(), **say)
+            return replace(state, model=row(reply.values["weights"], 0))
+
+        def send(self, ctx, start):
+            trained, loss = self.local.fit(ctx, start)
+            return ct.Up(send={"weights": trained}, weight=ctx.n, info={"loss": loss})
+
+    liars = [attacks.SignFlip(["c2", "c3"])]
+    got, want = (ct.fit(a, fed, rounds=3, channels=liars).state.model for a in (Renamed(local), ct.FedAvg(local)))
+    for name, t in want.items():
+        torch.testing.assert_close(got[name], t)
+    with pytest.raises(ct.ConfigError, match=r"SignFlip acts on .*'send' does not say whether 'weights'"):
+        ct.fit(Renamed(local, declared=False), fed, rounds=1, channels=liars)
+    ct.fit(Renamed(local, declared=False), fed, rounds=1)
 
 
 def test_only_liars_and_only_floating_fields_change():
     fed, clients = federation(), np.array([0, 2, 3])
     a = torch.arange(1.0, 13).reshape(3, 2, 2)
     send = {"grad": {"a": a, "b": a[:, 0, 1]}, "seen": torch.tensor([1, 2, 3])}
-    got = attacks.SignFlip(["c2"]).up(send, clients, Ask(id, clients), where(fed))
+    ask = Ask(id, clients, updates={"grad": None}, auxiliary=("seen",))
+    got = attacks.SignFlip(["c2"]).up(send, clients, ask, where(fed))
     for part in ("a", "b"):
         assert torch.equal(got["grad"][part][[0, 2]], send["grad"][part][[0, 2]])
         assert torch.equal(got["grad"][part][1], -send["grad"][part][1])
@@ -169,7 +203,8 @@ class Choosing(ct.Algorithm):
         return ct.algorithms.oracle.Clustered({k: torch.stack([t, t + 1]) for k, t in start.items()}, torch.arange(2))
 
     def round(self, state, cohort):
-        reply = yield Ask(self.train, cohort.clients, {"models": state.models}, reduce=ct.MeanBy(2))
+        said = {"model": ct.From(groups="models")}
+        reply = yield Ask(self.train, cohort.clients, {"models": state.models}, reduce=ct.MeanBy(2), updates=said)
         return ct.algorithms.oracle.Clustered(reply.or_keep("model", state.models), state.truth)
 
     def train(self, ctx, models):

@@ -1,8 +1,8 @@
 """Attacks: clients that lie, in any algorithm, on any engine.
 
 `clients` are the ids of the malicious clients. All but `LabelFlip` forge *updates*: of a model, how far the client moved it
-from the one it was given; of a gradient, itself (`channels.updates` has the rule). Each field of a message is one vector,
-all its tensors together. Fields of whole numbers and the weight in the average cannot be forged. What a client keeps for
+from the one it was given; of a gradient, itself. The ask declares which fields are updates; auxiliary fields, whole numbers
+and the weight in the average cannot be forged. Each update is one vector, all its tensors together. What a client keeps for
 itself stays honest.
 """
 
@@ -51,10 +51,10 @@ class Attack(Channel):
             return send
         bad = torch.from_numpy(np.flatnonzero(liars))
         seen = np.ones_like(liars) if self.whole else liars
-        told = Told(clients[seen], liars[seen], where, _owner(ask))
-        flat, origin = flatten(send), references(send, clients, ask, where)
-        for name, field in send.items():
-            paths = [p for p in flatten(field, name) if flat[p].is_floating_point()]
+        told = Told(clients[seen], liars[seen], where, ask.owner)
+        flat, origin = flatten(send), references(send, clients, ask, where, type(self).__name__)
+        for name in ask.updates:
+            paths = [p for p in flatten(send.get(name, {}), name) if flat[p].is_floating_point()]
             if not paths:
                 continue
             updates = flat_vector({p: (flat[p] - origin[p])[torch.from_numpy(seen)] for p in paths}, 1)
@@ -85,14 +85,6 @@ class Told:
     def noise(self, count: int, purpose: str, dtype: torch.dtype) -> Tensor:
         """(liars, count) standard normal numbers."""
         return randomness.normal(self.where.client_keys(self.clients[self.liars], purpose), count, dtype)
-
-
-def _owner(ask: Ask) -> int | None:
-    """Whose model the ask is about, where it says so: one of the clients asked is told that the model is its own."""
-    if "mine" not in ask.each:
-        return None
-    owners = ask.clients[ask.each["mine"].numpy()]
-    return int(owners[0]) if len(owners) == 1 else None
 
 
 # ---- each liar alone -------------------------------------------------------------------------------------------------

@@ -1,10 +1,8 @@
-"""What is a client's *update*? The part of a message that an attack, a clipper or a quantiser acts on.
+"""A client's updates, as the ask declares them: what each is measured from.
 
-A client sends a model or a gradient. A model says nothing by itself; the client's contribution is how far it moved it. So a
-field of a reply is measured from the field of the same name in the ask: the client's own row of `each`, else `down`. Where
-the ask gave several models to choose from, `models`, the field `model` is measured from the one of the client's group,
-and the parameters all of them share from those in `shared`. A field the ask has no counterpart for (`grad`, …) is an
-update itself.
+A client sends a model or a gradient. A model says nothing by itself; the client's contribution is how far it moved it. The
+ask's `updates` says from what: `From("model")` is the ask's field `model`, the client's own row of `each` or the same for
+all in `down`; `groups` is a field with one row per group. None marks an update by itself. Nothing is guessed from names.
 """
 
 from __future__ import annotations
@@ -13,28 +11,47 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.errors import ConfigError
 from coterie.exchange.channels.base import Where
-from coterie.exchange.messages import Ask, Ints
+from coterie.exchange.messages import Ask, From, Ints
 from coterie.tree import Tree, flatten
 
 
-def references(send: Tree, clients: Ints, ask: Ask, where: Where) -> dict[str, Tensor]:
-    """What every leaf of stacked messages is measured from, by path ("model/weight"); one row a client."""
-    each, down = flatten(ask.each), flatten(ask.down)
+def references(send: Tree, clients: Ints, ask: Ask, where: Where, who: str) -> dict[str, Tensor]:
+    """What every leaf of the declared updates is measured from, by path ("model/weight"); one row per client.
+
+    `who` acts on the updates; the error names it where the declaration is missing or wrong."""
+    ask.check_declared(send, who)
     order = np.argsort(ask.clients, kind="stable")
     place = torch.from_numpy(order[np.searchsorted(ask.clients[order], clients)])
-    found = {}
-    for path, sent in flatten(send).items():
-        name, slash, rest = path.partition("/")
-        several, common, shape = f"{name}s{slash}{rest}", f"shared/{rest}", sent.shape[1:]
-        if path in each and each[path].shape[1:] == shape:
-            found[path] = each[path][place]
-        elif path in down and down[path].shape == shape:
-            found[path] = down[path].expand_as(sent)
-        elif several in down and down[several].shape[1:] == shape and where.group is not None:
-            found[path] = down[several][where.group]
-        elif name == "model" and common in down and down[common].shape == shape:
-            found[path] = down[common].expand_as(sent)
-        else:
-            found[path] = sent.new_zeros(()).expand_as(sent)
+    found: dict[str, Tensor] = {}
+    for name, origin in ask.updates.items():
+        for path, sent in flatten(send.get(name, {}), name).items():
+            if origin is None:
+                found[path] = sent.new_zeros(()).expand_as(sent)
+            else:
+                found[path] = _reference(path.partition("/")[2], sent, origin, ask, where, place)
     return found
+
+
+def _reference(rest: str, sent: Tensor, origin: From, ask: Ask, where: Where, place: Tensor) -> Tensor:
+    """The tensor that one sent tensor is measured from."""
+    for name in origin.fields:
+        each, down = _leaf(ask.each, name, rest), _leaf(ask.down, name, rest)
+        if each is not None and each.shape[1:] == sent.shape[1:]:
+            return each[place]
+        if down is not None and down.shape == sent.shape[1:]:
+            return down.expand_as(sent)
+    if origin.groups is not None and where.group is not None:
+        rows = _leaf(ask.down, origin.groups, rest)
+        if rows is not None and rows.shape[1:] == sent.shape[1:]:
+            return rows[where.group]
+    raise ConfigError(
+        f"The ask '{ask.name}' declares an update that is measured from {origin}, but it gave clients nothing of shape "
+        f"{tuple(sent.shape[1:])} there for {rest!r}. Name the field of down or each that the client started from."
+    )
+
+
+def _leaf(tree: Tree, name: str, rest: str) -> Tensor | None:
+    leaf: Tensor | None = flatten(tree.get(name, {})).get(rest)
+    return leaf
