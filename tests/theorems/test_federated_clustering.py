@@ -7,6 +7,7 @@ import pytest
 from torch import nn
 
 import coterie as ct
+from coterie.training.run import Run
 
 # ---- T-F4: strongly convex clients with a common optimum -------------------------------------------------------------
 
@@ -171,7 +172,7 @@ def test_the_variance_of_the_momentum(alpha):
 
 def momentum_path(algorithm, per_cluster, rounds, seed=0):
     fed, task, centre = noisy_clients(per_cluster)
-    run = ct.run.Run(algorithm, fed, task, seed, ct.Everyone(), (), ct.LocalEngine(workers=1), None)
+    run = Run(algorithm, fed, task, seed, ct.Everyone(), (), ct.LocalEngine(workers=1), None)
     run.begin(resume=False, overwrite=False)
     path = []
     for _ in range(rounds):
