@@ -151,7 +151,7 @@ def test_equal_clients_are_one_cluster_in_effect():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"clusters": 4}, "at most the clients, 3"),
+        ({"clusters": 4}, "at most the number of clients, 3"),
         ({"clusters": 0}, "whole number ≥ 1"),
         ({"method": "magic"}, "'em', 'paper'"),
         ({"method": "paper", "component_variance": None}, "cannot estimate component_variance"),

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from coterie.errors import DataError
 from coterie.estimation.checks import Array, Samples, choice, client_sums, confidence
 from coterie.estimation.predictive import prepared, row_losses
 from coterie.estimation.rates import _check_counts
@@ -116,8 +117,9 @@ def advise(
     given = [samples is not None, successes is not None or trials is not None, counts is not None]
     given += [X is not None or y is not None or groups is not None, federation is not None]
     if sum(given) != 1:
-        raise ValueError(
-            "advise needs exactly one kind of data: a federation; samples; successes, trials; counts; or X, y, groups."
+        raise DataError(
+            "advise needs exactly one kind of data: a federation; samples; successes, trials; counts; or X, y, groups; "
+            f"got {sum(given)}. Pass one of them."
         )
     rng = np.random.default_rng(seed)
     if federation is not None:
@@ -129,13 +131,13 @@ def advise(
     if samples is not None:
         sums = client_sums(samples)
         if sums.clients < 3:
-            raise ValueError(f"advise needs three or more clients; got {sums.clients}.")
+            raise DataError(f"advise needs three or more clients; got {sums.clients}. Add clients.")
         risks, variation = means_risks(sums, tried, seed)
     elif counts is not None:
         risks, variation = counts_risks(read_counts(counts), tried, seed)
     else:
         if successes is None or trials is None:
-            raise ValueError("advise needs successes and trials together; got one of them.")
+            raise DataError("advise needs successes and trials together; got one of them. Pass both.")
         z, n = _check_counts(successes, trials)
         risks, variation = counts_risks(read_counts(np.stack([z, n - z], axis=1)), tried, seed)
         risks = {name: risk / 2 for name, risk in risks.items()}  # both columns err alike
@@ -158,8 +160,9 @@ def advise(
 def _federation_rows(federation: Any, family: str, components: int, seed: int) -> tuple[Array, Array, Array, str]:
     """A federation's training rows, ready for regression, and the family its target calls for."""
     if not hasattr(federation, "rows"):
-        raise ValueError(
-            f"advise takes a Federation, or named data (samples=, counts=, …); got {type(federation).__name__}."
+        raise DataError(
+            f"advise takes a Federation, or named data (samples=, counts=, …); got {type(federation).__name__}. "
+            "Name the data."
         )
     X, y, groups = federation.rows("train")
     if family == "auto":
@@ -179,7 +182,9 @@ def _targets(y: Array, family: str) -> tuple[Array, str]:
         text = y.dtype.kind not in "biuf"
         family = "logistic" if len(values) == 2 else "classes" if text else "linear"
     if family == "logistic" and len(values) != 2:
-        raise ValueError(f"A logistic family needs exactly two labels in y; got {len(values)}.")
+        raise DataError(
+            f"A logistic family needs exactly two labels in y; got {len(values)}. Use family='classes' for more."
+        )
     return (y if family == "linear" else codes.ravel().astype(np.float64)), family
 
 
@@ -196,14 +201,14 @@ def _advise_regression(
     rng: np.random.Generator,
 ) -> Advice:
     if X is None or y is None or groups is None:
-        raise ValueError("advise needs X, y and groups together; got only some of them.")
+        raise DataError("advise needs X, y and groups together; got only some of them. Pass all three.")
     target, family = _targets(np.asarray(y), family)
     rows = group_rows(X, target, groups)
     m = len(rows.counts)
     if m < 3:
-        raise ValueError(f"advise needs three or more clients; got {m}.")
+        raise DataError(f"advise needs three or more clients; got {m}. Add clients.")
     if rows.counts.min() < 2:
-        raise ValueError(
+        raise DataError(
             f"advise needs two or more rows of every client; got {int((rows.counts < 2).sum())} of {m} clients with one. "
             "Drop them."
         )

@@ -15,6 +15,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from sklearn.base import BaseEstimator
 
+from coterie.errors import ConfigError, DataError
 from coterie.estimation.checks import Array, ClientSums, Samples, client_sums, confidence, fitted, known_variance
 from coterie.estimation.quantiser import Mechanism
 
@@ -67,7 +68,7 @@ def between_variance(sums: ClientSums, noise_variance: float) -> float:
     objective has no minimum (erratum E19).
     """
     if sums.clients < 2:
-        raise ValueError("The prior variance needs two or more clients; got 1. Pass prior_variance, or add clients.")
+        raise DataError("The prior variance needs two or more clients; got 1. Pass prior_variance, or add clients.")
     noise = noise_variance / sums.counts
     freedom = (sums.clients - 1) * sums.dimension
 
@@ -123,7 +124,7 @@ class GaussianMeans(BaseEstimator):  # type: ignore[misc]
         noise_variance = known_variance("noise_variance", self.noise_variance)
         prior_variance = known_variance("prior_variance", self.prior_variance)
         if self.mechanism is not None and (noise_variance is None or prior_variance is None):
-            raise ValueError(
+            raise ConfigError(
                 "A mechanism needs both variances known, since they set its radius; got None. "
                 "Pass prior_variance and noise_variance."
             )

@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
+from coterie.errors import ConfigError
 from coterie.estimation.checks import (
     Array,
     ClientSums,
@@ -168,9 +169,13 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
         whole_number("max_iter", self.max_iter)
         whole_number("restarts", self.restarts)
         if self.prior is None and whole_number("clusters", self.clusters) > sums.clients:
-            raise ValueError(f"clusters must be at most the clients, {sums.clients}; got {self.clusters}.")
+            raise ConfigError(
+                f"clusters must be at most the number of clients, {sums.clients}; got {self.clusters}. Lower it."
+            )
         if self.method == "paper" and self.component_variance is None:
-            raise ValueError('Algorithm 1 cannot estimate component_variance; pass a number, or method="em".')
+            raise ConfigError(
+                'method="paper" needs component_variance as a number; got None. Pass a number, or use method="em".'
+            )
         noise_variance = known_variance("noise_variance", self.noise_variance)
         self.noise_variance_ = sums.pooled_variance() if noise_variance is None else noise_variance
         least = max(1e-24 * float(sums.means.var(0).mean()), FLOOR)  # without noise, the nearest centre
@@ -190,9 +195,10 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
         p, mu = (finite("prior", part) for part in self.prior or ())
         mu = mu[:, None] if mu.ndim == 1 else mu
         if p.ndim != 1 or mu.shape != (len(p), sums.dimension) or (p < 0).any() or abs(p.sum() - 1) > 1e-9:
-            raise ValueError(
+            raise ConfigError(
                 f"prior must be (proportions (k,) summing to 1, centers (k, {sums.dimension})); "
-                f"got shapes {p.shape} and {mu.shape}, sum {p.sum():g}."
+                f"got shapes {p.shape} and {mu.shape}, sum {p.sum():g}. "
+                "Pass one proportion and one centre per cluster."
             )
         self.proportions_, self.centers_, self.n_iter_ = p, mu, 0
 

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from coterie.errors import ConfigError, DataError
 from coterie.estimation.checks import Array, Ints, finite
 from coterie.settings import whole_number
 
@@ -36,9 +37,9 @@ class Quantiser:
     def __post_init__(self) -> None:
         whole_number("bits", self.bits)
         if self.bits > 52:
-            raise ValueError(f"bits must be at most 52, the precision of a float; got {self.bits}.")
+            raise ConfigError(f"bits must be at most 52, the precision of a float; got {self.bits}. Use fewer.")
         if not (np.isfinite(self.radius) and self.radius > 0):
-            raise ValueError(f"radius must be finite and > 0; got {self.radius}.")
+            raise ConfigError(f"radius must be finite and > 0; got {self.radius}. Compute one with clipping_radius.")
 
     @property
     def levels(self) -> int:
@@ -70,7 +71,7 @@ class Quantiser:
     def _scaled(self, x: ArrayLike) -> Array:
         values = finite("x", x)
         if np.abs(values).max(initial=0.0) > self.radius * (1 + 1e-12):
-            raise ValueError(
+            raise DataError(
                 f"Quantiser needs |x| <= radius={self.radius}; got {np.abs(values).max()}. "
                 "Clip x first (this biases it), or raise the radius with clipping_radius."
             )
@@ -95,10 +96,10 @@ def clipping_radius(
     whole_number("clients", clients)
     whole_number("dimension", dimension)
     if samples < 1 or min(prior_variance, noise_variance, mean_bound) < 0:
-        raise ValueError(
+        raise ConfigError(
             "clipping_radius needs samples >= 1 and variances and mean_bound >= 0; got "
             f"samples={samples}, prior_variance={prior_variance}, noise_variance={noise_variance}, "
-            f"mean_bound={mean_bound}."
+            f"mean_bound={mean_bound}. Correct the one outside."
         )
     log = np.log(clients**2 * samples) if printed else 2 * np.log(2 * dimension * clients**2 * samples)
     return float(mean_bound + (np.sqrt(prior_variance) + np.sqrt(noise_variance / samples)) * np.sqrt(log))

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import beta as beta_distribution
 from sklearn.base import BaseEstimator
 
+from coterie.errors import ConfigError, DataError
 from coterie.estimation.checks import Array, choice, confidence, finite, fitted
 
 
@@ -78,14 +79,16 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
         if self.prior is not None:
             return self._fit_known(z, n)
         if self.weight is not None and not 0 <= self.weight <= 1:
-            raise ValueError(f"weight must be in [0, 1]; got {self.weight}.")
+            raise ConfigError(
+                f"weight must be in [0, 1]; got {self.weight}. Pass a number between, or None to estimate it."
+            )
         if np.count_nonzero(n) < 3:
-            raise ValueError(
+            raise DataError(
                 "BernoulliRates needs three or more clients with trials (two remain when one is left out); "
                 f"got {np.count_nonzero(n)}. Add clients, or pass a known prior=(alpha, beta)."
             )
         if self.weight is None and np.count_nonzero(n >= 2) < 3:
-            raise ValueError(
+            raise DataError(
                 "The population variance cannot be told from the noise unless three or more clients have at least two "
                 f"trials; got {np.count_nonzero(n >= 2)}. Collect more trials, or pass weight or prior."
             )
@@ -94,7 +97,9 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
     def _fit_known(self, z: Array, n: Array) -> BernoulliRates:
         alpha, beta = self.prior if self.prior is not None else (np.nan, np.nan)
         if not (np.isfinite([alpha, beta]).all() and alpha > 0 and beta > 0):
-            raise ValueError(f"prior must be (alpha, beta), both finite and > 0; got {self.prior}.")
+            raise ConfigError(
+                f"prior must be (alpha, beta), both finite and > 0; got {self.prior}. Use for example (1, 1)."
+            )
         mean = alpha / (alpha + beta)
         self._finish(z, n, n / (n + alpha + beta), mean, np.zeros_like(z), mean, mean * (1 - mean) / (alpha + beta + 1))
         self.prior_ = BetaPrior(float(alpha), float(beta))
@@ -200,13 +205,13 @@ class _Moments:
 def _check_counts(successes: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
     z, n = finite("successes", successes), finite("trials", trials)
     if z.ndim != 1 or len(z) == 0 or n.ndim > 1 or (n.ndim == 1 and n.shape != z.shape):
-        raise ValueError(
+        raise DataError(
             "successes must be a non-empty list of counts, one per client, and trials as many or one number; "
-            f"got shapes {z.shape} and {n.shape}."
+            f"got shapes {z.shape} and {n.shape}. Pass one number per client in each."
         )
     n = np.broadcast_to(n, z.shape).astype(np.float64)
     if (z < 0).any() or (z > n).any():
-        raise ValueError("Every client needs 0 <= successes <= trials; got a client outside. Check the two columns.")
+        raise DataError("Every client needs 0 <= successes <= trials; got a client outside. Check the two columns.")
     if (z % 1).any() or (n % 1).any():
-        raise ValueError("successes and trials must be whole numbers (counts); got fractions. Pass counts, not rates.")
+        raise DataError("successes and trials must be whole numbers (counts); got fractions. Pass counts, not rates.")
     return z, n

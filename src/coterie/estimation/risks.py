@@ -20,6 +20,7 @@ from pandas import DataFrame
 from scipy.sparse import csr_array, issparse
 from scipy.special import softmax
 
+from coterie.errors import DataError
 from coterie.estimation.checks import Array, ClientSums, Ints, finite
 from coterie.estimation.histograms import counts as histogram_counts
 from coterie.estimation.histograms.counts import COLUMNS
@@ -32,7 +33,10 @@ _FOLDS = 3
 def means_risks(sums: ClientSums, clusters: tuple[int, ...], seed: int) -> tuple[dict[str, Array], dict[str, float]]:
     d, n = sums.dimension, sums.counts
     if n.max() < 2:
-        raise ValueError("advise needs clients with two or more samples to see the noise; every client has one.")
+        raise DataError(
+            "advise needs clients with two or more samples to see the noise; every client has one. "
+            "Collect a second sample from some clients."
+        )
     sums = replace(sums, means=sums.means - sums.means.mean(0))  # all risks are the same, and squares keep their digits
     noise_variance = sums.pooled_variance()
     noise = noise_variance / n
@@ -114,15 +118,20 @@ def read_counts(counts: Any) -> Any:
         counts = histogram_counts.read_counts(counts).counts  # one row for each user and token
     table: Any = counts if issparse(counts) else finite("counts", counts)
     if table.ndim != 2 or 0 in table.shape:
-        raise ValueError(f"counts must be a (users, tokens) table; got shape {table.shape}.")
+        raise DataError(
+            f"counts must be a (users, tokens) table with rows and columns; got shape {table.shape}. Reshape it."
+        )
     table = csr_array(table.astype(np.float64))  # before repeated entries are added up: small types overflow
     table.sum_duplicates()
     table.eliminate_zeros()
     if not np.isfinite(table.data).all() or (table.data < 0).any() or (table.data % 1).any():
-        raise ValueError("counts must be whole numbers >= 0; got others. Pass counts, not frequencies.")
+        raise DataError("counts must be whole numbers >= 0; got others. Pass counts, not frequencies.")
     kept = table[np.flatnonzero(np.asarray(table.sum(1)).ravel() >= 2)]
     if kept.shape[0] < 3:
-        raise ValueError(f"advise needs three or more users with at least two tokens (or trials); got {kept.shape[0]}.")
+        raise DataError(
+            f"advise needs three or more users with at least two tokens (or trials); got {kept.shape[0]}. "
+            "Add users, or collect more tokens from them."
+        )
     kept = csr_array(kept)
     if kept.nnz < 2**31:  # scikit-learn's k-means takes 32-bit indices only
         kept.indices, kept.indptr = kept.indices.astype(np.int32), kept.indptr.astype(np.int32)

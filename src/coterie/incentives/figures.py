@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from coterie.errors import ConfigError
 from coterie.incentives.market.bargaining import Bargain
 from coterie.incentives.market.defection_free import (
     CompleteSharing,
@@ -89,7 +90,7 @@ def plot_equilibrium(game: PricingGame, ax: Axes | None = None) -> Axes:
 def plot_utilities(simulation: Simulation, who: Literal["seller", "buyer"] = "seller", ax: Axes | None = None) -> Axes:
     """Average utility over time, mean and 10–90 % band over seeds (Figure 4.2)."""
     if who not in ("seller", "buyer"):
-        raise ValueError(f'who must be "seller" or "buyer"; got {who!r}.')
+        raise ConfigError(f'who must be "seller" or "buyer"; got {who!r}. Choose one of them.')
     new, ax = ax is None, _axes(ax)
     game, rounds = simulation.game, np.sort(simulation.frame["round"].unique())
     for seller, values, colour in zip(

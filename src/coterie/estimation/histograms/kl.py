@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.errors import DataError
 from coterie.estimation.histograms.counts import Counts, Floats, check_counts
 
 
@@ -62,13 +63,14 @@ def kl_rows(truth: Any, models: ArrayLike, smoothing: float = 0.0) -> Floats:
     """
     histograms, tokens = normalise(check_counts(truth))
     if not (tokens > 0).all():
-        raise ValueError(
-            f"KL needs at least one token a user; {int((tokens == 0).sum())} users have none. Leave them out."
+        raise DataError(
+            f"KL needs at least one token per user; {int((tokens == 0).sum())} users have none. Leave them out."
         )
     second = np.atleast_2d(np.asarray(models, dtype=np.float64))
     if second.shape[1] != histograms.shape[1] or second.shape[0] not in (1, histograms.shape[0]):
-        raise ValueError(
-            f"Models must have one row, or one a user, over the same tokens; got {second.shape} for {histograms.shape}."
+        raise DataError(
+            f"Models must have one row for all users, or one per user, over the same tokens; got {second.shape} for users "
+            f"of shape {histograms.shape}. Reshape the models."
         )
     rows = np.repeat(np.arange(histograms.shape[0]), np.diff(histograms.indptr))
     picked = second[rows if second.shape[0] > 1 else 0, histograms.indices]

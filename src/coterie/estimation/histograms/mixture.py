@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.errors import ConfigError, DataError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
 from coterie.estimation.histograms.kl import kl_rows, mean_kl, normalise, smooth
 from coterie.estimation.histograms.lloyd import LloydResult, Reseed, lloyd
@@ -157,17 +158,19 @@ class HistogramMixture(CenterModel):
             or not (seeds >= 0).all()
             or not (seeds.sum(axis=1) > 0).all()
         ):
-            raise ValueError(
+            raise ConfigError(
                 f"init must be {self.clusters} non-negative centres over {candidates.shape[1]} tokens; "
-                f"got shape {seeds.shape}."
+                f"got shape {seeds.shape}. Pass one row per cluster."
             )
         return smooth(seeds / seeds.sum(axis=1, keepdims=True), self.seed_smoothing)
 
     def _check_users(self, users: int, sampled: int) -> None:
         if users == 0:
-            raise ValueError("Counts need at least one user with tokens; all users are empty.")
+            raise DataError(
+                "Counts need at least one user with tokens; all users are empty. Add users that have tokens."
+            )
         if sampled < self.clusters:
-            raise ValueError(
+            raise ConfigError(
                 f"clusters must not exceed the users with tokens; got clusters={self.clusters}, users={users}, "
                 f"{sampled} of them sampled for seeding. Lower clusters or raise sample_users."
             )
@@ -177,10 +180,11 @@ class HistogramMixture(CenterModel):
             whole_number(name, getattr(self, name))
         for name in ("tol", "temperature"):
             if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative; got {getattr(self, name)}.")
+                raise ConfigError(f"{name} must not be negative; got {getattr(self, name)}. Use 0 or more.")
         if not self.seed_smoothing > 0:
-            raise ValueError(
-                f"seed_smoothing must be positive, or raw rows are infinitely far apart; got {self.seed_smoothing}."
+            raise ConfigError(
+                f"seed_smoothing must be positive, since unsmoothed users can be infinitely far apart; "
+                f"got {self.seed_smoothing}. Use for example 0.01."
             )
         for name, allowed in (
             ("direction", ("center_user", "user_center")),
@@ -188,7 +192,9 @@ class HistogramMixture(CenterModel):
             ("empty", ("uniform", "farthest")),
         ):
             if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}.")
+                raise ConfigError(
+                    f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}. Choose one of them."
+                )
         if isinstance(self.init, str) and self.init != "kl++":
-            raise ValueError(f"init must be 'kl++' or an array of centres; got {self.init!r}.")
+            raise ConfigError(f"init must be 'kl++' or an array of centres; got {self.init!r}. Pass one of these.")
         self._check_fine_tuning()

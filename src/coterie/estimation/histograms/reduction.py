@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
+from coterie.errors import ConfigError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.rows import HistogramRows
 
@@ -27,12 +28,15 @@ class TokenReduction:
     def fit(self, rows: HistogramRows, mean: Floats, clusters: int) -> FittedReduction:
         """`rows` user-weighted histograms, `mean` their average Q_fa."""
         if (self.keep is None) == (self.threshold is None):
-            raise ValueError(
-                f"TokenReduction needs keep or threshold, not both; got keep={self.keep}, threshold={self.threshold}."
+            raise ConfigError(
+                f"TokenReduction needs keep or threshold, not both; got keep={self.keep}, threshold={self.threshold}. "
+                "Pass one of them."
             )
         tokens = len(mean)
         if self.keep is not None and not 1 <= self.keep <= tokens:
-            raise ValueError(f"TokenReduction keeps between 1 and all {tokens} tokens; got keep={self.keep}.")
+            raise ConfigError(
+                f"TokenReduction keeps between 1 and all {tokens} tokens; got keep={self.keep}. Choose a number between."
+            )
         rank = min(self.rank or max(clusters - 1, 1), tokens)
         values, vectors = np.linalg.eigh(second_moment(rows, mean))
         size = np.abs(vectors[:, ::-1][:, :rank]).max(axis=1)
@@ -41,8 +45,9 @@ class TokenReduction:
         else:
             kept = np.flatnonzero(size >= self.threshold)  # drop only what is small in ALL v_j (the text says any, H11)
         if kept.size == 0:
-            raise ValueError(
-                f"TokenReduction threshold={self.threshold} drops every token; the largest entry is {size.max():.3g}."
+            raise ConfigError(
+                f"TokenReduction threshold={self.threshold} drops every token; the largest entry is {size.max():.3g}. "
+                "Lower the threshold."
             )
         return FittedReduction(kept, mean, np.maximum(values[::-1], 0.0))
 

@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import scipy.sparse as sp
 
+from coterie.errors import DataError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.kl import entropies, normalise, row_sums
 
@@ -114,7 +115,9 @@ class HistogramRows:
         """Q_fa = Σ_u w_u Q̂_u / Σ_u w_u, a sum over all users."""
         total = np.sum(self.map(lambda start, stop, rows: np.asarray(rows.sum(axis=0)).ravel()), axis=0)
         if total.sum() <= 0:
-            raise ValueError("Counts need at least one user with tokens; all users are empty.")
+            raise DataError(
+                "Counts need at least one user with tokens; all users are empty. Add users that have tokens."
+            )
         return np.asarray(total / total.sum(), dtype=np.float64)
 
 

@@ -15,6 +15,7 @@ from scipy.special import digamma, gammaln, logsumexp
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
+from coterie.errors import ConfigError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
 from coterie.estimation.histograms.kl import row_sums, safe_log, smooth
 from coterie.estimation.histograms.mixture import HistogramMixture
@@ -80,7 +81,10 @@ class DirichletMultinomialMixture(BaseEstimator):  # type: ignore[misc]
         if self.start is None:
             return HistogramMixture(self.clusters, restarts=self.restarts, seed=self.seed)
         if self.start.clusters != self.clusters:
-            raise ValueError(f"start must have as many clusters; got {self.start.clusters}, clusters={self.clusters}.")
+            raise ConfigError(
+                f"start must have as many clusters; got {self.start.clusters} there and clusters={self.clusters} here. "
+                "Make them equal."
+            )
         started: HistogramMixture = clone(self.start)
         return started
 

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import norm
 from sklearn.base import BaseEstimator, RegressorMixin
 
+from coterie.errors import ConfigError, DataError
 from coterie.estimation.checks import Array, choice, confidence, finite, fitted, known_variance
 from coterie.estimation.regression import gradient
 from coterie.estimation.regression.grouped import Grouped, features, find, group_rows
@@ -53,12 +54,12 @@ def known_prior(prior: Prior, dimension: int) -> tuple[Array, float] | None:
         choice("prior", prior, ("estimate",))
         return None
     if not isinstance(prior, tuple) or len(prior) != 2:
-        raise ValueError(f'prior must be "estimate" or (mean, variance); got {prior!r}.')
+        raise ConfigError(f'prior must be "estimate" or (mean, variance); got {prior!r}. Pass one of these.')
     mean, variance = finite("prior mean", prior[0]), prior[1]
     if mean.shape not in ((), (dimension,)) or not (np.isfinite(variance) and variance > 0):
-        raise ValueError(
+        raise ConfigError(
             f"A known prior is (mean, a number or ({dimension},), variance > 0), an intercept counted last; "
-            f"got mean of shape {mean.shape} and variance {variance}."
+            f"got mean of shape {mean.shape} and variance {variance}. Correct the one that differs."
         )
     return np.broadcast_to(mean, (dimension,)).astype(np.float64), float(variance)
 
@@ -193,7 +194,7 @@ class LinearModels(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         known = known_prior(self.prior, rows.X.shape[1])
         noise = known_variance("noise_variance", self.noise_variance)
         if noise == 0:
-            raise ValueError(
+            raise ConfigError(
                 "noise_variance must be > 0 for regression; got 0. Use a small number, or None to estimate it."
             )
         free = Free(mean=known is None, prior=known is None, noise=noise is None)
@@ -261,7 +262,9 @@ def scores(X: ArrayLike, groups: ArrayLike, clients: Any, theta: Array, populati
     rows = features(X, intercept, expected=len(population) - intercept)
     place = find(clients, groups)
     if place.shape != (len(rows),):
-        raise ValueError(f"groups must name one client per row of X; got {place.shape} for {len(rows)} rows.")
+        raise DataError(
+            f"groups must name one client per row of X; got {place.shape} for {len(rows)} rows. Name each row's client."
+        )
     out: Array = np.einsum("nd,nd->n", rows, np.vstack([theta, population])[place])
     return out
 
@@ -282,12 +285,12 @@ def start_population(data: Rotated, known: tuple[Array, float] | None = None, no
 
 def _check_identifiable(data: Rotated, free: Free) -> None:
     if free.mean and data.clients < 2:
-        raise ValueError("The population needs two or more clients; got 1. Pass a known prior, or add clients.")
+        raise DataError("The population needs two or more clients; got 1. Pass a known prior, or add clients.")
     if len(data.square) == 0:
-        raise ValueError("X must not be zero everywhere; got only zeros.")
+        raise DataError("X must not be zero everywhere; got only zeros. Add a constant column, or other features.")
     full = data.rows > len(data.square)
     if free.prior and free.noise and not full and np.ptp(data.square) <= 1e-9 * data.square.max():
-        raise ValueError(
+        raise DataError(
             "The noise cannot be told from the clients' differences: every client has one row of the same length. "
             "Pass noise_variance, or collect more rows per client."
         )

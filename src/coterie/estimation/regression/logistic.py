@@ -20,6 +20,7 @@ from scipy.special import expit
 from scipy.stats import norm
 from sklearn.base import BaseEstimator, ClassifierMixin
 
+from coterie.errors import DataError
 from coterie.estimation.checks import Array, choice, confidence, fitted
 from coterie.estimation.regression import gradient
 from coterie.estimation.regression.expectation_propagation import Population, Search, client_posteriors, weak_precision
@@ -69,12 +70,15 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         choice("method", self.method, ("em", "gradient"))
         self.classes_, binary = np.unique(known_labels(y), return_inverse=True)
         if len(self.classes_) != 2:
-            raise ValueError(f"y must hold exactly two labels; got {len(self.classes_)}: {self.classes_[:5].tolist()}.")
+            raise DataError(
+                f"y must hold exactly two labels; got {len(self.classes_)}: {self.classes_[:5].tolist()}. "
+                "Keep two of them, or join labels."
+            )
         rows = group_rows(X, binary.ravel(), groups, self.fit_intercept)
         d, clients = rows.X.shape[1], len(rows.counts)
         known = known_prior(self.prior, d)
         if known is None and clients < 2:
-            raise ValueError("The population needs two or more clients; got 1. Pass a known prior, or add clients.")
+            raise DataError("The population needs two or more clients; got 1. Pass a known prior, or add clients.")
         free = Free(mean=known is None, prior=known is None, noise=False)
         square = float(np.square(rows.X).sum(1).mean())
         mean, variance = known if known is not None else (np.zeros(d), 1 / square if square > 0 else 1.0)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
 
+from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import Duopoly, FloatArray, Pair, equilibrium_revenues
 
 
@@ -61,7 +62,7 @@ def nash_bargaining(q_low0: float, q_high0: float, q_max: float = 1.0) -> Bargai
     0.3685
     """
     if not (0 < q_low0 <= q_high0 <= q_max < math.inf):
-        raise ValueError(
+        raise ConfigError(
             f"nash_bargaining needs 0 < q_low0 <= q_high0 <= q_max; got q_low0={q_low0}, q_high0={q_high0}, "
             f"q_max={q_max}. The firm with the better model now is the high firm; swap them if needed."
         )
@@ -94,7 +95,10 @@ def quality_cap(rho: FloatArray | float, growth: FloatArray | float) -> FloatArr
     """
     a, b = np.asarray(rho, dtype=float), np.asarray(growth, dtype=float)
     if not ((a >= 0) & (a <= 1)).all() or not (b >= 1).all():
-        raise ValueError(f"quality_cap needs 0 <= rho <= 1 and growth >= 1; got rho={rho}, growth={growth}.")
+        raise ConfigError(
+            f"quality_cap needs 0 <= rho <= 1 and growth >= 1; got rho={rho}, growth={growth}. "
+            "rho is q_low/q_high, and growth is the new q_high over the old one."
+        )
     cap = np.asarray(4 - 6 / (1 + np.sqrt(1 - 12 * (1 - a) / ((4 - a) ** 2 * b))))
     return float(cap) if cap.ndim == 0 else cap
 
@@ -102,7 +106,7 @@ def quality_cap(rho: FloatArray | float, growth: FloatArray | float) -> FloatArr
 def pacing_bound(rho: float) -> float:
     """b_ρ: the largest growth b of q_h in one round with (4 − 5ρ) log₁₀ b ≤ B(ρ, b) − ρ; infinite for ρ ≥ 0.8."""
     if not 0 <= rho <= 1:
-        raise ValueError(f"pacing_bound needs 0 <= rho <= 1; got rho={rho}.")
+        raise ConfigError(f"pacing_bound needs 0 <= rho <= 1; got rho={rho}. Pass q_low/q_high.")
 
     def slack(decades: float) -> float:
         return quality_cap(rho, math.pow(10.0, decades)) - rho - (4 - 5 * rho) * decades

@@ -23,6 +23,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from coterie.errors import ConfigError
 from coterie.incentives.market.bargaining import Bargain, nash_bargaining, pacing_constant, quality_cap
 from coterie.incentives.market.duopoly import FloatArray
 from coterie.incentives.market.ledger import RevenueLedger
@@ -175,9 +176,9 @@ class DefectionFreeSharing:
 
     def __post_init__(self) -> None:
         if self.pace is not None and not self.pace > 1:
-            raise ValueError(f"pace must be above 1 (or None for no limit); got {self.pace}. The default is 1.0297.")
+            raise ConfigError(f"pace must be above 1 (or None for no limit); got {self.pace}. The default is 1.0297.")
         if self.low_steps < 1:
-            raise ValueError(f"low_steps must be at least 1; got {self.low_steps}.")
+            raise ConfigError(f"low_steps must be at least 1; got {self.low_steps}. The default is 20.")
 
     def __call__(self, low: Firm[S], high: Firm[S], x_low: S, x_high: S, bargain: Bargain) -> Move[S]:
         before = high.together.quality(x_high)
@@ -223,7 +224,7 @@ def collaborate(
 ) -> Collaboration[S]:
     """Run a scheme and keep the ledger. ``q_max`` is the best reachable quality q_h* (1 if nothing better is known)."""
     if rounds < 1:
-        raise ValueError(f"rounds must be at least 1; got {rounds}.")
+        raise ConfigError(f"rounds must be at least 1; got {rounds}. Pass rounds=1 or more.")
     x_low, x_high = low.state, high.state
     q_low, q_high = low.together.quality(x_low), high.together.quality(x_high)
     bargain = nash_bargaining(q_low, q_high, q_max)
@@ -251,12 +252,15 @@ def quadratic_firms(
     ``difference`` below it. ``max_step`` is 1/L unless given; smaller steps make slower, smoother pictures.
     """
     if not (0 < q_low0 <= q_high0 <= q_max <= 1 and 0 <= difference <= 1 - q_max + 1e-12):
-        raise ValueError(
+        raise ConfigError(
             "quadratic_firms needs 0 < q_low0 <= q_high0 <= q_max <= 1 and 0 <= difference <= 1 - q_max (a loss cannot "
-            f"be negative); got q_low0={q_low0}, q_high0={q_high0}, q_max={q_max}, difference={difference}."
+            f"be negative); got q_low0={q_low0}, q_high0={q_high0}, q_max={q_max}, difference={difference}. "
+            "Correct the one outside."
         )
     if not (smoothness > 0 and 0 < flatness <= 1):
-        raise ValueError(f"smoothness must be positive and flatness in (0, 1]; got {smoothness} and {flatness}.")
+        raise ConfigError(
+            f"smoothness must be positive and flatness in (0, 1]; got {smoothness} and {flatness}. Correct the one outside."
+        )
     bound = smoothness if max_step is None else max(smoothness, 1 / max_step)
     curvature = smoothness * np.array([flatness, 1.0])
     shift = np.array([math.sqrt(2 * difference / curvature[0]), 0.0])

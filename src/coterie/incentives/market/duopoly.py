@@ -18,6 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.errors import ConfigError
+
 FloatArray = NDArray[np.float64]
 
 
@@ -51,7 +53,9 @@ class Duopoly:
     def __post_init__(self) -> None:
         for name, quality in (("q_low", self.q_low), ("q_high", self.q_high)):
             if not (math.isfinite(quality) and quality > 0):
-                raise ValueError(f"Duopoly needs positive, finite qualities; got {name}={quality}. Pass a quality > 0.")
+                raise ConfigError(
+                    f"Duopoly needs positive, finite qualities; got {name}={quality}. Pass a quality > 0."
+                )
 
     @property
     def swapped(self) -> bool:
@@ -93,7 +97,7 @@ class Duopoly:
     def demands_at(self, p_low: float, p_high: float) -> Pair:
         """Market shares at any prices: every consumer takes the better offer (equal offers share the market)."""
         if not (p_low >= 0 and p_high >= 0):
-            raise ValueError(f"Prices must be at least 0; got {p_low} and {p_high}. Pass two prices >= 0.")
+            raise ConfigError(f"Prices must be at least 0; got {p_low} and {p_high}. Pass two prices >= 0.")
         low, high = self._by_role()
         low_price, high_price = (p_high, p_low) if self.swapped else (p_low, p_high)
         if low == high:

@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 from scipy.interpolate import CubicHermiteSpline
 
+from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 
 GAIN_TOLERANCE = 1e-7  # largest gain from a deviation that still counts as an equilibrium, per unit of best quality
@@ -49,12 +50,14 @@ def _types(types: Distribution | Callable[[FloatArray], ArrayLike] | None) -> Ty
     if isinstance(types, Distribution):
         low, high = types.support()
         if low < 0 or high > 1:
-            raise ValueError(
+            raise ConfigError(
                 f"Consumer types must lie in [0, 1]; got a distribution on [{low:g}, {high:g}]. Rescale or truncate it."
             )
         return Types(types.cdf, types.pdf)
     if not callable(types):
-        raise ValueError(f"types must be a density, a frozen scipy.stats distribution or None; got {types!r}.")
+        raise ConfigError(
+            f"types must be a density, a frozen scipy.stats distribution or None; got {types!r}. Pass one of these."
+        )
     return _tabulated(types)
 
 
@@ -65,14 +68,16 @@ def _tabulated(pdf: Callable[[FloatArray], ArrayLike]) -> Types:
     at_grid = np.broadcast_to(np.asarray(pdf(grid), dtype=float), grid.shape)
     at_middle = np.broadcast_to(np.asarray(pdf(middle), dtype=float), middle.shape)
     if not (np.isfinite(at_grid).all() and np.isfinite(at_middle).all() and (at_grid >= 0).all()):
-        raise ValueError(
+        raise ConfigError(
             "A density of types must be finite and non-negative on [0, 1]; the given one is not. "
             "Pass a frozen scipy.stats distribution if it is infinite at an end."
         )
     cells = (at_grid[:-1] + 4 * at_middle + at_grid[1:]) / 6 * (grid[1] - grid[0])
     total = cells.sum()
     if total <= 0:
-        raise ValueError("A density of types must be positive somewhere on [0, 1]; the given one is 0 everywhere.")
+        raise ConfigError(
+            "A density of types must be positive somewhere on [0, 1]; the given one is 0 everywhere. Pass another."
+        )
     spline = CubicHermiteSpline(grid, np.concatenate([[0.0], np.cumsum(cells)]) / total, at_grid / total)
     slope = spline.derivative()
     return Types(
@@ -95,7 +100,7 @@ class Market:
     def __post_init__(self) -> None:
         q = np.asarray(self.qualities, dtype=float)
         if q.ndim != 1 or q.size < 2 or not np.isfinite(q).all() or (q <= 0).any():
-            raise ValueError(
+            raise ConfigError(
                 f"Market needs two or more positive, finite qualities; got {self.qualities!r}. Pass one per firm."
             )
         _ = self._types  # checks the density now
@@ -112,7 +117,7 @@ class Market:
         polished = self._first_order(prices)
         gains = [self.deviation_gains(p).max() for p in (polished, prices)]
         if min(gains) > GAIN_TOLERANCE * q.max():
-            raise ValueError(
+            raise ConfigError(
                 f"No price equilibrium was found: a firm can still gain {min(gains):.2g} by another price. "
                 "Densities with several peaks may have none in pure strategies; try a single-peaked density."
             )
@@ -146,7 +151,9 @@ class Market:
     def _checked(self, prices: ArrayLike) -> FloatArray:
         p = np.asarray(prices, dtype=float)
         if p.shape != (len(self.qualities),) or not (p >= 0).all():
-            raise ValueError(f"Pass one price >= 0 per firm ({len(self.qualities)} firms); got {prices!r}.")
+            raise ConfigError(
+                f"A market needs one price >= 0 per firm ({len(self.qualities)} firms); got {prices!r}. Pass as many prices."
+            )
         return p
 
     def _demand(self, firm: int, price: FloatArray, prices: FloatArray) -> FloatArray:

@@ -19,6 +19,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 from coterie.incentives.pricing.game import PricingGame
 from coterie.incentives.pricing.sellers import BoolArray
@@ -46,9 +47,11 @@ class CBER:
 
     def __post_init__(self) -> None:
         if not (np.asarray(self.bias[0]) <= np.asarray(self.bias[1])).all():
-            raise ValueError(f"bias must be an interval (a, b) with a <= b; got {self.bias}.")
+            raise ConfigError(
+                f"bias must be an interval (a, b) with a <= b; got {self.bias}. Swap them, or pass (0, 0)."
+            )
         if self.estimator not in ("rescaled", "printed"):
-            raise ValueError(f'estimator must be "rescaled" or "printed"; got {self.estimator!r}.')
+            raise ConfigError(f'estimator must be "rescaled" or "printed"; got {self.estimator!r}. Choose one of them.')
 
     @property
     def counts_blind_rounds(self) -> bool:
@@ -57,7 +60,7 @@ class CBER:
 
     def check(self, n_buyers: int) -> None:
         if n_buyers < 2:
-            raise ValueError(
+            raise ConfigError(
                 f"CBER buyers need n_buyers >= 2, because one buyer never sees two prices; got {n_buyers}. "
                 "Add buyers or use FixedEvasion."
             )
@@ -78,7 +81,9 @@ class FixedEvasion:
 
     def __post_init__(self) -> None:
         if self.probability is not None and not 0 <= self.probability <= 1:
-            raise ValueError(f"FixedEvasion takes a probability in [0, 1]; got {self.probability}.")
+            raise ConfigError(
+                f"FixedEvasion takes a probability in [0, 1]; got {self.probability}. Pass a number between."
+            )
 
     @property
     def counts_blind_rounds(self) -> bool:
@@ -86,7 +91,7 @@ class FixedEvasion:
 
     def check(self, n_buyers: int) -> None:
         if n_buyers < 1:
-            raise ValueError(f"n_buyers must be at least 1; got {n_buyers}.")
+            raise ConfigError(f"n_buyers must be at least 1; got {n_buyers}. Add buyers.")
 
     def rate(self, game: PricingGame) -> float:
         return game.q_star if self.probability is None else self.probability

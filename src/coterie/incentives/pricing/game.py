@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 
 Kind = Literal["printed", "mixed"]
@@ -73,16 +74,20 @@ class PricingGame:
 
     def __post_init__(self) -> None:
         if not 0 < self.mu < 1:
-            raise ValueError(f"mu, the share of high-value buyers, must be between 0 and 1; got {self.mu}.")
+            raise ConfigError(
+                f"mu, the share of high-value buyers, must be between 0 and 1; got {self.mu}. Use for example 0.5."
+            )
         if not 0 < self.low < self.high < math.inf:
-            raise ValueError(f"PricingGame needs 0 < low < high; got low={self.low}, high={self.high}.")
+            raise ConfigError(
+                f"PricingGame needs 0 < low < high; got low={self.low}, high={self.high}. Swap or correct them."
+            )
         if not 0 <= self.buyer_cost < self.spread:
-            raise ValueError(
+            raise ConfigError(
                 f"PricingGame needs 0 <= buyer_cost < high - low = {self.spread:g}, else nobody would ever evade; "
-                f"got buyer_cost={self.buyer_cost}."
+                f"got buyer_cost={self.buyer_cost}. Lower it, or raise high."
             )
         if not 0 <= self.seller_cost < math.inf:
-            raise ValueError(f"seller_cost must be at least 0; got {self.seller_cost}.")
+            raise ConfigError(f"seller_cost must be at least 0; got {self.seller_cost}. Use 0 or more.")
 
     @property
     def spread(self) -> float:
@@ -205,13 +210,17 @@ class PricingGame:
     def _checked(self, alpha: ArrayLike) -> FloatArray:
         a = np.asarray(alpha, dtype=float)
         if not ((a >= 0) & (a <= 1)).all():
-            raise ValueError(f"alpha is a probability and must lie in [0, 1]; got {a.tolist()}.")
+            raise ConfigError(
+                f"alpha is a probability and must lie in [0, 1]; got {a.tolist()}. Pass a number between."
+            )
         return a
 
 
 def _known(kind: str) -> None:
     if kind not in ("printed", "mixed"):
-        raise ValueError(f'kind must be "printed" (Theorem 6) or "mixed" (the true equilibrium); got {kind!r}.')
+        raise ConfigError(
+            f'kind must be "printed" (Theorem 6) or "mixed" (the true equilibrium); got {kind!r}. Choose one of them.'
+        )
 
 
 def _plain(values: FloatArray) -> FloatArray | float:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 from coterie.incentives.pricing.game import PricingGame
 
@@ -85,7 +86,7 @@ class Mixed:
     def __post_init__(self) -> None:
         for value in (self.high_at_high, self.high_at_low):
             if not ((np.asarray(value) >= 0) & (np.asarray(value) <= 1)).all():
-                raise ValueError(f"Mixed takes two probabilities in [0, 1]; got {value}.")
+                raise ConfigError(f"Mixed takes two probabilities in [0, 1]; got {value}. Pass numbers between.")
 
     def init(self, game: PricingGame, rounds: int, shape: Shape) -> FloatArray:
         return np.zeros(0)
@@ -124,7 +125,7 @@ class Stackelberg:
 
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon <= 1:
-            raise ValueError(f"epsilon must lie in [0, 1]; got {self.epsilon}.")
+            raise ConfigError(f"epsilon must lie in [0, 1]; got {self.epsilon}. Use for example 0.05.")
 
     def init(self, game: PricingGame, rounds: int, shape: Shape) -> FloatArray:
         return np.zeros(0)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 import pandas as pd
 
+from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 from coterie.incentives.pricing.buyers import BUYERS, CBER, Buyers
 from coterie.incentives.pricing.game import PricingGame
@@ -113,7 +114,10 @@ def simulate(
     crowd = _lookup(buyers, BUYERS, "buyers")
     runs = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if rounds < 1 or not runs or checkpoints < 1:
-        raise ValueError(f"rounds, seeds and checkpoints must be at least 1; got {rounds}, {seeds}, {checkpoints}.")
+        raise ConfigError(
+            f"rounds, seeds and checkpoints must be at least 1; got {rounds}, {seeds}, {checkpoints}. "
+            "Use 1 or more for each."
+        )
     crowd.check(n_buyers)
     marks = np.unique(np.linspace(0, rounds, min(checkpoints, rounds) + 1).round().astype(int))
     frames = []
@@ -131,7 +135,7 @@ def policy_regret(simulation: Simulation, *, step: float = 0.05, seeds: int = 3)
     grid; the pairs meet the same buyers. Ordinary regret keeps the buyers' signals fixed and so misses this loss.
     """
     if not 0 < step <= 1:
-        raise ValueError(f"step must lie in (0, 1]; got {step}.")
+        raise ConfigError(f"step must lie in (0, 1]; got {step}. Use for example 0.1.")
     levels = np.linspace(0.0, 1.0, round(1 / step) + 1)
     hh, hl = (grid.reshape(-1, 1) for grid in np.meshgrid(levels, levels, indexing="ij"))
     averages = play(
@@ -191,7 +195,7 @@ def named_sellers(seller: SellersLike) -> dict[str, Seller]:
         several = seller if isinstance(seller, Sequence) and not isinstance(seller, str) else [seller]
         found = {s if isinstance(s, str) else repr(s): _lookup(s, SELLERS, "seller") for s in several}
     if not found:
-        raise ValueError("simulate needs at least one seller; got none.")
+        raise ConfigError("simulate needs at least one seller; got none. Name one, such as 'adaptive'.")
     return found
 
 
@@ -199,5 +203,5 @@ def _lookup(player: str | P, registry: Mapping[str, P], what: str) -> P:
     if not isinstance(player, str):
         return player
     if player not in registry:
-        raise ValueError(f"Unknown {what} {player!r}; choose one of {', '.join(registry)} or pass an object.")
+        raise ConfigError(f"Unknown {what} {player!r}; choose one of {', '.join(registry)} or pass an object.")
     return registry[player]
