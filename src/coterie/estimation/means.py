@@ -47,20 +47,6 @@ def combine(noise: Array, prior_variance: float, mechanism_variance: float = 0.0
     return Combination(own, shares, np.maximum(risk, 0.0))
 
 
-def gaussian_risk(
-    *,
-    clients: int,
-    samples: float,
-    dimension: int = 1,
-    prior_variance: float,
-    noise_variance: float,
-    mechanism_variance: float = 0.0,
-) -> float:
-    """E‖θ̂_i − θ_i‖² for equal n: d·v·(a + (1−a)/m), an equality (erratum E01). Local estimation has d·v."""
-    noise = np.full(clients, noise_variance / samples)
-    return dimension * float(combine(noise, prior_variance, mechanism_variance).risk[0])
-
-
 def between_variance(sums: ClientSums, noise_variance: float) -> float:
     """σ̂_θ²: the root of Σ_i ‖X̄_i − μ̂‖²/(σ_θ² + v_i) = (m−1)d, or 0 where the means scatter less than their noise.
 

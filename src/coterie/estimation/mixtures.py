@@ -11,14 +11,9 @@ point (E11): use ``max_iter=1``, or ``method="em"``, whose centres are means of 
 
 from __future__ import annotations
 
-import warnings
-from typing import Any
-
 import numpy as np
 from scipy.special import logsumexp, ndtr, softmax
 from sklearn.base import BaseEstimator
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
 
 from coterie.errors import ConfigError
 from coterie.estimation.checks import (
@@ -32,16 +27,10 @@ from coterie.estimation.checks import (
     fitted,
     known_variance,
 )
+from coterie.kmeans import kmeans
 from coterie.settings import whole_number
 
 FLOOR = 1e-300
-
-
-def kmeans(points: Any, k: int, restarts: int, seed: int) -> Any:
-    """scikit-learn's k-means, without its warning of fewer distinct points than k: equal clients are no mistake."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return KMeans(k, n_init=restarts, random_state=seed).fit(points)
 
 
 def log_joint(means: Array, proportions: Array, centers: Array, total: Array) -> Array:
@@ -54,47 +43,6 @@ def log_joint(means: Array, proportions: Array, centers: Array, total: Array) ->
     d = means.shape[1]
     density: Array = prior - 0.5 * d * np.log(2 * np.pi * total)[:, None] - np.maximum(square, 0) / (2 * total[:, None])
     return density
-
-
-def mixture_risk(
-    proportions: Array,
-    centers: Array,
-    *,
-    samples: float,
-    noise_variance: float,
-    component_variance: float = 0.0,
-    draws: int = 20_000,
-    seed: int = 0,
-) -> float:
-    """Bayes risk E‖θ̂_i − θ_i‖² under the known mixture.
-
-    Exact (Gauss–Hermite) where the centres lie on a line, for then only one direction matters; else over ``draws``
-    seeded samples of X̄ from each component.
-    """
-    p, mu = np.asarray(proportions, dtype=np.float64), np.asarray(centers, dtype=np.float64)
-    mu = mu[:, None] if mu.ndim == 1 else mu
-    v = noise_variance / samples
-    total = component_variance + v
-    own = component_variance / total if total > 0 else 1.0
-    _, spread, axes = np.linalg.svd(mu - mu.mean(0), full_matrices=False)
-    rank = int((spread > 1e-12 * float(spread[0])).sum())
-    points = (mu - mu.mean(0)) @ axes[:rank].T  # the risk only depends on X̄ within the span of the centres
-    within = mu.shape[1] * own * v
-    if rank == 0:
-        return float(within)
-    if rank == 1:
-        node, mass = np.polynomial.hermite_e.hermegauss(200)
-        node, mass = node[:, None], mass / mass.sum()
-    else:
-        node = np.random.default_rng(seed).standard_normal((draws, rank))
-        mass = np.full(draws, 1 / draws)
-    between = 0.0
-    for share, centre in zip(p, points, strict=True):
-        x = centre + np.sqrt(total) * node
-        w = softmax(log_joint(x, p, points, np.full(len(x), total)), axis=1)
-        variance = w @ np.square(points).sum(1) - np.square(w @ points).sum(1)
-        between += float(share * (mass @ variance))
-    return float((1 - own) ** 2 * between + within)
 
 
 def _centre_variance(means: Array, w: Array, centers: Array, total: Array) -> Array:
@@ -211,7 +159,7 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
 
     def _cluster(self, points: Array, rng: np.random.Generator) -> None:
         """Cluster({θ_i}, k): k-means++ with restarts; p_l = |S_l|/m."""
-        means = kmeans(points, self.clusters, self.restarts, int(rng.integers(2**31)))
+        means = kmeans(points, self.clusters, restarts=self.restarts, seed=int(rng.integers(2**31)))
         self.centers_ = np.asarray(means.cluster_centers_, dtype=np.float64)
         self.proportions_ = np.bincount(means.labels_, minlength=self.clusters) / len(points)
 

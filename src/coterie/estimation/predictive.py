@@ -14,12 +14,12 @@ from scipy.special import expit, softmax
 from sklearn.decomposition import PCA
 
 from coterie.estimation.checks import Array, Ints
-from coterie.estimation.mixtures import kmeans
 from coterie.estimation.regression.grouped import Grouped, group_rows
 from coterie.estimation.regression.linear import Free, expect_maximise, posterior_means, start_population
 from coterie.estimation.regression.logistic import LogisticModels
 from coterie.estimation.regression.newton import find_modes, make_blocks
 from coterie.estimation.regression.rotated import rotate
+from coterie.kmeans import kmeans
 
 ALONE = 1.0  # prior variance of a client's own logistic fit, ridge of its class indicators: scikit-learn's defaults
 
@@ -103,7 +103,7 @@ def fit_methods(
 def _mixture(kind: _Logistic | _Squares, start: Array, noise: float, k: int, seed: int) -> Array:
     """L-7 by EM: w_il = softmax(log p_l − loss of model l on client i), models by weighted fits; θ_i = Σ_l w_il μ_l."""
     m = len(start)
-    w = np.eye(k)[kmeans(start.reshape(m, -1), k, 5, seed).labels_]
+    w = np.eye(k)[kmeans(start.reshape(m, -1), k, restarts=5, seed=seed).labels_]
     models = np.zeros((k, *start.shape[1:]))
     for _ in range(15):
         before = w

@@ -50,12 +50,6 @@ class Quantiser:
         """σ_q² = b²/L², the largest variance over all inputs."""
         return (self.radius / self.levels) ** 2
 
-    def variance_at(self, x: ArrayLike) -> Array:
-        """The exact variance at ``x``: (2b/L)² f(1−f), f the fractional part of L(x+b)/(2b)."""
-        fraction = np.modf(self._scaled(x))[0]
-        variance: Array = (2 * self.radius / self.levels) ** 2 * fraction * (1 - fraction)
-        return variance
-
     def encode(self, x: ArrayLike, rng: np.random.Generator) -> Ints:
         """The whole numbers 0..L to send, ``bits`` bits each."""
         scaled = self._scaled(x)

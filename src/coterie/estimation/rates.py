@@ -34,12 +34,6 @@ class BetaPrior(NamedTuple):
         return cls(mean * size if mean > 0 else 0.0, (1 - mean) * size if mean < 1 else 0.0)
 
 
-def bernoulli_risk(alpha: float, beta: float, trials: float) -> float:
-    """E(p̂_i − p_i)² under a known Beta(α, β), an equality; local estimation has (α+β+n)/n times it (E-3)."""
-    total = alpha + beta
-    return alpha * beta / (total * (total + 1) * (total + trials))
-
-
 class BernoulliRates(BaseEstimator):  # type: ignore[misc]
     """Personalised success rates.
 

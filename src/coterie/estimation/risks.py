@@ -25,7 +25,8 @@ from coterie.estimation.checks import Array, ClientSums, Ints, finite
 from coterie.estimation.histograms import counts as histogram_counts
 from coterie.estimation.histograms.counts import COLUMNS
 from coterie.estimation.means import between_variance, combine
-from coterie.estimation.mixtures import MixtureMeans, kmeans
+from coterie.estimation.mixtures import MixtureMeans
+from coterie.kmeans import kmeans
 
 _FOLDS = 3
 
@@ -213,7 +214,7 @@ def _profile_risk(table: Any, n: Array, profiles: Array, proportions: Array) -> 
 
 
 def _multinomial_mixture(table: Any, n: Array, k: int, seed: int, rounds: int = 50) -> tuple[Array, Array, Array]:
-    start = kmeans(csr_array(table / n[:, None]), k, 3, seed)
+    start = kmeans(csr_array(table / n[:, None]), k, restarts=3, seed=seed)
     w = np.eye(k)[start.labels_]
     floor = np.asarray(table.sum(0)).ravel() / table.sum() * 1e-3 + 1e-12
     profiles, proportions = np.empty((k, table.shape[1])), np.full(k, 1 / k)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import digamma, polygamma
+from scipy.special import digamma
 
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 
@@ -37,30 +37,3 @@ def concentration_mle(counts: Counts, centers: Floats, labels: Ints) -> float:
     if score(low) <= 0:
         return _RANGE[0]
     return float(np.exp(brentq(score, low, high, xtol=1e-6)))
-
-
-def dirichlet_mean_mle(histograms: Floats, concentration: float) -> Floats:
-    """P maximising Σ_u log Dirichlet(Q_u; αP) for a known α: ψ(αP_x) = mean log Q_u(x) + constant.
-
-    It is not the arithmetic mean, which the paper calls the MLE (H06).
-    """
-    target = np.log(histograms).mean(axis=0)
-
-    def excess(shift: float) -> float:
-        return float(inverse_digamma(target + shift).sum() - concentration)
-
-    low, high = -1.0, 1.0
-    while excess(low) > 0:
-        low *= 2
-    while excess(high) < 0:
-        high *= 2
-    shift = brentq(excess, low, high, xtol=1e-13)
-    return np.asarray(inverse_digamma(target + shift) / concentration, dtype=np.float64)
-
-
-def inverse_digamma(value: Floats) -> Floats:
-    """ψ⁻¹ by Newton's method from Minka's starting point; five steps give full precision."""
-    x = np.where(value >= -2.22, np.exp(np.minimum(value, 700.0)) + 0.5, -1 / (value - digamma(1.0)))
-    for _ in range(6):
-        x = x - (digamma(x) - value) / polygamma(1, x)
-    return np.asarray(x, dtype=np.float64)

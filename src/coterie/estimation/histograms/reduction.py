@@ -92,21 +92,3 @@ def second_moment(rows: HistogramRows, mean: Floats) -> Floats:
     scale = np.divide(1.0, np.sqrt(mean), out=np.zeros_like(mean), where=mean > 0)
     centred = total / users - np.outer(mean, mean)
     return np.asarray(scale[:, None] * centred * scale, dtype=np.float64)
-
-
-def second_moment_of_mixture(centers: Floats, concentration: float, tokens: float = np.inf) -> Floats:
-    """E[V̂V̂ᵀ] of an equally weighted Dirichlet mixture, empirical histograms of m tokens (∞: true ones).
-
-    The printed identity loses three terms (H10); this one has K − 1 informative eigenvalues above a flat floor
-    (α + m)/(m(α + 1)) and an exact zero along √Q̄.
-    """
-    alpha, one_over_m = concentration, 1 / tokens
-    mean = centers.mean(axis=0)
-    scaled = (centers - mean) / np.sqrt(mean)
-    between = scaled.T @ scaled / len(centers)
-    root = np.sqrt(mean)
-    floor = (alpha * one_over_m + 1) / (alpha + 1)
-    return np.asarray(
-        alpha * (1 - one_over_m) / (alpha + 1) * between + floor * (np.eye(len(mean)) - np.outer(root, root)),
-        dtype=np.float64,
-    )

@@ -175,13 +175,6 @@ class PricingGame:
         hh, hl, q = (np.asarray(v, dtype=float) for v in (high_at_high, high_at_low, evasion))
         return np.asarray((1 - q) * (1 - hh) * self.spread + q * ((1 - hl) * self.spread - self.buyer_cost))
 
-    def leader_objective(self, evasion: ArrayLike, alpha: float) -> FloatArray:
-        """g(q): a θ_H buyer's utility if the aware seller best-replies to q, ties going to θ_L (Theorem 6, part b)."""
-        q, a = np.asarray(evasion, dtype=float), float(self._checked(alpha))
-        keeps_low = self.low * (q * self.mu + 1 - self.mu) >= self.high * q * self.mu - 1e-12 * self.high
-        from_blind = (1 - a) * (self.high - self.blind_price)
-        return np.asarray(from_blind + a * q * self.spread * keeps_low - self.buyer_cost * q)
-
     def deviation_gains(self, equilibrium: Equilibrium) -> DeviationGains:
         """Best-response check by enumeration: all prices on a grid and both values; both signals."""
         q, a, r = equilibrium.evasion, equilibrium.alpha, equilibrium.low_price_at_low_signal
