@@ -1,7 +1,7 @@
 """k-means on clients' updates: few rows, very many columns.
 
-Distances between n rows need only their n × n Gram matrix, so k-means runs on its principal coordinates (n × r numbers
-instead of n × P), keeping the r leading ones: noise spread thinly over all directions is left out.
+Distances between n rows need only their n × n Gram matrix, so k-means runs on its r leading principal coordinates
+(n × r numbers instead of n × P). Noise that is spread thinly over all directions is left out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
 """How large the balls of Threshold-Clustering are: the radius rules of the text, the theorems, the proofs and the
 experiments, which all differ (erratum EC-12).
 
+Section 2.3, and the proofs in section 2.6, of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
+
 Symbols: δ `delta`, the share of all points in a centre's own cluster; σ² = E‖z − Ez‖² within it; Δ `separation` from the
 means of the others; β `malicious`, the share of malicious points.
 """
@@ -27,7 +31,7 @@ class Percentile:
     """The p-th percentile of the current distances of all N points, an own point at distance 0 included.
 
     p must not exceed 100 δ, or the ball reaches into other clusters; with K equal clusters use 100 / K. At most p % of the
-    way is made a round: at p = 20 the start still weighs 0.8¹⁰ ≈ 11 % after 10 rounds."""
+    way is made per round: at p = 20 the start still weighs 0.8¹⁰ ≈ 11 % after 10 rounds."""
 
     p: float = 20.0
 
@@ -37,7 +41,7 @@ class Percentile:
 
     def __call__(self, distances: Tensor, round: int) -> Tensor:
         place = self.p * (distances.shape[-1] - 1) / 100
-        place = float(np.round(place)) if abs(place - np.round(place)) < 1e-9 else place  # 0.29 · 100 is not 29
+        place = float(np.round(place)) if abs(place - np.round(place)) < 1e-9 else place  # 0.29 · 100 is not exactly 29
         low = math.floor(place)
         ordered = distances.sort(-1).values
         above = ordered[..., min(low + 1, ordered.shape[-1] - 1)]

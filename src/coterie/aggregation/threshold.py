@@ -1,8 +1,12 @@
-"""Threshold-Clustering (Werner, Algorithm 3): cluster centres that points far away cannot move.
+"""Threshold-Clustering: cluster centres that points far away cannot move.
 
-Every centre walks alone; centres do not compete. Symbols: z_i `points[i]`, v_{k,l} `centers[k]` after inner round l,
-τ_{k,l} `radii`, δ the share of all points in a centre's own cluster, σ² = E‖z − Ez‖² within it, Δ `separation` from the
-means of the others, β the share of malicious points. A round (eq. 2.4) is
+Chapter 2, Algorithm 3, of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
+
+Every centre moves on its own; centres do not compete for points. Symbols: z_i `points[i]`, v_{k,l} `centers[k]` after
+inner round l, τ_{k,l} `radii`, δ the share of all points in a centre's own cluster, σ² = E‖z − Ez‖² within it,
+Δ `separation` from the means of the others, β the share of malicious points. A round (eq. 2.4) is
 
     v_{k,l} = (1/N) Σ_i [ z_i if ‖z_i − v_{k,l−1}‖ ≤ τ_{k,l}, else v_{k,l−1} ],
 
@@ -34,9 +38,9 @@ from coterie.errors import ConfigError, DataError
 from coterie.tree import tree_map
 
 Array = npt.NDArray[Any]
-_ENTRIES = 1 << 22  # centres × vectors worked on at a time
+_ENTRIES = 1 << 22  # So many numbers (centres × vectors) are worked on at a time.
 _EPS = torch.finfo(torch.float64).eps
-_LOST = 1e-6  # the largest share of a squared distance or radius that rounding may be
+_LOST = 1e-6  # Rounding errors may be at most this share of a squared distance or radius.
 _TWENTIETH = Percentile(20)
 
 
@@ -101,10 +105,10 @@ def threshold_center(
 def threshold_centers(
     problems: list[tuple[Any, Any]], radius: RadiusRule | float = _TWENTIETH, rounds: int = 10
 ) -> list[tuple[Any, Tensor]]:
-    """`threshold_center` for many independent (points, start) at once; those with equally many points walk together."""
+    """`threshold_center` for many independent (points, start) at once, together where they have equally many points."""
     rule = radius_rule(radius)
     with one_thread():
-        # about the start, whose weight then never matters
+        # With the start as the origin, its weight does not matter.
         products = [_finite(gram(points, start)) for points, start in problems]
         result: list[Any] = [None] * len(problems)
         for n in {len(product) for product in products}:

@@ -34,7 +34,7 @@ def checked_ids(clients: Iterable[Any]) -> pd.Index[Any]:
         twice = ids[ids.duplicated()][0]
         raise DataError(f"Client ids must be unique; {shown(twice)} occurs more than once. Merge or rename.")
     alike = pd.Index([str(c) for c in plain])
-    if not alike.is_unique:  # a client's random numbers follow its name
+    if not alike.is_unique:  # a client's random numbers are made from its name
         raise DataError(
             f"Client ids must differ as text; {alike[alike.duplicated()][0]!r} is there as text and as a number. "
             "Rename one."
@@ -61,7 +61,10 @@ def checked_pair(client: Any, pair: ArrayPair) -> tuple[npt.NDArray[Any], npt.ND
             f"Client {shown(client)}: x must be (samples, features…); got shape {x.shape}. Use x.reshape(-1, 1)."
         )
     if y.ndim != 1 or len(x) != len(y):
-        raise DataError(f"Client {shown(client)}: x and y need one row a sample; got shapes {x.shape} and {y.shape}.")
+        raise DataError(
+            f"Client {shown(client)}: x and y need one row per sample; got shapes {x.shape} and {y.shape}. Make "
+            "their lengths equal."
+        )
     if not len(x):
         raise DataError(f"Client {shown(client)} has no samples. Drop it or give it data.")
     if x.dtype.kind not in "fiub":
@@ -74,7 +77,7 @@ def checked_pair(client: Any, pair: ArrayPair) -> tuple[npt.NDArray[Any], npt.ND
 
 
 def refuse_mixed_targets(clients: list[Any], targets: list[npt.NDArray[Any]]) -> None:
-    """Text at some clients and numbers at others would silently all become text."""
+    """Refuse targets that are text at some clients and numbers at others; NumPy would make all of them text."""
     text = np.array([y.dtype.kind in "UST" for y in targets])
     numbers = np.array([y.dtype.kind in "fiub" for y in targets])
     if text.any() and numbers.any():

@@ -120,7 +120,7 @@ def share_out_by_writer(
     test_fraction: float,
     flatten: bool = False,
 ) -> Federation:
-    """One client a writer (at most `clients` of them, at most `samples` pictures each), dealt to the clusters."""
+    """One client per writer (at most `clients` of them, at most `samples` pictures each), dealt to the clusters."""
     writers = np.unique(writer)[:clients]
     clusters.check(len(writers))
     rows, sizes = by_group(writer, writers, most=samples)
@@ -159,9 +159,9 @@ def _rows_each(train: int, test: int, members: int, samples: int | None, test_sa
 
 
 def _deal(pictures: int, members: int, each: int, rng: np.random.Generator) -> Ints:
-    """(members, each) pictures from shuffled decks: one repeats inside a pool only when the deck before is used up.
+    """(members, each) pictures, dealt like cards: a picture comes again only after the whole shuffled deck is used up.
 
-    The rest of a deck that is too short for a hand is left, so that no client holds a picture twice.
+    The end of a deck that is too short for the next client is left out, so that no client holds a picture twice.
     """
     hands = pictures // each
     decks = [rng.permutation(pictures)[: hands * each].reshape(hands, each) for _ in range(-(-members // hands))]

@@ -109,7 +109,7 @@ def standardised(federation: Federation) -> Federation:
 
 
 class UserTokens(NamedTuple):
-    """Word counts: one row a user (client), one column a word."""
+    """Word counts: one row per user (client), one column per word."""
 
     counts: Any
     """scipy.sparse.csr_array of int64."""

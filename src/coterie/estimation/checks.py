@@ -19,13 +19,12 @@ Samples = ArrayLike | Sequence[ArrayLike]
 
 @dataclass(frozen=True)
 class ClientSums:
-    """What crosses clients: how many samples n_i, their mean X̄_i (m, d), and the scatter Σ_j ‖X_ij − X̄_i‖² of each
-    client."""
+    """What every client sends: its number of samples n_i, their mean X̄_i, and their scatter Σ_j ‖X_ij − X̄_i‖²."""
 
     counts: Array
     means: Array
     scatter: Array
-    scalar: bool  # samples were numbers, not vectors: results drop the last axis
+    scalar: bool  # The samples were numbers, not vectors, so results have no coordinate axis.
 
     @property
     def clients(self) -> int:
@@ -55,7 +54,7 @@ class ClientSums:
 
 
 def finite(name: str, values: ArrayLike) -> Array:
-    """``values`` as floats, refusing NaN and infinity."""
+    """`values` as floats, refusing NaN and infinity."""
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -110,7 +109,7 @@ def _from_block(block: Array) -> ClientSums:
 
 
 def known_variance(name: str, value: float | None) -> float | None:
-    """A variance the user gives: non-negative and finite, or None for 'estimate it'."""
+    """A variance given by the user: finite and not negative, or None if it is to be estimated."""
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if value is not None and not (number and np.isfinite(value) and value >= 0):
         raise ConfigError(

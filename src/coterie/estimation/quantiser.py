@@ -1,6 +1,10 @@
-"""Unbiased k-bit quantiser (Theorem 2, "E-2q") and the radius that keeps client means inside its range.
+"""An unbiased k-bit quantiser (E-2q), and the radius that keeps client means inside its range.
 
-Symbols: k ``bits``, b ``radius``, L = 2^k − 1 ``levels``, σ_q² ``variance`` (a bound), r ``mean_bound``.
+Theorem 2 of
+"A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy"
+(Ozkara, Girgis, Data, Diggavi, 2023, https://arxiv.org/abs/2207.01771).
+
+Symbols: k `bits`, b `radius`, L = 2^k − 1 `levels`, σ_q² `variance` (a bound), r `mean_bound`.
 A quantiser saves communication; it is *not* differentially private (x = ±b is sent unchanged).
 """
 
@@ -51,7 +55,7 @@ class Quantiser:
         return (self.radius / self.levels) ** 2
 
     def encode(self, x: ArrayLike, rng: np.random.Generator) -> Ints:
-        """The whole numbers 0..L to send, ``bits`` bits each."""
+        """The whole numbers 0..L to send, `bits` bits each."""
         scaled = self._scaled(x)
         floor = np.floor(scaled)
         return (floor + (rng.random(scaled.shape) < scaled - floor)).astype(np.int64)
@@ -85,7 +89,7 @@ def clipping_radius(
 ) -> float:
     """b such that no coordinate of any client mean leaves [−b, b] with probability at least 1 − 2/(mn).
 
-    ``printed=True`` gives Theorem 2's own radius, r + (σ_θ + σ_x/√n)√log(m²n), which is too small (erratum E02).
+    `printed=True` gives Theorem 2's own radius, r + (σ_θ + σ_x/√n)√log(m²n), which is too small (erratum E02).
     """
     whole_number("clients", clients)
     whole_number("dimension", dimension)

@@ -1,4 +1,9 @@
-"""The baselines of the paper's Table 1, with the interface of `HistogramMixture`: Local, FedAvg, IFCA on histograms."""
+"""The baselines of the paper's Table 1, with the interface of `HistogramMixture`: Local, FedAvg, IFCA on histograms.
+
+Table 1 of
+"Private and Personalized Histogram Estimation in a Federated Setting" (Setlur, Feldman, Talwar, 2023,
+https://machinelearning.apple.com/research/private-personalized-histogram).
+"""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ Source: TypeAlias = "ArrayLike | sp.sparray | sp.spmatrix | pd.DataFrame | str |
 
 COLUMNS = ("user", "token", "count")
 MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"]
-# as tokens and names "NA", "null" and "nan" are words like any other; only an empty field is missing
+# "NA", "null" and "nan" are words like any other here; only an empty field is missing
 CSV: dict[str, Any] = {"keep_default_na": False, "na_values": {"user": [""], "token": [""], "count": MISSING}}
-WIDEST = 10**8  # columns; centres are dense
+WIDEST = 10**8  # the most columns allowed, since centres are dense
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,8 @@ def check_counts(given: Any, width: int | None = None) -> Counts:
             f"Counts must have the {width} tokens the model was fitted on; got {counts.shape[1]} columns. "
             "Map the tokens to the vocabulary used in fit."
         )
-    out = sp.csr_array(
-        counts.astype(np.float64, copy=False)
-    )  # before repeated entries are added up: small types overflow
+    # First, since small types overflow when repeated entries are added up
+    out = sp.csr_array(counts.astype(np.float64, copy=False))
     if not out.has_canonical_format:
         out = out.copy()  # the caller's matrix is left as it is
         out.sum_duplicates()
@@ -158,7 +157,7 @@ def _from_rows(rows: pd.DataFrame, vocabulary: NDArray[Any] | None, width: int |
     user_codes, users = pd.factorize(rows["user"], sort=True)
     columns, names, tokens = _columns(np.asarray(rows["token"]), vocabulary, width)
     values = np.asarray(rows["count"], dtype=np.float64)
-    check_values(values)  # before repeated pairs are added up, where a negative one could hide
+    check_values(values)  # before repeated pairs are added up, which could hide a negative count
     matrix = sp.coo_array((values, (user_codes, columns)), shape=(len(users), tokens))
     return CountTable(check_counts(matrix, width), np.asarray(users), names)
 

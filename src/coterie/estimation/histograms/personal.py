@@ -15,7 +15,7 @@ from coterie.estimation.histograms.dirichlet import concentration_mle
 from coterie.estimation.histograms.kl import kl_to_centers, normalise, safe_log, smooth
 from coterie.estimation.histograms.reduction import FittedReduction
 
-_ALPHA_ENTRIES = 100_000  # non-zero counts that serve the estimate of α: its error is then about a percent
+_ALPHA_ENTRIES = 100_000  # α is estimated from so many non-zero counts; its error is then about one percent.
 
 
 class CenterModel(BaseEstimator):  # type: ignore[misc]

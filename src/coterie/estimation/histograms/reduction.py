@@ -1,4 +1,9 @@
-"""Dimensionality reduction before clustering (section 3 and Appendix C of the paper, repaired)."""
+"""Dimensionality reduction before clustering, repaired.
+
+Section 3 and Appendix C of
+"Private and Personalized Histogram Estimation in a Federated Setting" (Setlur, Feldman, Talwar, 2023,
+https://machinelearning.apple.com/research/private-personalized-histogram).
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class HistogramRows:
     """Rows w_u Q̂_u in blocks; w_u = 1 (each user counts once, the paper's) or m_u (each token counts once).
 
     `load(start, stop)` returns raw counts. Blocks of data in memory are prepared once; blocks on disk every time,
-    so that memory stays flat in the number of users.
+    so that memory does not grow with the number of users.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class HistogramRows:
         )
 
     def map(self, work: Callable[[int, int, Counts], Result]) -> list[Result]:
-        """work(start, stop, rows) for every block, in order; SciPy's products release the GIL, so threads pay."""
+        """work(start, stop, rows) for every block, in order; SciPy's products release the GIL, so threads help."""
         return list(self.each(work))
 
     def each(self, work: Callable[[int, int, Counts], Result]) -> Iterator[Result]:

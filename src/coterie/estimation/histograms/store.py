@@ -143,7 +143,7 @@ def open_store(source: Path) -> Iterator[CountStore]:
 
 
 def _unpack(source: Path, folder: Path) -> None:
-    """The members of an .npz are .npy files; what is not stored by rows is read whole and laid out anew."""
+    """Unpack the .npy files inside an .npz. A matrix that is not stored by rows is read whole and written anew."""
     with zipfile.ZipFile(source) as archive:
         members = [Path(member).stem for member in archive.namelist()]
         if "format" in members:
@@ -156,7 +156,7 @@ def _unpack(source: Path, folder: Path) -> None:
 
 
 def _lay_out(source: Path, folder: Path) -> None:
-    """Two passes over a table sorted by user: the tokens there are, then the counts."""
+    """Two passes over a table sorted by user: first collect the tokens, then write the counts."""
     names: set[Any] = set()
     for batch in _batches(source):
         check_rows(batch, source.name)

@@ -1,4 +1,4 @@
-"""Rows with a client column, sorted by client, and served in padded blocks of equal-sized clients."""
+"""Rows with a client column, sorted by client, and given out in padded blocks of clients of like size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from coterie.errors import DataError
 from coterie.estimation.checks import Array, Ints, finite
 
-BLOCK = 2_000_000  # numbers in one padded block: what a cache likes, and memory stays flat
+BLOCK = 2_000_000  # The numbers in one padded block: few enough for a cache, so memory does not grow with the clients.
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def known_labels(y: ArrayLike) -> NDArray[Any]:
 
 
 def find(clients: NDArray[Any], groups: ArrayLike) -> Ints:
-    """The index of each row's client in ``clients``, or −1 for a client never seen."""
+    """The index of each row's client in `clients`, or −1 for a client never seen."""
     wanted = labels(np.asarray(groups))
     if (wanted.dtype.kind in "US") != (clients.dtype.kind in "US"):
         raise DataError(f"groups must be of the type used in fit, {clients.dtype}; got {wanted.dtype}. Convert them.")

@@ -1,11 +1,14 @@
-"""Personalised linear regression under a Gaussian population (Theorem 6, Algorithm 2).
+"""Personalised linear regression under a Gaussian population.
+
+Theorem 6 and Algorithm 2 of
+"A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy"
+(Ozkara, Girgis, Data, Diggavi, 2023, https://arxiv.org/abs/2207.01771).
 
 Model: Y_i = X_i θ_i + w_i, w ~ N(0, σ_x² I), θ_i ~ N(μ, σ_θ² I).
-Symbols: θ_i ``coef_``, μ ``mean_``, σ_θ² ``prior_variance_``, σ_x² ``noise_variance_``.
+Symbols: θ_i `coef_`, μ `mean_`, σ_θ² `prior_variance_`, σ_x² `noise_variance_`.
 
-``method="em"`` maximises the marginal likelihood (L-1em). ``method="gradient"`` is Algorithm 2 with the prior term's
-sign
-repaired (erratum E12); its objective is unbounded below (E19), so what it returns depends on when it stops.
+`method="em"` maximises the marginal likelihood (L-1em). `method="gradient"` is Algorithm 2 with the sign of the
+prior's term repaired (erratum E12). Its objective is unbounded below (E19), so what it returns depends on when it stops.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from coterie.estimation.regression.grouped import Grouped, features, find, group
 from coterie.estimation.regression.rotated import Rotated, rotate
 from coterie.settings import whole_number
 
-NOTHING = 1e-9  # nats of likelihood
+NOTHING = 1e-9  # The smallest gain of the log-likelihood, in nats, that counts.
 Prior = str | tuple[ArrayLike, float]
 
 
@@ -76,9 +79,8 @@ def estimate_mean(data: Rotated, now: Population) -> Population:
 def estimate_variances(data: Rotated, now: Population, free: Free, steps: int, tol: float) -> Population:
     """Maximise over (log σ_θ², log σ_x²) at fixed μ; each step is one pass over the rows' squared residuals.
 
-    ``em`` holds L-1em's updates. They also give the score, so a Fisher step is tried first (EM crawls where n_i < d)
-    and
-    the EM step, which never lowers the likelihood, is the fallback.
+    `em` holds L-1em's updates. They also give the score, so a Fisher step is tried first, since EM is slow
+    where n_i < d. The EM step, which never lowers the likelihood, is taken if the Fisher step fails.
     """
     s2, error2 = data.square, np.square(data.target - data.R @ now.mean)
     size, spare = data.clients * data.R.shape[1], data.rows - len(data.square)
@@ -106,7 +108,7 @@ def estimate_variances(data: Rotated, now: Population, free: Free, steps: int, t
             trial = likelihood(log + step)
         gain = trial - value
         log, value = np.maximum(log + step, -600.0), trial
-        if np.abs(step).max() < tol or abs(gain) < NOTHING:  # a variance on its way to zero never stands still
+        if np.abs(step).max() < tol or abs(gain) < NOTHING:  # a variance that goes to zero never stops changing
             break
     return replace(now, prior_variance=float(np.exp(log[0])), noise_variance=float(np.exp(log[1])))
 
@@ -156,7 +158,7 @@ class LinearModels(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     prior : "estimate", or a known (mean, variance): then the exact posterior of Theorem 6.
     noise_variance : σ_x²; None estimates it.
-    method : "em" or "gradient" (Algorithm 2, ``max_iter`` rounds).
+    method : "em" or "gradient" (Algorithm 2, `max_iter` rounds).
     fit_intercept : add a constant feature, under the same prior as the others.
     learning_rate : of method="gradient": one η for every update as printed, or None for safe steps of each kind.
     max_iter, tol : rounds (default 50 for EM, 500 for the gradient), and the relative change that ends EM.
@@ -188,7 +190,7 @@ class LinearModels(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.tol = tol
 
     def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike) -> LinearModels:
-        """Rows ``X`` (N, d) and ``y`` (N,) with the client of each row in ``groups`` (N,)."""
+        """Rows `X` (N, d) and `y` (N,) with the client of each row in `groups` (N,)."""
         choice("method", self.method, ("em", "gradient"))
         rows = group_rows(X, y, groups, self.fit_intercept)
         known = known_prior(self.prior, rows.X.shape[1])
@@ -270,7 +272,7 @@ def scores(X: ArrayLike, groups: ArrayLike, clients: Any, theta: Array, populati
 
 
 def start_population(data: Rotated, known: tuple[Array, float] | None = None, noise: float | None = None) -> Population:
-    """Half the variance around the pooled fit to each part."""
+    """A start: half of the variance around the pooled fit for the clients' differences, half for the noise."""
     d = data.R.shape[1]
     pooled = Population(np.zeros(d), 0.0, 1.0)
     mean = estimate_mean(data, pooled).mean if known is None else known[0]

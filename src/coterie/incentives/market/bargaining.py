@@ -1,7 +1,11 @@
-"""Nash bargaining over qualities, the cap B on the low firm's quality, and the pacing constant (sections 3.4–3.5).
+"""Nash bargaining over qualities, the cap B on the low firm's quality, and the pacing constant.
 
-Symbols: ρ = q_l/q_h is ``ratio``; U_l, U_h are the equilibrium revenues of :mod:`coterie.incentives.market.duopoly`;
-B(ρ, b) is :func:`quality_cap`; b_ρ and b̃ are :func:`pacing_bound` and :func:`pacing_constant`.
+Sections 3.4 and 3.5 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
+
+Symbols: ρ = q_l/q_h is `ratio`; U_l, U_h are the equilibrium revenues of `coterie.incentives.market.duopoly`;
+B(ρ, b) is `quality_cap`; b_ρ and b̃ are `pacing_bound` and `pacing_constant`.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from coterie.incentives.market.duopoly import Duopoly, FloatArray, Pair, equilib
 
 @dataclass(frozen=True)
 class Bargain:
-    """The Nash bargaining solution; ``float(bargain)`` is the low firm's quality q_l*."""
+    """The Nash bargaining solution; `float(bargain)` is the low firm's quality q_l*."""
 
     q_low: float
     q_high: float
@@ -52,10 +56,10 @@ def nash_product(revenue_low: ArrayLike, revenue_high: ArrayLike, disagreement: 
 
 
 def nash_bargaining(q_low0: float, q_high0: float, q_max: float = 1.0) -> Bargain:
-    """Qualities that maximise the Nash product, starting from qualities ``q_low0`` ≤ ``q_high0`` ≤ ``q_max``.
+    """Qualities that maximise the Nash product, starting from qualities `q_low0` ≤ `q_high0` ≤ `q_max`.
 
-    1. The high firm gets the best model, q_h* = ``q_max`` (Proposition 2).
-    2. Revenues are homogeneous of degree 1, so divide by ``q_max`` and solve for q_l with q_h* = 1: the best of the
+    1. The high firm gets the best model, q_h* = `q_max` (Proposition 2).
+    2. Revenues are homogeneous of degree 1, so divide by `q_max` and solve for q_l with q_h* = 1: the best of the
        stationary points (a cubic) and the ends of the interval where neither firm loses.
 
     >>> round(float(nash_bargaining(0.1, 0.5)), 4)

@@ -1,10 +1,14 @@
-"""Two firms that sell models of different quality (Werner's dissertation, section 3.2 and Lemma 22).
+"""Two firms that sell models of different quality.
 
-Symbols: ``q_low``, ``q_high`` are the qualities q_l ≤ q_h; a consumer of type θ ~ U[0, 1] gets θq − p from a model of
+Section 3.2 and Lemma 22 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
+
+Symbols: `q_low`, `q_high` are the qualities q_l ≤ q_h; a consumer of type θ ~ U[0, 1] gets θq − p from a model of
 quality q at price p, or 0 from no model; the firms set prices at the same time and have no costs.
 
-Results are given in *firm order*: position 0 belongs to the firm passed as ``q_low`` and position 1 to the firm passed
-as ``q_high``. The *role* "high" belongs to whoever has the larger quality now: if the first firm has overtaken the
+Results are given in *firm order*: position 0 belongs to the firm passed as `q_low` and position 1 to the firm passed
+as `q_high`. The *role* "high" belongs to whoever has the larger quality now: if the first firm has overtaken the
 second one, the closed forms are used with swapped roles. (The dissertation keeps the roles and reports negative
 revenues in Figure 3.2, which a price times a demand cannot be.)
 """
@@ -24,7 +28,7 @@ FloatArray = NDArray[np.float64]
 
 
 class Pair(NamedTuple):
-    """One number per firm: ``low`` for the firm passed as ``q_low``, ``high`` for the firm passed as ``q_high``."""
+    """One number per firm: `low` for the firm passed as `q_low`, `high` for the firm passed as `q_high`."""
 
     low: float
     high: float
@@ -41,7 +45,7 @@ def equilibrium_revenues(q_low: ArrayLike, q_high: ArrayLike) -> tuple[FloatArra
 
 @dataclass(frozen=True)
 class Duopoly:
-    """The market of two firms with qualities ``q_low`` and ``q_high``.
+    """The market of two firms with qualities `q_low` and `q_high`.
 
     >>> Duopoly(0.25, 1.0).prices
     Pair(low=0.05, high=0.4)
@@ -59,7 +63,7 @@ class Duopoly:
 
     @property
     def swapped(self) -> bool:
-        """True if the firm passed as ``q_low`` now has the better model, hence the role "high"."""
+        """True if the firm passed as `q_low` now has the better model, hence the role "high"."""
         return self.q_low > self.q_high
 
     @property

@@ -1,4 +1,8 @@
-"""Any number of firms and any density of consumer types: the duopoly of section 3.2 without its two restrictions.
+"""Any number of firms and any density of consumer types: the duopoly without its two restrictions.
+
+Section 3.2, generalised, of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
 
 A consumer of type θ ∈ [0, 1] takes the offer (q_i, p_i) with the largest θq_i − p_i, or none if all are negative.
 Firm i therefore sells to one interval of types:
@@ -30,7 +34,7 @@ GAIN_TOLERANCE = 1e-7  # largest gain from a deviation that still counts as an e
 
 @runtime_checkable
 class Distribution(Protocol):
-    """What is used of a frozen ``scipy.stats`` distribution."""
+    """What is used of a frozen `scipy.stats` distribution."""
 
     def cdf(self, x: Any, /) -> Any: ...
     def pdf(self, x: Any, /) -> Any: ...
@@ -88,9 +92,9 @@ def _tabulated(pdf: Callable[[FloatArray], ArrayLike]) -> Types:
 
 @dataclass(frozen=True, eq=False)
 class Market:
-    """Price competition between firms with the given ``qualities``; results are arrays in the order of ``qualities``.
+    """Price competition between firms with the given `qualities`; results are arrays in the order of `qualities`.
 
-    ``types`` is the density of consumer types on [0, 1] (a callable, normalised here), a frozen ``scipy.stats``
+    `types` is the density of consumer types on [0, 1] (a callable, normalised here), a frozen `scipy.stats`
     distribution, or None for the uniform density.
     """
 
@@ -103,7 +107,7 @@ class Market:
             raise ConfigError(
                 f"Market needs two or more positive, finite qualities; got {self.qualities!r}. Pass one per firm."
             )
-        _ = self._types  # checks the density now
+        _ = self._types  # so that a wrong density is refused at once
 
     @cached_property
     def _types(self) -> Types:
@@ -111,7 +115,7 @@ class Market:
 
     @cached_property
     def prices(self) -> FloatArray:
-        """Equilibrium prices; ValueError if no prices survive the search for profitable deviations."""
+        """Equilibrium prices. A ConfigError says so if a firm can still gain by another price."""
         q = np.asarray(self.qualities, dtype=float)
         prices = self._take_turns(self._start(q))
         polished = self._first_order(prices)
@@ -210,7 +214,7 @@ class Market:
         return prices
 
     def _first_order(self, prices: FloatArray) -> FloatArray:
-        """Solve D_i + p_i ∂D_i/∂p_i = 0 for the firms that sell at a positive price, starting from ``prices``."""
+        """Solve D_i + p_i ∂D_i/∂p_i = 0 for the firms that sell at a positive price, starting from `prices`."""
         q = np.asarray(self.qualities, dtype=float)
         sellers = np.flatnonzero(self.demands_at(prices) > 0)
         _, first = np.unique(q[sellers], return_index=True)  # one of several equal firms is enough

@@ -1,4 +1,8 @@
-"""Buyers of the repeated pricing game (section 4.4): CBER buyers, who estimate how often the seller discriminates.
+"""Buyers of the repeated pricing game: CBER buyers, who estimate how often the seller discriminates.
+
+Section 4.3, Definition 5 and equation 4.7 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
 
 All buyers of a round share the history H^B and hence the belief α̂_t of equation (4.7):
 
@@ -7,7 +11,7 @@ All buyers of a round share the history H^B and hence the belief α̂_t of equat
 
 If all θ_H buyers evade (q* = 1), the rounds in which they do so show one signal only: w = 0 and nothing is observed.
 The printed average still divides by t, so that α̂ decays and an always-discriminating seller is forgiven half the time.
-The default estimator ``"rescaled"`` replaces t by one plus the earlier rounds with w > 0, which is the same whenever
+The default estimator `"rescaled"` replaces t by one plus the earlier rounds with w > 0, which is the same whenever
 all w > 0. Where q* = 1 it has a price of its own: a belief above α*, even one formed by bad luck, is never revised,
 because the buyers who hold it see nothing more.
 """
@@ -26,7 +30,7 @@ from coterie.incentives.pricing.sellers import BoolArray
 
 
 class Buyers(Protocol):
-    """``rate``: how often a θ_H buyer evades in a round in which ``evades`` is true. θ_L buyers are always truthful."""
+    """`rate`: how often a θ_H buyer evades in a round in which `evades` is true. θ_L buyers are always truthful."""
 
     @property
     def counts_blind_rounds(self) -> bool: ...
@@ -39,7 +43,7 @@ class Buyers(Protocol):
 class CBER:
     """Consistent-belief best responders: evade with probability q* when the belief exceeds α*, else be truthful.
 
-    ``bias=(a, b)`` adds a fresh error U(a, b) to the belief in each round and clips it to [0, 1].
+    `bias=(a, b)` adds a fresh error U(a, b) to the belief in each round and clips it to [0, 1].
     """
 
     bias: tuple[float | FloatArray, float | FloatArray] = (0.0, 0.0)

@@ -1,7 +1,11 @@
-"""Price discrimination by signals: the one-shot game (Werner's dissertation, sections 4.2–4.3).
+"""Price discrimination by signals: the one-shot game.
 
-A buyer's value is θ_H = ``high`` with probability ``mu``, else θ_L = ``low``. Buyers show a signal (their data);
-showing the wrong one costs the buyer ``buyer_cost`` = c_B and the seller ``seller_cost`` = c_S. The seller is
+Sections 4.2 and 4.3 and Theorem 6 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
+
+A buyer's value is θ_H = `high` with probability `mu`, else θ_L = `low`. Buyers show a signal (their data);
+showing the wrong one costs the buyer `buyer_cost` = c_B and the seller `seller_cost` = c_S. The seller is
 *signal-aware* (sets a price per signal) with probability α and *blind* (one price for all) otherwise; a buyer buys iff
 the price is at most the value. α is the loss of privacy: 0 means data are never used against buyers, 1 means always.
 
@@ -25,8 +29,8 @@ Kind = Literal["printed", "mixed"]
 
 @dataclass(frozen=True)
 class Equilibrium:
-    """What everybody does at a given α. ``evasion`` is q, the probability that a θ_H buyer shows the low signal;
-    ``low_price_at_low_signal`` is the probability r that the aware seller charges θ_L at the low signal (else θ_H)."""
+    """What everybody does at a given α. `evasion` is q, the probability that a θ_H buyer shows the low signal;
+    `low_price_at_low_signal` is the probability r that the aware seller charges θ_L at the low signal (else θ_H)."""
 
     alpha: float
     kind: Kind
@@ -39,7 +43,7 @@ class Equilibrium:
 
 @dataclass(frozen=True)
 class Commitment:
-    """The seller's best promise (Corollary 3): aware with probability ``alpha`` = α*, else ``blind_price`` for all."""
+    """The seller's best promise (Corollary 3): aware with probability `alpha` = α*, else `blind_price` for all."""
 
     alpha: float
     blind_price: float
@@ -117,8 +121,8 @@ class PricingGame:
     def equilibrium(self, alpha: float, kind: Kind = "printed") -> Equilibrium:
         """Equilibrium of the game at α (Theorem 6), per buyer.
 
-        ``kind="printed"`` is Theorem 6. In case (b) with α > α* it lets the seller react to the unobservable q, that
-        is, buyers commit: with the seller fixed, a θ_H buyer would gain by always evading. ``kind="mixed"`` is the true
+        `kind="printed"` is Theorem 6. In case (b) with α > α* it lets the seller react to the unobservable q, that
+        is, buyers commit: with the seller fixed, a θ_H buyer would gain by always evading. `kind="mixed"` is the true
         equilibrium there: the aware seller charges θ_L at the low signal only with probability r = c_B/(αΔθ), which
         makes buyers indifferent. The seller's utility is the same in both; elsewhere the two kinds coincide.
         """
@@ -164,7 +168,7 @@ class PricingGame:
 
     def seller_payoff(self, high_at_high: ArrayLike, high_at_low: ArrayLike, evasion: ArrayLike) -> FloatArray:
         """Expected seller utility per buyer when θ_H is charged with these probabilities at the high and the low signal
-        (else θ_L) and θ_H buyers evade with probability ``evasion``."""
+        (else θ_L) and θ_H buyers evade with probability `evasion`."""
         hh, hl, q = (np.asarray(v, dtype=float) for v in (high_at_high, high_at_low, evasion))
         at_high = self.mu * (1 - q) * (hh * self.high + (1 - hh) * self.low)
         at_low = hl * self.mu * q * self.high + (1 - hl) * (self.mu * q + 1 - self.mu) * self.low
@@ -198,7 +202,8 @@ class PricingGame:
         )
 
     def _truthful(self, alpha: FloatArray | float) -> NDArray[np.bool_]:
-        return np.asarray(np.asarray(alpha) <= self.alpha_star + 1e-12)  # 0.3 typed by hand may miss α* by a rounding
+        # 0.3 typed by hand may differ from α* by a rounding error
+        return np.asarray(np.asarray(alpha) <= self.alpha_star + 1e-12)
 
     def _checked(self, alpha: ArrayLike) -> FloatArray:
         a = np.asarray(alpha, dtype=float)

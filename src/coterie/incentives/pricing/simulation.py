@@ -1,4 +1,9 @@
-"""The repeated pricing game, many seeds at once: ``simulate``, its result, policy regret, and biased beliefs."""
+"""The repeated pricing game, many seeds at once: `simulate`, its result, policy regret, and biased beliefs.
+
+Sections 4.3 and 4.4 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
+"""
 
 from __future__ import annotations
 
@@ -26,11 +31,11 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """Averages over the first ``round`` rounds, for every seller and seed, in the tidy table ``frame``.
+    """Averages over the first `round` rounds, for every seller and seed, in the tidy table `frame`.
 
-    Columns: ``seller_utility`` per buyer; ``buyer_utility`` per θ_H buyer; ``belief`` α̂; ``alpha_bar`` the seller's
-    true average probability of different prices; ``truthful_share`` of rounds; ``regret`` per buyer against the best
-    fixed price per signal; and the shares of rounds priced ``high_high``, ``low_low``, ``pd`` and ``reverse_pd``.
+    Columns: `seller_utility` per buyer; `buyer_utility` per θ_H buyer; `belief` α̂; `alpha_bar` the seller's
+    true average probability of different prices; `truthful_share` of rounds; `regret` per buyer against the best
+    fixed price per signal; and the shares of rounds priced `high_high`, `low_low`, `pd` and `reverse_pd`.
     """
 
     game: PricingGame
@@ -60,7 +65,7 @@ class Simulation:
         return self.array("buyer_utility")[..., -1]
 
     def array(self, column: str) -> FloatArray:
-        """A column of ``frame`` as an array of shape (sellers, seeds, checkpoints)."""
+        """A column of `frame` as an array of shape (sellers, seeds, checkpoints)."""
         values = self.frame[column].to_numpy(dtype=float)
         return values.reshape(len(self.sellers), self.frame["seed"].nunique(), -1)
 
@@ -104,10 +109,10 @@ def simulate(
     n_buyers: int = 10,
     checkpoints: int = 200,
 ) -> Simulation:
-    """Play the repeated game; averages are kept at ``checkpoints`` evenly spaced rounds.
+    """Play the repeated game; averages are kept at `checkpoints` evenly spaced rounds.
 
-    ``seller`` is a name of ``SELLERS``, an object with the methods of ``Seller``, a list or dict of them, or ``"all"``;
-    ``buyers`` is a name of ``BUYERS`` or an object; ``seeds`` is the number of runs (seeds 0, 1, …) or the seeds. All
+    `seller` is a name of `SELLERS`, an object with the methods of `Seller`, a list or dict of them, or `"all"`;
+    `buyers` is a name of `BUYERS` or an object; `seeds` is the number of runs (seeds 0, 1, …) or the seeds. All
     sellers meet the same buyers, and a run does not depend on which other seeds run beside it.
     """
     chosen = named_sellers(seller)
@@ -186,7 +191,7 @@ def bias_sweep(
 
 
 def named_sellers(seller: SellersLike) -> dict[str, Seller]:
-    """Sellers by label; objects without a name are labelled by their ``repr``."""
+    """Sellers by label; objects without a name are labelled by their `repr`."""
     if isinstance(seller, str) and seller == "all":
         return dict(SELLERS)
     if isinstance(seller, Mapping):
