@@ -37,7 +37,7 @@ class Percentile:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.p <= 100.0:
-            raise ConfigError(f"Percentile needs p in (0, 100]; got {self.p}.")
+            raise ConfigError(f"Percentile needs p in (0, 100]; got {self.p}. Use for example 20.")
 
     def __call__(self, distances: Tensor, round: int) -> Tensor:
         place = self.p * (distances.shape[-1] - 1) / 100
@@ -56,7 +56,7 @@ class Fixed:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.radius < math.inf:
-            raise ConfigError(f"Fixed needs a finite radius of at least 0; got {self.radius}.")
+            raise ConfigError(f"Fixed needs a finite radius of at least 0; got {self.radius}. Use for example 1.0.")
 
     def __call__(self, distances: Tensor, round: int) -> Tensor:
         return torch.full_like(distances[..., 0], self.radius)
@@ -100,7 +100,7 @@ class Proof:
         if self.members < 1 or self.malicious < 0 or self.gradient < 0 or (self.start_error or 0) < 0:
             raise ConfigError(
                 f"Proof needs members ≥ 1 and malicious, gradient, start_error ≥ 0; got {self.members}, "
-                f"{self.malicious}, {self.gradient}, {self.start_error}."
+                f"{self.malicious}, {self.gradient}, {self.start_error}. Correct the one outside."
             )
 
     def squared_error(self, round: int) -> float:
@@ -120,7 +120,7 @@ def _check_theory(rule: Theory | Proof) -> None:
     if not 0.0 < rule.delta <= 1.0 or rule.sigma < 0 or not rule.separation > 0:
         raise ConfigError(
             f"{type(rule).__name__} needs delta in (0, 1], sigma ≥ 0 and separation > 0; got {rule.delta}, "
-            f"{rule.sigma}, {rule.separation}."
+            f"{rule.sigma}, {rule.separation}. Correct the one outside."
         )
 
 
@@ -138,4 +138,4 @@ def radius_rule(radius: RadiusRule | float) -> RadiusRule:
         return Fixed(float(radius))
     if callable(radius):
         return radius
-    raise ConfigError(f"radius must be a number or a rule such as Percentile(20); got {radius!r}.")
+    raise ConfigError(f"radius must be a number or a rule such as Percentile(20); got {radius!r}. Pass one of these.")

@@ -74,7 +74,10 @@ class Mean:
         n = _clients(stacked)
         w = torch.ones(n, dtype=torch.float64) if weights is None else weights.double()
         if len(w) != n or bool((w < 0).any()) or not float(w.sum()) > 0:
-            raise ConfigError(f"Mean needs one weight ≥ 0 a client, not all 0; got {len(w)} weights for {n} clients.")
+            raise ConfigError(
+                f"Mean needs one weight ≥ 0 per client, not all 0; got {len(w)} weights for {n} clients. "
+                "Pass the number of each client's rows."
+            )
         return _combine(w / w.sum(), stacked)
 
 
@@ -186,7 +189,7 @@ class GeometricMedian:
     def __post_init__(self) -> None:
         whole_number("iterations", self.iterations, 1, owner=self)
         if not self.eps > 0:
-            raise ConfigError(f"GeometricMedian needs eps > 0; got {self.eps}.")
+            raise ConfigError(f"GeometricMedian needs eps > 0; got {self.eps}. Use for example 1e-6.")
 
     @_takes_arrays
     def __call__(
@@ -222,9 +225,11 @@ class CentredClipping:
     def __post_init__(self) -> None:
         whole_number("iterations", self.iterations, 1, owner=self)
         if not self.radius > 0:
-            raise ConfigError(f"CentredClipping needs radius > 0; got {self.radius}.")
+            raise ConfigError(f"CentredClipping needs radius > 0; got {self.radius}. Use for example 1.0.")
         if self.start not in ("sent", "median"):
-            raise ConfigError(f"CentredClipping needs start 'sent' or 'median'; got {self.start!r}.")
+            raise ConfigError(
+                f"CentredClipping needs start 'sent' or 'median'; got {self.start!r}. Choose one of them."
+            )
 
     @_takes_arrays
     def __call__(

@@ -76,7 +76,10 @@ def threshold_clustering(
     rule = radius_rule(radius)
     z, start = _matrix(points, "points"), _matrix(centers, "centers")
     if z.shape[1] != start.shape[1]:
-        raise DataError(f"centers must be as long as the points; got {start.shape[1]} and {z.shape[1]} columns.")
+        raise DataError(
+            f"centers must be as long as the points; got {start.shape[1]} and {z.shape[1]} columns. "
+            "Pass points of the same space."
+        )
     own = z.shape == start.shape and z.dtype == start.dtype and torch.equal(z, start)
     vectors = z if own else torch.cat([z, start])  # when every point starts a centre there are no extra vectors
     product = _finite(gram(vectors, start[0] if len(start) == 1 else None))
@@ -134,7 +137,7 @@ def _walk(
 ) -> list[Tensor]:
     """`rounds` rounds for centres with weights (K, N + K) in terms of the vectors, of which the first `n` are points."""
     if rounds < 1:
-        raise ConfigError(f"Threshold-Clustering needs rounds ≥ 1; got {rounds}.")
+        raise ConfigError(f"Threshold-Clustering needs rounds ≥ 1; got {rounds}. Use for example 10.")
     radii, history = [], []
     for l in range(rounds):  # noqa: E741
         square, error, radius = _measure(product, weights, n, rule, l, vectors)  # step 1
@@ -175,7 +178,9 @@ def _matrix(values: Any, name: str) -> Tensor:
     t = t if t.is_floating_point() else t.double()
     t = t.unsqueeze(0) if name == "centers" and t.dim() == 1 else t
     if t.dim() != 2 or not len(t):
-        raise DataError(f"{name} must be a table with one row each and at least one row; got shape {tuple(t.shape)}.")
+        raise DataError(
+            f"{name} must be a table with one row each and at least one row; got shape {tuple(t.shape)}. Reshape it."
+        )
     return t
 
 
@@ -237,7 +242,9 @@ class ThresholdClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         if self.init == "points":
             return X
         if self.init != "k-means++":
-            raise ConfigError(f"init must be 'k-means++', 'points' or an array of centres; got {self.init!r}.")
+            raise ConfigError(
+                f"init must be 'k-means++', 'points' or an array of centres; got {self.init!r}. Pass one of these."
+            )
         if not 1 <= self.n_clusters <= len(X):
             raise ConfigError(f"n_clusters={self.n_clusters} needs as many points; got n_samples={len(X)}. Lower it.")
         return np.asarray(kmeans_plusplus(X, self.n_clusters, random_state=self.random_state)[0])

@@ -46,7 +46,8 @@ def checked_clusters(clusters: Sequence[int] | Ints, ids: pd.Index[Any]) -> Ints
     labels = np.asarray(clusters)
     if len(labels) != len(ids) or labels.dtype.kind not in "iu" or (labels < 0).any():
         raise DataError(
-            f"clusters needs a whole number from 0 for each of the {len(ids)} clients; got {list(labels[:5])}."
+            f"clusters needs a whole number from 0 for each of the {len(ids)} clients; got {list(labels[:5])}. "
+            "Number the clusters from 0."
         )
     return labels.astype(np.int64)
 
@@ -55,7 +56,9 @@ def checked_pair(client: Any, pair: ArrayPair) -> tuple[npt.NDArray[Any], npt.ND
     try:
         x, y = (np.asarray(a) for a in pair)
     except (TypeError, ValueError):
-        raise DataError(f"Client {shown(client)} needs a pair (x, y) of arrays; got {type(pair).__name__}.") from None
+        raise DataError(
+            f"Client {shown(client)} needs a pair (x, y) of arrays; got {type(pair).__name__}. Pass (x, y)."
+        ) from None
     if x.ndim < 2:
         raise DataError(
             f"Client {shown(client)}: x must be (samples, features…); got shape {x.shape}. Use x.reshape(-1, 1)."
@@ -124,13 +127,16 @@ def encode_target(
     if classes is None:
         found, codes = np.unique(y, return_inverse=True)
         if len(found) < 2:
-            raise DataError(f"Classification needs at least two classes; every target is {shown(found[0])}.")
+            raise DataError(
+                f"Classification needs at least two classes; every target is {shown(found[0])}. "
+                "Check the target, or use kind='regression'."
+            )
         return codes.astype(np.int64), kind, [plain(v) if isinstance(v, np.generic) else v for v in found]
     codes = pd.Index(classes).get_indexer(pd.Index(y))
     if (codes < 0).any():
         raise DataError(
             f"Client {whose(codes < 0)} has the target {shown(y[codes < 0][0])}, which is not among the classes "
-            f"{list(classes)}."
+            f"{list(classes)}. Correct it, or add the class."
         )
     return codes.astype(np.int64), kind, classes
 

@@ -257,7 +257,7 @@ class Federation:
         if len(sizes) != len(ids) or not int(sizes.sum()) == len(x) == len(y):
             raise DataError(
                 f"sizes must name the rows of every client; got {len(sizes)} sizes for {len(ids)} clients, which add up "
-                f"to {sizes.sum()} for {len(x)} rows of x and {len(y)} of y."
+                f"to {sizes.sum()} for {len(x)} rows of x and {len(y)} of y. Pass one size per client."
             )
         for i in np.flatnonzero(sizes < 1)[:1]:
             raise DataError(f"Client {shown(ids[i])} has no samples. Drop it or give it data.")

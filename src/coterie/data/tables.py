@@ -238,7 +238,7 @@ def _target(
         refuse_stray_text(values, "The target")
     kind = infer_kind(values) if kind is None else kind
     if kind not in get_args(Kind):
-        raise DataError(f"kind must be 'classification' or 'regression'; got {kind!r}.")
+        raise DataError(f"kind must be 'classification' or 'regression'; got {kind!r}. Choose one of them.")
     if kind == "regression":
         return _regression_target(values, owner, clients), kind, None
     y, classes = _class_target(values)

@@ -35,14 +35,16 @@ class Clusters:
 
     def check(self, clients: int) -> None:
         if self.transform not in (None, "rotate", "shift_labels", "permute_labels"):
-            raise DataError(f"transform must be 'rotate', 'shift_labels' or None; got {self.transform!r}.")
+            raise DataError(
+                f"transform must be 'rotate', 'shift_labels' or None; got {self.transform!r}. Choose one of them."
+            )
         if not 1 <= self.number <= clients:
             raise DataError(
                 f"Every cluster needs a client; got clusters={self.number} for {clients} clients. "
                 f"Use 1 to {clients} clusters."
             )
         if self.angle not in (90, 180, 270):
-            raise DataError(f"angle must be 90, 180 or 270 degrees; got {self.angle}.")
+            raise DataError(f"angle must be 90, 180 or 270 degrees; got {self.angle}. Choose one of them.")
         different = {None: 1, "rotate": 2 if self.angle == 180 else 4}.get(self.transform, self.classes)
         if self.number > different:
             raise DataError(
@@ -153,7 +155,8 @@ def _rows_each(train: int, test: int, members: int, samples: int | None, test_sa
     test_samples = min(samples, max(10, test // members), test) if test_samples is None else test_samples
     if not (1 <= samples <= train and 1 <= test_samples <= test):
         raise DataError(
-            f"A client can have 1 to {train} samples and 1 to {test} test samples; got {samples} and {test_samples}."
+            f"A client can have 1 to {train} samples and 1 to {test} test samples; got {samples} and {test_samples}. "
+            "Lower the numbers, or the number of clients."
         )
     return samples, test_samples
 

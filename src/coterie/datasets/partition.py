@@ -107,4 +107,4 @@ def _even(n: int, parts: int) -> Ints:
 
 def _check(n: int, parts: int, name: str = "clients") -> None:
     if not 1 <= parts <= n:
-        raise DataError(f"{name} must be between 1 and the number of rows, {n}; got {parts}.")
+        raise DataError(f"{name} must be between 1 and the number of rows, {n}; got {parts}. Choose a number between.")
