@@ -13,7 +13,8 @@ import coterie as ct
 from coterie.comparison.compare import Comparison, compare
 from coterie.comparison.tuning import OWN_RATES, tune, validation_split, with_local
 from coterie.errors import ConfigError
-from coterie.training.bootstrap import GAINS, LOSES, NO_SCORE, UNCLEAR, bootstrap_scores
+from coterie.training.bootstrap import bootstrap_scores
+from coterie.training.gains import GAINS, LOSES, NO_SCORE, UNCLEAR
 
 FAST = ct.LocalSGD(steps=10, lr=0.2, batch_size=None)
 

@@ -13,7 +13,7 @@ import pytest
 import coterie as ct
 from coterie.comparison.compare import Comparison, compare
 from coterie.report.page import SECTIONS, page, write_report
-from coterie.training.bootstrap import GAINS, NO_SCORE
+from coterie.training.gains import GAINS, NO_SCORE
 
 FAST = ct.LocalSGD(steps=5, lr=0.2, batch_size=None)
 ODD = "</script><img src=x onerror=alert(1)>"

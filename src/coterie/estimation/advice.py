@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from coterie.estimation.checks import Array, Samples, choice, client_sums, confidence
 from coterie.estimation.predictive import prepared, row_losses
-from coterie.estimation.rates import _check_counts
+from coterie.estimation.rates import check_counts
 from coterie.estimation.regression.grouped import group_rows, known_labels
 from coterie.estimation.risks import counts_risks, means_risks, read_counts
 from coterie.settings import whole_number
@@ -136,7 +136,7 @@ def advise(
     else:
         if successes is None or trials is None:
             raise ValueError("advise needs successes and trials together; got one of them.")
-        z, n = _check_counts(successes, trials)
+        z, n = check_counts(successes, trials)
         risks, variation = counts_risks(read_counts(np.stack([z, n - z], axis=1)), tried, seed)
         risks = {name: risk / 2 for name, risk in risks.items()}  # both columns err alike
         variation = {name: value / (1 if name == "clusters" else 2) for name, value in variation.items()}
