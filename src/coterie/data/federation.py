@@ -362,7 +362,7 @@ def split_order(sizes: Ints, keys: Ints, seed: int) -> Ints:
     """A permutation of the flat rows that shuffles every client within its own block, by (seed, client)."""
     owner = np.repeat(np.arange(len(sizes)), sizes)
     place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # a row's number within its client
-    keys_ = randomness.fold(torch.from_numpy(keys) ^ randomness.base_key(seed), "split")
+    keys_ = randomness.fold(randomness.client_keys(keys, seed), "split")
     draws = randomness.fold(keys_[torch.from_numpy(owner)], torch.from_numpy(place)).numpy()
     return np.lexsort((draws, owner))
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from coterie.errors import DataError
 from coterie.estimation.checks import Array, Samples, choice, client_sums, confidence
 from coterie.estimation.predictive import prepared, row_losses
-from coterie.estimation.rates import _check_counts
+from coterie.estimation.rates import check_counts
 from coterie.estimation.regression.grouped import group_rows, known_labels
 from coterie.estimation.risks import counts_risks, means_risks, read_counts
 from coterie.settings import whole_number
@@ -167,7 +167,7 @@ def _risks_of_rates(
     """Rates are histograms of two tokens, success and failure, whose errors are equal: half of the risk each."""
     if successes is None or trials is None:
         raise DataError("advise needs successes and trials together; got one of them. Pass both.")
-    z, n = _check_counts(successes, trials)
+    z, n = check_counts(successes, trials)
     risks, variation = counts_risks(read_counts(np.stack([z, n - z], axis=1)), clusters, seed)
     halves = {name: value / (1 if name == "clusters" else 2) for name, value in variation.items()}
     return {name: risk / 2 for name, risk in risks.items()}, halves

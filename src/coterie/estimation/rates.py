@@ -73,7 +73,7 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
     def fit(self, successes: ArrayLike, trials: ArrayLike) -> BernoulliRates:
         """`successes` (m,) counts and `trials` (m,) or one number for all."""
         choice("variance", self.variance, ("corrected", "paper"))
-        z, n = _check_counts(successes, trials)
+        z, n = check_counts(successes, trials)
         if self.prior is not None:
             return self._fit_known(z, n)
         if self.weight is not None and not 0 <= self.weight <= 1:
@@ -198,7 +198,8 @@ class _Moments:
         return self._squares / float(self.sum) ** 2
 
 
-def _check_counts(successes: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
+def check_counts(successes: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
+    """Successes and trials as arrays, one number per client; one error sentence when they are no counts."""
     z, n = finite("successes", successes), finite("trials", trials)
     if z.ndim != 1 or len(z) == 0 or n.ndim > 1 or (n.ndim == 1 and n.shape != z.shape):
         raise DataError(

@@ -190,7 +190,7 @@ def _clustered_counts(table: Any, n: Array, own: Array, noise: Array, k: int, se
     Each client is judged by profiles fitted to other clients (three folds), since its own would fit its noise."""
     risk = np.empty(len(n))
     for train, test in _folds(len(n), seed):
-        profiles, proportions, _ = _multinomial_mixture(table[train], n[train], k, seed)
+        profiles, proportions, _ = multinomial_mixture(table[train], n[train], k, seed)
         risk[test] = _profile_risk(table[test], n[test], profiles, proportions)
     out: Array = risk + own - noise  # own − noise estimates ‖p_i‖² without bias
     return out
@@ -214,7 +214,8 @@ def _profile_risk(table: Any, n: Array, profiles: Array, proportions: Array) -> 
     return out
 
 
-def _multinomial_mixture(table: Any, n: Array, k: int, seed: int, rounds: int = 50) -> tuple[Array, Array, Array]:
+def multinomial_mixture(table: Any, n: Array, k: int, seed: int, rounds: int = 50) -> tuple[Array, Array, Array]:
+    """A mixture of k multinomials by EM: the profiles, their proportions, and every row's responsibilities."""
     start = kmeans(csr_array(table / n[:, None]), k, restarts=3, seed=seed)
     w = np.eye(k)[start.labels_]
     floor = np.asarray(table.sum(0)).ravel() / table.sum() * 1e-3 + 1e-12

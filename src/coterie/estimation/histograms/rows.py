@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import scipy.sparse as sp
 
+from coterie.cores import usable_cores
 from coterie.errors import DataError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.kl import entropies, normalise, row_sums
@@ -21,7 +22,7 @@ Load = Callable[[int, int], Counts]
 
 def default_threads() -> int:
     """The cores this process may use, or fewer when OMP_NUM_THREADS says so."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return min(cores, int(limit)) if limit.isdigit() and int(limit) > 0 else cores
 
