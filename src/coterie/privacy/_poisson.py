@@ -68,9 +68,7 @@ def _replaced(noise_multiplier: float, sampling: float, step: float) -> Any:
     high = math.ceil(max(b.epsilon_upper for b in bounds) / step)
     grid = np.arange(low, high + 1) * step
     deltas = np.maximum(*(np.asarray(order.get_delta_for_epsilon(grid)) for order in orders))
-    return pld.PrivacyLossDistribution(
-        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(step, low, high, deltas)
-    )
+    return pld.PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(step, low, high, deltas))
 
 
 @lru_cache(maxsize=16)

@@ -123,7 +123,8 @@ def compose(events: Iterable[Event]) -> Composition:
     return Composition(math.sqrt(mu2), groups, tuple(sorted(pure.items())), slack)
 
 
-def _rounds(noise_multiplier: float, rounds: int, sampling: float, adjacency: str) -> Composition:
+def rounds_cost(noise_multiplier: float, rounds: int, sampling: float, adjacency: str) -> Composition:
+    """``rounds`` equal Gaussian releases."""
     if sampling == 1.0:
         return Composition(mu=math.sqrt(rounds) / noise_multiplier)
     return Composition(sampled=((noise_multiplier, sampling, rounds, adjacency),))
@@ -145,7 +146,7 @@ def epsilon(
     ``sampling`` below 1 means that every client takes part in every round by its own coin flip (Poisson sampling)."""
     rounds, sampling, adjacency = _checked(rounds, sampling, adjacency)
     z = positive(noise_multiplier, "noise_multiplier")
-    return _rounds(z, rounds, sampling, adjacency).epsilon(delta)
+    return rounds_cost(z, rounds, sampling, adjacency).epsilon(delta)
 
 
 def delta(
@@ -154,7 +155,7 @@ def delta(
     """The δ that goes with this ε; see ``epsilon``."""
     rounds, sampling, adjacency = _checked(rounds, sampling, adjacency)
     z = positive(noise_multiplier, "noise_multiplier")
-    return _rounds(z, rounds, sampling, adjacency).delta(positive(epsilon, "epsilon"))
+    return rounds_cost(z, rounds, sampling, adjacency).delta(positive(epsilon, "epsilon"))
 
 
 def noise_multiplier(
@@ -172,7 +173,7 @@ def noise_multiplier(
 @lru_cache(maxsize=128)
 def _calibrated(epsilon: float, delta: float, rounds: int, sampling: float, adjacency: str, full: float) -> float:
     def gap(log_z: float, fine: float) -> float:
-        return _epsilon(_rounds(math.exp(log_z), rounds, sampling, adjacency), delta, fine) - epsilon
+        return _epsilon(rounds_cost(math.exp(log_z), rounds, sampling, adjacency), delta, fine) - epsilon
 
     return _smallest(gap, *_start(sampling, rounds, full))
 

@@ -43,7 +43,9 @@ class Ledger:
         self.run = run or uuid.uuid4().hex
         path = None if privacy.ledger is None or privacy.simulated else Path(privacy.ledger)
         if plan is not None and (plan.adjacency != privacy.adjacency or plan.delta > privacy.delta):
-            raise ConfigError("the plan must have the adjacency of the budget and no larger delta; make it from the budget.")
+            raise ConfigError(
+                "the plan must have the adjacency of the budget and no larger delta; make it from the budget."
+            )
         self._store = Store(path)
         self._taint: list[str] = []
         with self._store.transaction() as db:
@@ -80,7 +82,9 @@ class Ledger:
         found = db.execute("SELECT users, plan FROM runs WHERE run = ?", (self.run,)).fetchone()
         if found is not None:
             if found[0] != users:
-                raise ConfigError(f"the run {self.run!r} belongs to the users {found[0]!r}, got {users!r}; use that name.")
+                raise ConfigError(
+                    f"the run {self.run!r} belongs to the users {found[0]!r}, got {users!r}; use that name."
+                )
             if found[1] is not None and (self.plan is None or self.plan.to_json() == found[1]):
                 self.plan = Plan.from_json(found[1])
                 db.execute("UPDATE runs SET closed = NULL WHERE run = ?", (self.run,))
@@ -113,7 +117,10 @@ class Ledger:
         own = [*self._own(db), *more]
         others = spent(db, self.privacy.users, self.run, other=True) + self._reserved(db, self.run)
         slack = 0.0 if self.plan is None else self._unused_reserve(db)
-        for events, limit, whose in ((own, self.privacy.epsilon, "this run"), (own + others, self.privacy.total, "all runs")):
+        for events, limit, whose in (
+            (own, self.privacy.epsilon, "this run"),
+            (own + others, self.privacy.total, "all runs"),
+        ):
             costs = compose(events)
             cost = replace(costs, slack=costs.slack + slack).epsilon(self.privacy.delta)
             if cost > limit:
@@ -132,16 +139,27 @@ class Ledger:
     def book(self, event: Event) -> Booking:
         """Write the release down, durably, or raise ``BudgetSpent``. Call it before noise is drawn: mechanisms do."""
         if event.noise != self.privacy.noise:
-            raise ConfigError(f"the budget is for {self.privacy.noise} noise, the release used {event.noise}; use the same.")
+            raise ConfigError(
+                f"the budget is for {self.privacy.noise} noise, the release used {event.noise}; use the same."
+            )
         if self.privacy.adjacency == "replace" and event.adjacency != "replace":
-            raise ConfigError(f"the release {event.name!r} has the Δ of zero-out, the budget is for replace; use replace.")
+            raise ConfigError(
+                f"the release {event.name!r} has the Δ of zero-out, the budget is for replace; use replace."
+            )
         users = self.privacy.users
         with self._store.transaction() as db:
             if not self._planned(db, event):
                 self._check(db, [event], what=f"the release {event.name!r}")
             cursor = db.execute(
                 "INSERT INTO releases (run, users, name, count, slack, event) VALUES (?, ?, ?, ?, ?, ?)",
-                (self.run, users, event.name, event.count, event.slack * event.count, replace(event, count=1).to_json()),
+                (
+                    self.run,
+                    users,
+                    event.name,
+                    event.count,
+                    event.slack * event.count,
+                    replace(event, count=1).to_json(),
+                ),
             )
             number = int(cursor.lastrowid or 0)
         return Booking(event, self.id, number)
@@ -201,7 +219,9 @@ class Ledger:
         saved = [Event.from_json(text) for text in state["events"]]
         if ledger.durable:
             if ledger.id != state["ledger"] or _total(ledger.events()) < _total(saved):
-                raise LedgerError(f"{privacy.ledger} does not hold the releases of this checkpoint; use the run's own file.")
+                raise LedgerError(
+                    f"{privacy.ledger} does not hold the releases of this checkpoint; use the run's own file."
+                )
             return ledger
         for event in saved:
             ledger.book(event)

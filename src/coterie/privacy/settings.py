@@ -14,8 +14,9 @@ class Privacy:
     """A budget for one run, at the level of whole users (clients).
 
     ``clip`` bounds the L2 norm of everything one client sends in a round. ``noise="exact"`` is the only mode that earns a
-    receipt; ``"simulation"`` is fast and seeded and is NOT A DP RELEASE. ``adjacency="zero-out"`` hides whether a client's data
-    were used at all, the number of clients being public; ``"replace"`` hides which data a client had, and needs twice the noise.
+    receipt; ``"simulation"`` is fast and seeded and is NOT A DP RELEASE. ``adjacency="zero-out"`` hides whether a client's
+    data were used at all, the number of clients being public; ``"replace"`` hides which data a client had, and needs
+    twice the noise.
 
     ``ledger`` is the path of an SQLite file that adds up all runs on the same ``users`` (a name for the population).
     All runs together may spend ``total_epsilon`` (at this δ); if it is not given, they may spend ``epsilon``."""

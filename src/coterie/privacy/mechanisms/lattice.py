@@ -1,7 +1,7 @@
 """Clipping, and rounding to a lattice of integers, so that sensitivity is a fact about integers.
 
-Sums of floating-point numbers depend on their order, and floating-point noise shows which sum it was added to. So each user's
-clipped vector is rounded to multiples of g = clip·2^−bits; sums of integers are exact in any order and in any chunks.
+Sums of floating-point numbers depend on their order, and floating-point noise shows which sum it was added to. So each
+user's clipped vector is rounded to multiples of g = clip·2^−bits; sums of integers are exact in any order and in any chunks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def clip_rows(rows: Any, bound: float) -> Clipped:
     A row with NaN or infinity is replaced by zeros. Rows of any finite size are safe: norms are taken after scaling."""
     x = np.array(rows, dtype=np.float64, ndmin=2)
     if x.ndim != 2:
-        raise DataError(f"rows must be a matrix with one row per user, got shape {x.shape}; flatten each user's vector.")
+        raise DataError(
+            f"rows must be a matrix with one row per user, got shape {x.shape}; flatten each user's vector."
+        )
     finite = np.isfinite(x).all(axis=1)
     x[~finite] = 0.0
     largest = np.abs(x).max(axis=1, initial=0.0)

@@ -1,7 +1,7 @@
 """Local privacy: each user adds noise before anything leaves the device.
 
-``LocalGaussian`` repairs Theorem 2 of Ozkara et al. (its 8a² ln(2/δ)/ε² holds for d = 1 and ε < 1 only): an L2 ball of radius
-R, the analytic Gaussian (Balle and Wang 2018), Δ = 2R. ``OneBit`` is their q^priv, with the user split that makes the
+``LocalGaussian`` repairs Theorem 2 of Ozkara et al. (its 8a² ln(2/δ)/ε² holds for d = 1 and ε < 1 only): an L2 ball of
+radius R, the analytic Gaussian (Balle and Wang 2018), Δ = 2R. ``OneBit`` is their q^priv, with the user split that makes the
 heterogeneity estimable (Theorem 4 cannot: the reports' variance depends on the mean alone).
 """
 
@@ -75,7 +75,7 @@ class LocalGaussian:
         whole_numbers = self.lattice.round(rows)
         booking, taint = booked(self.event(noise.name), book)
         noisy = noise.gaussian(whole_numbers, self.sigma / self.lattice.step)
-        return Released(noisy * self.lattice.step, (booking,), taint)
+        return Released(noisy.astype(np.float64) * self.lattice.step, (booking,), taint)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,20 @@ class OneBit:
         """What one report costs its user."""
         how = f"one bit, flipped with probability {float(self.flip):.6g}"
         return Event(
-            self.name, 1.0, how, 0.0, 0.0, 1, "randomised response", 1.0, 1, "local", "replace", noise, 0.0, self.epsilon
+            self.name,
+            1.0,
+            how,
+            0.0,
+            0.0,
+            1,
+            "randomised response",
+            1.0,
+            1,
+            "local",
+            "replace",
+            noise,
+            0.0,
+            self.epsilon,
         )
 
     @property

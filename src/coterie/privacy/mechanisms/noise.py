@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Any, Protocol
 
@@ -28,7 +29,7 @@ class Noise(Protocol):
 
     @property
     def name(self) -> str:
-        """"exact" or "simulation"."""
+        """ "exact" or "simulation"."""
         ...
 
     @property
@@ -46,14 +47,24 @@ class Noise(Protocol):
 
 
 def _checked(total: Any, sigma: float) -> Integers:
-    total = np.asarray(total)
-    if total.dtype != np.int64:
-        raise DataError(f"noise is added to int64 sums on the lattice, got {total.dtype}; round each user first.")
+    if not isinstance(total, np.ndarray) or total.dtype != np.int64:
+        raise DataError(
+            f"noise is added to int64 sums on the lattice, got {getattr(total, 'dtype', type(total).__name__)}; round each user first."
+        )
     if not 1.0 <= sigma < _ROOM / 64:
         raise ConfigError(f"σ on the lattice must lie in [1, 2^56), got {sigma!r}; choose other bits for the lattice.")
     if total.size and float(np.abs(total.astype(np.float64)).max()) + 64 * sigma > _ROOM:
         raise DataError("the sum does not fit into 64 bits on this lattice; use fewer bits or fewer users at once.")
-    return total
+    checked: Integers = total
+    return checked
+
+
+@lru_cache(maxsize=16)
+def _discrete_gaussian(sigma: float) -> Any:
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    return dp.m.make_gaussian(dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="f64"), scale=sigma)
 
 
 @dataclass(frozen=True)
@@ -67,12 +78,7 @@ class ExactNoise:
         return f"OpenDP {version('opendp')} discrete Gaussian; entropy of the operating system; no seed"
 
     def gaussian(self, total: Integers, sigma: float) -> Integers:
-        import opendp.prelude as dp
-
-        total = _checked(total, sigma)
-        dp.enable_features("contrib")
-        space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="f64")
-        add = dp.m.make_gaussian(*space, scale=float(sigma))
+        total, add = _checked(total, sigma), _discrete_gaussian(float(sigma))
         flat = total.reshape(-1)
         out = np.empty_like(flat)
         for start in range(0, flat.size, _CHUNK):

@@ -107,6 +107,6 @@ class NoisyPower:
         for _ in range(self.iterations):
             total = self.partial(rows, basis.value)
             booking, taint = booked(self.event(noise.name), book)
-            noisy = noise.gaussian(total, self.sigma / self.step) * self.step
+            noisy = noise.gaussian(total, self.sigma / self.step).astype(np.float64) * self.step
             basis = combine(lambda _, y: np.linalg.qr(y)[0], basis, Released(noisy, (booking,), taint))
         return basis

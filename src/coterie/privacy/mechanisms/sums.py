@@ -1,7 +1,7 @@
 """One Gaussian on everything the clients send: a joint sum, or joint counts and sums by group.
 
-Each mechanism knows its ``event`` before it sees data. ``integers(rows)`` rounds users to the lattice, ``partial(rows)`` adds a
-chunk of them up, ``release(total, noise, book)`` books the event and only then draws the noise.
+Each mechanism knows its ``event`` before it sees data. ``integers(rows)`` rounds users to the lattice, ``partial(rows)`` adds
+a chunk of them up, ``release(total, noise, book)`` books the event and only then draws the noise.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ class JointSum:
     def event(self, noise: str = "exact") -> Event:
         """What the release will cost."""
         factor = "" if self.adjacency == "zero-out" else "2·"
-        how = f"{factor}(c + g·√D/2), c = {self.clip:g} the L2 clip of the joint vector, g = c·2^-{self.bits}, D = {self.dimension}"
+        how = (
+            f"{factor}(c + g·√D/2), c = {self.clip:g} the L2 clip of the joint vector, "
+            f"g = c·2^-{self.bits}, D = {self.dimension}"
+        )
         return Event(
             self.name,
             self.sensitivity,
@@ -102,7 +105,7 @@ class JointSum:
             raise DataError(f"the sum must have shape ({self.dimension},), got {total.shape}; add up partial sums.")
         booking, taint = booked(self.event(noise.name), book)
         noisy = noise.gaussian(total, self.sigma / self.lattice.step)
-        return Released(noisy * self.lattice.step, (booking,), taint)
+        return Released(noisy.astype(np.float64) * self.lattice.step, (booking,), taint)
 
     def __call__(self, rows: Any, noise: Noise, book: Book | None = None) -> Released[NDArray[np.float64]]:
         """All users at once."""
@@ -200,7 +203,8 @@ class GroupSums:
             raise DataError(f"the total must have shape {(self.n_groups, 1 + self.dimension)}, got {total.shape}.")
         booking, taint = booked(self.event(noise.name), book)
         noisy = noise.gaussian(total, self.sigma / self.lattice.step)
-        return Released((noisy[:, 0] / self.weight, noisy[:, 1:] * self.lattice.step), (booking,), taint)
+        sums = noisy[:, 1:].astype(np.float64) * self.lattice.step
+        return Released((noisy[:, 0] / self.weight, sums), (booking,), taint)
 
     def __call__(
         self, rows: Any, labels: Any, noise: Noise, book: Book | None = None
