@@ -57,9 +57,7 @@ class Composition:
 
     def delta(self, epsilon: float) -> float:
         """The smallest δ for this ε ≥ 0."""
-        free = float(epsilon) - self.slack
-        if free < 0:
-            return 1.0
+        free = float(epsilon) - self.slack  # may be slightly below 0, where δ(ε) is defined as well
         if self.exact:
             found = delta_of(self.mu, free)
         elif not self.sampled and not self.mu:

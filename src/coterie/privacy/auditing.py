@@ -17,8 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
-from scipy.stats import beta as beta_distribution
+from scipy.special import betaincinv, ndtri
 
 from coterie.errors import ConfigError
 from coterie.privacy._check import positive, probability, whole
@@ -212,7 +211,7 @@ def _sharpest(out: Scores, inside: Scores, level: float, delta: float) -> float:
 def _upper(count: Any, n: int, level: float) -> Any:
     """The Clopper–Pearson upper bound of a probability."""
     count = np.asarray(count)
-    return np.where(count >= n, 1.0, beta_distribution.ppf(1 - level, count + 1, np.maximum(n - count, 1)))
+    return np.where(count >= n, 1.0, betaincinv(count + 1, np.maximum(n - count, 1), 1 - level))
 
 
 def _certify(out: Scores, inside: Scores, cut: float, level: float) -> Point:

@@ -52,8 +52,8 @@ def _joint(mechanism: JointSum, inside: bool, source: Callable[[np.random.Genera
     rows = _rows(mechanism, mechanism.clip, inside, replaced=mechanism.adjacency == "replace")
 
     def world(rng: np.random.Generator, trials: int) -> Any:
-        noise, total = source(rng), mechanism.partial(rows)
-        return np.array([mechanism.release(total, noise).value[0] for _ in range(trials)])
+        many = np.repeat(mechanism.partial(rows)[None], trials, axis=0)
+        return mechanism.noisy(many, source(rng))[:, 0]
 
     return world
 
@@ -65,12 +65,9 @@ def _grouped(mechanism: GroupSums, inside: bool, source: Callable[[np.random.Gen
     total = here if inside else there
 
     def world(rng: np.random.Generator, trials: int) -> Any:
-        noise, scores = source(rng), np.empty(trials)
-        for trial in range(trials):
-            counts, sums = mechanism.release(total, noise).value
-            weighted = counts @ direction[:, 0] * (mechanism.weight * mechanism.lattice.step)
-            scores[trial] = weighted + (sums * direction[:, 1:]).sum()
-        return scores
+        counts, sums = mechanism.noisy(np.repeat(total[None], trials, axis=0), source(rng))
+        weighted = counts @ direction[:, 0] * (mechanism.weight * mechanism.lattice.step)
+        return weighted + np.einsum("tkd,kd->t", sums, direction[:, 1:])
 
     return world
 

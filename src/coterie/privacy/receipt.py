@@ -31,16 +31,16 @@ NOT_COVERED = (
     "several persons behind one client, and one person behind several clients",
     "traffic: who took part, when, and how much was sent",
 )
+_SERVER = "the server is trusted to clip, add noise and forget, unless messages are securely aggregated"
 WHO_SEES = {
     "central": "the server sees each client's clear message; everybody else sees noisy sums only",
-    "joint": "the server sees each client's clear message; other clients see noisy sums only; what is personal (own model, own "
-    "cluster) goes to its client alone",
+    "joint": "the server sees each client's clear message; other clients see noisy sums only; what is personal "
+    "(own model, own cluster) goes to its client alone",
     "local": "nobody, not even the server, sees more of a client than its noisy report",
 }
 TRUST = {
-    "central": "the server is trusted to clip, add noise and forget, unless messages are securely aggregated",
-    "joint": "the server is trusted to clip, add noise and forget, unless messages are securely aggregated; other clients may "
-    "collude, except on what is personal to a client",
+    "central": _SERVER,
+    "joint": f"{_SERVER}; other clients may collude, except on what is personal to a client",
     "local": "each client's own device is trusted, nobody else",
 }
 

@@ -48,9 +48,8 @@ class Noise(Protocol):
 
 def _checked(total: Any, sigma: float) -> Integers:
     if not isinstance(total, np.ndarray) or total.dtype != np.int64:
-        raise DataError(
-            f"noise is added to int64 sums on the lattice, got {getattr(total, 'dtype', type(total).__name__)}; round each user first."
-        )
+        got = getattr(total, "dtype", type(total).__name__)
+        raise DataError(f"noise is added to int64 sums on the lattice, got {got}; round each user first.")
     if not 1.0 <= sigma < _ROOM / 64:
         raise ConfigError(f"σ on the lattice must lie in [1, 2^56), got {sigma!r}; choose other bits for the lattice.")
     if total.size and float(np.abs(total.astype(np.float64)).max()) + 64 * sigma > _ROOM:

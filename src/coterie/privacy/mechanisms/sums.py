@@ -1,7 +1,7 @@
 """One Gaussian on everything the clients send: a joint sum, or joint counts and sums by group.
 
-Each mechanism knows its ``event`` before it sees data. ``integers(rows)`` rounds users to the lattice, ``partial(rows)`` adds
-a chunk of them up, ``release(total, noise, book)`` books the event and only then draws the noise.
+Each mechanism knows its ``event`` before it sees data. ``integers(rows)`` rounds users to the lattice, ``partial(rows)``
+adds a chunk of them up, ``release(total, noise, book)`` books the event and only then draws the noise.
 """
 
 from __future__ import annotations
@@ -104,8 +104,11 @@ class JointSum:
         if total.shape != (self.dimension,):
             raise DataError(f"the sum must have shape ({self.dimension},), got {total.shape}; add up partial sums.")
         booking, taint = booked(self.event(noise.name), book)
-        noisy = noise.gaussian(total, self.sigma / self.lattice.step)
-        return Released(noisy.astype(np.float64) * self.lattice.step, (booking,), taint)
+        return Released(self.noisy(total, noise), (booking,), taint)
+
+    def noisy(self, total: Integers, noise: Noise) -> NDArray[np.float64]:
+        """The noisy sum itself, unbooked: for ``release`` and for audits (which ask for many at once)."""
+        return noise.gaussian(total, self.sigma / self.lattice.step).astype(np.float64) * self.lattice.step
 
     def __call__(self, rows: Any, noise: Noise, book: Book | None = None) -> Released[NDArray[np.float64]]:
         """All users at once."""
@@ -202,9 +205,12 @@ class GroupSums:
         if total.shape != (self.n_groups, 1 + self.dimension):
             raise DataError(f"the total must have shape {(self.n_groups, 1 + self.dimension)}, got {total.shape}.")
         booking, taint = booked(self.event(noise.name), book)
-        noisy = noise.gaussian(total, self.sigma / self.lattice.step)
-        sums = noisy[:, 1:].astype(np.float64) * self.lattice.step
-        return Released((noisy[:, 0] / self.weight, sums), (booking,), taint)
+        return Released(self.noisy(total, noise), (booking,), taint)
+
+    def noisy(self, total: Integers, noise: Noise) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The noisy (counts, sums) themselves, unbooked: for ``release`` and for audits (which ask for many at once)."""
+        noisy = noise.gaussian(total, self.sigma / self.lattice.step).astype(np.float64)
+        return noisy[..., 0] / self.weight, noisy[..., 1:] * self.lattice.step
 
     def __call__(
         self, rows: Any, labels: Any, noise: Noise, book: Book | None = None
