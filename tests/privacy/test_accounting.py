@@ -60,7 +60,9 @@ def test_the_inverses_invert(e: float, d: float) -> None:
     assert epsilon_of(mu, d) == pytest.approx(e, rel=1e-6)
 
 
-@pytest.mark.parametrize(("z", "rounds", "d"), [(10.917, 50, 1e-6), (3.387, 50, 1e-10), (1.0, 1, 1e-5), (40.0, 100, 1e-8)])
+@pytest.mark.parametrize(
+    ("z", "rounds", "d"), [(10.917, 50, 1e-6), (3.387, 50, 1e-10), (1.0, 1, 1e-5), (40.0, 100, 1e-8)]
+)
 def test_loss_distributions_agree_with_the_closed_form(z: float, rounds: int, d: float) -> None:
     exact = epsilon(z, d, rounds)
     assert gaussian(z, 1.0, rounds, 1e-4, "zero-out").get_epsilon_for_delta(d) == pytest.approx(exact, rel=1e-4)
@@ -75,7 +77,9 @@ def test_renyi_is_never_below_loss_distributions(z: float, q: float, rounds: int
 def test_loss_distributions_agree_with_opacus() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        accountants: Any = pytest.importorskip("opacus.accountants", reason="opacus is not installed: no second opinion")
+        accountants: Any = pytest.importorskip(
+            "opacus.accountants", reason="opacus is not installed: no second opinion"
+        )
         for z, q, rounds in ((1.2, 0.1, 100), (4.0, 0.3, 50), (10.917, 1.0, 50)):
             prv = accountants.PRVAccountant()
             prv.history = [(z, q, rounds)]
@@ -110,7 +114,9 @@ def test_different_releases_compose_in_one_sum() -> None:
     assert exact.mu == pytest.approx(math.sqrt(1 / 16 + 9 / 100))
     mixed = compose([*parts, event(noise_multiplier=2.0, sampling=0.1, count=20)])
     alone = compose([event(noise_multiplier=2.0, sampling=0.1, count=20)])
-    assert max(exact.epsilon(1e-5), alone.epsilon(1e-5)) < mixed.epsilon(1e-5) < exact.epsilon(5e-6) + alone.epsilon(5e-6)
+    assert (
+        max(exact.epsilon(1e-5), alone.epsilon(1e-5)) < mixed.epsilon(1e-5) < exact.epsilon(5e-6) + alone.epsilon(5e-6)
+    )
     assert mixed.delta(mixed.epsilon(1e-5)) == pytest.approx(1e-5, rel=1e-3)
     bits = event(kind="randomised response", pure_epsilon=0.5, noise_multiplier=0.0)
     assert compose([bits, bits]).epsilon(1e-5) == pytest.approx(1.0)

@@ -57,7 +57,9 @@ def test_joint_sum(case: tuple[np.ndarray, float]) -> None:
     assert (zero.partial(rows[::-1]) == total).all()  # in any order
 
 
-@given(users(), st.lists(st.integers(-1, 2), min_size=6, max_size=6), st.integers(-1, 2), st.sampled_from([0.3, 1.0, 40.0]))
+@given(
+    users(), st.lists(st.integers(-1, 2), min_size=6, max_size=6), st.integers(-1, 2), st.sampled_from([0.3, 1.0, 40.0])
+)
 def test_counts_and_sums_by_group(case: tuple[np.ndarray, float], labels: list[int], moved: int, weight: float) -> None:
     rows, clip = case
     made = {a: GroupSums("g", 3, rows.shape[1], clip, 1.0, weight * clip, adjacency=a) for a in ("zero-out", "replace")}
