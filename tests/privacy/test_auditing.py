@@ -186,7 +186,7 @@ def test_theorem_7_is_refuted() -> None:
 
 @pytest.mark.slow
 def test_theorem_7_is_off_by_far() -> None:
-    assert theorem_7(20_000).epsilon_lower > 4.5
+    assert theorem_7(20_000).epsilon_lower > 4
 
 
 def test_the_coordinatewise_local_claim_is_refuted() -> None:

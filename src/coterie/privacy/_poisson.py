@@ -13,20 +13,30 @@ dominates, and composition keeps domination (Zhu, Dong and Wang 2022). That pair
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-FINE = 1e-4  # steps of the privacy loss; coarser where the loss ranges over thousands
-COARSE = 1e-3
+FINE = 0.03  # the grid's step, in standard deviations of one round's loss: ε is too large by about 1e-4 of itself
+COARSE = 0.15  # for the search of a bracket
+_LONGEST = 4e6  # points of a grid
 _MASS = -50.0  # log of the probability that truncation moves to "infinite loss"
 
 
-def interval(noise_multiplier: float, rounds: int, fine: float = FINE) -> float:
-    """A step of the loss grid that keeps the grid below some millions of points."""
-    mu2 = rounds / noise_multiplier**2
-    return fine * max(1.0, (mu2 / 2 + 10 * math.sqrt(mu2)) / 400)
+def interval(parts: Sequence[tuple[float, float, int]], fine: float = FINE) -> float:
+    """A step of the loss grid for groups of (noise multiplier, sampling, count).
+
+    Rounding up inflates ε by about (step/sd)²/10, where sd is that of one round's loss, q·√(e^(1/z²) − 1) (measured); so
+    rounds that lose little need a fine grid. The other limit is the length of the grid of all rounds together."""
+    rounds = [
+        (1.0 / z * math.sqrt(n), 1) if q == 1 else (q * math.sqrt(math.expm1(min(z**-2, 50))), n) for z, q, n in parts
+    ]
+    largest = [1 / z for z, _, _ in parts]
+    variance = sum(n * (min(sd, top) if n > 1 else sd) ** 2 for (sd, n), top in zip(rounds, largest, strict=True))
+    wanted = min([1e-3, *(fine * sd for sd, _ in rounds)])
+    return max(wanted, (variance / 2 + 10 * math.sqrt(variance)) / _LONGEST)
 
 
 @lru_cache(maxsize=64)

@@ -92,8 +92,7 @@ def _losses(costs: Composition, fine: float) -> Any:
     parts = [(z, q, n, a) for z, q, n, a in costs.sampled]
     if costs.mu:
         parts.append((1 / costs.mu, 1.0, 1, "zero-out"))
-    mu2 = sum(n / z**2 for z, _, n, _ in parts) + sum(e * e * n for e, n in costs.pure)
-    step = _poisson.interval(1 / math.sqrt(mu2), 1, fine)
+    step = _poisson.interval([part[:3] for part in parts], fine) if parts else 1e-3
     losses = [_poisson.gaussian(z, q, n, step, a) for z, q, n, a in parts]
     losses += [_poisson.pure(e, step).self_compose(n) if n > 1 else _poisson.pure(e, step) for e, n in costs.pure]
     joint = losses[0]
@@ -192,23 +191,19 @@ def _smallest(gap: Any, guess: float, end: float) -> float:
         low, high = low - 0.2, low
     root = high
     if gap(high, _poisson.COARSE) < 0:
-        root = brentq(lambda x: gap(x, _poisson.COARSE), low, high, xtol=1e-6)
-    # The fine grid asks for slightly less noise than the coarse one: two secant steps, then up until the claim holds.
-    here, value = root, gap(root, _poisson.FINE)
+        root = brentq(lambda x: gap(x, _poisson.COARSE), low, high, xtol=1e-4)
+    # The fine grid asks for slightly less noise than the coarse one: one secant step, then up until the claim holds.
     slope = (gap(root + 0.01, _poisson.COARSE) - gap(root - 0.01, _poisson.COARSE)) / 0.02
-    for _ in range(2):
-        here -= value / slope
-        value = gap(here, _poisson.FINE)
-    while value > 0:
-        here += 2e-5
-        value = gap(here, _poisson.FINE)
+    here = root - gap(root, _poisson.FINE) / slope + 2e-5
+    while gap(here, _poisson.FINE) > 0:
+        here += 5e-5
     return math.exp(here)
 
 
 def cross_check(costs: Composition, delta: float) -> tuple[str, float]:
     """A second opinion on ``costs.epsilon(delta)`` by another method, for the receipt."""
     if costs.exact and costs.mu:
-        step = _poisson.interval(1 / costs.mu, 1)
+        step = _poisson.interval([(1 / costs.mu, 1.0, 1)])
         loss = _poisson.gaussian(1 / costs.mu, 1.0, 1, step, "zero-out")
         found = float(loss.get_epsilon_for_delta(delta))
         return f"privacy loss distribution, dp-accounting {_poisson.version()}", found + costs.slack
