@@ -20,6 +20,7 @@ CANARIES = {
     "minus one-hot": lambda d, c: -np.eye(1, d)[0] * c,
     "a thousand clips": lambda d, c: np.full(d, 1e3 * c / math.sqrt(d)),
     "just at the clip": lambda d, c: np.full(d, c / math.sqrt(d)),
+    "just above the clip": lambda d, c: np.full(d, 1.004 * c / math.sqrt(d)),
     "half steps": lambda d, c: np.full(d, 2.0**-21 * c),
     "largest float": lambda d, c: np.full(d, np.finfo(float).max),
     "tiniest float": lambda d, c: np.full(d, 5e-324),
