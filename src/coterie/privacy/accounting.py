@@ -1,0 +1,230 @@
+"""Budget to noise, and noise to budget.
+
+Everything is a Gaussian release with noise multiplier z = σ/Δ, where Δ is the sensitivity under the chosen adjacency. With
+full participation the exact closed form of ``gaussian_dp`` is used; with Poisson sampling dp-accounting's privacy loss
+distributions (``_poisson``). A cohort of fixed size is *not* Poisson sampling and must not be accounted as such.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from scipy.optimize import brentq
+
+from coterie.privacy import _poisson
+from coterie.privacy._check import ADJACENCIES, choice, positive, probability, whole
+from coterie.privacy.events import Event
+from coterie.privacy.gaussian_dp import delta_of, epsilon_of, mu_of
+
+_MARGIN = 1e-9  # relative: calibrated noise is rounded up, reported budgets too
+
+
+@dataclass(frozen=True)
+class Composition:
+    """What several releases cost together: ``epsilon(delta)`` and ``delta(epsilon)``, never below the truth.
+
+    ``mu`` joins the unsampled Gaussian releases exactly. ``sampled`` holds (noise multiplier, sampling, count, adjacency)
+    groups, ``pure`` the (ε, count) of randomised responses, ``slack`` what the lattice adds to ε."""
+
+    mu: float = 0.0
+    sampled: tuple[tuple[float, float, int, str], ...] = ()
+    pure: tuple[tuple[float, int], ...] = ()
+    slack: float = 0.0
+
+    @property
+    def exact(self) -> bool:
+        """Whether the closed form applies."""
+        return not self.sampled and not self.pure
+
+    @property
+    def accountant(self) -> str:
+        """The name of the method, for the receipt."""
+        if self.exact:
+            return "Gaussian differential privacy, exact closed form"
+        if not self.sampled and not self.mu:
+            return "sum of pure ε"
+        return f"privacy loss distributions, dp-accounting {_poisson.version()}"
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest ε for this δ."""
+        return _epsilon(self, probability(delta, "delta"))
+
+    def delta(self, epsilon: float) -> float:
+        """The smallest δ for this ε ≥ 0."""
+        free = float(epsilon) - self.slack  # may be slightly below 0, where δ(ε) is defined as well
+        if self.exact:
+            found = delta_of(self.mu, free)
+        elif not self.sampled and not self.mu:
+            found = delta_pure(sum(e * n for e, n in self.pure), free)
+        else:
+            found = float(_losses(self, _poisson.FINE).get_delta_for_epsilon(free))
+        return min(1.0, found * math.exp(self.slack) * (1 + _MARGIN))
+
+
+def delta_pure(total: float, epsilon: float) -> float:
+    """δ(ε) of a release that is ``total``-private with δ = 0: that of randomised response."""
+    if epsilon >= total:
+        return 0.0
+    return (math.exp(total) - math.exp(epsilon)) / (1 + math.exp(total))
+
+
+@lru_cache(maxsize=512)
+def _epsilon(costs: Composition, delta: float, fine: float = _poisson.FINE) -> float:
+    inner = delta * math.exp(-costs.slack)
+    if costs.exact:
+        found = epsilon_of(costs.mu, inner)
+    elif not costs.sampled and not costs.mu:
+        found = sum(e * n for e, n in costs.pure)
+    else:
+        found = float(_losses(costs, fine).get_epsilon_for_delta(inner))
+    return (found + costs.slack) * (1 + _MARGIN)
+
+
+@lru_cache(maxsize=8)
+def _losses(costs: Composition, fine: float) -> Any:
+    """The joint loss distribution, on one common grid."""
+    parts = [(z, q, n, a) for z, q, n, a in costs.sampled]
+    if costs.mu:
+        parts.append((1 / costs.mu, 1.0, 1, "zero-out"))
+    step = _poisson.interval([part[:3] for part in parts], fine) if parts else 1e-3
+    losses = [_poisson.gaussian(z, q, n, step, a) for z, q, n, a in parts]
+    losses += [_poisson.pure(e, step).self_compose(n) if n > 1 else _poisson.pure(e, step) for e, n in costs.pure]
+    joint = losses[0]
+    for other in losses[1:]:
+        joint = joint.compose(other)
+    return joint
+
+
+def compose(events: Iterable[Event]) -> Composition:
+    """The joint cost of events, whatever their order; Gaussian ones without sampling join exactly."""
+    mu2, slack = 0.0, 0.0
+    sampled: Counter[tuple[float, float, str]] = Counter()
+    pure: Counter[float] = Counter()
+    for event in events:
+        slack += event.slack * event.count
+        if event.count == 0:
+            continue
+        if event.kind == "randomised response":
+            pure[event.pure_epsilon] += event.count
+        elif event.sampling == 1.0:
+            mu2 += event.count / event.noise_multiplier**2
+        else:
+            sampled[(event.noise_multiplier, event.sampling, event.adjacency)] += event.count
+    groups = tuple((z, q, n, a) for (z, q, a), n in sorted(sampled.items()))
+    return Composition(math.sqrt(mu2), groups, tuple(sorted(pure.items())), slack)
+
+
+def rounds_cost(noise_multiplier: float, rounds: int, sampling: float, adjacency: str) -> Composition:
+    """``rounds`` equal Gaussian releases."""
+    if sampling == 1.0:
+        return Composition(mu=math.sqrt(rounds) / noise_multiplier)
+    return Composition(sampled=((noise_multiplier, sampling, rounds, adjacency),))
+
+
+def _checked(rounds: Any, sampling: Any, adjacency: Any) -> tuple[int, float, str]:
+    return (
+        whole(rounds, "rounds"),
+        probability(sampling, "sampling", one=True),
+        choice(adjacency, "adjacency", ADJACENCIES),
+    )
+
+
+def epsilon(
+    noise_multiplier: float, delta: float, rounds: int, sampling: float = 1.0, *, adjacency: str = "zero-out"
+) -> float:
+    """The ε that ``rounds`` Gaussian releases with σ = noise_multiplier·Δ cost at this δ.
+
+    ``sampling`` below 1 means that every client takes part in every round by its own coin flip (Poisson sampling)."""
+    rounds, sampling, adjacency = _checked(rounds, sampling, adjacency)
+    z = positive(noise_multiplier, "noise_multiplier")
+    return rounds_cost(z, rounds, sampling, adjacency).epsilon(delta)
+
+
+def delta(
+    noise_multiplier: float, epsilon: float, rounds: int, sampling: float = 1.0, *, adjacency: str = "zero-out"
+) -> float:
+    """The δ that goes with this ε; see ``epsilon``."""
+    rounds, sampling, adjacency = _checked(rounds, sampling, adjacency)
+    z = positive(noise_multiplier, "noise_multiplier")
+    return rounds_cost(z, rounds, sampling, adjacency).delta(positive(epsilon, "epsilon"))
+
+
+def noise_multiplier(
+    epsilon: float, delta: float, rounds: int, sampling: float = 1.0, *, adjacency: str = "zero-out"
+) -> float:
+    """The smallest z = σ/Δ with which ``rounds`` Gaussian releases are (ε, δ)-private together.
+
+    Full participation is exact. With Poisson sampling the answer is rounded up by at most one part in ten thousand."""
+    rounds, sampling, adjacency = _checked(rounds, sampling, adjacency)
+    epsilon, delta = positive(epsilon, "epsilon"), probability(delta, "delta")
+    full = math.sqrt(rounds) / mu_of(epsilon, delta) * (1 + _MARGIN)
+    return full if sampling == 1.0 else _calibrated(epsilon, delta, rounds, sampling, adjacency, full)
+
+
+@lru_cache(maxsize=128)
+def _calibrated(epsilon: float, delta: float, rounds: int, sampling: float, adjacency: str, full: float) -> float:
+    def gap(log_z: float, fine: float) -> float:
+        return _epsilon(rounds_cost(math.exp(log_z), rounds, sampling, adjacency), delta, fine) - epsilon
+
+    return _smallest(gap, *_start(sampling, rounds, full))
+
+
+def _start(sampling: float, rounds: int, full: float) -> tuple[float, float]:
+    """A first guess and an upper end for log z: the central limit of Poisson sampling (Bu et al. 2020), and no sampling."""
+    mu = math.sqrt(rounds) / full
+    guess = 1 / math.sqrt(math.log1p(mu * mu / (rounds * sampling**2)))
+    return math.log(min(guess, full)), math.log(full)
+
+
+def _smallest(gap: Any, guess: float, end: float) -> float:
+    """The smallest z with gap ≤ 0: a bracket and a root on the coarse grid, then steps up on the fine one."""
+    low, high = guess - 0.05, min(guess + 0.05, end)
+    while high < end and gap(high, _poisson.COARSE) > 0:
+        low, high = high, min(high + 0.2, end)
+    while gap(low, _poisson.COARSE) < 0:
+        low, high = low - 0.2, low
+    root = high
+    if gap(high, _poisson.COARSE) < 0:
+        root = brentq(lambda x: gap(x, _poisson.COARSE), low, high, xtol=1e-4)
+    # The fine grid asks for slightly less noise than the coarse one: one secant step, then up until the claim holds.
+    slope = (gap(root + 0.01, _poisson.COARSE) - gap(root - 0.01, _poisson.COARSE)) / 0.02
+    here = root - gap(root, _poisson.FINE) / slope + 2e-5
+    while gap(here, _poisson.FINE) > 0:
+        here += 5e-5
+    return math.exp(here)
+
+
+def cross_check(costs: Composition, delta: float) -> tuple[str, float]:
+    """A second opinion on ``costs.epsilon(delta)`` by another method, for the receipt."""
+    if costs.exact and costs.mu:
+        step = _poisson.interval([(1 / costs.mu, 1.0, 1)])
+        loss = _poisson.gaussian(1 / costs.mu, 1.0, 1, step, "zero-out")
+        found = float(loss.get_epsilon_for_delta(delta))
+        return f"privacy loss distribution, dp-accounting {_poisson.version()}", found + costs.slack
+    if costs.sampled and not costs.pure and all(a == "zero-out" for *_, a in costs.sampled):
+        groups = [(z, q, n) for z, q, n, _ in costs.sampled]
+        if costs.mu:
+            groups.append((1 / costs.mu, 1.0, 1))
+        found = _poisson.rdp_epsilon(tuple(groups), delta)
+        return f"Rényi differential privacy (an upper bound), dp-accounting {_poisson.version()}", found + costs.slack
+    return "none", float("nan")
+
+
+def curve(costs: Composition, epsilons: Iterable[float]) -> list[tuple[float, float]]:
+    """The points (ε, δ(ε)), δ rounded up to three digits."""
+    return [(float(e), round_up(costs.delta(float(e)))) for e in epsilons]
+
+
+def round_up(value: float, digits: int = 3) -> float:
+    """The next number with so many digits that is not smaller."""
+    if value <= 0 or not math.isfinite(value):
+        return value
+    scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))
+    up = math.ceil(value * scale * (1 - 1e-12)) / scale
+    return up if up >= value else float(np.nextafter(value, math.inf))

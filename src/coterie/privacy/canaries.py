@@ -1,0 +1,132 @@
+"""Neighbouring worlds for the audit: the hardest user there is, with and without it.
+
+The canary is one coordinate, a thousand times as large as the clip. ``mechanism_worlds`` runs the mechanism itself, from
+clipping to release. ``event_worlds`` plays a run's booked releases again from their Δ and σ, with the best possible
+score, the log-likelihood ratio; it audits the accounting of a whole run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import ConfigError
+from coterie.privacy.auditing import World
+from coterie.privacy.events import Event
+from coterie.privacy.mechanisms import (
+    ExactNoise,
+    GroupSums,
+    JointSum,
+    LocalGaussian,
+    Noise,
+    OneBit,
+    SimulationNoise,
+)
+
+_LARGE = 1e3
+Mechanism = JointSum | GroupSums | LocalGaussian | OneBit
+
+
+def mechanism_worlds(mechanism: Mechanism, noise: str = "exact") -> tuple[World, World]:
+    """The worlds without and with the canary for one of the mechanisms; a replaced canary turns into its negative."""
+
+    def source(rng: np.random.Generator) -> Noise:
+        return ExactNoise() if noise == "exact" else SimulationNoise(rng)
+
+    for kind, build in _WORLDS.items():
+        if isinstance(mechanism, kind):
+            return build(mechanism, False, source), build(mechanism, True, source)
+    raise ConfigError(f"no canary is known for {type(mechanism).__name__}; pass a pair of worlds instead.")
+
+
+def _rows(mechanism: Any, clip: float, inside: bool, *, replaced: bool) -> Any:
+    rows = np.zeros((2, mechanism.dimension))
+    rows[0, 0] = clip / 2  # somebody else
+    rows[1, 0] = _LARGE * clip * (1 if inside else -1 if replaced else 0)
+    return rows
+
+
+def _joint(mechanism: JointSum, inside: bool, source: Callable[[np.random.Generator], Noise]) -> World:
+    rows = _rows(mechanism, mechanism.clip, inside, replaced=mechanism.adjacency == "replace")
+
+    def world(rng: np.random.Generator, trials: int) -> Any:
+        many = np.repeat(mechanism.partial(rows)[None], trials, axis=0)
+        return mechanism.noisy(many, source(rng))[:, 0]
+
+    return world
+
+
+def _grouped(mechanism: GroupSums, inside: bool, source: Callable[[np.random.Generator], Noise]) -> World:
+    """The score projects the release on the difference of the two worlds: no test is better for Gaussian noise."""
+    here, there = mechanism.partial(*_group_case(mechanism, True)), mechanism.partial(*_group_case(mechanism, False))
+    direction = (here - there).astype(np.float64) / mechanism.lattice_sensitivity
+    total = here if inside else there
+
+    def world(rng: np.random.Generator, trials: int) -> Any:
+        counts, sums = mechanism.noisy(np.repeat(total[None], trials, axis=0), source(rng))
+        weighted = counts @ direction[:, 0] * (mechanism.weight * mechanism.lattice.step)
+        return weighted + np.einsum("tkd,kd->t", sums, direction[:, 1:])
+
+    return world
+
+
+def _group_case(mechanism: GroupSums, inside: bool) -> tuple[Any, Any]:
+    """Zero-out: the canary is in group 0, or nowhere. Replace: it moves to the last group or turns, whichever is further."""
+    replaced = mechanism.adjacency == "replace"
+    moves = replaced and mechanism.n_groups > 1 and mechanism.lattice_sensitivity > 2 * mechanism.lattice.radius
+    rows = _rows(mechanism, mechanism.clip, inside or moves, replaced=replaced)
+    away = mechanism.n_groups - 1 if moves else (0 if replaced else -1)
+    return rows, np.array([0, 0 if inside else away])
+
+
+def _local(mechanism: LocalGaussian, inside: bool, source: Callable[[np.random.Generator], Noise]) -> World:
+    def world(rng: np.random.Generator, trials: int) -> Any:
+        rows = np.zeros((trials, mechanism.dimension))
+        rows[:, 0] = _LARGE * mechanism.radius * (1 if inside else -1)
+        return mechanism(rows, source(rng)).value[:, 0]
+
+    return world
+
+
+def _one_bit(mechanism: OneBit, inside: bool, source: Callable[[np.random.Generator], Noise]) -> World:
+    return lambda rng, trials: mechanism(np.full(trials, float(inside)), source(rng)).value
+
+
+_WORLDS: dict[type, Callable[[Any, bool, Callable[[np.random.Generator], Noise]], World]] = {
+    JointSum: _joint,
+    GroupSums: _grouped,
+    LocalGaussian: _local,
+    OneBit: _one_bit,
+}
+
+
+def event_worlds(events: Sequence[Event]) -> tuple[World, World]:
+    """A run's releases, played again with simulated noise: shift Δ/σ in every Gaussian one, flips in every one-bit one."""
+    events = list(events)
+
+    def build(inside: bool) -> World:
+        def world(rng: np.random.Generator, trials: int) -> Any:
+            scores = np.zeros(trials)
+            for event in events:
+                for _ in range(event.count):
+                    scores += _ratio(event, inside, rng, trials)
+            return scores
+
+        return world
+
+    return build(False), build(True)
+
+
+def _ratio(event: Event, inside: bool, rng: np.random.Generator, trials: int) -> Any:
+    """Log-likelihood ratios of one release."""
+    if event.kind == "randomised response":
+        flipped = rng.random(trials) < 1 / (np.exp(event.pure_epsilon) + 1)
+        return np.where(flipped ^ inside, 1.0, -1.0) * event.pure_epsilon
+    mu = event.sensitivity / event.sigma
+    taken = rng.random(trials) < event.sampling
+    seen = rng.normal(size=trials) + (mu * taken if inside else 0.0)
+    if event.sampling == 1:
+        return mu * seen - mu * mu / 2
+    return np.logaddexp(np.log1p(-event.sampling), np.log(event.sampling) + mu * seen - mu * mu / 2)

@@ -1,0 +1,42 @@
+"""The Gaussian mechanism in closed form: its δ(ε), and the inverses.
+
+Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy: Analytical Calibration and Optimal
+Denoising" (ICML 2018), Theorem 8; Dong, Roth and Su, "Gaussian Differential Privacy" (2019), Corollaries 2.13 and 3.3.
+A Gaussian release with noise σ and sensitivity Δ has μ = Δ/σ; several releases compose exactly to μ² = Σ μ_i².
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+
+
+def delta_of(mu: float, epsilon: float) -> float:
+    """δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2), computed so that small values keep their digits."""
+    if mu == 0:
+        return max(0.0, -math.expm1(epsilon))
+    if math.isinf(mu):
+        return 1.0
+    first = float(log_ndtr(-epsilon / mu + mu / 2))
+    second = epsilon + float(log_ndtr(-epsilon / mu - mu / 2))
+    return float(np.exp(first) * -np.expm1(min(second - first, 0.0)))
+
+
+def epsilon_of(mu: float, delta: float) -> float:
+    """The smallest ε ≥ 0 with δ(ε) ≤ δ."""
+    if mu == 0 or delta_of(mu, 0.0) <= delta:
+        return 0.0
+    # Above this point Φ(−ε/μ + μ/2) alone is below δ.
+    high = mu * mu / 2 + mu * (math.sqrt(2 * math.log(1 / delta)) + 1)
+    return float(brentq(lambda e: delta_of(mu, e) - delta, 0.0, high, xtol=1e-13 * max(high, 1), rtol=1e-13))
+
+
+def mu_of(epsilon: float, delta: float) -> float:
+    """The largest μ whose releases are (ε, δ)-private."""
+    high = 1.0
+    while delta_of(high, epsilon) < delta:
+        high *= 2
+    return float(brentq(lambda m: delta_of(m, epsilon) - delta, 0.0, high, xtol=1e-15, rtol=1e-13))

@@ -1,0 +1,234 @@
+"""The ledger: it adds up what was released about the same users, and refuses the release that would overspend.
+
+A release is booked *before* its noise is drawn. If the process dies in between, the release stays booked: the budget may
+be charged for something nobody saw, never the other way round.
+
+    ledger = Ledger(Privacy(3, 1e-6, clip=1.0, ledger="budget.sqlite"), make_plan(3, 1e-6, [Line("rounds", 1, 50)]))
+    mechanism = JointSum("rounds", 10, 1.0, ledger.plan.noise_multiplier("rounds"))
+    released = mechanism(rows, ExactNoise(), ledger.book)
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from coterie.errors import ConfigError, CoterieError
+from coterie.privacy._store import LedgerError, Store, realised, spent
+from coterie.privacy.accounting import Composition, compose
+from coterie.privacy.events import Event
+from coterie.privacy.plan import Plan
+from coterie.privacy.settings import Privacy
+from coterie.privacy.taint import Booking
+
+__all__ = ["BudgetSpent", "Ledger", "LedgerError"]
+
+
+class BudgetSpent(CoterieError, RuntimeError):
+    """The next release would cost more than the budget; it was not made, and everything before it stands."""
+
+
+class Ledger:
+    """One run's page in the book of its users.
+
+    With a ``plan`` the whole plan is reserved when the ledger opens, so that two runs at the same time cannot both count on
+    the same budget; releases of the plan are then booked without new accounting. ``close`` gives back what was not used."""
+
+    def __init__(self, privacy: Privacy, plan: Plan | None = None, run: str | None = None) -> None:
+        self.privacy, self.plan = privacy, plan
+        self.run = run or uuid.uuid4().hex
+        path = None if privacy.ledger is None or privacy.simulated else Path(privacy.ledger)
+        if plan is not None and (plan.adjacency != privacy.adjacency or plan.delta > privacy.delta):
+            raise ConfigError(
+                "the plan must have the adjacency of the budget and no larger delta; make it from the budget."
+            )
+        self._store = Store(path)
+        self._taint: list[str] = []
+        with self._store.transaction() as db:
+            self._enter(db)
+
+    @property
+    def id(self) -> str:
+        """The identity of the book (of the file, if there is one)."""
+        return self._store.ledger
+
+    @property
+    def durable(self) -> bool:
+        """Whether bookings survive this process."""
+        return self._store.path is not None
+
+    @property
+    def taint(self) -> tuple[str, ...]:
+        """Reasons why this run can get no valid receipt."""
+        return tuple(self._taint)
+
+    def void(self, reason: str) -> None:
+        """Note a step that touched data without being accounted; the run's receipt will not be valid."""
+        if reason not in self._taint:
+            self._taint.append(reason)
+
+    def _enter(self, db: sqlite3.Connection) -> None:
+        """Open the run's page, or find it again, and reserve the plan."""
+        users, adjacency = self.privacy.users, self.privacy.adjacency
+        for (other,) in db.execute("SELECT DISTINCT adjacency FROM runs WHERE users = ?", (users,)).fetchall():
+            if other != adjacency:
+                raise ConfigError(
+                    f"the users {users!r} have a ledger for {other!r} adjacency, got {adjacency!r}; use the same one."
+                )
+        found = db.execute("SELECT users, plan FROM runs WHERE run = ?", (self.run,)).fetchone()
+        if found is not None:
+            if found[0] != users:
+                raise ConfigError(
+                    f"the run {self.run!r} belongs to the users {found[0]!r}, got {users!r}; use that name."
+                )
+            if found[1] is not None and (self.plan is None or self.plan.to_json() == found[1]):
+                self.plan = Plan.from_json(found[1])
+                db.execute("UPDATE runs SET closed = NULL WHERE run = ?", (self.run,))
+                self._check(db, (), what="the rest of the plan")
+                return
+        if self.plan is not None:
+            self._check(db, (), what="the plan")
+        plan = None if self.plan is None else self.plan.to_json()
+        db.execute(
+            "INSERT INTO runs (run, users, adjacency, plan) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (run) DO UPDATE SET plan = excluded.plan, closed = NULL",
+            (self.run, users, adjacency, plan),
+        )
+
+    def _reserved(self, db: sqlite3.Connection, run: str | None) -> list[Event]:
+        """What open runs (all others, or none if ``run`` is None) have planned and not used."""
+        rows = db.execute(
+            "SELECT run, plan FROM runs WHERE users = ? AND run != ? AND closed IS NULL AND plan IS NOT NULL",
+            (self.privacy.users, run or ""),
+        ).fetchall()
+        return [event for name, text in rows for event in Plan.from_json(text).left(realised(db, name))]
+
+    def _own(self, db: sqlite3.Connection) -> list[Event]:
+        """This run's bookings and the rest of its plan."""
+        done = spent(db, self.privacy.users, self.run)
+        return done + ([] if self.plan is None else self.plan.left(realised(db, self.run)))
+
+    def _check(self, db: sqlite3.Connection, more: Sequence[Event], what: str) -> None:
+        """Raise ``BudgetSpent`` if this run, or all runs on these users together, would cost too much with ``more``."""
+        own = [*self._own(db), *more]
+        others = spent(db, self.privacy.users, self.run, other=True) + self._reserved(db, self.run)
+        slack = 0.0 if self.plan is None else self._unused_reserve(db)
+        for events, limit, whose in (
+            (own, self.privacy.epsilon, "this run"),
+            (own + others, self.privacy.total, "all runs"),
+        ):
+            costs = compose(events)
+            cost = replace(costs, slack=costs.slack + slack).epsilon(self.privacy.delta)
+            if cost > limit:
+                raise BudgetSpent(
+                    f"{what} was refused: with it, {whose} on {self.privacy.users!r} would cost ε = {cost:.6g} at "
+                    f"δ = {self.privacy.delta:g}, and the budget is {limit:g}; stop here, add noise, or raise the budget."
+                )
+
+    def _slack(self, db: sqlite3.Connection) -> float:
+        row = db.execute("SELECT TOTAL(slack) FROM releases WHERE run = ?", (self.run,)).fetchone()
+        return float(row[0])
+
+    def _unused_reserve(self, db: sqlite3.Connection) -> float:
+        return 0.0 if self.plan is None else max(0.0, self.plan.reserve - self._slack(db))
+
+    def book(self, event: Event) -> Booking:
+        """Write the release down, durably, or raise ``BudgetSpent``. Call it before noise is drawn: mechanisms do."""
+        if event.noise != self.privacy.noise:
+            raise ConfigError(
+                f"the budget is for {self.privacy.noise} noise, the release used {event.noise}; use the same."
+            )
+        if self.privacy.adjacency == "replace" and event.adjacency != "replace":
+            raise ConfigError(
+                f"the release {event.name!r} has the Δ of zero-out, the budget is for replace; use replace."
+            )
+        users = self.privacy.users
+        with self._store.transaction() as db:
+            if not self._planned(db, event):
+                self._check(db, [event], what=f"the release {event.name!r}")
+            cursor = db.execute(
+                "INSERT INTO releases (run, users, name, count, slack, event) VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    self.run,
+                    users,
+                    event.name,
+                    event.count,
+                    event.slack * event.count,
+                    replace(event, count=1).to_json(),
+                ),
+            )
+            number = int(cursor.lastrowid or 0)
+        return Booking(event, self.id, number)
+
+    def _planned(self, db: sqlite3.Connection, event: Event) -> bool:
+        """Whether the reservation already paid for the event, the lattice's cost included."""
+        if self.plan is None:
+            return False
+        done = realised(db, self.run).get(event.name, 0)
+        return self.plan.covers(event, done) and event.slack * event.count <= self._unused_reserve(db)
+
+    def events(self) -> list[Event]:
+        """What this run has released, equal releases joined."""
+        with self._store.transaction() as db:
+            return spent(db, self.privacy.users, self.run)
+
+    def earlier(self) -> list[Event]:
+        """What all other runs on the same users have released."""
+        with self._store.transaction() as db:
+            return spent(db, self.privacy.users, self.run, other=True)
+
+    def numbers(self) -> set[int]:
+        """The numbers of this run's bookings."""
+        with self._store.transaction() as db:
+            return {int(n) for (n,) in db.execute("SELECT number FROM releases WHERE run = ?", (self.run,))}
+
+    def costs(self) -> Composition:
+        """What this run has cost so far."""
+        return compose(self.events())
+
+    def close(self) -> None:
+        """End the run: planned releases that were not made are free again."""
+        with self._store.transaction() as db:
+            db.execute("UPDATE runs SET closed = CURRENT_TIMESTAMP WHERE run = ?", (self.run,))
+
+    def state(self) -> dict[str, Any]:
+        """Everything a checkpoint needs, as plain JSON values."""
+        return {
+            "ledger": self.id,
+            "run": self.run,
+            "durable": self.durable,
+            "plan": None if self.plan is None else self.plan.to_json(),
+            "events": [event.to_json() for event in self.events()],
+            "taint": list(self._taint),
+        }
+
+    @classmethod
+    def restore(cls, privacy: Privacy, state: dict[str, Any]) -> Ledger:
+        """The ledger of a run that was interrupted.
+
+        The file is the truth: it may hold releases that the checkpoint does not know. Without a file, releases between the
+        checkpoint and the interruption are unknown, so an exact run cannot get a valid receipt any more."""
+        plan = None if state["plan"] is None else Plan.from_json(state["plan"])
+        ledger = cls(privacy, plan, state["run"])
+        for reason in state["taint"]:
+            ledger.void(reason)
+        saved = [Event.from_json(text) for text in state["events"]]
+        if ledger.durable:
+            if ledger.id != state["ledger"] or _total(ledger.events()) < _total(saved):
+                raise LedgerError(
+                    f"{privacy.ledger} does not hold the releases of this checkpoint; use the run's own file."
+                )
+            return ledger
+        for event in saved:
+            ledger.book(event)
+        if not privacy.simulated:
+            ledger.void("unaccounted: resumed without a ledger file; releases after the checkpoint are not known")
+        return ledger
+
+
+def _total(events: Iterable[Event]) -> int:
+    return sum(event.count for event in events)

@@ -1,0 +1,169 @@
+"""Local privacy: each user adds noise before anything leaves the device.
+
+``LocalGaussian`` repairs Theorem 2 of Ozkara et al. (its 8a² ln(2/δ)/ε² holds for d = 1 and ε < 1 only): an L2 ball of
+radius R, the analytic Gaussian (Balle and Wang 2018), Δ = 2R. ``OneBit`` is their q^priv, with the user split that makes the
+heterogeneity estimable (Theorem 4 cannot: the reports' variance depends on the mean alone).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.errors import ConfigError, DataError
+from coterie.privacy._check import positive, probability, whole
+from coterie.privacy.events import Event
+from coterie.privacy.gaussian_dp import mu_of
+from coterie.privacy.mechanisms.lattice import Lattice
+from coterie.privacy.mechanisms.noise import Noise
+from coterie.privacy.mechanisms.sums import Book, booked
+from coterie.privacy.taint import Released
+
+
+@dataclass(frozen=True)
+class LocalGaussian:
+    """Each user reports clip_R(x) + N(0, σ²) once; σ = noise_multiplier·2R. Two users' vectors differ by at most 2R."""
+
+    name: str
+    dimension: int
+    radius: float
+    noise_multiplier: float
+    bits: int = 20
+
+    def __post_init__(self) -> None:
+        positive(self.noise_multiplier, "noise_multiplier")
+        _ = self.lattice
+
+    @classmethod
+    def calibrated(cls, name: str, dimension: int, radius: float, epsilon: float, delta: float) -> LocalGaussian:
+        """With the least noise that makes one report (ε, δ)-private."""
+        z = 1 / mu_of(positive(epsilon, "epsilon"), probability(delta, "delta"))
+        return cls(name, dimension, radius, z * (1 + 1e-6))
+
+    @property
+    def lattice(self) -> Lattice:
+        """Where the reports live."""
+        return Lattice(self.radius, self.dimension, self.bits)
+
+    @property
+    def sigma(self) -> float:
+        """The noise's standard deviation in every coordinate."""
+        return self.noise_multiplier * self.lattice.sensitivity("replace") * self.lattice.step
+
+    def event(self, noise: str = "exact") -> Event:
+        """What one report costs its user."""
+        return Event(
+            self.name,
+            self.lattice.sensitivity("replace") * self.lattice.step,
+            f"2·(R + g·√d/2), R = {self.radius:g} the radius of the L2 ball, g = R·2^-{self.bits}, d = {self.dimension}",
+            self.sigma,
+            self.noise_multiplier,
+            self.dimension,
+            guarantee="local",
+            adjacency="replace",
+            noise=noise,
+            step=self.lattice.step,
+        )
+
+    def __call__(self, rows: Any, noise: Noise, book: Book | None = None) -> Released[NDArray[np.float64]]:
+        """One noisy report per user, (n, d)."""
+        whole_numbers = self.lattice.round(rows)
+        booking, taint = booked(self.event(noise.name), book)
+        noisy = noise.gaussian(whole_numbers, self.sigma / self.lattice.step)
+        return Released(noisy.astype(np.float64) * self.lattice.step, (booking,), taint)
+
+
+@dataclass(frozen=True)
+class OneBit:
+    """Each user reports one bit about a number in [0, 1]; ε0-private, unbiased after decoding.
+
+    The number is first rounded to a bit at random, then the bit is flipped with probability 1/(e^ε0 + 1), rounded *up* to a
+    multiple of 2⁻⁶⁴: the odds are never above e^ε0."""
+
+    name: str
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        if positive(self.epsilon, "epsilon") > 40:
+            raise ConfigError(f"one-bit reports need ε of at most 40, got {self.epsilon!r}; lower it.")
+
+    @property
+    def flip(self) -> Fraction:
+        """The exact probability of a flip."""
+        return Fraction(math.ceil(2**64 / (math.exp(self.epsilon) + 1) * (1 + 1e-12)), 2**64)
+
+    def event(self, noise: str = "exact") -> Event:
+        """What one report costs its user."""
+        how = f"one bit, flipped with probability {float(self.flip):.6g}"
+        return Event(
+            self.name,
+            1.0,
+            how,
+            0.0,
+            0.0,
+            1,
+            "randomised response",
+            1.0,
+            1,
+            "local",
+            "replace",
+            noise,
+            0.0,
+            self.epsilon,
+        )
+
+    @property
+    def values(self) -> tuple[float, float]:
+        """What the bits 0 and 1 are decoded to."""
+        p = float(self.flip)
+        return -p / (1 - 2 * p), (1 - p) / (1 - 2 * p)
+
+    def __call__(self, values: Any, noise: Noise, book: Book | None = None) -> Released[NDArray[np.float64]]:
+        """Decoded reports: two-valued, with the mean of ``values``. What is not finite is reported as 0."""
+        x = np.asarray(values, dtype=np.float64)
+        if x.ndim != 1:
+            raise DataError(f"one number per user is needed, got shape {x.shape}; pass a vector.")
+        x = np.clip(np.where(np.isfinite(x), x, 0.0), 0.0, 1.0)
+        booking, taint = booked(self.event(noise.name), book)
+        first, second = noise.bits(len(x)), noise.bits(len(x))
+        bit = (first >> np.uint64(11)).astype(np.float64) * 2.0**-53 < x
+        flipped = second < np.uint64(int(self.flip * 2**64))
+        return Released(np.where(bit ^ flipped, self.values[1], self.values[0]), (booking,), taint)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and variance of the users' rates, from one-bit reports; ``split`` says who reported what (public coins)."""
+
+    mean: float
+    variance: float
+    variance_error: float
+    split: NDArray[np.bool_]
+
+
+def rate_moments(
+    successes: Any, trials: int, epsilon: float, noise: Noise, book: Book | None = None, seed: int = 0
+) -> Released[Moments]:
+    """The user split: a random half reports Z/n, the other half Z(Z−1)/(n(n−1)), each once with the full ε0.
+
+    Z(Z−1)/(n(n−1)) has mean E p², so the binomial variance is already subtracted. The split is drawn from public coins."""
+    n = whole(trials, "trials", least=2)
+    z = np.asarray(successes, dtype=np.float64)
+    if z.ndim != 1 or len(z) < 4:
+        raise DataError(f"at least 4 users with one count each are needed, got shape {z.shape}; pass a vector.")
+    split = np.random.default_rng(seed).permutation(len(z)) < len(z) // 2
+    report = OneBit("one-bit rates, user split", epsilon)
+    sent = report(np.where(split, z / n, z * (z - 1) / (n * (n - 1))), noise, book)
+
+    def decode(reports: NDArray[np.float64]) -> Moments:
+        ones, squares = reports[split], reports[~split]
+        mean = float(np.clip(ones.mean(), 0, 1))
+        error = math.sqrt(squares.var() / len(squares) + 4 * mean**2 * ones.var() / len(ones))
+        return Moments(mean, float(np.clip(squares.mean() - mean**2, 0, mean * (1 - mean))), error, split)
+
+    return sent.map(decode)

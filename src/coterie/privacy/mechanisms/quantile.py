@@ -1,0 +1,83 @@
+"""A private quantile, for the clipping bound: a binary search on noisy counts, all of them Gaussian.
+
+Each step asks how many users lie at or below a public threshold. Zeroing out or replacing one user changes that count by at
+most 1, so Δ = 1 under both. The target is a fraction of the public number of users, never of a secret count.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import ConfigError, DataError
+from coterie.privacy._check import ADJACENCIES, choice, positive, probability, whole
+from coterie.privacy.events import Event
+from coterie.privacy.mechanisms.noise import Noise
+from coterie.privacy.mechanisms.sums import Book, booked
+from coterie.privacy.taint import Released, combine, public
+
+_STEP = 2.0**-20  # counts are scaled up, so that the discrete Gaussian is as good as a continuous one
+
+
+@dataclass(frozen=True)
+class Quantile:
+    """The ``level`` quantile of one number per user between the public bounds ``low`` < ``high``, on a log scale.
+
+    ``steps`` releases with noise σ = noise_multiplier each halve the range ``steps`` times."""
+
+    name: str
+    level: float
+    low: float
+    high: float
+    noise_multiplier: float
+    n_users: int
+    steps: int = 8
+    adjacency: str = "zero-out"
+
+    def __post_init__(self) -> None:
+        probability(self.level, "level")
+        positive(self.low, "low")
+        positive(self.high, "high")
+        positive(self.noise_multiplier, "noise_multiplier")
+        whole(self.n_users, "n_users")
+        whole(self.steps, "steps")
+        choice(self.adjacency, "adjacency", ADJACENCIES)
+        if self.low >= self.high:
+            raise ConfigError(f"low must be below high, got {self.low!r} and {self.high!r}; swap or widen them.")
+
+    def event(self, noise: str = "exact") -> Event:
+        """What each of the ``steps`` counts costs."""
+        return Event(
+            self.name,
+            1.0,
+            "1: one user moves a count by at most 1",
+            self.noise_multiplier,
+            self.noise_multiplier,
+            1,
+            adjacency=self.adjacency,
+            noise=noise,
+            step=_STEP,
+        )
+
+    def count(self, values: Any, threshold: float) -> int:
+        """The count before noise; what is not finite counts nowhere."""
+        x = np.asarray(values, dtype=np.float64)
+        if x.ndim != 1:
+            raise DataError(f"one number per user is needed, got shape {x.shape}; pass a vector.")
+        return int((np.isfinite(x) & (x <= threshold)).sum())
+
+    def __call__(self, values: Any, noise: Noise, book: Book | None = None) -> Released[float]:
+        """Each count is booked before its noise is drawn."""
+        low, high = math.log(self.low), math.log(self.high)
+        used: Released[Any] = public(None)
+        for _ in range(self.steps):
+            middle = (low + high) / 2
+            count = np.array([round(self.count(values, math.exp(middle)) / _STEP)], dtype=np.int64)
+            booking, taint = booked(self.event(noise.name), book)
+            noisy = float(noise.gaussian(count, self.noise_multiplier / _STEP)[0]) * _STEP
+            used = combine(lambda *_: None, used, Released(noisy, (booking,), taint))
+            low, high = (low, middle) if noisy >= self.level * self.n_users else (middle, high)
+        return used.map(lambda _: math.exp((low + high) / 2))

@@ -1,0 +1,219 @@
+"""One Gaussian on everything the clients send: a joint sum, or joint counts and sums by group.
+
+Each mechanism knows its ``event`` before it sees data. ``integers(rows)`` rounds users to the lattice, ``partial(rows)``
+adds a chunk of them up, ``release(total, noise, book)`` books the event and only then draws the noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from coterie.errors import DataError
+from coterie.privacy._check import ADJACENCIES, choice, positive, probability, whole
+from coterie.privacy.events import Event
+from coterie.privacy.mechanisms.lattice import Integers, Lattice
+from coterie.privacy.mechanisms.noise import Noise
+from coterie.privacy.taint import Booking, Released
+
+Book = Callable[[Event], Booking]
+_UNBOOKED = "unaccounted: the release {!r} was not booked in a ledger"
+_SIMULATED = "NOT A DP RELEASE: the noise of {!r} was a simulation"
+
+
+def booked(event: Event, book: Book | None) -> tuple[Booking, tuple[str, ...]]:
+    """Book first. A ledger that has too little left raises here, before any noise is drawn."""
+    reasons = () if event.noise == "exact" else (_SIMULATED.format(event.name),)
+    if book is None:
+        return Booking(event), (*reasons, _UNBOOKED.format(event.name))
+    return book(event), reasons
+
+
+@dataclass(frozen=True)
+class JointSum:
+    """Σ over users of clip_c(row), with one Gaussian of σ = noise_multiplier·Δ; Δ is c, or 2c when a user is replaced."""
+
+    name: str
+    dimension: int
+    clip: float
+    noise_multiplier: float
+    adjacency: str = "zero-out"
+    sampling: float = 1.0
+    guarantee: str = "central"
+    bits: int = 20
+
+    def __post_init__(self) -> None:
+        positive(self.noise_multiplier, "noise_multiplier")
+        choice(self.adjacency, "adjacency", ADJACENCIES)
+        probability(self.sampling, "sampling", one=True)
+        _ = self.lattice  # checks clip, dimension and bits
+
+    @property
+    def lattice(self) -> Lattice:
+        """Where the users' vectors live."""
+        return Lattice(self.clip, self.dimension, self.bits)
+
+    @property
+    def sensitivity(self) -> float:
+        """Δ in the units of the data, with the rounding to the lattice."""
+        return self.lattice.sensitivity(self.adjacency) * self.lattice.step
+
+    @property
+    def sigma(self) -> float:
+        """The noise's standard deviation in the units of the data."""
+        return self.noise_multiplier * self.sensitivity
+
+    def event(self, noise: str = "exact") -> Event:
+        """What the release will cost."""
+        factor = "" if self.adjacency == "zero-out" else "2·"
+        how = (
+            f"{factor}(c + g·√D/2), c = {self.clip:g} the L2 clip of the joint vector, "
+            f"g = c·2^-{self.bits}, D = {self.dimension}"
+        )
+        return Event(
+            self.name,
+            self.sensitivity,
+            how,
+            self.sigma,
+            self.noise_multiplier,
+            self.dimension,
+            sampling=self.sampling,
+            guarantee=self.guarantee,
+            adjacency=self.adjacency,
+            noise=noise,
+            step=self.lattice.step,
+        )
+
+    def integers(self, rows: Any) -> Integers:
+        """Each user's clipped vector on the lattice, (n, D) int64."""
+        return self.lattice.round(rows)
+
+    def partial(self, rows: Any) -> Integers:
+        """The exact sum of a chunk of users; chunks add up in any order."""
+        return np.asarray(self.integers(rows).sum(axis=0, dtype=np.int64))
+
+    def release(self, total: Integers, noise: Noise, book: Book | None = None) -> Released[NDArray[np.float64]]:
+        """Book, draw noise, and give out the noisy sum in the units of the data."""
+        total = np.asarray(total)
+        if total.shape != (self.dimension,):
+            raise DataError(f"the sum must have shape ({self.dimension},), got {total.shape}; add up partial sums.")
+        booking, taint = booked(self.event(noise.name), book)
+        return Released(self.noisy(total, noise), (booking,), taint)
+
+    def noisy(self, total: Integers, noise: Noise) -> NDArray[np.float64]:
+        """The noisy sum itself, unbooked: for ``release`` and for audits (which ask for many at once)."""
+        return noise.gaussian(total, self.sigma / self.lattice.step).astype(np.float64) * self.lattice.step
+
+    def __call__(self, rows: Any, noise: Noise, book: Book | None = None) -> Released[NDArray[np.float64]]:
+        """All users at once."""
+        return self.release(self.partial(rows), noise, book)
+
+
+@dataclass(frozen=True)
+class GroupSums:
+    """Counts and sums by group in one Gaussian: [w·counts ; sums of clip_c(row)], each user in one group.
+
+    Δ = √(c² + w²) for zero-out. A replaced user stays in its group (2c) or moves (√2·√(c² + w²)). A user with label −1, or
+    with a row that is not finite, contributes nothing at all."""
+
+    name: str
+    n_groups: int
+    dimension: int
+    clip: float
+    noise_multiplier: float
+    count_weight: float = 1.0
+    adjacency: str = "zero-out"
+    sampling: float = 1.0
+    bits: int = 20
+
+    def __post_init__(self) -> None:
+        whole(self.n_groups, "n_groups")
+        positive(self.count_weight, "count_weight")
+        positive(self.noise_multiplier, "noise_multiplier")
+        choice(self.adjacency, "adjacency", ADJACENCIES)
+        probability(self.sampling, "sampling", one=True)
+        _ = self.lattice
+
+    @property
+    def lattice(self) -> Lattice:
+        """Where one user's row lives; the weight of a count is a whole number of its steps."""
+        return Lattice(self.clip, self.dimension, self.bits)
+
+    @property
+    def weight(self) -> int:
+        """The count's weight in steps of the lattice."""
+        return max(1, round(self.count_weight / self.lattice.step))
+
+    @property
+    def lattice_sensitivity(self) -> float:
+        """Δ of the integers."""
+        one = math.hypot(self.lattice.radius, self.weight)
+        return one if self.adjacency == "zero-out" else max(2 * self.lattice.radius, math.sqrt(2) * one)
+
+    @property
+    def sensitivity(self) -> float:
+        """Δ in the units of the data."""
+        return self.lattice_sensitivity * self.lattice.step
+
+    @property
+    def sigma(self) -> float:
+        """The noise of every sum; a count, which is divided by its weight, has σ/w."""
+        return self.noise_multiplier * self.sensitivity
+
+    def event(self, noise: str = "exact") -> Event:
+        """What the release will cost."""
+        how = "√(c²+w²)" if self.adjacency == "zero-out" else "max(2c, √2·√(c²+w²))"
+        return Event(
+            self.name,
+            self.sensitivity,
+            f"{how}, c = {self.clip:g} plus g·√d/2, w = {self.count_weight:g}, g = c·2^-{self.bits}, d = {self.dimension}",
+            self.sigma,
+            self.noise_multiplier,
+            self.n_groups * (self.dimension + 1),
+            sampling=self.sampling,
+            adjacency=self.adjacency,
+            noise=noise,
+            step=self.lattice.step,
+        )
+
+    def partial(self, rows: Any, labels: Any) -> Integers:
+        """The exact integers [w·counts | sums] of a chunk of users, shape (n_groups, 1 + dimension)."""
+        rows = np.array(rows, dtype=np.float64, ndmin=2)
+        labels = np.asarray(labels)
+        if labels.shape != (len(rows),) or labels.dtype.kind not in "iu":
+            raise DataError("labels must hold one whole number per user; got another shape or type.")
+        if len(labels) and (labels.min() < -1 or labels.max() >= self.n_groups):
+            raise DataError(f"labels must lie in −1 … {self.n_groups - 1}; got {labels.min()} … {labels.max()}.")
+        kept = (labels >= 0) & np.isfinite(rows).all(axis=1)
+        whole_numbers = self.lattice.round(rows[kept]) if kept.any() else np.zeros((0, self.dimension), np.int64)
+        n = len(whole_numbers)
+        member = csr_array((np.ones(n, np.int64), (labels[kept], np.arange(n))), shape=(self.n_groups, n))
+        counts = np.bincount(labels[kept], minlength=self.n_groups).astype(np.int64) * self.weight
+        return np.concatenate([counts[:, None], np.asarray(member @ whole_numbers)], axis=1)
+
+    def release(
+        self, total: Integers, noise: Noise, book: Book | None = None
+    ) -> Released[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """Book, draw noise, and give out (noisy counts, noisy sums)."""
+        total = np.asarray(total)
+        if total.shape != (self.n_groups, 1 + self.dimension):
+            raise DataError(f"the total must have shape {(self.n_groups, 1 + self.dimension)}, got {total.shape}.")
+        booking, taint = booked(self.event(noise.name), book)
+        return Released(self.noisy(total, noise), (booking,), taint)
+
+    def noisy(self, total: Integers, noise: Noise) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The noisy (counts, sums) themselves, unbooked: for ``release`` and for audits (which ask for many at once)."""
+        noisy = noise.gaussian(total, self.sigma / self.lattice.step).astype(np.float64)
+        return noisy[..., 0] / self.weight, noisy[..., 1:] * self.lattice.step
+
+    def __call__(
+        self, rows: Any, labels: Any, noise: Noise, book: Book | None = None
+    ) -> Released[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """All users at once."""
+        return self.release(self.partial(rows, labels), noise, book)

@@ -1,0 +1,164 @@
+"""How one budget is shared among different releases: a mean, a quantile, the rounds, the tuning.
+
+A share is a part of μ² (Gaussian differential privacy), which adds up exactly over releases without sampling. A line with
+Poisson sampling starts from its central limit; then all noise is scaled by one factor until the whole plan costs ε.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from scipy.optimize import brentq
+
+from coterie.errors import ConfigError
+from coterie.privacy import _poisson
+from coterie.privacy._check import ADJACENCIES, choice, positive, probability, whole
+from coterie.privacy.accounting import Composition, _epsilon
+from coterie.privacy.events import Event
+from coterie.privacy.gaussian_dp import mu_of
+
+_RESERVE = 1e-5  # of ε, kept for what the lattice costs (Event.slack)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A wish: ``count`` releases called ``name`` that may cost ``share`` of the budget together."""
+
+    name: str
+    share: float
+    count: int = 1
+    sampling: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive(self.share, f"the share of {self.name!r}")
+        whole(self.count, f"the count of {self.name!r}")
+        probability(self.sampling, f"the sampling of {self.name!r}", one=True)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A line with its noise."""
+
+    name: str
+    share: float
+    count: int
+    sampling: float
+    noise_multiplier: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All releases a run may make. ``noise_multiplier(name)`` is what each of them must use, at least."""
+
+    epsilon: float
+    delta: float
+    adjacency: str
+    lines: tuple[Planned, ...]
+    reserve: float
+
+    def line(self, name: str) -> Planned | None:
+        """The line called so, if there is one."""
+        return next((line for line in self.lines if line.name == name), None)
+
+    def noise_multiplier(self, name: str) -> float:
+        """z = σ/Δ of the releases called ``name``."""
+        line = self.line(name)
+        if line is None:
+            known = ", ".join(repr(line.name) for line in self.lines)
+            raise ConfigError(f"the plan has no release {name!r}; it has {known}.")
+        return line.noise_multiplier
+
+    def costs(self, realised: dict[str, int] | None = None) -> Composition:
+        """What the whole plan costs, or what is left of it after ``realised`` releases of each name."""
+        realised = realised or {}
+        left = [(ln, max(0, ln.count - realised.get(ln.name, 0))) for ln in self.lines]
+        return _costs([(ln.noise_multiplier, ln.sampling, n) for ln, n in left], self.adjacency, self.reserve)
+
+    def left(self, realised: dict[str, int]) -> list[Event]:
+        """The releases that are planned but not made yet, as events (for a ledger's sum)."""
+        events = []
+        for ln in self.lines:
+            count = max(0, ln.count - realised.get(ln.name, 0))
+            z = ln.noise_multiplier
+            args = {"sampling": ln.sampling, "count": count, "adjacency": self.adjacency}
+            events.append(Event(ln.name, 1.0, "planned", z, z, 1, **args))  # type: ignore[arg-type]
+        return events
+
+    def covers(self, event: Event, realised: int) -> bool:
+        """Whether the event is the next release of one of the lines, with at least the planned noise."""
+        line = self.line(event.name)
+        return (
+            line is not None
+            and event.kind == "gaussian"
+            and realised + event.count <= line.count
+            and event.noise_multiplier >= line.noise_multiplier
+            and event.sampling <= line.sampling
+            and event.adjacency in (self.adjacency, "replace")
+            and (event.adjacency == self.adjacency or event.sampling == 1.0)
+        )
+
+    def to_json(self) -> str:
+        """One line of text."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan that ``to_json`` wrote."""
+        found = json.loads(text)
+        return cls(**(found | {"lines": tuple(Planned(**line) for line in found["lines"])}))
+
+
+def _costs(parts: Sequence[tuple[float, float, int]], adjacency: str, slack: float) -> Composition:
+    mu2 = sum(n / z**2 for z, q, n in parts if q == 1.0)
+    sampled = tuple(sorted((z, q, n, adjacency) for z, q, n in parts if q < 1.0 and n))
+    return Composition(math.sqrt(mu2), sampled, (), slack)
+
+
+def make_plan(epsilon: float, delta: float, lines: Sequence[Line], adjacency: str = "zero-out") -> Plan:
+    """Noise for every line so that all of them together cost ε at δ, and not more. Shares are normalised to 1."""
+    epsilon, delta = positive(epsilon, "epsilon"), probability(delta, "delta")
+    choice(adjacency, "adjacency", ADJACENCIES)
+    if not lines or len({line.name for line in lines}) < len(lines):
+        raise ConfigError("a plan needs at least one release, and a different name for each; rename or add lines.")
+    whole_share = sum(line.share for line in lines)
+    slack = epsilon * _RESERVE
+    mu = mu_of(epsilon - 2 * slack, delta * math.exp(-slack))
+    base = [_alone(line, mu * math.sqrt(line.share / whole_share)) for line in lines]
+
+    def parts(log_scale: float) -> list[tuple[float, float, int]]:
+        factor = math.exp(log_scale)
+        return [(z * factor, ln.sampling, ln.count) for z, ln in zip(base, lines, strict=True)]
+
+    def gap(log_scale: float, fine: float = _poisson.COARSE) -> float:
+        return _epsilon(_costs(parts(log_scale), adjacency, slack), delta, fine) - epsilon
+
+    scale = 0.0 if all(line.sampling == 1.0 for line in lines) else _scale(gap)
+    planned = tuple(
+        Planned(ln.name, ln.share / whole_share, ln.count, ln.sampling, z)
+        for ln, (z, _, _) in zip(lines, parts(scale), strict=True)
+    )
+    return Plan(epsilon, delta, adjacency, planned, slack)
+
+
+def _alone(line: Line, mu: float) -> float:
+    """z of a line that may spend μ by itself; with sampling, by the central limit of Bu et al. (2020)."""
+    if line.sampling == 1.0:
+        return math.sqrt(line.count) / mu
+    return 1 / math.sqrt(math.log1p(mu * mu / (line.count * line.sampling**2)))
+
+
+def _scale(gap: object) -> float:
+    """The smallest common factor of all noise (its logarithm) that keeps the plan within ε."""
+    assert callable(gap)
+    low, high = -0.05, 0.05
+    while gap(high) > 0:
+        low, high = high, high + 0.3
+    while gap(low) < 0:
+        low, high = low - 0.3, low
+    here = float(brentq(gap, low, high, xtol=1e-5))
+    while gap(here, _poisson.FINE) > 0:
+        here += 2e-5
+    return here

@@ -1,0 +1,230 @@
+"""The privacy receipt: what was promised, to whom, at what price, and what is not covered.
+
+``write_receipt`` reads the ledger and the history that the released values carry. A receipt is always written; whether it is
+``valid`` depends on every step having been accounted for, with exact noise.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import ConfigError
+from coterie.privacy.accounting import compose, cross_check, curve, round_up
+from coterie.privacy.events import GUARANTEES, Event
+from coterie.privacy.ledger import Ledger
+from coterie.privacy.taint import Released, all_taint
+
+WEAK = "weak formal guarantee"
+NOT_A_RELEASE = "NOT A DP RELEASE"
+NOT_COVERED = (
+    "timing, memory and log files",
+    "diagnostics of a simulation: losses, histories, labels of other clients, numbers of clipped clients",
+    "what a client itself publishes, and what others know about it already",
+    "several persons behind one client, and one person behind several clients",
+    "traffic: who took part, when, and how much was sent",
+)
+_SERVER = "the server is trusted to clip, add noise and forget, unless messages are securely aggregated"
+WHO_SEES = {
+    "central": "the server sees each client's clear message; everybody else sees noisy sums only",
+    "joint": "the server sees each client's clear message; other clients see noisy sums only; what is personal "
+    "(own model, own cluster) goes to its client alone",
+    "local": "nobody, not even the server, sees more of a client than its noisy report",
+}
+TRUST = {
+    "central": _SERVER,
+    "joint": f"{_SERVER}; other clients may collude, except on what is personal to a client",
+    "local": "each client's own device is trusted, nobody else",
+}
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """All fields are plain values; ``to_json`` and ``from_json`` keep them, ``to_text`` is the readable page."""
+
+    valid: bool
+    reasons: tuple[str, ...]  # why not
+    epsilon: float
+    delta: float
+    curve: tuple[tuple[float, float], ...]
+    accountant: str
+    cross_check: dict[str, Any]
+    unit: str
+    adjacency: str
+    n_users: int
+    public: tuple[str, ...]
+    releases: tuple[dict[str, Any], ...]
+    guarantee: str
+    who_sees_what: str
+    trust: str
+    choices: dict[str, str]
+    noise: dict[str, Any]
+    cumulative: dict[str, Any]
+    not_covered: tuple[str, ...]
+    budget: dict[str, float]
+    strength: str
+
+    def to_json(self) -> str:
+        """The receipt as JSON; what is unknown is null."""
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Receipt:
+        """The receipt that ``to_json`` wrote."""
+        found = json.loads(text)
+        if not isinstance(found, dict) or set(found) != {f.name for f in fields(cls)}:
+            raise ConfigError("this is not a privacy receipt of this version; write it again from the run.")
+        found["curve"] = tuple((float(e), float(d)) for e, d in found["curve"])
+        for name in ("reasons", "public", "releases", "not_covered"):
+            found[name] = tuple(found[name])
+        return cls(**found)
+
+    def to_text(self) -> str:
+        """One readable page."""
+        from coterie.privacy._receipt_page import text
+
+        return text(self)
+
+    page = to_text
+
+    def _repr_html_(self) -> str:
+        from coterie.privacy._receipt_page import html_page
+
+        return html_page(self)
+
+
+def write_receipt(
+    ledger: Ledger,
+    values: Sequence[Released[Any]],
+    *,
+    n_users: int,
+    public: Iterable[str] = (),
+    choices: Mapping[str, str] | None = None,
+    guarantee: str | None = None,
+    who_sees_what: str = "",
+    not_covered: Iterable[str] = (),
+    noise_source: str = "",
+) -> Receipt:
+    """The receipt of a run that gave out ``values``.
+
+    ``choices`` names every choice that could depend on data and says how it was paid for: "public", "fixed in advance", or
+    "released: NAME" with the name of a booked release. Anything else is unaccounted and voids the receipt."""
+    events, earlier, privacy = ledger.events(), ledger.earlier(), ledger.privacy
+    if guarantee is None:
+        guarantee = "local" if events and all(e.guarantee == "local" for e in events) else "central"
+    if guarantee not in GUARANTEES:
+        raise ConfigError(f"guarantee must be one of {', '.join(GUARANTEES)}, got {guarantee!r}; choose one.")
+    paid, unpaid = _choices(choices or {}, {event.name for event in events})
+    reasons = _reasons(ledger, values, events, guarantee, unpaid)
+    costs, joint = compose(events), compose([*events, *earlier])
+    delta = privacy.delta
+    epsilon = round_up(costs.epsilon(delta), 4)
+    method, second = cross_check(costs, delta)
+    return Receipt(
+        valid=not reasons,
+        reasons=reasons,
+        epsilon=epsilon,
+        delta=delta,
+        curve=tuple(curve(costs, [round_up(epsilon * f, 4) for f in (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2)])),
+        accountant=costs.accountant,
+        cross_check={"method": method, "epsilon": round_up(second, 4) if math.isfinite(second) else None},
+        unit="one user (client) with all of its data",
+        adjacency=privacy.adjacency,
+        n_users=int(n_users),
+        public=(f"the number of users, {int(n_users):,}", f"the clip, {privacy.clip:g}", *public),
+        releases=tuple(_line(event, ledger) for event in events),
+        guarantee=guarantee,
+        who_sees_what=who_sees_what or WHO_SEES[guarantee],
+        trust=TRUST[guarantee],
+        choices=paid,
+        noise=_noise(events, privacy.noise, noise_source),
+        cumulative=_cumulative(ledger, joint.epsilon(delta), earlier),
+        not_covered=(*NOT_COVERED, *not_covered),
+        budget={"epsilon": privacy.epsilon, "delta": delta, "total_epsilon": privacy.total},
+        strength=WEAK if epsilon > 8 else "",
+    )
+
+
+def _reasons(
+    ledger: Ledger, values: Sequence[Released[Any]], events: Sequence[Event], guarantee: str, unpaid: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Everything that forbids a valid receipt."""
+    found = [*ledger.taint, *all_taint(values), *unpaid]
+    if ledger.privacy.simulated:
+        found.insert(0, f"{NOT_A_RELEASE}: the noise was a simulation")
+    if not values:
+        found.append("unaccounted: no released value was named")
+    known = ledger.numbers()
+    for value in values:
+        for booking in value.bookings:
+            if booking.ledger and (booking.ledger != ledger.id or booking.number not in known):
+                found.append(f"unaccounted: the release {booking.event.name!r} is not booked in this run's ledger")
+    if guarantee == "local" and any(event.guarantee != "local" for event in events):
+        found.append("a local guarantee was claimed, and a release is not local")
+    return tuple(dict.fromkeys(found))
+
+
+def _choices(choices: Mapping[str, str], names: set[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    paid, unpaid = {}, []
+    for what, how in choices.items():
+        known = how in ("public", "fixed in advance") or (how.startswith("released: ") and how[10:] in names)
+        paid[what] = how if known else f"unaccounted: {how.removeprefix('unaccounted: ')}"
+        if not known:
+            unpaid.append(f"unaccounted: {what} ({how.removeprefix('unaccounted: ')})")
+    return paid, tuple(unpaid)
+
+
+def _line(event: Event, ledger: Ledger) -> dict[str, Any]:
+    """One row of the table of releases; planned against realised."""
+    line = None if ledger.plan is None else ledger.plan.line(event.name)
+    return {
+        "name": event.name,
+        "kind": event.kind,
+        "sensitivity": event.sensitivity,
+        "derivation": event.derivation,
+        "sigma": event.sigma,
+        "noise_multiplier": event.noise_multiplier,
+        "pure_epsilon": event.pure_epsilon or None,
+        "dimension": event.dimension,
+        "sampling": event.sampling,
+        "count": event.count,
+        "planned": None if line is None else line.count,
+        "share": None if line is None else round(line.share, 6),
+        "guarantee": event.guarantee,
+        "adjacency": event.adjacency,
+    }
+
+
+def _noise(events: Sequence[Event], noise: str, source: str) -> dict[str, Any]:
+    from coterie.privacy.mechanisms.noise import ExactNoise, SimulationNoise
+
+    return {
+        "mode": noise,
+        "source": source or (ExactNoise().source if noise == "exact" else SimulationNoise(0).source),
+        "lattice_steps": sorted({event.step for event in events if event.step}),
+        "lattice_epsilon": sum(event.slack * event.count for event in events),
+        "versions": {
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "opendp": version("opendp"),
+            "dp-accounting": version("dp-accounting"),
+        },
+    }
+
+
+def _cumulative(ledger: Ledger, epsilon: float, earlier: Sequence[Event]) -> dict[str, Any]:
+    return {
+        "users": ledger.privacy.users,
+        "epsilon": round_up(epsilon, 4),
+        "delta": ledger.privacy.delta,
+        "earlier_releases": sum(event.count for event in earlier),
+        "ledger": str(ledger.privacy.ledger) if ledger.durable else None,
+        "note": "" if ledger.durable else "no ledger file: earlier runs on the same users are not known",
+    }

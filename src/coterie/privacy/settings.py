@@ -1,0 +1,55 @@
+"""``Privacy``: what a user of the package asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.errors import ConfigError
+from coterie.privacy._check import ADJACENCIES, NOISES, choice, positive, probability
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """A budget for one run, at the level of whole users (clients).
+
+    ``clip`` bounds the L2 norm of everything one client sends in a round. ``noise="exact"`` is the only mode that earns a
+    receipt; ``"simulation"`` is fast and seeded and is NOT A DP RELEASE. ``adjacency="zero-out"`` hides whether a client's
+    data were used at all, the number of clients being public; ``"replace"`` hides which data a client had, and needs
+    twice the noise.
+
+    ``ledger`` is the path of an SQLite file that adds up all runs on the same ``users`` (a name for the population).
+    All runs together may spend ``total_epsilon`` (at this δ); if it is not given, they may spend ``epsilon``."""
+
+    epsilon: float
+    delta: float
+    clip: float
+    noise: str = "exact"
+    adjacency: str = "zero-out"
+    ledger: str | Path | None = None
+    users: str = "users"
+    total_epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        positive(self.epsilon, "epsilon")
+        probability(self.delta, "delta")
+        positive(self.clip, "clip")
+        choice(self.noise, "noise", NOISES)
+        choice(self.adjacency, "adjacency", ADJACENCIES)
+        if not isinstance(self.users, str) or not self.users:
+            raise ConfigError(f"users must be a name for the population, got {self.users!r}; give a short text.")
+        if self.total_epsilon is not None and positive(self.total_epsilon, "total_epsilon") < self.epsilon:
+            raise ConfigError(
+                f"total_epsilon must be at least epsilon = {self.epsilon:g}, got {self.total_epsilon:g}; raise it or "
+                "lower epsilon."
+            )
+
+    @property
+    def total(self) -> float:
+        """The ε that all runs on these users may spend together."""
+        return self.epsilon if self.total_epsilon is None else self.total_epsilon
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the run is no release at all."""
+        return self.noise == "simulation"

@@ -1,0 +1,51 @@
+"""What the command line prints about privacy, as plain text."""
+
+from __future__ import annotations
+
+from coterie.privacy._check import ADJACENCIES, choice
+from coterie.privacy.accounting import curve, noise_multiplier, rounds_cost
+from coterie.privacy.loudness import signal
+from coterie.privacy.receipt import WEAK
+
+
+def budget_text(
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    sampling: float = 1.0,
+    *,
+    adjacency: str = "zero-out",
+    dimension: int | None = None,
+    clients: int | None = None,
+) -> str:
+    """The noise a budget calls for, and what it means for the number of parameters and clients."""
+    choice(adjacency, "adjacency", ADJACENCIES)
+    z = noise_multiplier(epsilon, delta, rounds, sampling, adjacency=adjacency)
+    costs = rounds_cost(z, rounds, sampling, adjacency)
+    who = (
+        "every client in every round"
+        if sampling == 1
+        else f"Poisson sampling, each client with probability {sampling:g}"
+    )
+    lines = [
+        f"budget      ε = {epsilon:g}, δ = {delta:g}, unit: one whole client, adjacency: {adjacency}",
+        f"rounds      {rounds}, {who}",
+        f"noise       z = {z:.4g}: σ = z·Δ on the sum, Δ = {'clip' if adjacency == 'zero-out' else '2·clip'}",
+        f"accountant  {costs.accountant}",
+        "the same noise at other ε: "
+        + ", ".join(f"δ({e:g}) = {d:.3g}" for e, d in curve(costs, (epsilon / 2, epsilon, 2 * epsilon))),
+        "",
+        "parameters  clients that are enough (noise of one round = clip)",
+    ]
+    sizes = [10, 1_000, 100_000] if dimension is None else [dimension]
+    for size in sizes:
+        lines.append(f"{size:>10,}  {signal(z, size, 1, sampling, adjacency=adjacency).enough:,}")
+    if dimension is not None and clients is not None:
+        found = signal(z, dimension, clients, sampling, adjacency=adjacency)
+        lines += [
+            "",
+            found.warning or f"with {clients:,} clients the noise of a round is {found.ratio:.2g} of the clip.",
+        ]
+    if epsilon > 8:
+        lines += ["", f"ε = {epsilon:g}: {WEAK}."]
+    return "\n".join(lines)

@@ -1,0 +1,80 @@
+"""Settings are checked when they are made; the warning comes before the run; the command's text says what to expect."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import coterie.privacy
+from coterie.errors import ConfigError
+from coterie.privacy import Privacy, budget_text, noise_multiplier, signal
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"epsilon": 0}, "epsilon must be"),
+        ({"epsilon": float("inf")}, "epsilon must be"),
+        ({"delta": 1.0}, "delta must lie"),
+        ({"clip": -1.0}, "clip must be"),
+        ({"noise": "float"}, "noise must be 'exact' or 'simulation'"),
+        ({"adjacency": "add"}, "adjacency must be"),
+        ({"users": ""}, "users must be"),
+        ({"total_epsilon": 1.0}, "total_epsilon must be at least epsilon"),
+    ],
+)
+def test_bad_budgets_are_one_sentence(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Privacy(**({"epsilon": 3.0, "delta": 1e-6, "clip": 1.0} | change))
+
+
+def test_the_defaults_are_the_honest_ones() -> None:
+    made = Privacy(3, 1e-6, 1.0)
+    assert (made.noise, made.adjacency, made.ledger, made.total) == ("exact", "zero-out", None, 3)
+
+
+def test_the_warning_comes_with_the_number_of_clients_that_would_do() -> None:
+    z = noise_multiplier(3, 1e-4, 240, 1 / 3)
+    found = signal(z, 44_000, 66, 1 / 3)
+    assert found.ratio == pytest.approx(61, abs=0.5)
+    assert found.drowned
+    assert "4,030 clients would be enough" in found.warning
+    assert not signal(z, 44_000, found.enough, 1 / 3).drowned
+    assert signal(z, 44_000, found.enough - 2, 1 / 3).drowned
+    assert signal(z, 44_000, found.enough, 1 / 3, adjacency="replace").ratio == pytest.approx(2, rel=1e-3)
+    assert signal(1.0, 10, 1000).warning == ""
+
+
+def test_the_budget_in_words() -> None:
+    text = budget_text(3, 1e-6, 50)
+    assert "z = 10.92" in text
+    assert "every client in every round" in text
+    assert "weak" not in text
+    assert "drown" in budget_text(15, 1e-6, 50, dimension=10_000, clients=20)
+    assert "weak formal guarantee" in budget_text(15, 1e-6, 50)
+    assert "Δ = 2·clip" in budget_text(3, 1e-6, 5, adjacency="replace")
+    assert "Poisson sampling" in budget_text(1, 1e-5, 5, 0.1)
+
+
+def test_the_room_stands_alone() -> None:
+    """No torch, and no other room; heavy packages come when first used."""
+    heavy = ("torch", "dp_accounting", "opendp", "matplotlib")
+    code = f"import sys, coterie.privacy; print([m for m in {heavy} if m in sys.modules])"
+    source = str(Path(coterie.privacy.__file__).parents[2])
+    found = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": source}, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"
+    for file in Path(coterie.privacy.__file__).parent.rglob("*.py"):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            words = line.split()
+            if words[:1] in (["from"], ["import"]) and words[1].startswith("coterie"):
+                assert words[1].startswith(("coterie.privacy", "coterie.errors")), (file.name, line)
+
+
+def test_every_name_is_there() -> None:
+    assert all(hasattr(coterie.privacy, name) for name in coterie.privacy.__all__)
