@@ -3,6 +3,7 @@
 from coterie import aggregation as _aggregation
 from coterie import datasets as datasets
 from coterie import incentives as incentives
+from coterie import privacy as privacy
 from coterie import tree as tree
 from coterie.aggregation.radius import Fixed as Fixed
 from coterie.aggregation.radius import Percentile as Percentile
@@ -66,6 +67,7 @@ from coterie.learning import metrics as metrics
 from coterie.learning import models as models
 from coterie.learning.local_sgd import LocalSGD as LocalSGD
 from coterie.learning.task import Task as Task
+from coterie.privacy.settings import Privacy as Privacy
 from coterie.training.cohorts import Everyone as Everyone
 from coterie.training.cohorts import FixedSize as FixedSize
 from coterie.training.cohorts import Poisson as Poisson
