@@ -2,7 +2,7 @@
 
 Everything is a Gaussian release with noise multiplier z = σ/Δ, where Δ is the sensitivity under the chosen adjacency. With
 full participation the exact closed form of ``gaussian_dp`` is used; with Poisson sampling dp-accounting's privacy loss
-distributions (``_poisson``). A cohort of fixed size is *not* Poisson sampling and must not be accounted as such.
+distributions (``poisson``). A cohort of fixed size is *not* Poisson sampling and must not be accounted as such.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
-from coterie.privacy import _poisson
-from coterie.privacy._check import ADJACENCIES, choice, positive, probability, whole
+from coterie.privacy import poisson
+from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
 from coterie.privacy.events import Event
 from coterie.privacy.gaussian_dp import delta_of, epsilon_of, mu_of
 
@@ -49,11 +49,11 @@ class Composition:
             return "Gaussian differential privacy, exact closed form"
         if not self.sampled and not self.mu:
             return "sum of pure ε"
-        return f"privacy loss distributions, dp-accounting {_poisson.version()}"
+        return f"privacy loss distributions, dp-accounting {poisson.version()}"
 
     def epsilon(self, delta: float) -> float:
         """The smallest ε for this δ."""
-        return _epsilon(self, probability(delta, "delta"))
+        return composed_epsilon(self, probability(delta, "delta"))
 
     def delta(self, epsilon: float) -> float:
         """The smallest δ for this ε ≥ 0."""
@@ -63,7 +63,7 @@ class Composition:
         elif not self.sampled and not self.mu:
             found = delta_pure(sum(e * n for e, n in self.pure), free)
         else:
-            found = float(_losses(self, _poisson.FINE).get_delta_for_epsilon(free))
+            found = float(_losses(self, poisson.FINE).get_delta_for_epsilon(free))
         return min(1.0, found * math.exp(self.slack) * (1 + _MARGIN))
 
 
@@ -75,7 +75,7 @@ def delta_pure(total: float, epsilon: float) -> float:
 
 
 @lru_cache(maxsize=512)
-def _epsilon(costs: Composition, delta: float, fine: float = _poisson.FINE) -> float:
+def composed_epsilon(costs: Composition, delta: float, fine: float = poisson.FINE) -> float:
     inner = delta * math.exp(-costs.slack)
     if costs.exact:
         found = epsilon_of(costs.mu, inner)
@@ -92,9 +92,9 @@ def _losses(costs: Composition, fine: float) -> Any:
     parts = [(z, q, n, a) for z, q, n, a in costs.sampled]
     if costs.mu:
         parts.append((1 / costs.mu, 1.0, 1, "zero-out"))
-    step = _poisson.interval([part[:3] for part in parts], fine) if parts else 1e-3
-    losses = [_poisson.gaussian(z, q, n, step, a) for z, q, n, a in parts]
-    losses += [_poisson.pure(e, step).self_compose(n) if n > 1 else _poisson.pure(e, step) for e, n in costs.pure]
+    step = poisson.interval([part[:3] for part in parts], fine) if parts else 1e-3
+    losses = [poisson.gaussian(z, q, n, step, a) for z, q, n, a in parts]
+    losses += [poisson.pure(e, step).self_compose(n) if n > 1 else poisson.pure(e, step) for e, n in costs.pure]
     joint = losses[0]
     for other in losses[1:]:
         joint = joint.compose(other)
@@ -170,7 +170,7 @@ def noise_multiplier(
 @lru_cache(maxsize=128)
 def _calibrated(epsilon: float, delta: float, rounds: int, sampling: float, adjacency: str, full: float) -> float:
     def gap(log_z: float, fine: float) -> float:
-        return _epsilon(rounds_cost(math.exp(log_z), rounds, sampling, adjacency), delta, fine) - epsilon
+        return composed_epsilon(rounds_cost(math.exp(log_z), rounds, sampling, adjacency), delta, fine) - epsilon
 
     return _smallest(gap, *_start(sampling, rounds, full))
 
@@ -185,17 +185,17 @@ def _start(sampling: float, rounds: int, full: float) -> tuple[float, float]:
 def _smallest(gap: Any, guess: float, end: float) -> float:
     """The smallest z with gap ≤ 0: a bracket and a root on the coarse grid, then steps up on the fine one."""
     low, high = guess - 0.05, min(guess + 0.05, end)
-    while high < end and gap(high, _poisson.COARSE) > 0:
+    while high < end and gap(high, poisson.COARSE) > 0:
         low, high = high, min(high + 0.2, end)
-    while gap(low, _poisson.COARSE) < 0:
+    while gap(low, poisson.COARSE) < 0:
         low, high = low - 0.2, low
     root = high
-    if gap(high, _poisson.COARSE) < 0:
-        root = brentq(lambda x: gap(x, _poisson.COARSE), low, high, xtol=1e-4)
+    if gap(high, poisson.COARSE) < 0:
+        root = brentq(lambda x: gap(x, poisson.COARSE), low, high, xtol=1e-4)
     # The fine grid asks for slightly less noise than the coarse one: one secant step, then up until the claim holds.
-    slope = (gap(root + 0.01, _poisson.COARSE) - gap(root - 0.01, _poisson.COARSE)) / 0.02
-    here = root - gap(root, _poisson.FINE) / slope + 2e-5
-    while gap(here, _poisson.FINE) > 0:
+    slope = (gap(root + 0.01, poisson.COARSE) - gap(root - 0.01, poisson.COARSE)) / 0.02
+    here = root - gap(root, poisson.FINE) / slope + 2e-5
+    while gap(here, poisson.FINE) > 0:
         here += 5e-5
     return math.exp(here)
 
@@ -203,16 +203,16 @@ def _smallest(gap: Any, guess: float, end: float) -> float:
 def cross_check(costs: Composition, delta: float) -> tuple[str, float]:
     """A second opinion on ``costs.epsilon(delta)`` by another method, for the receipt."""
     if costs.exact and costs.mu:
-        step = _poisson.interval([(1 / costs.mu, 1.0, 1)])
-        loss = _poisson.gaussian(1 / costs.mu, 1.0, 1, step, "zero-out")
+        step = poisson.interval([(1 / costs.mu, 1.0, 1)])
+        loss = poisson.gaussian(1 / costs.mu, 1.0, 1, step, "zero-out")
         found = float(loss.get_epsilon_for_delta(delta))
-        return f"privacy loss distribution, dp-accounting {_poisson.version()}", found + costs.slack
+        return f"privacy loss distribution, dp-accounting {poisson.version()}", found + costs.slack
     if costs.sampled and not costs.pure and all(a == "zero-out" for *_, a in costs.sampled):
         groups = [(z, q, n) for z, q, n, _ in costs.sampled]
         if costs.mu:
             groups.append((1 / costs.mu, 1.0, 1))
-        found = _poisson.rdp_epsilon(tuple(groups), delta)
-        return f"Rényi differential privacy (an upper bound), dp-accounting {_poisson.version()}", found + costs.slack
+        found = poisson.rdp_epsilon(tuple(groups), delta)
+        return f"Rényi differential privacy (an upper bound), dp-accounting {poisson.version()}", found + costs.slack
     return "none", float("nan")
 
 

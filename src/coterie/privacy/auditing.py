@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtri
 
 from coterie.errors import ConfigError
-from coterie.privacy._check import positive, probability, whole
+from coterie.privacy.checks import positive, probability, whole
 
 Scores = NDArray[np.float64]
 World = Callable[

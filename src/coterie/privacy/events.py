@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from coterie.errors import ConfigError
-from coterie.privacy._check import ADJACENCIES, NOISES, choice, probability, whole
+from coterie.privacy.checks import ADJACENCIES, NOISES, choice, probability, whole
 
 KINDS = ("gaussian", "randomised response")
 GUARANTEES = ("central", "joint", "local")

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import ConfigError, CoterieError
-from coterie.privacy._store import LedgerError, Store, realised, spent
 from coterie.privacy.accounting import Composition, compose
 from coterie.privacy.events import Event
 from coterie.privacy.plan import Plan
 from coterie.privacy.settings import Privacy
+from coterie.privacy.store import LedgerError, Store, realised, spent
 from coterie.privacy.taint import Booking
 
 __all__ = ["BudgetSpent", "Ledger", "LedgerError"]

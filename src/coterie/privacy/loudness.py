@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from coterie.privacy._check import ADJACENCIES, choice, positive, probability, whole
+from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
 
 
 @dataclass(frozen=True)

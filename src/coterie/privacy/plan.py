@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from scipy.optimize import brentq
 
 from coterie.errors import ConfigError
-from coterie.privacy import _poisson
-from coterie.privacy._check import ADJACENCIES, choice, positive, probability, whole
-from coterie.privacy.accounting import Composition, _epsilon
+from coterie.privacy import poisson
+from coterie.privacy.accounting import Composition, composed_epsilon
+from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
 from coterie.privacy.events import Event
 from coterie.privacy.gaussian_dp import mu_of
 
@@ -132,8 +132,8 @@ def make_plan(epsilon: float, delta: float, lines: Sequence[Line], adjacency: st
         factor = math.exp(log_scale)
         return [(z * factor, ln.sampling, ln.count) for z, ln in zip(base, lines, strict=True)]
 
-    def gap(log_scale: float, fine: float = _poisson.COARSE) -> float:
-        return _epsilon(_costs(parts(log_scale), adjacency, slack), delta, fine) - epsilon
+    def gap(log_scale: float, fine: float = poisson.COARSE) -> float:
+        return composed_epsilon(_costs(parts(log_scale), adjacency, slack), delta, fine) - epsilon
 
     scale = 0.0 if all(line.sampling == 1.0 for line in lines) else _scale(gap)
     planned = tuple(
@@ -159,6 +159,6 @@ def _scale(gap: object) -> float:
     while gap(low) < 0:
         low, high = low - 0.3, low
     here = float(brentq(gap, low, high, xtol=1e-5))
-    while gap(here, _poisson.FINE) > 0:
+    while gap(here, poisson.FINE) > 0:
         here += 2e-5
     return here

@@ -88,14 +88,14 @@ class Receipt:
 
     def to_text(self) -> str:
         """One readable page."""
-        from coterie.privacy._receipt_page import text
+        from coterie.privacy.receipt_page import text
 
         return text(self)
 
     page = to_text
 
     def _repr_html_(self) -> str:
-        from coterie.privacy._receipt_page import html_page
+        from coterie.privacy.receipt_page import html_page
 
         return html_page(self)
 

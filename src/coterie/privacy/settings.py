@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.errors import ConfigError
-from coterie.privacy._check import ADJACENCIES, NOISES, choice, positive, probability
+from coterie.privacy.checks import ADJACENCIES, NOISES, choice, positive, probability
 
 
 @dataclass(frozen=True)

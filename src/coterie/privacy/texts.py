@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coterie.privacy._check import ADJACENCIES, choice
 from coterie.privacy.accounting import curve, noise_multiplier, rounds_cost
+from coterie.privacy.checks import ADJACENCIES, choice
 from coterie.privacy.loudness import signal
 from coterie.privacy.receipt import WEAK
 

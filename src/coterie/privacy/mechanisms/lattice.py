@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import DataError
-from coterie.privacy._check import choice, positive, whole
+from coterie.privacy.checks import choice, positive, whole
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

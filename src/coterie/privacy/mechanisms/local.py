@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import ConfigError, DataError
-from coterie.privacy._check import positive, probability, whole
+from coterie.privacy.checks import positive, probability, whole
 from coterie.privacy.events import Event
 from coterie.privacy.gaussian_dp import mu_of
 from coterie.privacy.mechanisms.lattice import Lattice

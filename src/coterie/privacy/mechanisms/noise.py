@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import ConfigError, DataError
-from coterie.privacy._check import choice
+from coterie.privacy.checks import choice
 
 Integers = NDArray[np.int64]
 _CHUNK = 100_000

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import ConfigError
-from coterie.privacy._check import ADJACENCIES, choice, positive, whole
+from coterie.privacy.checks import ADJACENCIES, choice, positive, whole
 from coterie.privacy.events import Event
 from coterie.privacy.mechanisms.lattice import Integers, Lattice
 from coterie.privacy.mechanisms.noise import Noise

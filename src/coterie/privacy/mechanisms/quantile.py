@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import ConfigError, DataError
-from coterie.privacy._check import ADJACENCIES, choice, positive, probability, whole
+from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
 from coterie.privacy.events import Event
 from coterie.privacy.mechanisms.noise import Noise
 from coterie.privacy.mechanisms.sums import Book, booked

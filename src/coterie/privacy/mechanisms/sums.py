@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from coterie.errors import DataError
-from coterie.privacy._check import ADJACENCIES, choice, positive, probability, whole
+from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
 from coterie.privacy.events import Event
 from coterie.privacy.mechanisms.lattice import Integers, Lattice
 from coterie.privacy.mechanisms.noise import Noise
