@@ -1,0 +1,134 @@
+"""Cross-validation inside every client: all fitting, scaling and choosing happens on the training part.
+
+Rows of a client are permuted and dealt to folds from a random starting fold, so small clients do not all lose a row
+in the same fold. A row's loss is averaged over the repeats before any variance is taken: repeats of the same row are
+not new evidence."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from .candidates import CANDIDATES, Candidate
+from .candidates._rows import Floats, Ints
+from .metrics import METRICS, Predictions
+from .table import Table, learn
+
+METHODS = tuple(CANDIDATES)
+FEWEST = 4  # a client with fewer rows trains but is not scored
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Losses of one metric. ``rows[repeat, method, row]`` is NaN where the row cannot be scored."""
+
+    metric: str
+    rows: Floats
+    fold: Ints  # (repeats, rows)
+    n_folds: int
+    owner: Ints
+    scored: Ints  # positions of the clients with a score
+    n_clients: int
+
+    @property
+    def repeats(self) -> int:
+        return len(self.rows)
+
+    def only(self, repeat: int) -> "Scores":
+        one = slice(repeat, repeat + 1)
+        return Scores(
+            self.metric, self.rows[one], self.fold[one], self.n_folds, self.owner, self.scored, self.n_clients
+        )
+
+    def mean_rows(self) -> Floats:
+        """(methods, rows), averaged over repeats."""
+        return np.asarray(self.rows.mean(0))
+
+    def by_client(self, rows: Floats) -> Floats:
+        """Means of values (…, rows) per scored client (…, scored clients)."""
+        flat = np.nan_to_num(rows.reshape(-1, rows.shape[-1]))
+        total = np.stack([np.bincount(self.owner, weights=r, minlength=self.n_clients) for r in flat])
+        count = np.bincount(self.owner, minlength=self.n_clients)
+        return np.asarray((total[:, self.scored] / count[self.scored]).reshape(*rows.shape[:-1], -1))
+
+    def losses(self) -> Floats:
+        """(methods, scored clients)."""
+        return self.by_client(self.mean_rows())
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores by metric, and what the fits had to say."""
+
+    scores: dict[str, Scores]
+    notes: tuple[str, ...]
+
+
+def deal(owner: Ints, n_clients: int, folds: int, rng: np.random.Generator) -> Ints:
+    """A fold per row, balanced inside every client; with fewer rows than folds every row has a fold of its own."""
+    order = np.lexsort((rng.random(len(owner)), owner))
+    count = np.bincount(owner, minlength=n_clients)
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+    fold = np.empty(len(owner), np.int64)
+    fold[order] = (place + rng.integers(folds, size=n_clients)[owner[order]]) % folds
+    return fold
+
+
+def default_repeats(n_rows: int) -> int:
+    return 5 if n_rows < 2000 else 2 if n_rows < 20000 else 1
+
+
+def evaluate(
+    table: Table,
+    *,
+    folds: int = 10,
+    repeats: int = 1,
+    seed: int = 0,
+    candidates: dict[str, Candidate] | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Out-of-fold losses of every candidate, for every metric of the kind of target."""
+    candidates = candidates or CANDIDATES
+    classification = table.classes is not None
+    width = table.n_classes if classification else 1
+    shape = (repeats, len(candidates), len(table.y), width)
+    outputs, scores = np.empty(shape), np.zeros(shape)
+    fold, notes = np.empty((repeats, len(table.y)), np.int64), set()
+    for repeat in range(repeats):
+        rng = np.random.default_rng([seed, 1, repeat])
+        fold[repeat] = deal(table.owner, table.n_clients, folds, rng)
+        for f in range(folds):
+            test = fold[repeat] == f
+            if test.any():
+                for j, model in enumerate(learn(table, ~test, candidates, rng).values()):
+                    outputs[repeat, j, test] = model.outputs(table.X[test], table.owner[test])
+                    if classification:
+                        scores[repeat, j, test] = _centred(table, test, model.scores(table.X, table.owner))
+                    notes.update(model.fit.notes)
+            if progress is not None:
+                progress(repeat * folds + f + 1, repeats * folds)
+    kinds = METRICS["classification" if classification else "regression"]
+    made = {}
+    for metric, loss in kinds.items():
+        rows = np.stack(
+            [
+                np.stack([loss(table, Predictions(o, s)) for o, s in zip(*pair, strict=True)])
+                for pair in zip(outputs, scores, strict=True)
+            ]
+        )
+        usable = np.bincount(table.owner, weights=np.isfinite(rows[0, 0]), minlength=table.n_clients) == table.sizes
+        scored = np.flatnonzero(usable & (table.sizes >= FEWEST))
+        made[metric] = Scores(metric, rows, fold, folds, table.owner, scored, table.n_clients)
+    return Evaluation(made, tuple(sorted(notes)))
+
+
+def _centred(table: Table, test: np.ndarray, scores: Floats) -> Floats:
+    """Scores of the test rows minus the client's mean score over its training rows.
+
+    Models of different folds have different intercepts, each pulled away from the rows it must predict; ranking rows
+    across folds without centring would put even a perfect constant below one half."""
+    train, m = ~test, table.n_clients
+    count = np.maximum(np.bincount(table.owner[train], minlength=m), 1)
+    total = np.stack([np.bincount(table.owner[train], weights=s, minlength=m) for s in scores[train].T], 1)
+    return np.asarray(scores[test] - (total / count[:, None])[table.owner[test]])
