@@ -76,7 +76,7 @@ def deal(owner: Ints, n_clients: int, folds: int, rng: np.random.Generator) -> I
 
 
 def default_repeats(n_rows: int) -> int:
-    return 5 if n_rows < 2000 else 2 if n_rows < 20000 else 1
+    return 3 if n_rows < 2000 else 2 if n_rows < 20000 else 1
 
 
 def evaluate(
@@ -94,7 +94,8 @@ def evaluate(
     width = table.n_classes if classification else 1
     shape = (repeats, len(candidates), len(table.y), width)
     outputs, scores = np.empty(shape), np.zeros(shape)
-    fold, notes = np.empty((repeats, len(table.y)), np.int64), set()
+    fold = np.empty((repeats, len(table.y)), np.int64)
+    notes: set[str] = set()
     for repeat in range(repeats):
         rng = np.random.default_rng([seed, 1, repeat])
         fold[repeat] = deal(table.owner, table.n_clients, folds, rng)

@@ -44,8 +44,8 @@ class Table:
         if self.classes is None:
             return self.y[:, None]
         if self.n_classes == 2:
-            return (self.y == 1)[:, None] * 1.0
-        return np.eye(self.n_classes)[self.y.astype(np.int64)]
+            return (self.y == 1).astype(np.float64)[:, None]
+        return np.asarray(np.eye(self.n_classes)[self.y.astype(np.int64)])
 
 
 def make_table(X: Any, y: Any, clients: Any, kind: str, names: Sequence[str] | None) -> Table:

@@ -26,6 +26,9 @@ class Path:
     average: bool
 
 
+POOLED_PATH = Path(POOLED, per_row=True, average=False)
+
+
 @dataclass(frozen=True)
 class _Axes:
     """A block of units on their own principal axes: ``scores`` (units, rows, axes), their squared lengths ``power``."""

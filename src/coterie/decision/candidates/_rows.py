@@ -44,7 +44,9 @@ def blocks(unit: Ints, n_units: int, width: int) -> Iterator[Block]:
         length = int(count[units].max())
         offset = np.arange(length)
         mask = offset < count[units][:, None]
-        yield Block(units, order[np.where(mask, start[units][:, None] + offset, start[units][:, None])], mask * 1.0)
+        yield Block(
+            units, order[np.where(mask, start[units][:, None] + offset, start[units][:, None])], mask.astype(np.float64)
+        )
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,14 @@ class Rows:
     def Z(self) -> Floats:
         """The features with a leading column of ones."""
         return np.hstack([np.ones((len(self.X), 1)), self.X])
+
+    @cached_property
+    def pooled(self) -> tuple[Floats, bool]:
+        """One ridge model for all rows (1, 1 + features, outputs), and whether it converged."""
+        from ._path import POOLED_PATH, fit_units
+
+        everybody = np.zeros(len(self.owner), np.int64)
+        return fit_units(self.X, self.y, everybody, 1, POOLED_PATH, self.classification)
 
     def part(self, keep: npt.NDArray[np.bool_]) -> "Rows":
         return Rows(self.X[keep], self.y[keep], self.owner[keep], self.n_clients, self.classification)

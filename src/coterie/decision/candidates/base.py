@@ -58,7 +58,8 @@ class Fit:
 class Candidate(Protocol):
     """A way to learn: `fit` sees training rows and owners only."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def fit(self, rows: Rows, rng: np.random.Generator) -> Fit: ...
 

@@ -1,45 +1,43 @@
 """Groups of clients with one model each; the number of groups is chosen on inner folds of the training rows.
 
 Clients are summarised by their quadratic forms (A_i, c_i) around the model for all, so hard EM (Ghosh et al., "An
-Efficient Framework for Clustered Federated Learning": assign by loss, then refit) costs nothing per row. Seeds are drawn as in
-k-means++, with the excess loss of a client under the seeds so far as the distance. Afterwards every group gets its own
-ridge path, and clients are reassigned by their true loss until nothing changes."""
+Efficient Framework for Clustered Federated Learning": assign by loss, then refit) costs nothing per row. Seeds are
+drawn as in k-means++, with the excess loss of a client under the seeds so far as the distance. Afterwards every group
+gets its own ridge path, and clients are reassigned by their true loss until nothing changes."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from ._path import POOLED, Path, fit_units
+from ._path import POOLED_PATH, fit_units
 from ._rows import Floats, Ints, Rows, grams, sigmoid
 from .base import Fit
-
-_PATH = Path(POOLED, per_row=True, average=False)
 
 
 @dataclass(frozen=True)
 class _Forms:
-    """Loss of client i with coefficients β: Σ over outputs of ½βᵀA_iβ − c_iᵀβ, with β relative to the model for all."""
+    """Loss of client i with coefficients β: Σ over outputs of ½βᵀA_iβ − c_iᵀβ, with β relative to the model for all.
 
-    A: Floats  # (outputs, clients, p, p)
-    c: Floats  # (outputs, clients, p)
+    The leading axis holds several copies (the training parts of inner folds), worked on at once."""
+
+    A: Floats  # (copies, outputs, clients, p, p)
+    c: Floats  # (copies, outputs, clients, p)
 
     def losses(self, beta: Floats) -> Floats:
-        """(clients, groups) for beta (outputs, groups, p)."""
-        turned = beta[:, None].swapaxes(2, 3)  # (outputs, 1, p, groups)
-        return np.asarray((turned * (0.5 * (self.A @ turned) - self.c[..., None])).sum((0, 2)))
+        """(copies, clients, models) for beta (copies, outputs, models, p)."""
+        turned = beta[:, :, None].swapaxes(3, 4)  # (copies, outputs, 1, p, models)
+        return np.asarray((turned * (0.5 * (self.A @ turned) - self.c[..., None])).sum((1, 3)))
 
     def solve(self, member: Floats, penalty: float) -> Floats:
-        """Ridge coefficients (outputs, groups, p) of the groups with membership (clients, groups)."""
-        q, m, p, _ = self.A.shape
-        A = (member.T @ self.A.reshape(q, m, p * p)).reshape(q, -1, p, p) + penalty * np.eye(p)
-        return np.asarray(np.linalg.solve(A, (member.T @ self.c)[..., None])[..., 0])
-
-    def minus(self, other: "_Forms") -> "_Forms":
-        return _Forms(self.A - other.A, self.c - other.c)
+        """Ridge coefficients (copies, outputs, models, p) with membership (copies, clients, models)."""
+        f, q, m, p = self.c.shape
+        weight = member.swapaxes(1, 2)[:, None]
+        A = (weight @ self.A.reshape(f, q, m, p * p)).reshape(f, q, -1, p, p) + penalty * np.eye(p)
+        return np.asarray(np.linalg.solve(A, (weight @ self.c)[..., None])[..., 0])
 
 
 def _forms(rows: Rows, base: Floats) -> _Forms:
-    """Quadratic forms around ``base`` (1 + features, outputs)."""
+    """Quadratic forms of one copy around ``base`` (1 + features, outputs)."""
     found = []
     for output in range(rows.n_outputs):
         eta = rows.Z @ base[:, output]
@@ -49,42 +47,43 @@ def _forms(rows: Rows, base: Floats) -> _Forms:
             found.append(grams(rows.Z, rows.y[:, output] - chance, weight, rows.owner, rows.n_clients))
         else:
             found.append(grams(rows.Z, rows.y[:, output] - eta, None, rows.owner, rows.n_clients))
-    return _Forms(np.stack([A for A, _ in found]), np.stack([c for _, c in found]))
+    return _Forms(np.stack([A for A, _ in found])[None], np.stack([c for _, c in found])[None])
 
 
-def _seeds(forms: _Forms, own: Floats, k: int, rng: np.random.Generator) -> Floats:
-    """Coefficients (outputs, k, p) of k clients, each far from those before in excess loss."""
-    best = (own * (0.5 * (forms.A @ own[..., None])[..., 0] - forms.c)).sum((0, 2))
-    chosen = [int(rng.integers(own.shape[1]))]
-    excess = np.full(own.shape[1], np.inf)
-    while len(chosen) < k:
-        excess = np.minimum(excess, np.maximum(forms.losses(own[:, chosen[-1:]])[:, 0] - best, 0))
-        total = excess.sum()
-        chosen.append(int(rng.choice(len(excess), p=excess / total)) if total > 0 else int(rng.integers(len(excess))))
-    return own[:, chosen]
+def _seeds(forms: _Forms, own: Floats, k: int, starts: int, rng: np.random.Generator) -> Floats:
+    """Coefficients (copies, outputs, starts · k, p) of clients, each far from those before in excess loss."""
+    f, m = len(own), own.shape[2]
+    best = (own * (0.5 * (forms.A @ own[..., None])[..., 0] - forms.c)).sum((1, 3))
+    chosen = np.empty((f, starts, k), np.int64)
+    chosen[..., 0] = rng.integers(m, size=(f, starts))
+    excess = np.full((f, m, starts), np.inf)
+    copy = np.arange(f)[:, None]
+    for step in range(1, k):
+        last = own.transpose(0, 2, 1, 3)[copy, chosen[..., step - 1]].transpose(0, 2, 1, 3)
+        excess = np.minimum(excess, np.maximum(forms.losses(last) - best[..., None], 0))
+        heap = np.cumsum(excess + 1e-12, axis=1)
+        chosen[..., step] = (heap < rng.random((f, 1, starts)) * heap[:, -1:]).sum(1).clip(0, m - 1)
+    return np.asarray(own.transpose(0, 2, 1, 3)[copy, chosen.reshape(f, -1)].transpose(0, 2, 1, 3))
 
 
 def _em(forms: _Forms, k: int, starts: int, penalty: float, rng: np.random.Generator) -> tuple[Floats, Ints]:
-    """The best of several starts: coefficients (outputs, k, p) and the group of every client."""
-    m = forms.A.shape[1]
+    """The best of several starts: coefficients (copies, outputs, k, p) and the group of every client."""
+    f, q, m, p = forms.c.shape
     if k == 1:
-        return forms.solve(np.ones((m, 1)), penalty), np.zeros(m, np.int64)
-    own = np.linalg.solve(forms.A + penalty * np.eye(forms.A.shape[2]), forms.c[..., None])[..., 0]
-    best: tuple[float, Floats, Ints] | None = None
-    for _ in range(starts):
-        beta, group = _seeds(forms, own, k, rng), np.full(m, -1)
-        for _ in range(30):
-            loss = forms.losses(beta)
-            new = loss.argmin(1)
-            if np.array_equal(new, group):
-                break
-            group = new
-            beta = forms.solve(np.eye(k)[group], penalty)
-        total = float(loss.min(1).sum()) + penalty / 2 * float((beta**2).sum())
-        if best is None or total < best[0]:
-            best = total, beta, group
-    assert best is not None
-    return best[1], best[2]
+        return forms.solve(np.ones((f, m, 1)), penalty), np.zeros((f, m), np.int64)
+    own = np.asarray(np.linalg.solve(forms.A + penalty * np.eye(p), forms.c[..., None])[..., 0], dtype=np.float64)
+    beta, group = _seeds(forms, own, k, starts, rng), np.full((f, m, starts), -1)
+    for _ in range(30):
+        loss = forms.losses(beta).reshape(f, m, starts, k)
+        new = loss.argmin(3)
+        if np.array_equal(new, group):
+            break
+        group = new
+        beta = forms.solve(np.eye(k)[group].reshape(f, m, starts * k), penalty)
+    size = (beta**2).reshape(f, q, starts, k, p).sum((1, 3, 4))
+    best = (loss.min(3).sum(1) + penalty / 2 * size).argmin(1)
+    copy = np.arange(f)
+    return beta.reshape(f, q, starts, k, p)[copy, :, best], group[copy, :, best]
 
 
 def _inner_folds(rows: Rows, n: int, rng: np.random.Generator) -> Ints:
@@ -107,12 +106,11 @@ class Groups:
     name: str = "groups"
 
     def fit(self, rows: Rows, rng: np.random.Generator) -> Fit:
-        everybody = np.zeros(len(rows.owner), np.int64)
-        base, converged = fit_units(rows.X, rows.y, everybody, 1, _PATH, rows.classification)
+        base, converged = rows.pooled
         forms = _forms(rows, base[0])
         penalty = max(1.0, rows.X.shape[1] / 10)
         k, inner = self._number(rows, base[0], forms, penalty, rng)
-        group = _em(forms, k, 2 * self.starts, penalty, rng)[1] if k > 1 else np.zeros(rows.n_clients, np.int64)
+        group = _em(forms, k, 2 * self.starts, penalty, rng)[1][0]
         coef, group, settled = _refine(rows, group, base) if k > 1 else (base, group, True)
         notes = () if converged and settled else ("A model of a group stopped before it converged.",)
         return Fit(coef, group, coef[0], rows.classification, notes=notes, details={"inner_loss": inner})
@@ -122,18 +120,19 @@ class Groups:
     ) -> tuple[int, Floats]:
         """The number of groups with the lowest inner loss; the search stops after two that do not improve."""
         most = min(self.most, rows.n_clients // 2)
+        if most < 2:
+            return 1, np.zeros(0)
         fold = _inner_folds(rows, self.inner_folds, rng)
-        tests = [_forms(rows.part(fold == f), base) for f in range(self.inner_folds)] if most > 1 else []
+        parts = [_forms(rows.part(fold == f), base) for f in range(self.inner_folds)]
+        test = _Forms(np.concatenate([t.A for t in parts]), np.concatenate([t.c for t in parts]))
+        train = _Forms(forms.A - test.A, forms.c - test.c)
         losses: list[float] = []
         for k in range(1, most + 1):
-            total = 0.0
-            for test in tests:
-                beta, group = _em(forms.minus(test), k, self.starts, penalty, rng)
-                total += float(test.losses(beta)[np.arange(len(group)), group].sum())
-            losses.append(total)
+            beta, group = _em(train, k, self.starts, penalty, rng)
+            losses.append(float(np.take_along_axis(test.losses(beta), group[..., None], 2).sum()))
             if k - 1 - int(np.argmin(losses)) >= 2:
                 break
-        return (int(np.argmin(losses)) + 1 if losses else 1), np.array(losses)
+        return int(np.argmin(losses)) + 1, np.array(losses)
 
 
 def _refine(rows: Rows, group: Ints, base: Floats) -> tuple[Floats, Ints, bool]:
@@ -146,15 +145,12 @@ def _refine(rows: Rows, group: Ints, base: Floats) -> tuple[Floats, Ints, bool]:
         rank = np.zeros(len(size), np.int64)
         rank[order] = np.arange(len(order))
         group = rank[group]
-        coef, settled = fit_units(rows.X, rows.y, group[rows.owner], len(order), _PATH, rows.classification)
+        coef, settled = fit_units(rows.X, rows.y, group[rows.owner], len(order), POOLED_PATH, rows.classification)
         coef = np.where(np.isnan(coef), base, coef)
         converged &= settled
         new = _true_losses(rows, coef).argmin(1)
         if np.array_equal(new, group):
             break
-        if len(np.unique(new)) < len(order):
-            group = new
-            continue
         group = new
     return coef, group, converged
 

@@ -14,6 +14,7 @@ becomes q, and the likelihood is replaced by its quadratic approximation at the 
 quasi-likelihood) until they settle. L-BFGS works on θ itself: in √θ it would stick at zero."""
 
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 from scipy.optimize import minimize
@@ -23,7 +24,7 @@ from .base import Fit
 
 _FREE = 1e6  # prior variance of the intercept of μ
 _TIE_ABOVE = 40  # with more columns the slopes share one prior variance
-_LINEARISATIONS = 15
+_LINEARISATIONS = 25
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class _Evidence:
 
     @property
     def tied(self) -> bool:
-        return self.c.shape[1] > _TIE_ABOVE
+        return bool(self.c.shape[1] > _TIE_ABOVE)
 
     def theta(self, parameters: Floats) -> Floats:
         theta = parameters[:-1]
@@ -55,10 +56,10 @@ class _Evidence:
 
     def pieces(self, parameters: Floats) -> tuple[Floats, ...]:
         theta, p = self.theta(parameters), self.c.shape[1]
-        prior = np.full(p, np.exp(parameters[-1]))
+        prior: Floats = np.full(p, np.exp(parameters[-1]), dtype=np.float64)
         prior[0] = _FREE
         inner = np.eye(p) + self.A * theta
-        K = np.linalg.inv(inner)
+        K: Floats = np.asarray(np.linalg.inv(inner), dtype=np.float64)
         M = K @ self.A
         v = (K @ self.c[..., None])[..., 0]
         summed = M.sum(0)
@@ -89,14 +90,14 @@ class _Evidence:
         k = min(k, self.c.shape[1])
         return [np.array([0.3] + [0.03] * (k - 1) + [-1.0]), np.array([3.0] + [0.5] * (k - 1) + [-1.0])]
 
-    def maximise(self, starts: list[Floats], largest: float) -> _Posterior:
+    def maximise(self, starts: list[Floats], largest: float, steps: int = 200) -> _Posterior:
         tries = []
         for start in starts:
             bounds = [(0.0, largest)] * (len(start) - 1) + [(-14.0, 7.0)]
-            options = {"maxiter": 200, "ftol": 1e-10, "gtol": 1e-7}
-            tries.append(minimize(self, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options))
+            options: Any = {"maxiter": steps, "ftol": 1e-9, "gtol": 1e-6}
+            tries.append(minimize(cast(Any, self), start, jac=True, method="L-BFGS-B", bounds=bounds, options=options))
         best = min(tries, key=lambda done: float(done.fun))
-        theta, _, _, K, M, v, G = self.pieces(best.x)
+        theta, _, _, K, _, v, G = self.pieces(best.x)
         mean = G @ v.sum(0)
         DK = theta[:, None] * K
         coef = mean + (DK @ (self.c - self.A @ mean)[..., None])[..., 0]
@@ -152,7 +153,7 @@ def _classes(rows: Rows, output: int) -> _Posterior:
         chance = sigmoid(np.einsum("np,np->n", Z, coef[owner]))
         A, slope = grams(Z, y - chance, np.maximum(chance * (1 - chance), 0.01), owner, rows.n_clients)
         evidence = _Evidence(A, (A @ coef[..., None])[..., 0] + slope, len(y), None)
-        found = evidence.maximise(starts or evidence.starts(), 9.0)
+        found = evidence.maximise(starts or evidence.starts(), 9.0, steps=10)
         starts = [np.append(np.maximum(found.parameters[:-1], 1e-4), found.parameters[-1])]
         change = found.coef - coef
         move = np.zeros(rows.n_clients)

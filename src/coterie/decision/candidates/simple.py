@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._path import ALONE_LINEAR, ALONE_LOGISTIC, POOLED, Path, fit_units
+from ._path import ALONE_LINEAR, ALONE_LOGISTIC, Path, fit_units
 from ._rows import Rows
 from .base import Fit, mean_coefficients
 
@@ -44,7 +44,6 @@ class Together:
     name: str = "together"
 
     def fit(self, rows: Rows, rng: np.random.Generator) -> Fit:
-        everybody = np.zeros(len(rows.owner), np.int64)
-        coef, converged = fit_units(rows.X, rows.y, everybody, 1, Path(POOLED, True, False), rows.classification)
+        coef, converged = rows.pooled
         notes = () if converged else (_STOPPED.format("The model for all"),)
         return Fit(coef, np.zeros(rows.n_clients, np.int64), coef[0], rows.classification, notes=notes)
