@@ -26,7 +26,7 @@ def coverage_worlds() -> list[World]:
         for kind in (R, C)
         for truth in ("identical", "partial", "unrelated", "mixed")
     ]
-    return found + [World("partial", 20, C, classes=3), World("unrelated", 20, C, classes=3)]
+    return [*found, World("partial", 20, C, classes=3), World("unrelated", 20, C, classes=3)]
 
 
 PLANS = {"null": null_worlds, "power": power_worlds, "coverage": coverage_worlds}

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..errors_of_gains import Gain, interval
-from ..marks import WIDEN
+from coterie.decision.errors_of_gains import Gain, interval
+from coterie.decision.marks import WIDEN
 
 
 def flat(records: dict[str, Any]) -> pd.DataFrame:

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from ..candidates._rows import Floats, Ints
-from ..errors_of_gains import Gain
-from ..evaluation import METHODS, evaluate
-from ..marks import GAINS, LOSES, marks
-from ..metrics import METRICS, Predictions
-from ..predictor import learn_all
-from ..rule import decide_scores
-from ..table import Table, make_table
+from coterie.decision.candidates._rows import Floats, Ints
+from coterie.decision.errors_of_gains import Gain
+from coterie.decision.evaluation import METHODS, evaluate
+from coterie.decision.marks import GAINS, LOSES, marks
+from coterie.decision.metrics import METRICS, Predictions
+from coterie.decision.predictor import learn_all
+from coterie.decision.rule import decide_scores
+from coterie.decision.table import Table, make_table
 
 TEST_ROWS = 100  # fresh rows per client that stand for the truth
 
