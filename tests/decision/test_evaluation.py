@@ -46,7 +46,7 @@ def test_metrics_equal_scikit_learn():
     rng = RNG(3)
     chance = rng.random(len(data.y))
     chance = np.round(chance, 1) * 0.8 + 0.1  # ties
-    made = Predictions(np.column_stack([1 - chance, chance]), np.column_stack([-chance, chance]))
+    made = Predictions(np.column_stack([1 - chance, chance]))
     area, loss, wrong = (METRICS["classification"][k](data, made) for k in ("auc", "log_loss", "accuracy"))
     for i in range(12):
         mine = data.owner == i
@@ -56,7 +56,7 @@ def test_metrics_equal_scikit_learn():
     np.testing.assert_allclose(1 - wrong, hit)
     data = table("regression")
     guess = data.y + rng.normal(size=len(data.y))
-    own = METRICS["regression"]["r2"](data, Predictions(guess[:, None], guess[:, None]))
+    own = METRICS["regression"]["r2"](data, Predictions(guess[:, None]))
     assert 1 - own[data.owner == 3].mean() == pytest.approx(r2_score(data.y[data.owner == 3], guess[data.owner == 3]))
 
 
@@ -70,10 +70,31 @@ def test_delong_spread_gives_the_standard_error_of_the_area():
             np.zeros((64, 1)), np.append(y, [0, 1, 0, 1]), np.append(np.zeros(60), np.ones(4)), "classification", None
         )
         s = np.append(score, np.zeros(4))
-        rows = METRICS["classification"]["auc"](data, Predictions(s[:, None], np.column_stack([-s, s])))[:60]
+        rows = METRICS["classification"]["auc"](data, Predictions(np.column_stack([-s, s])))[:60]
         areas.append(rows.mean())
         errors.append(rows.var(ddof=1) / 60)
     assert np.mean(errors) == pytest.approx(np.var(areas), rel=4 * np.sqrt(2 / 400))
+
+
+def test_pairs_hold_both_classes():
+    data = table()
+    fold = deal(data.owner, 12, 10, RNG(0), data.y)
+    cell = data.owner * 10 + fold
+    both = [len(np.unique(data.y[cell == c])) == 2 for c in np.unique(cell)]
+    assert np.mean(both) > 0.9
+    for i in range(12):
+        count = np.bincount(fold[data.owner == i], minlength=10)
+        assert count.max() - count.min() <= 2
+
+
+def test_auc_compares_rows_of_one_fold_only():
+    """Models whose intercepts leave the held-out class out rank perfectly wrong across folds, and neutrally within."""
+    y = np.array([0, 1] * 20)
+    data = make_table(np.zeros((40, 1)), y, np.repeat([0, 1], 20), "classification", None)
+    fold = np.arange(40) // 4 % 5
+    chance = np.where(fold % 2 == 0, 0.3, 0.6)
+    rows = METRICS["classification"]["auc"](data, Predictions(np.column_stack([1 - chance, chance]), fold))
+    np.testing.assert_allclose(rows, 0.5)
 
 
 def test_auc_of_a_constant_is_one_half():

@@ -138,7 +138,8 @@ def decide(
     repeats = repeats or default_repeats(len(table.y))
     if np.ptp(table.y) == 0:
         return _nothing(table, metric, level, folds, repeats, seed)
-    found = evaluate(table, folds=folds, repeats=repeats, seed=seed, progress=progress)
+    pairs = metric == "auc"
+    found = evaluate(table, folds=folds, repeats=repeats, seed=seed, pairs=pairs, progress=progress)
     return from_evaluation(table, found, metric, level=level, folds=folds, repeats=repeats, seed=seed)
 
 

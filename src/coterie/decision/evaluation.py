@@ -65,14 +65,33 @@ class Evaluation:
     notes: tuple[str, ...]
 
 
-def deal(owner: Ints, n_clients: int, folds: int, rng: np.random.Generator) -> Ints:
-    """A fold per row, balanced inside every client; with fewer rows than folds every row has a fold of its own."""
-    order = np.lexsort((rng.random(len(owner)), owner))
+def deal(owner: Ints, n_clients: int, folds: int, rng: np.random.Generator, label: Floats | None = None) -> Ints:
+    """A fold per row, balanced inside every client; with fewer rows than folds every row has a fold of its own.
+
+    With a ``label``, rows of a client are dealt two by two, a rare class with a common one as long as they last: the
+    area under the curve compares rows of one fold, and each fold should hold something to compare."""
+    random = rng.random(len(owner))
     count = np.bincount(owner, minlength=n_clients)
-    place = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+    begin = np.cumsum(count) - count
+    order = np.lexsort((random, owner))
+    first = rng.integers(folds, size=n_clients)
+    if label is not None:
+        order = _paired(order, owner, label, count, begin)
+    place = np.arange(len(owner)) - np.repeat(begin, count)
+    if label is not None:
+        place = place // 2
     fold = np.empty(len(owner), np.int64)
-    fold[order] = (place + rng.integers(folds, size=n_clients)[owner[order]]) % folds
+    fold[order] = (place + first[owner[order]]) % folds
     return fold
+
+
+def _paired(order: Ints, owner: Ints, label: Floats, count: Ints, begin: Ints) -> Ints:
+    """The same order with every client's rows sorted by label and then folded, so that neighbours differ."""
+    by_label = order[np.lexsort((label[order], owner[order]))]
+    place = np.arange(len(owner)) - np.repeat(begin, count)
+    n = np.repeat(count, count)
+    source = np.where(place % 2 == 0, place // 2, (n + 1) // 2 + place // 2)
+    return np.asarray(by_label[np.repeat(begin, count) + source])
 
 
 def default_repeats(n_rows: int) -> int:
@@ -85,51 +104,37 @@ def evaluate(
     folds: int = 10,
     repeats: int = 1,
     seed: int = 0,
+    pairs: bool = False,
     candidates: dict[str, Candidate] | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Out-of-fold losses of every candidate, for every metric of the kind of target."""
+    """Out-of-fold losses of every candidate, for every metric of the kind of target.
+
+    ``pairs`` deals rows of different classes together, as judging by the area under the curve needs."""
     candidates = candidates or CANDIDATES
     classification = table.classes is not None
     width = table.n_classes if classification else 1
     shape = (repeats, len(candidates), len(table.y), width)
-    outputs, scores = np.empty(shape), np.zeros(shape)
+    outputs = np.empty(shape)
     fold = np.empty((repeats, len(table.y)), np.int64)
     notes: set[str] = set()
     for repeat in range(repeats):
         rng = np.random.default_rng([seed, 1, repeat])
-        fold[repeat] = deal(table.owner, table.n_clients, folds, rng)
+        fold[repeat] = deal(table.owner, table.n_clients, folds, rng, table.y if pairs else None)
         for f in range(folds):
             test = fold[repeat] == f
             if test.any():
                 for j, model in enumerate(learn(table, ~test, candidates, rng).values()):
                     outputs[repeat, j, test] = model.outputs(table.X[test], table.owner[test])
-                    if classification:
-                        scores[repeat, j, test] = _centred(table, test, model.scores(table.X, table.owner))
                     notes.update(model.fit.notes)
             if progress is not None:
                 progress(repeat * folds + f + 1, repeats * folds)
     kinds = METRICS["classification" if classification else "regression"]
     made = {}
     for metric, loss in kinds.items():
-        rows = np.stack(
-            [
-                np.stack([loss(table, Predictions(o, s)) for o, s in zip(*pair, strict=True)])
-                for pair in zip(outputs, scores, strict=True)
-            ]
-        )
-        usable = np.bincount(table.owner, weights=np.isfinite(rows[0, 0]), minlength=table.n_clients) == table.sizes
+        rows = np.stack([[loss(table, Predictions(o, f)) for o in of] for of, f in zip(outputs, fold, strict=True)])
+        finite = np.isfinite(rows).all((0, 1))
+        usable = np.bincount(table.owner, weights=finite, minlength=table.n_clients) == table.sizes
         scored = np.flatnonzero(usable & (table.sizes >= FEWEST))
         made[metric] = Scores(metric, rows, fold, folds, table.owner, scored, table.n_clients)
     return Evaluation(made, tuple(sorted(notes)))
-
-
-def _centred(table: Table, test: np.ndarray, scores: Floats) -> Floats:
-    """Scores of the test rows minus the client's mean score over its training rows.
-
-    Models of different folds have different intercepts, each pulled away from the rows it must predict; ranking rows
-    across folds without centring would put even a perfect constant below one half."""
-    train, m = ~test, table.n_clients
-    count = np.maximum(np.bincount(table.owner[train], minlength=m), 1)
-    total = np.stack([np.bincount(table.owner[train], weights=s, minlength=m) for s in scores[train].T], 1)
-    return np.asarray(scores[test] - (total / count[:, None])[table.owner[test]])

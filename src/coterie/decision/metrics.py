@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from coterie.errors import ConfigError
 
@@ -16,10 +17,10 @@ from .table import Table
 
 @dataclass(frozen=True)
 class Predictions:
-    """Out-of-fold predictions of one method in one repeat: outputs (rows, outputs) and centred scores for ranking."""
+    """Out-of-fold predictions of one method in one repeat: outputs (rows, outputs), and the fold of every row."""
 
     outputs: Floats
-    scores: Floats
+    fold: Ints | None = None
 
 
 def _client_mean(values: Floats, table: Table) -> Floats:
@@ -67,27 +68,38 @@ def _ranks(group: Ints, score: Floats) -> Floats:
     return ranks
 
 
-def _one_auc(table: Table, positive: Floats, score: Floats) -> Floats:
-    """1 − influence values of the area for one class against the rest; NaN in clients without both."""
-    owner, n = table.owner, table.sizes
+def _one_auc(table: Table, positive: Floats, score: Floats, fold: Ints | None) -> Floats:
+    """1 − influence values of the area for one class against the rest; NaN in clients without a pair to compare.
+
+    Only rows of the same fold are compared: models of different folds are each pulled away from the rows they must
+    predict, so ranking across folds would put even a constant below one half, and lone models lowest."""
+    owner, m, is_positive = table.owner, table.n_clients, positive > 0
+    cell = owner if fold is None else owner * (int(fold.max()) + 1) + fold
     score = np.round(score, 9)
-    n1 = np.bincount(owner, weights=positive, minlength=len(n))
-    n0 = n - n1
-    inside = _ranks(owner * 2 + positive.astype(np.int64), score)
-    others = _ranks(owner, score) - inside  # rows of the other class that score lower
-    is_positive = positive > 0
-    placement = np.where(is_positive, others / np.maximum(n0, 1)[owner], 1 - others / np.maximum(n1, 1)[owner])
-    area = (np.bincount(owner, weights=placement * is_positive, minlength=len(n)) / np.maximum(n1, 1))[owner]
-    share = np.where(is_positive, n1[owner], n0[owner]) / n[owner]
-    value = area + (placement - area) / np.maximum(share, 1e-12)
-    return np.where(((n1 > 0) & (n0 > 0))[owner], 1 - value, np.nan)
+    n1 = np.bincount(cell, weights=positive)[cell]
+    n0 = np.bincount(cell)[cell] - n1
+    others = _ranks(cell, score) - _ranks(cell * 2 + is_positive, score)  # rows of the other class that score lower
+    placement = np.where(is_positive, others / np.maximum(n0, 1), 1 - others / np.maximum(n1, 1))
+    paired = (n1 > 0) & (n0 > 0)
+
+    def mean(of: npt.NDArray[np.bool_]) -> Floats:
+        total = np.bincount(owner, weights=placement * of, minlength=m)
+        return np.asarray(total / np.maximum(np.bincount(owner, weights=of, minlength=m), 1))
+
+    area = (mean(paired & is_positive) + mean(paired & ~is_positive)) / 2
+    count = np.stack([np.bincount(owner, weights=paired & c, minlength=m) for c in (~is_positive, is_positive)])
+    share = count[is_positive.astype(np.int64), owner] / table.sizes[owner]
+    value = area[owner] + np.where(paired, placement - area[owner], 0) / np.maximum(share, 1e-12)
+    return np.where((count[0] > 0)[owner], 1 - value, np.nan)
 
 
 def auc(table: Table, made: Predictions) -> Floats:
     """1 − area under the curve inside every client; with more than two classes the mean over classes present."""
     if table.n_classes == 2:
-        return _one_auc(table, (table.y == 1) * 1.0, made.scores[:, 1])
-    each = np.stack([_one_auc(table, (table.y == c) * 1.0, made.scores[:, c]) for c in range(table.n_classes)])
+        return _one_auc(table, (table.y == 1) * 1.0, made.outputs[:, 1], made.fold)
+    each = np.stack(
+        [_one_auc(table, (table.y == c) * 1.0, made.outputs[:, c], made.fold) for c in range(table.n_classes)]
+    )
     known = ~np.isnan(each)
     total = np.where(known, each, 0).sum(0)
     return np.where(known.any(0), total / np.maximum(known.sum(0), 1), np.nan)

@@ -127,11 +127,6 @@ class Model:
         raw = self.fit.outputs(self.scaling.columns(X), owner)
         return raw if self.fit.classification else raw * self.scaling.y_scale + self.scaling.y_mean
 
-    def scores(self, X: Floats, owner: Ints) -> Floats:
-        """Log-odds per class (rows, classes), for ranking rows."""
-        chance = np.clip(self.fit.outputs(self.scaling.columns(X), owner), 1e-12, 1 - 1e-12)
-        return np.asarray(np.log(chance / (1 - chance)))
-
 
 def learn(
     table: Table, keep: npt.NDArray[np.bool_], candidates: dict[str, Candidate], rng: np.random.Generator

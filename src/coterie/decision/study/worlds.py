@@ -93,9 +93,8 @@ def all_true_losses(table: Table, fresh: Table, seed: int) -> dict[str, Floats]:
     found: dict[str, list[Floats]] = {metric: [] for metric in METRICS[kind]}
     for predictor in learn_all(table, seed).values():
         outputs = predictor.model.outputs(fresh.X, fresh.owner)
-        scores = outputs if table.classes is None else predictor.model.scores(fresh.X, fresh.owner)
         for metric, loss in METRICS[kind].items():
-            rows = loss(fresh, Predictions(outputs, scores)).reshape(fresh.n_clients, -1)
+            rows = loss(fresh, Predictions(outputs)).reshape(fresh.n_clients, -1)
             found[metric].append(rows.mean(1))
     return {metric: np.stack(losses) for metric, losses in found.items()}
 
@@ -111,10 +110,13 @@ def simulate(world: World, seed: int, repeats: int = 1) -> dict[str, Any]:
     """Decide on one world by every metric, and compare with the truth."""
     table, fresh = make(world, seed)
     found = evaluate(table, repeats=repeats, seed=seed)
+    measured = dict(found.scores)
+    if "auc" in measured:
+        measured["auc"] = evaluate(table, repeats=repeats, seed=seed, pairs=True).scores["auc"]
     truths = all_true_losses(table, fresh, seed)
     record: dict[str, Any] = {"world": world.name, "seed": seed, "repeats": repeats, "metrics": {}}
     alone = METHODS.index("alone")
-    for metric, scores in found.scores.items():
+    for metric, scores in measured.items():
         verdict = decide_scores(scores, seed=seed)
         truth = truths[metric]
         method = verdict.rival if verdict.recommendation == "alone" else verdict.recommendation
