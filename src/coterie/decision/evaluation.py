@@ -12,7 +12,7 @@ import numpy as np
 from .candidates import CANDIDATES, Candidate
 from .candidates._rows import Floats, Ints
 from .metrics import METRICS, Predictions
-from .table import Table, learn
+from .table import Model, Table, learn
 
 METHODS = tuple(CANDIDATES)
 FEWEST = 4  # a client with fewer rows trains but is not scored
@@ -118,13 +118,15 @@ def evaluate(
     outputs = np.empty(shape)
     fold = np.empty((repeats, len(table.y)), np.int64)
     notes: set[str] = set()
+    models: dict[str, Model] | None = None
     for repeat in range(repeats):
         rng = np.random.default_rng([seed, 1, repeat])
         fold[repeat] = deal(table.owner, table.n_clients, folds, rng, table.y if pairs else None)
         for f in range(folds):
             test = fold[repeat] == f
             if test.any():
-                for j, model in enumerate(learn(table, ~test, candidates, rng).values()):
+                models = learn(table, ~test, candidates, rng, models)
+                for j, model in enumerate(models.values()):
                     outputs[repeat, j, test] = model.outputs(table.X[test], table.owner[test])
                     notes.update(model.fit.notes)
             if progress is not None:

@@ -56,12 +56,14 @@ class Fit:
 
 
 class Candidate(Protocol):
-    """A way to learn: `fit` sees training rows and owners only."""
+    """A way to learn: `fit` sees training rows and owners only.
+
+    ``like`` is a fit to similar rows (another fold) that may lend a starting point; the answer must not depend on it."""
 
     @property
     def name(self) -> str: ...
 
-    def fit(self, rows: Rows, rng: np.random.Generator) -> Fit: ...
+    def fit(self, rows: Rows, rng: np.random.Generator, like: Fit | None = None) -> Fit: ...
 
 
 def mean_coefficients(rows: Rows) -> Floats:

@@ -118,9 +118,10 @@ class Shrunk:
 
     name: str = "shrunk"
 
-    def fit(self, rows: Rows, rng: np.random.Generator) -> Fit:
+    def fit(self, rows: Rows, rng: np.random.Generator, like: Fit | None = None) -> Fit:
         solve = _classes if rows.classification else _regression
-        found = [solve(rows, output) for output in range(rows.n_outputs)]
+        starts = [[s] for s in like.details["start"]] if like is not None else [None] * rows.n_outputs
+        found = [solve(rows, output, start) for output, start in enumerate(starts)]
         spread = np.stack([f.covariance for f in found], 1) if rows.classification else None
         notes = () if all(f.converged for f in found) else ("The prior of the shrunk models did not converge.",)
         return Fit(
@@ -130,31 +131,35 @@ class Shrunk:
             rows.classification,
             spread,
             notes,
-            {"prior_variance": np.stack([f.theta for f in found], 1)},
+            {"prior_variance": np.stack([f.theta for f in found], 1), "start": np.stack([_nudged(f) for f in found])},
         )
 
 
-def _regression(rows: Rows, output: int) -> _Posterior:
+def _nudged(found: _Posterior) -> Floats:
+    """The parameters found, moved off their bounds so that a search can start there."""
+    return np.append(np.clip(found.parameters[:-1], 1e-3, 1e3), np.clip(found.parameters[-1], -8.0, 4.0))
+
+
+def _regression(rows: Rows, output: int, starts: list[Floats] | None) -> _Posterior:
     y = rows.y[:, output]
     A, c = grams(rows.Z, y, None, rows.owner, rows.n_clients)
     evidence = _Evidence(A, c, len(y), float(y @ y) + 1e-12)
-    return evidence.maximise(evidence.starts(), 1e5)
+    return evidence.maximise(starts or evidence.starts(), 1e5)
 
 
-def _classes(rows: Rows, output: int) -> _Posterior:
+def _classes(rows: Rows, output: int, starts: list[Floats] | None) -> _Posterior:
     """Quadratic approximations until the coefficients settle; a client's scores move by at most 1.5 at a time."""
     y, owner, Z = rows.y[:, output], rows.owner, rows.Z
     coef = np.zeros((rows.n_clients, Z.shape[1]))
     rate = (y.sum() + 0.5) / (len(y) + 1)
     coef[:, 0] = np.log(rate / (1 - rate))
-    starts: list[Floats] | None = None
     settled = False
     for _ in range(_LINEARISATIONS):
         chance = sigmoid(np.einsum("np,np->n", Z, coef[owner]))
         A, slope = grams(Z, y - chance, np.maximum(chance * (1 - chance), 0.01), owner, rows.n_clients)
         evidence = _Evidence(A, (A @ coef[..., None])[..., 0] + slope, len(y), None)
         found = evidence.maximise(starts or evidence.starts(), 9.0, steps=10)
-        starts = [np.append(np.maximum(found.parameters[:-1], 1e-4), found.parameters[-1])]
+        starts = [_nudged(found)]
         change = found.coef - coef
         move = np.zeros(rows.n_clients)
         np.maximum.at(move, owner, np.abs(np.einsum("np,np->n", Z, change[owner])))

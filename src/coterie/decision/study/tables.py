@@ -120,7 +120,7 @@ def tabulate_tables(records: dict[str, Any]) -> str:
         halves = [h for h in record["halves"] if h]
         row["covered"] = f"{sum(map(half_covered, halves))}/{len(halves)}"
         rows.append(row)
-    close = [f["ours"] <= f["theirs"] + f["se_difference"] for r in records.values() for f in r["reference"].values()]
+    close = [f["ours"] <= f["theirs"] + f["se_loss"] for r in records.values() for f in r["reference"].values()]
     covered = [half_covered(h) for r in records.values() for h in r["halves"] if h]
     last = f"\nNot worse than the reference by more than one standard error: {sum(close)} of {len(close)}."
     last += f"\nRealised gain of a fresh half within the interval: {sum(covered)} of {len(covered)}."
