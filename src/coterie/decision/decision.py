@@ -12,7 +12,7 @@ from coterie.errors import ConfigError, DataError
 from .candidates._rows import Floats
 from .errors_of_gains import gain, interval
 from .evaluation import METHODS, Evaluation, Progress, Scores, default_repeats, evaluate
-from .marks import marks, rows_to_settle
+from .marks import WIDEN, marks, rows_to_settle
 from .metrics import METRICS, check_metric
 from .predictor import Predictor, learn_all
 from .rule import COLLABORATIVE, Verdict, decide_scores
@@ -81,7 +81,7 @@ class Decision:
     def mark(self, method: str) -> pd.Series:
         """ "gains", "loses", "no clear change" or "no score" for every client, under ``method`` rather than alone."""
         g = gain(self.scores, METHODS.index(method), METHODS.index("alone"))
-        found = marks(g, self.scores.scored, self.table.n_clients, 1 - self.level)
+        found = marks(g, self.scores.scored, self.table.n_clients, WIDEN[self.metric], 1 - self.level)
         return pd.Series(found, index=self.table.clients, name=method)
 
     def rows_needed(self) -> float:
@@ -161,7 +161,7 @@ def from_evaluation(
     alone = max(float(scores.losses()[METHODS.index("alone")].mean()), 1e-300)
     predictors = learn_all(table, seed)
     notes = {note for p in predictors.values() for note in p.model.fit.notes} | set(found.notes)
-    marked = marks(best, scores.scored, table.n_clients, 1 - level)
+    marked = marks(best, scores.scored, table.n_clients, WIDEN[metric], 1 - level)
     return Decision(
         table=table,
         metric=metric,

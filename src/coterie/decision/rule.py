@@ -1,7 +1,7 @@
 """From losses to a recommendation that survives noise.
 
-1. A method is *learnable* when it beats the overall average beyond chance. If none does, there is nothing to learn:
-   alone overfits most, so in pure noise every other method would seem to gain over it.
+1. A method is *learnable* when it beats the overall average beyond chance, per client or (stricter) per row. If none
+   does, there is nothing to learn: alone overfits most, so in pure noise every other method would seem to gain over it.
 2. A collaborative method is *proven* when it is learnable and its mean gain over alone exceeds its error, by a factor
    that pays for choosing among three methods (sign flips of clients), and one per cent of the room for improvement.
 3. Of the proven methods the simplest is taken that is not measurably worse than the best.
@@ -48,7 +48,8 @@ def flip_quantile(gains: Floats, level: float, rng: np.random.Generator) -> floa
 def _needed(over_alone: dict[str, Gain], alpha: float, seed: int) -> float:
     m = next(iter(over_alone.values())).m
     if m < 10:
-        return float(stats.t.ppf(1 - alpha / len(COLLABORATIVE), max(m - 1, 1)))
+        rows = float(next(iter(over_alone.values())).sizes.sum())
+        return float(stats.t.ppf(1 - alpha / len(COLLABORATIVE), max(rows - m, 1)))
     t = float(stats.t.ppf(1 - alpha, m - 1))
     flips = flip_quantile(
         np.stack([g.clients for g in over_alone.values()]), 1 - alpha, np.random.default_rng([seed, 2])
@@ -62,7 +63,9 @@ def _learnable(scores: Scores, alpha: float) -> tuple[str, ...]:
     for name in METHODS[1:]:
         g = gain(scores, METHODS.index(name), constant)
         df = max(float(g.sizes.sum()) - g.m, 1.0)
-        if g.mean > stats.t.ppf(1 - alpha / 4, df) * g.se_rows and g.mean > 0:
+        by_client = g.mean > stats.t.ppf(1 - alpha / 4, df) * g.se_rows
+        by_row = g.row_mean > stats.t.ppf(1 - alpha / 8, df) * g.row_error and g.mean > 0
+        if by_client or by_row:
             found.append(name)
     return tuple(found)
 
@@ -80,7 +83,7 @@ def judge(scores: Scores, alpha: float = 0.05, seed: int = 0) -> Verdict:
     proven = tuple(
         name
         for name in COLLABORATIVE
-        if name in learnable and over_alone[name].mean > max(needed * over_alone[name].gate_se(), floor)
+        if name in learnable and over_alone[name].beyond(needed) and over_alone[name].mean > floor
     )
     if not learnable:
         choice, sure = "alone", "nothing"

@@ -42,9 +42,9 @@ class Table:
     def outputs(self) -> Floats:
         """The target as (rows, outputs), see `Rows`."""
         if self.classes is None:
-            return self.y[:, None]
+            return np.asarray(self.y[:, None])
         if self.n_classes == 2:
-            return (self.y == 1).astype(np.float64)[:, None]
+            return np.asarray(self.y == 1, dtype=np.float64)[:, None]
         return np.asarray(np.eye(self.n_classes)[self.y.astype(np.int64)])
 
 

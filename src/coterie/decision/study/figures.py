@@ -25,7 +25,8 @@ def draw(study: str, records: dict[str, Any], path: Path) -> None:
     plt.close(figure)
 
 
-def _short(world: str, metric: str) -> str:
+def _short(key: Any) -> str:
+    world, metric = key
     name = world.replace(" n10-60", "").replace(" c2", "").replace(" e0.35", "")
     return f"{name} · {metric}"
 
@@ -43,7 +44,7 @@ def _answers(records: dict[str, Any], plt: Any) -> Any:
             ax.barh(y, share, left=left, color=colour, label=answer if y == 0 else None, height=0.8)
             left += share
         ax.text(1.01, y, f"wrong {100 * cell['wrong'].mean():.0f} % of {len(cell)}", va="center", fontsize=7)
-    ax.set_yticks(range(len(cells)), [_short(*key) for key, _ in cells], fontsize=7)
+    ax.set_yticks(range(len(cells)), [_short(key) for key, _ in cells], fontsize=7)
     ax.invert_yaxis()
     ax.set_xlim(0, 1)
     ax.set_xlabel("share of worlds by answer")
@@ -62,7 +63,7 @@ def _coverage(records: dict[str, Any], plt: Any) -> Any:
     error = 2 * np.sqrt(np.maximum(share * (1 - share), 0.25 / count) / count)
     ax.errorbar(share, range(len(cells)), xerr=error, fmt="o", markersize=4, color="#4477aa")
     ax.axvline(0.95, color="#ee6677", linewidth=1)
-    ax.set_yticks(range(len(cells)), [_short(*key) for key, _ in cells], fontsize=7)
+    ax.set_yticks(range(len(cells)), [_short(key) for key, _ in cells], fontsize=7)
     ax.invert_yaxis()
     ax.set_xlim(0.5, 1.02)
     ax.set_xlabel("share of intervals that hold the true gain (nominal 0.95)")

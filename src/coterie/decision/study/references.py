@@ -1,5 +1,6 @@
 """The same folds solved by scikit-learn (alone, together) and statsmodels (shrunk): the losses to match."""
 
+import importlib
 import warnings
 from collections.abc import Callable
 
@@ -51,7 +52,7 @@ def _logistic(n_classes: int) -> Callable[[Floats, Floats, Floats], Floats]:
 def _mixed(table: Table, train: np.ndarray, test: np.ndarray) -> Floats:
     """REML with a random intercept and uncorrelated random slopes."""
     try:
-        from statsmodels.regression.mixed_linear_model import MixedLM, MixedLMParams
+        mixed = importlib.import_module("statsmodels.regression.mixed_linear_model")
     except ImportError:
         raise DataError(
             "The comparison with mixed models needs the package statsmodels; install it with pip."
@@ -60,8 +61,8 @@ def _mixed(table: Table, train: np.ndarray, test: np.ndarray) -> Floats:
     use = sd > 0
     Z = np.column_stack([np.ones(len(table.X)), ((table.X - mean) / np.where(use, sd, 1))[:, use]])
     p, y_mean, y_sd = Z.shape[1], table.y[train].mean(), table.y[train].std()
-    free = MixedLMParams.from_components(fe_params=np.ones(p), cov_re=np.eye(p))
-    model = MixedLM((table.y[train] - y_mean) / y_sd, Z[train], groups=table.owner[train], exog_re=Z[train])
+    free = mixed.MixedLMParams.from_components(fe_params=np.ones(p), cov_re=np.eye(p))
+    model = mixed.MixedLM((table.y[train] - y_mean) / y_sd, Z[train], groups=table.owner[train], exog_re=Z[train])
     found = model.fit(free=free, method="lbfgs")
     own = np.zeros((table.n_clients, p))
     for client, effects in found.random_effects.items():

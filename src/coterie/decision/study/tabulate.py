@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 from coterie.decision.errors_of_gains import Gain, interval
-from coterie.decision.marks import WIDEN
 
 
 def flat(records: dict[str, Any]) -> pd.DataFrame:
@@ -21,7 +20,9 @@ def flat(records: dict[str, Any]) -> pd.DataFrame:
 def covered(row: Any, level: float = 0.95) -> bool:
     """Whether the printed interval holds the true gain."""
     clients, rows, folds = row["se"]
-    gain = Gain(np.zeros(0), row["gain"], clients, rows, 0.0, np.zeros(0), np.zeros(0), folds, 9)
+    m = int(row["world"].split(" e")[0].split()[-1][1:])
+    zero = np.zeros(m)
+    gain = Gain(zero, row["gain"], clients, rows, 0.0, 0.0, 0.0, 0.0, zero, zero, folds, 9)
     low, high = interval(gain, level)
     return bool(low <= row["real"] <= high)
 
@@ -47,7 +48,7 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
         row["best %"] = 100 * (cell["advice"] == cell["best"]).mean()
         row["cover %"] = 100 * cell.apply(covered, axis=1).mean()
         row["bias"] = (cell["gain"] - cell["real"]).mean()
-        pairs = np.array([m[str(WIDEN)] for m in cell["marks"]])
+        pairs = np.array(cell["marks"].tolist())
         row["marked"] = pairs[:, 0].mean()
         row["false %"] = 100 * float((pairs[:, 1] / np.maximum(pairs[:, 0], 1)).mean())
         found.append(row)

@@ -1,6 +1,6 @@
 """Made-up federations whose truth is known, and what the rule makes of them."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from coterie.decision.candidates._rows import Floats, Ints
 from coterie.decision.errors_of_gains import Gain
 from coterie.decision.evaluation import METHODS, evaluate
-from coterie.decision.marks import GAINS, LOSES, marks
+from coterie.decision.marks import GAINS, LOSES, WIDEN, marks
 from coterie.decision.metrics import METRICS, Predictions
 from coterie.decision.predictor import learn_all
 from coterie.decision.rule import decide_scores
@@ -83,12 +83,8 @@ def make(world: World, seed: int) -> tuple[Table, Table]:
     return make_table(X, y, owner, world.kind, None), make_table(X_new, y_new, fresh, world.kind, None)
 
 
-def true_losses(table: Table, fresh: Table, metric: str, seed: int) -> Floats:
-    """(methods, clients): losses on fresh rows of the models fitted to all rows of the table."""
-    return all_true_losses(table, fresh, seed)[metric]
-
-
 def all_true_losses(table: Table, fresh: Table, seed: int) -> dict[str, Floats]:
+    """(methods, clients) by metric: losses on fresh rows of the models fitted to all rows of the table."""
     kind = "regression" if table.classes is None else "classification"
     found: dict[str, list[Floats]] = {metric: [] for metric in METRICS[kind]}
     for predictor in learn_all(table, seed).values():
@@ -101,7 +97,7 @@ def all_true_losses(table: Table, fresh: Table, seed: int) -> dict[str, Floats]:
 
 def _false_marks(gain: Gain, scored: Ints, truth: Floats, widen: float) -> tuple[int, int]:
     """How many clients are marked, and how many of them with the wrong sign of the true gain."""
-    marked = marks(gain, scored, len(truth), widen=widen)
+    marked = marks(gain, scored, len(truth), widen)
     wrong = ((marked == GAINS) & (truth <= 0)) | ((marked == LOSES) & (truth >= 0))
     return int(((marked == GAINS) | (marked == LOSES)).sum()), int(wrong.sum())
 
@@ -114,7 +110,7 @@ def simulate(world: World, seed: int, repeats: int = 1) -> dict[str, Any]:
     if "auc" in measured:
         measured["auc"] = evaluate(table, repeats=repeats, seed=seed, pairs=True).scores["auc"]
     truths = all_true_losses(table, fresh, seed)
-    record: dict[str, Any] = {"world": world.name, "seed": seed, "repeats": repeats, "metrics": {}}
+    record: dict[str, Any] = {"world": world.name, "seed": seed, "metrics": {}}
     alone = METHODS.index("alone")
     for metric, scores in measured.items():
         verdict = decide_scores(scores, seed=seed)
@@ -130,8 +126,8 @@ def simulate(world: World, seed: int, repeats: int = 1) -> dict[str, Any]:
             "method": method,
             "gain": round(gain.mean, 5),
             "real": round(float(np.nanmean(real[scores.scored])), 5),
-            "se": [round(v, 6) for v in (gain.se_clients, gain.se_rows, gain.fold_se)],
-            "marks": {str(w): _false_marks(gain, scores.scored, np.nan_to_num(real), w) for w in (1.0, 1.5, 1.8, 2.1)},
+            "se": [float(f"{v:.3g}") for v in (gain.se_clients, gain.se_rows, gain.fold_se)],
+            "marks": _false_marks(gain, scores.scored, np.nan_to_num(real), WIDEN[metric]),
         }
     return record
 
@@ -141,7 +137,3 @@ def _wrong(world: World, advice: str, sure: str, truth: Floats) -> bool:
     if world.truth == "noise":
         return sure != "nothing"
     return advice != "alone" and bool(truth[METHODS.index(advice)] >= truth[METHODS.index("alone")])
-
-
-def describe(world: World) -> dict[str, Any]:
-    return asdict(world)
