@@ -143,3 +143,22 @@ def test_three_classes_give_probabilities(name):
     chance = CANDIDATES[name].fit(Rows(X, np.eye(3)[label], owner, 10, True), RNG(0)).outputs(X, owner)
     np.testing.assert_allclose(chance.sum(1), 1)
     assert (chance.argmax(1) == label).mean() > 0.6
+
+
+def test_a_wide_table_is_shrunk_to_the_model_for_all():
+    """More columns than a client has rows: the search must not end where every client keeps its own noise."""
+    rng = RNG(0)
+    owner = np.repeat(np.arange(10), 30)
+    X = rng.normal(size=(300, 100))
+    y = X @ rng.normal(size=100) / 10 + rng.normal(size=300)
+    fit = CANDIDATES["shrunk"].fit(Rows(X, y[:, None], owner, 10, False), RNG(0))
+    assert fit.details["prior_variance"][1:].max() < 1e-3
+    assert fit.notes == ()
+
+
+def test_the_answer_does_not_depend_on_the_starting_point():
+    rows, _ = world(m=60)
+    cold = CANDIDATES["shrunk"].fit(rows, RNG(0))
+    other = CANDIDATES["shrunk"].fit(world(m=60, seed=5)[0], RNG(0))
+    warm = CANDIDATES["shrunk"].fit(rows, RNG(0), other)
+    np.testing.assert_allclose(warm.coef, cold.coef, atol=2e-3)

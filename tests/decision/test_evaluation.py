@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import log_loss as sk_log_loss
 from sklearn.metrics import r2_score, roc_auc_score
 
-from coterie.decision import METHODS, evaluate, make_table
+from coterie.decision import METHODS, Scores, evaluate, make_table
 from coterie.decision.errors_of_gains import gain, interval
 from coterie.decision.evaluation import deal
 from coterie.decision.metrics import METRICS, Predictions
@@ -144,3 +144,20 @@ def test_refusals_are_sentences(change, words):
     }
     with pytest.raises((DataError, ConfigError), match=words):
         make_table(**{**given, **change})
+
+
+def test_the_second_look_is_not_drowned_by_a_noisy_client():
+    """Eleven clients that gain a little for sure, and one of four rows that swings wildly."""
+    rng = RNG(0)
+    owner = np.concatenate([np.repeat(np.arange(11), 50), np.full(4, 11)])
+    rows = np.zeros((1, 2, len(owner)))
+    rows[0, 1] = 0.1 + 0.1 * rng.normal(size=len(owner))
+    rows[0, 1, -4:] = [9.0, -6.0, 4.0, -2.0]
+    fold = deal(owner, 12, 10, rng)[None]
+    scores = Scores("mse", rows, fold, 10, owner, np.arange(12), 12)
+    found = gain(scores, 0, 1)
+    assert found.mean < 2 * found.se_clients
+    assert found.weighted == pytest.approx(0.1, abs=0.03)
+    assert found.beyond(2.0) == (found.mean > found.se_clients)
+    worse = gain(scores, 1, 0)
+    assert not worse.beyond(0.5)

@@ -86,9 +86,10 @@ class _Evidence:
         return value / 2 / self.n_rows, np.append(slope, by_prior) / 2 / self.n_rows
 
     def starts(self) -> list[Floats]:
-        k = 2 if self.tied or self.c.shape[1] == 1 else self.c.shape[1]
-        k = min(k, self.c.shape[1])
-        return [np.array([0.3] + [0.03] * (k - 1) + [-1.0]), np.array([3.0] + [0.5] * (k - 1) + [-1.0])]
+        p = self.c.shape[1]
+        if self.tied:
+            return [np.array([0.3, 0.1 / p, -np.log(p)])]
+        return [np.array([0.3] + [0.03] * (p - 1) + [-1.0]), np.array([3.0] + [0.5] * (p - 1) + [-1.0])]
 
     def maximise(self, starts: list[Floats], largest: float, steps: int = 200) -> _Posterior:
         tries = []
@@ -137,7 +138,7 @@ class Shrunk:
 
 def _nudged(found: _Posterior) -> Floats:
     """The parameters found, moved off their bounds so that a search can start there."""
-    return np.append(np.clip(found.parameters[:-1], 1e-3, 1e3), np.clip(found.parameters[-1], -8.0, 4.0))
+    return np.append(np.clip(found.parameters[:-1], 1e-4, 1e3), np.clip(found.parameters[-1], -8.0, 4.0))
 
 
 def _regression(rows: Rows, output: int, starts: list[Floats] | None) -> _Posterior:
