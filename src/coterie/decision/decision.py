@@ -153,7 +153,7 @@ def from_evaluation(
             f"Only {len(scores.scored)} client(s) can be scored by {metric}; at least 2 clients need 4 rows"
             f"{' of both classes' if metric == 'auc' else ''}."
         )
-    verdict = decide_scores(scores, 1 - level, seed)
+    verdict = decide_scores(scores, 1 - level, seed, found.proper(metric))
     method = verdict.rival if verdict.recommendation == "alone" else verdict.recommendation
     losses = _frame(scores, scores.losses(), table)
     best = verdict.over_alone[method]

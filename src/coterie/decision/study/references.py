@@ -12,7 +12,7 @@ from coterie.decision.metrics import METRICS, Predictions
 from coterie.decision.table import Table
 from coterie.errors import DataError
 
-MOST_CLIENTS = 60  # a search per client and fold takes seconds; larger tables are compared on their first clients
+MOST_CLIENTS = 30  # a search per client and fold takes seconds; larger tables are compared on their first clients
 
 
 def _ridge(X: Floats, y: Floats, X_new: Floats) -> Floats:
@@ -76,7 +76,7 @@ def reference_losses(table: Table, fold: Ints, metric: str) -> dict[str, Floats]
     classification = table.classes is not None
     fit = _logistic(table.n_classes) if classification else _ridge
     chosen = table.owner < MOST_CLIENTS
-    ways = ["alone", "together"] + ([] if classification or table.X.shape[1] > 6 else ["shrunk"])
+    ways = ["alone", "together"] + ([] if classification or table.X.shape[1] > 6 or len(table.y) > 2500 else ["shrunk"])
     made = {way: np.full((len(table.y), max(table.n_classes, 1)), np.nan) for way in ways}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -12,7 +12,7 @@ import pandas as pd
 from coterie.decision.table import Table, make_table
 from coterie.errors import DataError
 
-MOST_ROWS = 6000  # larger tables keep their first clients
+MOST_ROWS = 3000  # larger tables keep their first clients
 
 
 @dataclass(frozen=True)

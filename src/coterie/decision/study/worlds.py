@@ -106,14 +106,15 @@ def simulate(world: World, seed: int, repeats: int = 1) -> dict[str, Any]:
     """Decide on one world by every metric, and compare with the truth."""
     table, fresh = make(world, seed)
     found = evaluate(table, repeats=repeats, seed=seed)
-    measured = dict(found.scores)
+    measured = {metric: (scores, found.proper(metric)) for metric, scores in found.scores.items()}
     if "auc" in measured:
-        measured["auc"] = evaluate(table, repeats=repeats, seed=seed, pairs=True).scores["auc"]
+        paired = evaluate(table, repeats=repeats, seed=seed, pairs=True)
+        measured["auc"] = paired.scores["auc"], paired.proper("auc")
     truths = all_true_losses(table, fresh, seed)
     record: dict[str, Any] = {"world": world.name, "seed": seed, "metrics": {}}
     alone = METHODS.index("alone")
-    for metric, scores in measured.items():
-        verdict = decide_scores(scores, seed=seed)
+    for metric, (scores, proper) in measured.items():
+        verdict = decide_scores(scores, seed=seed, proper=proper)
         truth = truths[metric]
         method = verdict.rival if verdict.recommendation == "alone" else verdict.recommendation
         gain, j = verdict.over_alone[method], METHODS.index(method)
