@@ -6,7 +6,7 @@ import pytest
 
 from coterie.decision import decide, distinguish, from_evaluation
 from coterie.decision.marks import benjamini_hochberg
-from coterie.decision.rule import flip_quantile
+from coterie.decision.rule import flip_quantile, judge
 from coterie.decision.study.worlds import World, make
 from coterie.errors import ConfigError, DataError
 
@@ -163,3 +163,25 @@ def test_flips_of_one_method_are_normal_and_of_many_pay_for_choosing():
     many = flip_quantile(rng.normal(size=(3, 200)), 0.95, np.random.default_rng(1))
     assert one == pytest.approx(1.645, abs=4 * 0.07)
     assert many > one + 0.2
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "auc"])
+def test_other_metrics_reach_the_same_answer(metric):
+    found, _ = solve(World("identical", 30, "classification", effect=0.6), metric=metric)
+    assert found.recommendation == "together"
+    assert metric in found.words()
+
+
+def test_log_loss_must_vouch_for_accuracy():
+    """Scores that look good by accuracy do not count where the log loss has learned nothing."""
+    found, _ = solve(World("identical", 30, "classification", effect=0.6))
+    scores = found.evaluation.scores
+    assert judge(scores["accuracy"]).sure == "clear"
+    noise, _ = solve(World("noise", 30, "classification"))
+    assert judge(scores["accuracy"], proper=noise.evaluation.scores["log_loss"]).sure == "nothing"
+
+
+def test_the_constant_is_not_worse_than_a_coin():
+    found, _ = solve(World("noise", 40, "classification"))
+    loss = found.evaluation.scores["accuracy"].mean_rows()[0].mean()
+    assert loss == pytest.approx(min(found.table.y.mean(), 1 - found.table.y.mean()))
