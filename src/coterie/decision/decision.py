@@ -11,7 +11,7 @@ from coterie.errors import ConfigError, DataError
 
 from .candidates._rows import Floats
 from .errors_of_gains import gain, interval
-from .evaluation import METHODS, Evaluation, Progress, Scores, default_repeats, evaluate
+from .evaluation import METHODS, Evaluation, Progress, Scores, default_repeats, measure
 from .marks import WIDEN, marks, rows_to_settle
 from .metrics import METRICS, check_metric
 from .predictor import Predictor, learn_all
@@ -138,8 +138,7 @@ def decide(
     repeats = repeats or default_repeats(len(table.y))
     if np.ptp(table.y) == 0:
         return _nothing(table, metric, level, folds, repeats, seed)
-    pairs = metric == "auc"
-    found = evaluate(table, folds=folds, repeats=repeats, seed=seed, pairs=pairs, progress=progress)
+    found = measure(table, metric, folds=folds, repeats=repeats, seed=seed, progress=progress)
     return from_evaluation(table, found, metric, level=level, folds=folds, repeats=repeats, seed=seed)
 
 

@@ -96,7 +96,8 @@ def judge(scores: Scores, alpha: float = 0.05, seed: int = 0, proper: Scores | N
     elif proven:
         choice, sure = _simplest(scores, proven, floor), "clear"
     elif "alone" in learnable:
-        worse = all(g.mean + needed * g.gate_se() < floor for g in over_alone.values())
+        little = min(floor, _ROOM * float(loss["alone"]))
+        worse = all(g.mean + needed * g.gate_se() < little for g in over_alone.values())
         choice, sure = "alone", "clear" if worse else "leaning"
     else:
         choice, sure = learnable[0], "leaning"

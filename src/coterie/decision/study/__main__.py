@@ -18,7 +18,9 @@ from .worlds import World, simulate
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m coterie.decision.study", description=__doc__)
     parser.add_argument("study", choices=[*PLANS, "tables"])
-    parser.add_argument("--worlds", type=int, default=50, help="worlds per cell")
+    parser.add_argument(
+        "--worlds", type=int, default=50, help="worlds per cell; 0 only tabulates and draws what the file holds"
+    )
     parser.add_argument("--first-seed", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=1, help="repeats of the cross-validation")
     parser.add_argument("--only", default="", help="only cells or tables whose name contains this")
@@ -39,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _tasks(given: argparse.Namespace) -> list[tuple[str, Callable[[], Any]]]:
+    if given.worlds == 0:
+        return []
     if given.study == "tables":
         from .tables import tasks
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from coterie.decision.candidates._rows import Floats, Ints
 from coterie.decision.errors_of_gains import Gain
-from coterie.decision.evaluation import METHODS, evaluate
+from coterie.decision.evaluation import METHODS, measure
 from coterie.decision.marks import GAINS, LOSES, WIDEN, marks
 from coterie.decision.metrics import METRICS, Predictions
 from coterie.decision.predictor import learn_all
@@ -105,16 +105,12 @@ def _false_marks(gain: Gain, scored: Ints, truth: Floats, widen: float) -> tuple
 def simulate(world: World, seed: int, repeats: int = 1) -> dict[str, Any]:
     """Decide on one world by every metric, and compare with the truth."""
     table, fresh = make(world, seed)
-    found = evaluate(table, repeats=repeats, seed=seed)
-    measured = {metric: (scores, found.proper(metric)) for metric, scores in found.scores.items()}
-    if "auc" in measured:
-        paired = evaluate(table, repeats=repeats, seed=seed, pairs=True)
-        measured["auc"] = paired.scores["auc"], paired.proper("auc")
+    found = measure(table, "mse" if table.classes is None else "auc", repeats=repeats, seed=seed)
     truths = all_true_losses(table, fresh, seed)
     record: dict[str, Any] = {"world": world.name, "seed": seed, "metrics": {}}
     alone = METHODS.index("alone")
-    for metric, (scores, proper) in measured.items():
-        verdict = decide_scores(scores, seed=seed, proper=proper)
+    for metric, scores in found.scores.items():
+        verdict = decide_scores(scores, seed=seed, proper=found.proper(metric))
         truth = truths[metric]
         method = verdict.rival if verdict.recommendation == "alone" else verdict.recommendation
         gain, j = verdict.over_alone[method], METHODS.index(method)
