@@ -1,0 +1,228 @@
+"""Alone, together, shrunk or in groups: the answer for a table, with what it rests on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from coterie.errors import ConfigError, DataError
+
+from .candidates._rows import Floats
+from .errors_of_gains import gain, interval
+from .evaluation import METHODS, Evaluation, Progress, Scores, default_repeats, measure
+from .marks import WIDEN, marks, rows_to_settle
+from .metrics import METRICS, check_metric
+from .predictor import Predictor, learn_all
+from .rule import COLLABORATIVE, Verdict, decide_scores
+from .table import Table, make_table
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, how sure that is, and what every client gains.
+
+    ``losses`` and ``gains`` are methods × clients on rows that training did not see; gains are over alone, positive is
+    better. ``interval`` bounds the mean gain of ``method`` over alone, as a share of alone's loss. ``method`` is the
+    recommended one or, where that is alone, its best rival. Clients with fewer than four rows have no score."""
+
+    table: Table = field(repr=False)
+    metric: str
+    recommendation: str
+    sure: str
+    method: str
+    losses: pd.DataFrame = field(repr=False)
+    gains: pd.DataFrame = field(repr=False)
+    marks: pd.Series = field(repr=False)
+    interval: tuple[float, float]
+    level: float
+    folds: int
+    repeats: int
+    seed: int
+    verdict: Verdict | None = field(repr=False)
+    evaluation: Evaluation | None = field(repr=False)
+    predictors: dict[str, Predictor] = field(repr=False)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return "regression" if self.table.classes is None else "classification"
+
+    @property
+    def groups(self) -> pd.Series:
+        """The group of every client in the fit to all rows; 0 is the largest."""
+        found = self.predictors["groups"].model.fit.of_client
+        return pd.Series(found, index=self.table.clients, name="group")
+
+    @property
+    def scores(self) -> Scores:
+        if self.evaluation is None:
+            raise DataError("There are no scores: the target never changes.")
+        return self.evaluation.scores[self.metric]
+
+    def coefficients(self, method: str) -> pd.DataFrame:
+        """Coefficients in the units of the table, clients × (intercept and columns), per class with several."""
+        if method not in self.predictors:
+            raise ConfigError(f"method is {method!r}; it must be one of {', '.join(self.predictors)}.")
+        return self.predictors[method].coefficients()
+
+    def summary(self) -> pd.DataFrame:
+        """A row per method: mean loss over clients, mean gain over alone, its standard error and interval."""
+        rows, scores = {}, self.scores
+        loss = scores.losses().mean(1)
+        for j, name in enumerate(METHODS):
+            g = gain(scores, j, METHODS.index("alone"))
+            low, high = (0.0, 0.0) if name == "alone" else interval(g, self.level)
+            se = 0.0 if name == "alone" else g.gate_se()
+            rows[name] = {"loss": loss[j], "gain": g.mean, "se": se, "low": low, "high": high}
+        return pd.DataFrame(rows).T
+
+    def mark(self, method: str) -> pd.Series:
+        """ "gains", "loses", "no clear change" or "no score" for every client, under ``method`` rather than alone."""
+        g = gain(self.scores, METHODS.index(method), METHODS.index("alone"))
+        found = marks(g, self.scores.scored, self.table.n_clients, WIDEN[self.metric], 1 - self.level)
+        return pd.Series(found, index=self.table.clients, name=method)
+
+    def rows_needed(self) -> float:
+        """Rows per client that would settle an open question, if the gain stayed as measured; infinite for no gain."""
+        if self.verdict is None:
+            return float("inf")
+        return rows_to_settle(self.verdict.over_alone[self.method], self.verdict.needed) * float(
+            self.table.sizes.mean()
+        )
+
+    def words(self) -> str:
+        """The decision in plain sentences."""
+        from .words import words
+
+        return words(self)
+
+
+def decide(
+    X: Any,
+    y: Any,
+    clients: Any,
+    *,
+    kind: str = "regression",
+    metric: str | None = None,
+    folds: int = 10,
+    repeats: int | None = None,
+    seed: int = 0,
+    names: Sequence[str] | None = None,
+    progress: Progress | None = None,
+    level: float = 0.95,
+) -> Decision:
+    """Should these clients learn alone, together, shrunk towards all, or in groups?
+
+    Parameters
+    ----------
+    X, y, clients
+        Numeric columns, the target, and the client of every row.
+    kind
+        "regression" or "classification" (any number of classes).
+    metric
+        "mse" or "r2"; "log_loss", "accuracy" or "auc". The first of its kind by default.
+    folds, repeats
+        Cross-validation inside every client; by default 3 repeats below 2000 rows, 2 below 20,000, else 1.
+    progress
+        Called with (fits done, fits in all)."""
+    if folds < 2:
+        raise ConfigError(f"folds is {folds}; it must be at least 2.")
+    if not 0.5 < level < 1:
+        raise ConfigError(f"level is {level}; it must lie between 0.5 and 1.")
+    if repeats is not None and repeats < 1:
+        raise ConfigError(f"repeats is {repeats}; it must be at least 1.")
+    table = make_table(X, y, clients, kind, names)
+    metric = check_metric(kind, metric)
+    repeats = repeats or default_repeats(len(table.y))
+    if np.ptp(table.y) == 0:
+        return _nothing(table, metric, level, folds, repeats, seed)
+    found = measure(table, metric, folds=folds, repeats=repeats, seed=seed, progress=progress)
+    return from_evaluation(table, found, metric, level=level, folds=folds, repeats=repeats, seed=seed)
+
+
+def from_evaluation(
+    table: Table, found: Evaluation, metric: str, *, level: float, folds: int, repeats: int, seed: int
+) -> Decision:
+    """The decision from scores already measured, for another metric say."""
+    scores = found.scores[metric]
+    if len(scores.scored) < 2:
+        raise DataError(
+            f"Only {len(scores.scored)} client(s) can be scored by {metric}; at least 2 clients need 4 rows"
+            f"{' of both classes' if metric == 'auc' else ''}."
+        )
+    verdict = decide_scores(scores, 1 - level, seed, found.proper(metric))
+    method = verdict.rival if verdict.recommendation == "alone" else verdict.recommendation
+    losses = _frame(scores, scores.losses(), table)
+    best = verdict.over_alone[method]
+    low, high = interval(best, level)
+    alone = max(float(scores.losses()[METHODS.index("alone")].mean()), 1e-300)
+    predictors = learn_all(table, seed)
+    notes = {note for p in predictors.values() for note in p.model.fit.notes} | set(found.notes)
+    marked = marks(best, scores.scored, table.n_clients, WIDEN[metric], 1 - level)
+    return Decision(
+        table=table,
+        metric=metric,
+        recommendation=verdict.recommendation,
+        sure=verdict.sure,
+        method=method,
+        losses=losses,
+        gains=losses.loc["alone"] - losses,
+        marks=pd.Series(marked, index=table.clients, name=method),
+        interval=(low / alone, high / alone),
+        level=level,
+        folds=folds,
+        repeats=repeats,
+        seed=seed,
+        verdict=verdict,
+        evaluation=found,
+        predictors=predictors,
+        warnings=tuple(sorted(notes)) + _warnings(table, scores, verdict, method),
+    )
+
+
+def _frame(scores: Scores, values: Floats, table: Table) -> pd.DataFrame:
+    full = np.full((len(METHODS), table.n_clients), np.nan)
+    full[:, scores.scored] = values
+    return pd.DataFrame(full, index=pd.Index(METHODS, name="method"), columns=table.clients)
+
+
+def _warnings(table: Table, scores: Scores, verdict: Verdict, method: str) -> tuple[str, ...]:
+    found = []
+    best, loss = verdict.over_alone[method], scores.mean_rows()[METHODS.index(method)]
+    if scores.metric in ("mse", "r2", "log_loss") and np.nanmax(loss) > 0.25 * np.nansum(loss):
+        found.append(f"Row {int(np.nanargmax(loss))} alone makes up more than a quarter of the loss; look at it first.")
+    if best.mean * best.row_mean < 0 and abs(best.row_mean) > best.gate_se():
+        found.append("Counted by rows instead of clients, the gain changes its sign: large and small clients differ.")
+    missing = table.n_clients - len(scores.scored)
+    if missing:
+        found.append(f"{missing} of {table.n_clients} clients have too few rows or only one class, and have no score.")
+    return tuple(found)
+
+
+def _nothing(table: Table, metric: str, level: float, folds: int, repeats: int, seed: int) -> Decision:
+    """The target never changes: nothing to learn, nothing to compare."""
+    empty = pd.DataFrame(np.nan, index=pd.Index(METHODS, name="method"), columns=table.clients)
+    return Decision(
+        table=table,
+        metric=metric,
+        recommendation="alone",
+        sure="nothing",
+        method="together",
+        losses=empty,
+        gains=empty,
+        marks=pd.Series("no score", index=table.clients, name="together"),
+        interval=(0.0, 0.0),
+        level=level,
+        folds=folds,
+        repeats=repeats,
+        seed=seed,
+        verdict=None,
+        evaluation=None,
+        predictors={},
+        warnings=("The target never changes, so there is nothing to learn.",),
+    )
+
+
+__all__ = ["COLLABORATIVE", "METRICS", "Decision", "decide", "from_evaluation"]

