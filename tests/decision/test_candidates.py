@@ -6,8 +6,8 @@ from scipy.optimize import check_grad
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
 
 from coterie.decision.candidates import CANDIDATES, Rows
-from coterie.decision.candidates._path import POOLED, Path, fit_units
-from coterie.decision.candidates._rows import blocks, grams
+from coterie.decision.candidates.path import POOLED, Path, fit_units
+from coterie.decision.candidates.rows import blocks, grams
 from coterie.decision.candidates.shrunk import _Evidence
 
 RNG = np.random.default_rng

@@ -14,9 +14,9 @@ from scipy.stats import norm
 
 from coterie.errors import ConfigError
 from coterie.privacy import Composition, Event, compose, delta, epsilon, noise_multiplier
-from coterie.privacy.poisson import gaussian, rdp_epsilon
 from coterie.privacy.accounting import cross_check, round_up
 from coterie.privacy.gaussian_dp import delta_of, epsilon_of, mu_of
+from coterie.privacy.poisson import gaussian, rdp_epsilon
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 `decide` answers. Everything here is NumPy and SciPy: all candidates are convex or closed-form and solved exactly."""
 
-from .decision import Decision, decide, from_evaluation
-from .distinguish import distinguish
-from .evaluation import METHODS, Evaluation, Scores, evaluate
-from .predictor import Predictor
-from .rule import Verdict, judge
-from .table import Table, make_table
+from coterie.decision.decision import Decision, decide, from_evaluation
+from coterie.decision.distinguish import distinguish
+from coterie.decision.evaluation import METHODS, Evaluation, Scores, evaluate
+from coterie.decision.predictor import Predictor
+from coterie.decision.rule import Verdict, judge
+from coterie.decision.table import Table, make_table
 
 __all__ = [
     "METHODS",

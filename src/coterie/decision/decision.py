@@ -7,16 +7,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from coterie.decision.candidates.rows import Floats
+from coterie.decision.errors_of_gains import gain, interval
+from coterie.decision.evaluation import METHODS, Evaluation, Progress, Scores, default_repeats, measure
+from coterie.decision.marks import WIDEN, marks, rows_to_settle
+from coterie.decision.metrics import METRICS, check_metric
+from coterie.decision.predictor import Predictor, learn_all
+from coterie.decision.rule import COLLABORATIVE, Verdict, decide_scores
+from coterie.decision.table import Table, make_table
 from coterie.errors import ConfigError, DataError
-
-from .candidates._rows import Floats
-from .errors_of_gains import gain, interval
-from .evaluation import METHODS, Evaluation, Progress, Scores, default_repeats, measure
-from .marks import WIDEN, marks, rows_to_settle
-from .metrics import METRICS, check_metric
-from .predictor import Predictor, learn_all
-from .rule import COLLABORATIVE, Verdict, decide_scores
-from .table import Table, make_table
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class Decision:
 
     def words(self) -> str:
         """The decision in plain sentences."""
-        from .words import words
+        from coterie.decision.words import words
 
         return words(self)
 

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from coterie.decision.decision import Decision
 from coterie.errors import DataError
-
-from .decision import Decision
 
 
 def distinguish(decision: Decision, X: Any = None, columns: Sequence[str] | None = None) -> pd.DataFrame:

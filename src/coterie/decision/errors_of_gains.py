@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from .candidates._rows import Floats
-from .evaluation import Scores
+from coterie.decision.candidates.rows import Floats
+from coterie.decision.evaluation import Scores
 
 WIDEN_ROWS = 1.5  # rows share training rows: as in Nadeau and Bengio, 1 + K/(K − 1) ≈ 1.5²
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .candidates import CANDIDATES, Candidate
-from .candidates._rows import Floats, Ints
-from .metrics import METRICS, Predictions
-from .table import Model, Table, learn
+from coterie.decision.candidates import CANDIDATES, Candidate
+from coterie.decision.candidates.rows import Floats, Ints
+from coterie.decision.metrics import METRICS, Predictions
+from coterie.decision.table import Model, Table, learn
 
 METHODS = tuple(CANDIDATES)
 FEWEST = 4  # a client with fewer rows trains but is not scored

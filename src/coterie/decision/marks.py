@@ -3,8 +3,8 @@
 import numpy as np
 from scipy import stats
 
-from .candidates._rows import Floats
-from .errors_of_gains import Gain
+from coterie.decision.candidates.rows import Floats
+from coterie.decision.errors_of_gains import Gain
 
 GAINS, LOSES, UNCLEAR, NO_SCORE = "gains", "loses", "no clear change", "no score"
 # Rows of a client share training rows (1.5, see `errors_of_gains`); log loss has heavy tails besides.

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from coterie.decision.candidates.rows import Floats, Ints
+from coterie.decision.table import Table
 from coterie.errors import ConfigError
-
-from .candidates._rows import Floats, Ints
-from .table import Table
 
 
 @dataclass(frozen=True)

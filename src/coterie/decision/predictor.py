@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from coterie.decision.candidates import CANDIDATES
+from coterie.decision.candidates.rows import Floats
+from coterie.decision.table import Model, Table, learn
 from coterie.errors import DataError
-
-from .candidates import CANDIDATES
-from .candidates._rows import Floats
-from .table import Model, Table, learn
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from .candidates._rows import Floats
-from .errors_of_gains import Gain, gain
-from .evaluation import METHODS, Scores
+from coterie.decision.candidates.rows import Floats
+from coterie.decision.errors_of_gains import Gain, gain
+from coterie.decision.evaluation import METHODS, Scores
 
 COLLABORATIVE = ("together", "shrunk", "groups")  # the simplest first
 _FLIPS = 999

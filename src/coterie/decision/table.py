@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from coterie.decision.candidates import Candidate, Fit, Rows
+from coterie.decision.candidates.rows import Floats, Ints
 from coterie.errors import ConfigError, DataError
-
-from .candidates import Candidate, Fit, Rows
-from .candidates._rows import Floats, Ints
 
 KINDS = ("regression", "classification")
 

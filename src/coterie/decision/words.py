@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from .decision import Decision
-from .marks import GAINS, LOSES
-from .rule import COLLABORATIVE
+from coterie.decision.decision import Decision
+from coterie.decision.marks import GAINS, LOSES
+from coterie.decision.rule import COLLABORATIVE
 
 _WAYS = {
     "alone": "Alone",

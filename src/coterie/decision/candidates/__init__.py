@@ -1,10 +1,10 @@
 """Ways to learn from a table with clients, all solved to convergence in closed form or by Newton's method."""
 
-from ._rows import Rows
-from .base import Candidate, Fit
-from .groups import Groups
-from .shrunk import Shrunk
-from .simple import Alone, Constant, Together
+from coterie.decision.candidates.base import Candidate, Fit
+from coterie.decision.candidates.groups import Groups
+from coterie.decision.candidates.rows import Rows
+from coterie.decision.candidates.shrunk import Shrunk
+from coterie.decision.candidates.simple import Alone, Constant, Together
 
 CANDIDATES: dict[str, Candidate] = {
     "constant": Constant(),

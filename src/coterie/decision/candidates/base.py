@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ._rows import Floats, Ints, Rows, sigmoid
+from coterie.decision.candidates.rows import Floats, Ints, Rows, sigmoid
 
 
 @dataclass(frozen=True)

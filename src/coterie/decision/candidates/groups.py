@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._path import POOLED_PATH, fit_units
-from ._rows import Floats, Ints, Rows, grams, sigmoid
-from .base import Fit
+from coterie.decision.candidates.base import Fit
+from coterie.decision.candidates.path import POOLED_PATH, fit_units
+from coterie.decision.candidates.rows import Floats, Ints, Rows, grams, sigmoid
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from typing import Any, cast
 import numpy as np
 from scipy.optimize import minimize
 
-from ._rows import Floats, Rows, grams, sigmoid
-from .base import Fit
+from coterie.decision.candidates.base import Fit
+from coterie.decision.candidates.rows import Floats, Rows, grams, sigmoid
 
 _FREE = 1e6  # prior variance of the intercept of μ
 _TIE_ABOVE = 40  # with more columns the slopes share one prior variance

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._path import ALONE_LINEAR, ALONE_LOGISTIC, Path, fit_units
-from ._rows import Rows
-from .base import Fit, mean_coefficients
+from coterie.decision.candidates.base import Fit, mean_coefficients
+from coterie.decision.candidates.path import ALONE_LINEAR, ALONE_LOGISTIC, Path, fit_units
+from coterie.decision.candidates.rows import Rows
 
 _STOPPED = "{} stopped before it converged."
 

@@ -7,12 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from coterie.decision.study.plans import PLANS
+from coterie.decision.study.store import run
+from coterie.decision.study.tabulate import tabulate
+from coterie.decision.study.worlds import World, simulate
 from coterie.errors import CoterieError
-
-from .plans import PLANS
-from .store import run
-from .tabulate import tabulate
-from .worlds import World, simulate
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         records = run(given.out, _tasks(given), lambda text: print(text, file=sys.stderr, flush=True))
         print(tabulate(given.study, records))
         if given.figure is not None:
-            from .figures import draw
+            from coterie.decision.study.figures import draw
 
             draw(given.study, records, given.figure)
     except CoterieError as error:
@@ -44,7 +43,7 @@ def _tasks(given: argparse.Namespace) -> list[tuple[str, Callable[[], Any]]]:
     if given.worlds == 0:
         return []
     if given.study == "tables":
-        from .tables import tasks
+        from coterie.decision.study.tables import tasks
 
         return tasks(given.only)
     worlds: list[World] = [w for w in PLANS[given.study]() if given.only in w.name]

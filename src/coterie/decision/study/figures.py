@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from .tabulate import covered, flat
+from coterie.decision.study.tabulate import covered, flat
 
 _COLOURS = {"nothing": "#bbbbbb", "alone": "#4477aa", "together": "#ee6677", "shrunk": "#228833", "groups": "#ccbb44"}
 

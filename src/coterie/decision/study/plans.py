@@ -1,6 +1,6 @@
 """Which worlds each study looks at."""
 
-from .worlds import World
+from coterie.decision.study.worlds import World
 
 R, C = "regression", "classification"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from coterie.decision.candidates._rows import Floats, Ints
+from coterie.decision.candidates.rows import Floats, Ints
 from coterie.decision.evaluation import METHODS, Scores
 from coterie.decision.metrics import METRICS, Predictions
 from coterie.decision.table import Table

@@ -12,10 +12,9 @@ from coterie.decision.decision import from_evaluation
 from coterie.decision.evaluation import METHODS, default_repeats, evaluate
 from coterie.decision.metrics import METRICS, Predictions
 from coterie.decision.predictor import learn_all
+from coterie.decision.study.references import compare
+from coterie.decision.study.sources import SOURCES, Source, load
 from coterie.decision.table import Table, make_table
-
-from .references import compare
-from .sources import SOURCES, Source, load
 
 FOLDS = 5
 

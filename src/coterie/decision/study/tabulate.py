@@ -29,7 +29,7 @@ def covered(row: Any, level: float = 0.95) -> bool:
 
 def tabulate(study: str, records: dict[str, Any]) -> str:
     if study == "tables":
-        from .tables import tabulate_tables
+        from coterie.decision.study.tables import tabulate_tables
 
         return tabulate_tables(records)
     return summarise(flat(records)).to_string()

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.decision.candidates._rows import Floats, Ints
+from coterie.decision.candidates.rows import Floats, Ints
 from coterie.decision.errors_of_gains import Gain
 from coterie.decision.evaluation import METHODS, measure
 from coterie.decision.marks import GAINS, LOSES, WIDEN, marks

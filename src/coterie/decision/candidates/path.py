@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._rows import Block, Floats, Ints, blocks, sigmoid
+from coterie.decision.candidates.rows import Block, Floats, Ints, blocks, sigmoid
 
 ALONE_LINEAR = (1e-3, 0.03, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3, np.inf)
 ALONE_LOGISTIC = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3, np.inf)

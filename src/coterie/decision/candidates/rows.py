@@ -74,7 +74,7 @@ class Rows:
     @cached_property
     def pooled(self) -> tuple[Floats, bool]:
         """One ridge model for all rows (1, 1 + features, outputs), and whether it converged."""
-        from ._path import POOLED_PATH, fit_units
+        from coterie.decision.candidates.path import POOLED_PATH, fit_units
 
         everybody = np.zeros(len(self.owner), np.int64)
         return fit_units(self.X, self.y, everybody, 1, POOLED_PATH, self.classification)
