@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from coterie.incentives.market.defection_free import climb, descent
 
 L = 4.0
