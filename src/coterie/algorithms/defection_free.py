@@ -63,7 +63,7 @@ _BOTH: Ints = np.array([0, 1])
 
 
 @dataclass(frozen=True)
-class Firms:
+class DefectionFreeState:
     """`models` in the federation's order; `ledger` a row a round, see COLUMNS (row 0: when they met); `high` is the position
     of the high firm, −1 before they met."""
 
@@ -136,7 +136,7 @@ class DefectionFree(Algorithm):
             return self.tolerance
         return 1e-9 if self.quality == "loss" else 1e-3
 
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> Firms:
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> DefectionFreeState:
         if population.n_clients != 2:
             raise ConfigError(
                 f"DefectionFree is a deal between exactly two firms; this federation has {population.n_clients} clients. "
@@ -144,11 +144,11 @@ class DefectionFree(Algorithm):
             )
         if self.quality == "accuracy" and task.loss == "mse":
             raise ConfigError("quality='accuracy' needs a task with classes; for numbers use quality='loss'.")
-        return Firms(repeat(start, 2), torch.zeros(0, len(COLUMNS), dtype=torch.float64), torch.tensor(-1))
+        return DefectionFreeState(repeat(start, 2), torch.zeros(0, len(COLUMNS), dtype=torch.float64), torch.tensor(-1))
 
     # ---- server ------------------------------------------------------------------------------------------------------
 
-    def round(self, state: Firms, cohort: Cohort) -> Exchange[Firms]:
+    def round(self, state: DefectionFreeState, cohort: Cohort) -> Exchange[DefectionFreeState]:
         """A firm that does not answer ends what it was asked for; what was agreed before stands."""
         if len(cohort.clients) < 2:
             return state
@@ -158,7 +158,7 @@ class DefectionFree(Algorithm):
             return state
         return (yield from self._collaborate(state, self.local.lr * self.local.decay**cohort.round))
 
-    def _meet(self, state: Firms) -> Exchange[Firms]:
+    def _meet(self, state: DefectionFreeState) -> Exchange[DefectionFreeState]:
         """Each firm trains alone; then both are measured: who is better is the high firm."""
         models = state.models
         if max(self._passes):
@@ -180,9 +180,9 @@ class DefectionFree(Algorithm):
                 "Raise q_max."
             )
         first = torch.tensor([[low, high, 0.0, low]], dtype=torch.float64)
-        return Firms(models, first, torch.tensor(int(qualities[1] >= qualities[0])))
+        return DefectionFreeState(models, first, torch.tensor(int(qualities[1] >= qualities[0])))
 
-    def _collaborate(self, state: Firms, lr: float) -> Exchange[Firms]:
+    def _collaborate(self, state: DefectionFreeState, lr: float) -> Exchange[DefectionFreeState]:
         """One round of the scheme."""
         high = int(state.high)
         x_low, x_high = row(state.models, 1 - high), row(state.models, high)
@@ -335,19 +335,19 @@ class DefectionFree(Algorithm):
         mask = ctx.mask * (position >= kept if held else position < kept)
         return replace(ctx, mask=mask, n=mask.sum())
 
-    def personal(self, ctx: Context, state: Firms) -> Params:
+    def personal(self, ctx: Context, state: DefectionFreeState) -> Params:
         model: Params = take(state.models, ctx.index)
         return model
 
-    def cluster(self, ctx: Context, state: Firms) -> Tensor:
+    def cluster(self, ctx: Context, state: DefectionFreeState) -> Tensor:
         return ctx.index
 
 
 def ledger(result: Any) -> RevenueLedger:
     """The revenue ledger of a run of `DefectionFree` (its Result or its state): `.frame`, `.largest_drop`,
     `.defection_free()`. Row 0 is the market when the firms met."""
-    state = result if isinstance(result, Firms) else result.state
-    if not isinstance(state, Firms):
+    state = result if isinstance(result, DefectionFreeState) else result.state
+    if not isinstance(state, DefectionFreeState):
         raise ConfigError(f"Only a run of DefectionFree keeps a revenue ledger; got a {type(state).__name__}.")
     book = RevenueLedger()
     for q_low, q_high, step_high, _ in state.ledger.tolist():

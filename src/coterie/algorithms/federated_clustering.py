@@ -35,7 +35,7 @@ _MEMBERS_UP_TO = 4096  # clients whose N × N table of who listened to whom is k
 
 
 @dataclass(frozen=True)
-class Personal:
+class FederatedClusteringState:
     models: Params  # (N, …)
     velocity: Params
     members: Tensor  # (N, N): j was in i's last ball
@@ -65,14 +65,14 @@ class FederatedClustering(Algorithm):
         """What a client alone would do in a round."""
         return LocalSGD(steps=1, lr=self.lr, batch_size=self.batch_size, momentum=0.0)
 
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> Personal:
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> FederatedClusteringState:
         n = population.n_clients
         kept = n if n <= _MEMBERS_UP_TO else 0
         models = repeat(start, n)
         velocity = tree_map(torch.zeros_like, models) if self.momentum else {}
-        return Personal(models, velocity, torch.eye(kept, dtype=torch.bool), torch.arange(n))
+        return FederatedClusteringState(models, velocity, torch.eye(kept, dtype=torch.bool), torch.arange(n))
 
-    def round(self, state: Personal, cohort: Cohort) -> Exchange[Personal]:
+    def round(self, state: FederatedClusteringState, cohort: Cohort) -> Exchange[FederatedClusteringState]:
         if (cohort.round + 1) % self.local_steps:
             own = {"model": _rows(state.models, cohort.clients)}
             reply = yield Ask(self.descend, cohort.clients, each=own, updates={"model": From("model")})
@@ -104,7 +104,7 @@ class FederatedClustering(Algorithm):
         order = randomness.bits(cohort.key("groups"), len(cohort.clients)).argsort().numpy()
         return [np.sort(part) for part in np.array_split(cohort.clients[order], self.groups) if len(part)]
 
-    def _ask(self, state: Personal, served: list[Ints], s: int) -> Ask:
+    def _ask(self, state: FederatedClusteringState, served: list[Ints], s: int) -> Ask:
         """Step 1 for the s-th member of every group: all its group compute their gradient at its model."""
         asked = np.concatenate(served)
         owner = np.concatenate([np.full(len(g), g[s]) for g in served])
@@ -116,7 +116,9 @@ class FederatedClustering(Algorithm):
         each = {"model": _rows(state.models, owner), "mine": mine}
         return Ask(self.gradient, asked, each=each, updates={"grad": None})
 
-    def _step(self, state: Personal, direction: dict[int, Any], members: Tensor) -> Personal:
+    def _step(
+        self, state: FederatedClusteringState, direction: dict[int, Any], members: Tensor
+    ) -> FederatedClusteringState:
         """Step 3."""
         if not direction:
             return state
@@ -133,7 +135,7 @@ class FederatedClustering(Algorithm):
         if len(members):
             mutual = (members & members.T).numpy()
             label = torch.from_numpy(connected_components(mutual, directed=False)[1].astype(np.int64))
-        return Personal(models, velocity, members, label)
+        return FederatedClusteringState(models, velocity, members, label)
 
     # ---- client ------------------------------------------------------------------------------------------------------
 
@@ -146,11 +148,11 @@ class FederatedClustering(Algorithm):
         model, loss = self.local.fit(ctx, model)
         return Up(send={"model": model}, info={"loss": loss})
 
-    def personal(self, ctx: Context, state: Personal) -> Params:
+    def personal(self, ctx: Context, state: FederatedClusteringState) -> Params:
         model: Params = take(state.models, ctx.index)
         return model
 
-    def cluster(self, ctx: Context, state: Personal) -> Tensor:
+    def cluster(self, ctx: Context, state: FederatedClusteringState) -> Tensor:
         return state.label.index_select(0, ctx.index.reshape(1)).reshape(())
 
 

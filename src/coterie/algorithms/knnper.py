@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from coterie.aggregation import Aggregator, Mean
-from coterie.algorithms.fedavg import FedAvg, Shared
+from coterie.algorithms.fedavg import FedAvg, FedAvgState
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
 from coterie.learning.local_sgd import LocalSGD
@@ -85,7 +85,7 @@ class KNNPer(Algorithm):
     def _average(self) -> FedAvg:
         return FedAvg(self.local, aggregate=self.aggregate)
 
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> Shared:
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> FedAvgState:
         if task.loss != "cross_entropy" or not isinstance(task.skeleton, nn.Sequential):
             raise ConfigError(
                 "KNNPer needs a classification task (loss='cross_entropy') and an nn.Sequential model, whose last layer is "
@@ -93,13 +93,13 @@ class KNNPer(Algorithm):
             )
         return self._average.init(task, population, seed, start)
 
-    def round(self, state: Shared, cohort: Cohort) -> Exchange[Shared]:
+    def round(self, state: FedAvgState, cohort: Cohort) -> Exchange[FedAvgState]:
         return (yield from self._average.round(state, cohort))
 
-    def personal(self, ctx: Context, state: Shared) -> Params:
+    def personal(self, ctx: Context, state: FedAvgState) -> Params:
         return state.model
 
-    def predict(self, ctx: Context, state: Shared, x: Tensor) -> Tensor:
+    def predict(self, ctx: Context, state: FedAvgState, x: Tensor) -> Tensor:
         module = ctx.task.skeleton
         memory, near = (features(module, state.model, data) for data in (ctx.x, x))
         return mixture(near, ctx.task.outputs(state.model, x), memory, ctx.y, ctx.mask, self.neighbours, self.lam)
@@ -110,5 +110,5 @@ class KNNPer(Algorithm):
             memory = features(network, dict(network.named_parameters()), x)
         return KNNModel(network, memory, y, self.neighbours, self.lam)
 
-    def cluster(self, ctx: Context, state: Shared) -> Tensor:
+    def cluster(self, ctx: Context, state: FedAvgState) -> Tensor:
         return ctx.index

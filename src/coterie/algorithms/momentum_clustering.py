@@ -28,7 +28,7 @@ from coterie.tree import Params, Tree, flat_vector, like_vector, tree_map
 
 
 @dataclass(frozen=True)
-class Centres:
+class MomentumClusteringState:
     centers: Tensor  # (K, P); K = 0 before the first round
     label: Tensor  # (N,), −1 for a client never seen
     start: Params
@@ -59,14 +59,14 @@ class MomentumClustering(Algorithm):
     def k(self) -> int:
         return cluster_count(self)
 
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> Centres:
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> MomentumClusteringState:
         empty = next(iter(start.values())).new_zeros((0, sum(t.numel() for t in start.values())))
-        return Centres(empty, torch.full((population.n_clients,), -1), start)
+        return MomentumClusteringState(empty, torch.full((population.n_clients,), -1), start)
 
     def client(self, ctx: Context) -> Tree:
         return {"model": ctx.initial, "momentum": tree_map(torch.zeros_like, ctx.initial), "seen": torch.tensor(0.0)}
 
-    def round(self, state: Centres, cohort: Cohort) -> Exchange[Centres]:
+    def round(self, state: MomentumClusteringState, cohort: Cohort) -> Exchange[MomentumClusteringState]:
         reply = yield Ask(self.momentum, cohort.clients, updates={"momentum": None})
         if not len(reply.clients):
             return state
@@ -115,9 +115,9 @@ class MomentumClustering(Algorithm):
         model = tree_map(lambda x, v: x - self.lr * v, ctx.state["model"], direction)
         return Up(send={}, state=ctx.state | {"model": model})
 
-    def personal(self, ctx: Context, state: Centres) -> Params:
+    def personal(self, ctx: Context, state: MomentumClusteringState) -> Params:
         model: Params = ctx.state["model"]
         return model
 
-    def cluster(self, ctx: Context, state: Centres) -> Tensor:
+    def cluster(self, ctx: Context, state: MomentumClusteringState) -> Tensor:
         return state.label.index_select(0, ctx.index.reshape(1)).reshape(())

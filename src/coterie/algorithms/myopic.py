@@ -17,7 +17,7 @@ from torch import Tensor
 from coterie import randomness
 from coterie.aggregation import Aggregator, Mean, aggregated
 from coterie.aggregation.kmeans import kmeans_rows
-from coterie.algorithms.momentum_clustering import Centres, MomentumClustering
+from coterie.algorithms.momentum_clustering import MomentumClustering, MomentumClusteringState
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
@@ -74,13 +74,13 @@ class MyopicClustering(Algorithm):
     def k(self) -> int:
         return cluster_count(self)
 
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> Centres:
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> MomentumClusteringState:
         return MomentumClustering(self.clusters).init(task, population, seed, start)
 
     def client(self, ctx: Context) -> Tree:
         return {"model": ctx.initial}
 
-    def round(self, state: Centres, cohort: Cohort) -> Exchange[Centres]:
+    def round(self, state: MomentumClusteringState, cohort: Cohort) -> Exchange[MomentumClusteringState]:
         reply = yield Ask(self.gradient, cohort.clients, updates={"grad": None})
         if not len(reply.clients):
             return state
@@ -106,9 +106,9 @@ class MyopicClustering(Algorithm):
     def apply(self, ctx: Context, direction: Params) -> Up:
         return Up(send={}, state={"model": tree_map(lambda x, v: x - self.lr * v, ctx.state["model"], direction)})
 
-    def personal(self, ctx: Context, state: Centres) -> Params:
+    def personal(self, ctx: Context, state: MomentumClusteringState) -> Params:
         model: Params = ctx.state["model"]
         return model
 
-    def cluster(self, ctx: Context, state: Centres) -> Tensor:
+    def cluster(self, ctx: Context, state: MomentumClusteringState) -> Tensor:
         return state.label.index_select(0, ctx.index.reshape(1)).reshape(())

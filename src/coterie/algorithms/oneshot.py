@@ -28,7 +28,7 @@ _TRAINED = {"model": From("model")}
 
 
 @dataclass(frozen=True)
-class Partitioned:
+class OneShotState:
     models: Params  # (k, …)
     label: Tensor  # (m,); −1 before step 2 or for a client that did not answer it
 
@@ -51,10 +51,10 @@ class OneShot(Algorithm):
     def k(self) -> int:
         return cluster_count(self)
 
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> Partitioned:
-        return Partitioned(repeat(start, self.k), torch.full((population.n_clients,), -1))
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> OneShotState:
+        return OneShotState(repeat(start, self.k), torch.full((population.n_clients,), -1))
 
-    def round(self, state: Partitioned, cohort: Cohort) -> Exchange[Partitioned]:
+    def round(self, state: OneShotState, cohort: Cohort) -> Exchange[OneShotState]:
         if not len(cohort.clients):
             return state
         if bool((state.label < 0).all()):
@@ -66,7 +66,7 @@ class OneShot(Algorithm):
         reply = yield Ask(self.train, who, each=each, reduce=MeanBy(self.k), updates=_TRAINED)
         return replace(state, models=reply.or_keep("model", state.models))
 
-    def _partition(self, state: Partitioned, cohort: Cohort) -> Exchange[Partitioned]:
+    def _partition(self, state: OneShotState, cohort: Cohort) -> Exchange[OneShotState]:
         """Steps 1 and 2, with every client, whoever takes part in this round."""
         everyone = np.arange(len(state.label))
         reply = yield Ask(self.minimise, everyone, {"model": row(state.models, 0)}, updates=_TRAINED)
@@ -85,7 +85,7 @@ class OneShot(Algorithm):
             name: torch.stack([t[found == j].mean(0) if bool((found == j).any()) else t[0] for j in range(self.k)])
             for name, t in solution.items()
         }
-        return Partitioned(models, label)
+        return OneShotState(models, label)
 
     def minimise(self, ctx: Context, model: Params) -> Up:
         model, loss = self.solve.fit(ctx, model)
@@ -95,11 +95,11 @@ class OneShot(Algorithm):
         model, loss = self.local.fit(ctx, model)
         return Up(send={"model": model}, weight=ctx.n, group=cluster, info={"loss": loss})
 
-    def personal(self, ctx: Context, state: Partitioned) -> Params:
+    def personal(self, ctx: Context, state: OneShotState) -> Params:
         model: Params = take(state.models, self.cluster(ctx, state))
         return model
 
-    def cluster(self, ctx: Context, state: Partitioned) -> Tensor:
+    def cluster(self, ctx: Context, state: OneShotState) -> Tensor:
         """The frozen label; a client that missed step 2 takes the model of smallest loss."""
         known = state.label.index_select(0, ctx.index.reshape(1)).reshape(())
         return torch.where(known >= 0, known, ctx.losses(state.models, self.k).argmin())
