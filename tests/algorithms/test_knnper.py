@@ -73,5 +73,5 @@ def test_a_predictor_without_a_name_in_the_registry_says_so_when_it_is_needed(fe
     knn, _ = runs(fed64, task, 1.0, 3)
     monkeypatch.setattr("coterie.learning.predictors.PREDICTORS", {})
     knn.save(tmp_path)
-    with pytest.raises(ct.ConfigError, match="'NearestNeighbours'.*no such name"):
+    with pytest.raises(ct.ConfigError, match=r"'NearestNeighbours'.*no such name"):
         ct.Result.load(tmp_path, federation=fed64).model(fed64.clients[0])

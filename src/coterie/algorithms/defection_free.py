@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ from coterie.exchange.messages import (
     Up,
 )
 from coterie.incentives.market.bargaining import nash_bargaining, pacing_constant
+from coterie.incentives.market.climb import Climb, Offer, Step, climbing
 from coterie.incentives.market.defection_free import low_target
 from coterie.incentives.market.ledger import RevenueLedger
 from coterie.learning.local_sgd import LocalSGD
@@ -70,12 +71,6 @@ class DefectionFreeState:
     models: Params
     ledger: Tensor
     high: Tensor
-
-
-class Climbed(NamedTuple):
-    model: Params
-    quality: float
-    size: float = 0.0  # sum of the accepted step sizes
 
 
 @dataclass(frozen=True)
@@ -197,9 +192,9 @@ class DefectionFree(Algorithm):
         if free:
             bargain = nash_bargaining(float(state.ledger[0, 0]), float(state.ledger[0, 1]), self.q_max)
             target = low_target(q_low, before, better.quality, bargain)
-        worse = Climbed(x_low, q_low)
+        worse = Climb(x_low, q_low, 0.0)
         if self.low_mode == "simulated" and target is not None:
-            worse = Climbed(x_low, max(target, q_low))
+            worse = Climb(x_low, max(target, q_low), 0.0)
         elif self.low_mode == "trained" and target is not None:
             who = _BOTH[[1 - high]] if self.scheme == "low_shares" else _BOTH
             worse = yield from self._climb(
@@ -214,7 +209,7 @@ class DefectionFree(Algorithm):
             )
         reached = max(target, worse.quality) if free and target is not None else worse.quality  # max: B(ρ, 1) rounds
         entry = torch.tensor([[worse.quality, better.quality, better.size, reached]], dtype=torch.float64)
-        pair = (worse.model, better.model) if high else (better.model, worse.model)
+        pair = (worse.state, better.state) if high else (better.state, worse.state)
         return replace(state, models=stack(list(pair)), ledger=torch.cat([state.ledger, entry]))
 
     def _climb(
@@ -227,56 +222,55 @@ class DefectionFree(Algorithm):
         firm: int,
         lr: float,
         close: float = 0.0,
-    ) -> Generator[Ask, Reply, Climbed]:
+    ) -> Generator[Ask, Reply, Climb[Params]]:
         """At most `steps` steps on the mean loss of `who`, never past the target, never down (steps 2c and 2d).
+
+        The pace of the high firm (firm 0) is a soft target: growing faster costs nobody revenue."""
+        climber = climbing(
+            model,
+            quality,
+            target,
+            max_steps=steps,
+            tolerance=close,
+            max_halvings=self.halvings,
+            soft=firm == 0,
+            stochastic=True,
+        )
+        answer: Offer[Params] | float | None = None
+        while True:
+            try:
+                need = climber.send(answer)
+            except StopIteration as end:
+                climbed: Climb[Params] = end.value
+                return climbed
+            if isinstance(need, Step):
+                answer = yield from self._offer(need, who, firm, lr)
+            else:
+                answer = yield from self._measure(need.state)
+
+    def _offer(
+        self, need: Step[Params], who: Ints, firm: int, lr: float
+    ) -> Generator[Ask, Reply, Offer[Params] | None]:
+        """A training step of `who`, any part of which may be taken; None when a reply was lost or nothing moves.
 
         For one gradient step on a loss that is the quality, the size min((q̄ − q)/‖∇f‖², 1/L) cannot pass the target of a
         convex loss; other steps are tried in full first."""
-        total, first = 0.0, 1.0
-        for s in range(steps):
-            gap = target - quality
-            if gap <= close:
-                break
-            down = {"model": model, "number": torch.tensor(2 * s + firm)}
-            reply = yield Ask(self.train, who, down, reduce=MeanBy(), updates={"move": None})
-            if len(reply.clients) < len(who):
-                break
-            move: Params = row(reply.values["move"], 0)
-            length = float(sum((t.double() ** 2).sum() for t in move.values()))  # (lr ‖∇f‖)²
-            exact = self.quality == "loss" and self.local.steps == 1
-            if length == 0 or (exact and length < _NOTHING * lr):
-                break
-            scale = min(gap * lr / length, 1.0) if exact else first
-            found = yield from self._cut(model, move, quality, target, scale, soft=firm == 0)
-            if found is None:
-                break
-            if found.size:  # else this step does not help however short; the next one sees other rows
-                model, quality, total = found.model, found.quality, total + found.size * lr
-                first = min(2 * found.size, 1.0)
-        return Climbed(model, quality, total)
+        model = need.state
+        down = {"model": model, "number": torch.tensor(2 * need.number + firm)}
+        reply = yield Ask(self.train, who, down, reduce=MeanBy(), updates={"move": None})
+        if len(reply.clients) < len(who):
+            return None
+        move: Params = row(reply.values["move"], 0)
+        length = float(sum((t.double() ** 2).sum() for t in move.values()))  # (lr ‖∇f‖)²
+        exact = self.quality == "loss" and self.local.steps == 1
+        if length == 0 or (exact and length < _NOTHING * lr):
+            return None
 
-    def _cut(
-        self, model: Params, move: Params, quality: float, target: float, scale: float, soft: bool
-    ) -> Generator[Ask, Reply, Climbed | None]:
-        """The longest tried part of a move that neither lowers the quality nor passes the target (step 2d); None when a
-        reply was lost.
+        def part(size: float) -> Params:
+            moved: Params = tree_map(lambda x, d: x + size * d, model, move)
+            return moved
 
-        The pace of the high firm is a `soft` target: growing faster costs nobody revenue. Where measurement is too coarse
-        to see a gain below it (an accuracy on few rows), the smallest gain seen beyond it is taken."""
-        beyond: Climbed | None = None
-        for _ in range(self.halvings + 1):
-            trial: Params = tree_map(lambda x, d, a=scale: x + a * d, model, move)
-            reached = yield from self._measure(trial)
-            if reached is None:
-                return None
-            if quality <= reached <= target:
-                return beyond if soft and beyond is not None and reached == quality else Climbed(trial, reached, scale)
-            if reached > target:
-                beyond = Climbed(trial, reached, scale)
-                scale *= min((target - quality) / (reached - quality), 0.5)  # where a straight line meets the target
-            else:
-                scale /= 2
-        return beyond if soft and beyond is not None else Climbed(model, quality)
+        return Offer(part, min(need.gap * lr / length, 1.0) if exact else None, unit=lr)
 
     def _measure(self, model: Params) -> Generator[Ask, Reply, float | None]:
         """The quality q(x): the mean over both firms; None when one did not answer."""
