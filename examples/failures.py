@@ -62,10 +62,10 @@ def positions(
     """Every client's number before the first and after each round, shape (rounds + 1, clients)."""
     run = Run(algorithm, fed, task, seed, ct.Everyone(), (), ct.LocalEngine(workers=1), None, start=begin)
     run.begin(resume=False, overwrite=False)
-    path = [run.live().personal(np.arange(len(fed)))["x"]]
+    path = [run.evaluation().personal(np.arange(len(fed)))["x"]]
     for _ in range(rounds):
         run.one_round()
-        path.append(run.live().personal(np.arange(len(fed)))["x"])
+        path.append(run.evaluation().personal(np.arange(len(fed)))["x"])
     run.engine.close()
     return torch.stack(path).squeeze(-1)
 

@@ -20,19 +20,19 @@ from pathlib import Path
 
 import pandas as pd
 
-from coterie.incentives import Duopoly, Market, collaborate, nash_bargaining, quadratic_firms
+import coterie as ct
 from coterie.incentives.figures import SCHEMES, schemes_figure
 
 
 def main(out: Path) -> None:
-    today, deal = Duopoly(0.1, 0.5), nash_bargaining(0.1, 0.5)
+    today, deal = ct.incentives.Duopoly(0.1, 0.5), ct.incentives.nash_bargaining(0.1, 0.5)
     print(f"Today the firms earn {today.revenues.low:.4f} and {today.revenues.high:.4f} per customer.")
     print(f"After the deal: {deal.revenues.low:.4f} and {deal.revenues.high:.4f}; qualities {deal.q_low:.4f} and 1.")
 
     rows = {}
     for name, scheme in SCHEMES.items():
-        low, high = quadratic_firms(0.15, 0.60, 0.95)
-        ledger = collaborate(low, high, scheme, rounds=200, q_max=0.95).ledger
+        low, high = ct.incentives.quadratic_firms(0.15, 0.60, 0.95)
+        ledger = ct.incentives.collaborate(low, high, scheme, rounds=200, q_max=0.95).ledger
         frame = ledger.frame
         rows[name] = {
             "low firm, start": frame["revenue_low"].iloc[0],
@@ -44,7 +44,7 @@ def main(out: Path) -> None:
     print("\nRevenues on a toy problem; a loss is a reason to leave:")
     print(pd.DataFrame(rows).T.round(4).to_string())
 
-    crowded = Market([0.1, deal.q_low, 1.0]).revenues
+    crowded = ct.incentives.Market([0.1, deal.q_low, 1.0]).revenues
     cost_high, cost_low = 1 - crowded[2] / deal.revenues.high, 1 - crowded[1] / deal.revenues.low
     print("\nA third firm that enters at today's low quality costs the two partners of the deal")
     print(f"{cost_high:.0%} (high firm) and {cost_low:.0%} (low firm) of their revenue.")

@@ -18,22 +18,24 @@ Run: python examples/incentives_pricing.py [FOLDER]
 import sys
 from pathlib import Path
 
-from coterie.incentives import PricingGame, policy_regret, simulate
+import coterie as ct
 from coterie.incentives.figures import simulation_figure
 
 
 def main(out: Path) -> None:
-    game = PricingGame(mu=0.5, low=5, high=15, buyer_cost=5, seller_cost=5)
+    game = ct.incentives.PricingGame(mu=0.5, low=5, high=15, buyer_cost=5, seller_cost=5)
     promise = game.commitment()
     print(f"Per buyer: never use data {game.seller_utility(0)}, always {game.seller_utility(1)},")
     print(f"use it with probability {promise.alpha}: {promise.seller_utility}.\n")
 
-    played = simulate(game, ["exp3", "cexp3", "stackelberg", "stackelberg-eps", "adaptive"], rounds=10_000, seeds=10)
+    sellers = ["exp3", "cexp3", "stackelberg", "stackelberg-eps", "adaptive"]
+    played = ct.incentives.simulate(game, sellers, rounds=10_000, seeds=10)
     columns = ["seller_utility", "seller_q10", "seller_q90", "truthful_share", "regret"]
     print(played.summary()[columns].round(2).to_string())
 
     print("\nAgainst the best constant policy, with buyers who would have answered it:")
-    print(policy_regret(played, step=0.1)[["seller_utility", "best_constant", "policy_regret"]].round(2).to_string())
+    regret = ct.incentives.policy_regret(played, step=0.1)
+    print(regret[["seller_utility", "best_constant", "policy_regret"]].round(2).to_string())
 
     simulation_figure(played, "utilities").savefig(out / "incentives_pricing.png", dpi=120)
     print(f"\nFigure: {out / 'incentives_pricing.png'}")

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 import coterie as ct
-from coterie.comparison.compare import compare
 
 DAYS, OTHER_COLUMNS = 300, 20
 
@@ -29,7 +28,7 @@ for number in range(10):
     rows.append(frame.assign(shop=f"{'mountain' if mountain else 'sea'} {number + 1}"))
 table = pd.concat(rows, ignore_index=True)
 
-comparison = compare(
+comparison = ct.compare(
     lambda seed: ct.Federation.from_frame(table, client="shop", target="sold_out", test_fraction=0.9, seed=seed),
     algorithms=["local", "fedavg", "finetuned"],
     seeds=3,

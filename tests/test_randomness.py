@@ -33,7 +33,7 @@ def test_neighbours_are_uncorrelated(other: str) -> None:
     keys = torch.arange(20_000)
 
     def draw(shift: int = 0, seed: int = 0, purpose: str = "a", round: int = 0, draw: int = 0) -> np.ndarray:
-        base = randomness.fold((keys + shift) ^ randomness.base_key(seed), purpose, round)
+        base = randomness.fold(randomness.client_keys(keys + shift, seed), purpose, round)
         return np.asarray(randomness.uniform(base, 2, torch.float64)[:, draw])
 
     change = {
@@ -45,6 +45,12 @@ def test_neighbours_are_uncorrelated(other: str) -> None:
     }[other]
     r = np.corrcoef(draw(), draw(**change))[0, 1]  # type: ignore[arg-type]
     assert abs(r) < 4 / np.sqrt(len(keys))
+
+
+def test_a_clients_key_is_the_same_from_an_array_or_a_tensor() -> None:
+    keys = torch.tensor([0, 5, -7])
+    assert torch.equal(randomness.client_keys(keys.numpy(), 3), randomness.client_keys(keys, 3))
+    assert torch.equal(randomness.client_keys(keys, 3), keys ^ randomness.base_key(3))
 
 
 def test_keys_do_not_collide_and_order_of_folding_matters() -> None:

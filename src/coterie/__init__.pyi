@@ -69,6 +69,7 @@ from coterie.learning.task import Task as Task
 from coterie.training.cohorts import Everyone as Everyone
 from coterie.training.cohorts import FixedSize as FixedSize
 from coterie.training.cohorts import Poisson as Poisson
+from coterie.training.evaluation import Evaluation as Evaluation
 from coterie.training.number_of_clusters import Choice as Choice
 from coterie.training.number_of_clusters import choose_clusters as choose_clusters
 from coterie.training.participation import Coalition as Coalition

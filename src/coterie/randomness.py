@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -59,6 +61,11 @@ def fold(key: Tensor, *values: int | Tensor | str) -> Tensor:
 
 def base_key(seed: int) -> Tensor:
     return fold(torch.tensor(_signed(seed & _ALL), dtype=torch.int64), "coterie")
+
+
+def client_keys(keys: Tensor | npt.NDArray[np.int64], seed: int) -> Tensor:
+    """The clients' own keys under a seed: what everything random about a client starts from."""
+    return torch.as_tensor(keys) ^ base_key(seed)
 
 
 def bits(key: Tensor, count: int) -> Tensor:

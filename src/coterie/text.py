@@ -1,4 +1,4 @@
-"""Did you mean …? One way to say it for keys, names and columns."""
+"""Words for names: "Did you mean …?", and lists of names in a sentence."""
 
 from __future__ import annotations
 
@@ -13,3 +13,11 @@ def suggest(word: object, known: Iterable[object], what: str = "Known") -> str:
     near = difflib.get_close_matches(str(word).lower(), lower, n=1)
     some = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
     return (f"Did you mean {lower[near[0]]!r}? " if near else "") + f"{what}: {some or 'none'}."
+
+
+def listed(names: Iterable[object], most: int = 6) -> str:
+    """`a, b and c`; of more than `most` names the first ones, and how many more there are."""
+    words = [str(name) for name in names]
+    if len(words) > most:
+        return f"{', '.join(words[:most])} and {len(words) - most} more"
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

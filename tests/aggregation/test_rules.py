@@ -225,7 +225,7 @@ def test_arrays_and_lists_are_taken_as_they_are_and_left_alone(name):
         np.testing.assert_array_equal(got, want)
     np.testing.assert_array_equal(rule({"w": table}, np.arange(1, 8), key=KEY, start={"w": start})["w"], want)
     np.testing.assert_array_equal(table, before)
-    with pytest.raises(ConfigError, match="one row of numbers a client"):
+    with pytest.raises(ConfigError, match="one row of numbers per client"):
         rule([[1.0, 2.0], [3.0]], key=KEY)
 
 

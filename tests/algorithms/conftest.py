@@ -54,8 +54,7 @@ def planted(
 
 def personal(result: ct.Result) -> Any:
     """Every client's model as one row of numbers."""
-    live = result._live
-    assert live is not None
+    live = result.evaluation
     models = live.personal(live.everyone())
     return torch.cat([t.flatten(1) for t in models.values()], 1).numpy()
 

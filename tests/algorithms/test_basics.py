@@ -51,8 +51,7 @@ def test_local_trains_each_client_on_its_own_rows_when_it_is_sampled(fed64: ct.F
     result = ct.fit(ct.Local(SGD), fed64, task, rounds=4, cohort=5, seed=1)
     times = np.bincount(np.concatenate([ct.FixedSize(5).sample(fed64, 1, r) for r in range(4)]), minlength=len(fed64))
     assert times.min() == 0
-    live = result._live
-    assert live is not None
+    live = result.evaluation
     models = live.personal(live.everyone())
     for i, client in enumerate(fed64.clients):
         expected = steps(task, fed64, client, task.init(1, torch.float64), 2 * int(times[i]))

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +19,7 @@ from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.cli import commands as cli
+from coterie.comparison.compare import Comparison
 from coterie.training import checkpoint
 
 RUN = """
@@ -67,7 +70,16 @@ def prints(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0
     return re.sub(r"[│\s]+", " ", out.out)
 
 
-def test_compare_says_who_loses(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_says_who_loses(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, find = [], Comparison.coalition
+
+    def counted(self: Comparison) -> Any:
+        found.append(find(self))
+        return found[-1]
+
+    monkeypatch.setattr(Comparison, "coalition", counted)
     options = ("--client", "shop", "--target", "y", "--algorithms", "local,fedavg", "--rounds", 2, "--seeds", 1)
     text = prints(capsys, "compare", table, *options, "--out", tmp_path / "out")
     assert "fedavg" in text
@@ -78,6 +90,11 @@ def test_compare_says_who_loses(table: Path, tmp_path: Path, capsys: pytest.Capt
     assert table_of.loc["local", "c"] > 0.8 > 0.5 > table_of.loc["fedavg", "c"]
     marks = pd.read_csv(tmp_path / "out" / "gains.csv").set_index(["method", "client"])["mark"]
     assert marks["fedavg", "c"] == "loses"
+    (coalition,) = found  # looked for once, and told wherever it belongs
+    left = " ".join(coalition.summary().split())
+    assert left in text
+    assert left in (tmp_path / "out" / "verdict.txt").read_text()
+    assert escape(left) in (tmp_path / "out" / "report.html").read_text("utf-8")
 
 
 def test_compare_options_reach_the_data(table: Path, capsys: pytest.CaptureFixture[str]) -> None:

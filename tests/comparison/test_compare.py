@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,10 @@ import coterie as ct
 from coterie.comparison.compare import Comparison, compare
 from coterie.comparison.tuning import OWN_RATES, tune, validation_split
 from coterie.errors import ConfigError
-from coterie.training.bootstrap import GAINS, LOSES, NO_SCORE, UNCLEAR, bootstrap_scores
+from coterie.report.page import page
+from coterie.report.terminal import comparison_tables
+from coterie.training.bootstrap import bootstrap_scores
+from coterie.training.gains import GAINS, LOSES, NO_SCORE, UNCLEAR, interval, mark
 
 FAST = ct.LocalSGD(steps=10, lr=0.2, batch_size=None)
 
@@ -65,6 +70,47 @@ def test_everything_is_saved(known: Comparison, tmp_path: Path) -> None:
     scores = pd.read_parquet(tmp_path / "out" / "scores.parquet")
     assert len(scores) == 3 * 3 * 10
     assert json.loads((tmp_path / "out" / "about.json").read_text())["seeds"] == [0, 1, 2]
+
+
+def test_printing_and_saving_never_train(known: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The odd one would leave, so a coalition needs new runs; nothing but `coalition()` may start them."""
+    fresh = replace(known)  # no audit is kept yet
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("trained")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("coterie.training.run.Run.one_round", refuse)
+        words, html = fresh.verdict(), page(fresh)
+        printed = [*comparison_tables(fresh)]
+        fresh.save(tmp_path)
+        with pytest.raises(AssertionError, match="trained"):
+            fresh.coalition()
+    assert "odd" in (tmp_path / "participation.csv").read_text()
+    assert not (tmp_path / "coalition.csv").exists()
+    assert "Would they stay with" in html
+    assert "trained again" not in html
+    coalition = fresh.coalition()
+    assert coalition is not None
+    assert len(coalition.steps) == 2
+    assert fresh.verdict(coalition) == f"{words} Would they stay? {coalition.summary()}"
+    assert escape(coalition.explain()) in page(fresh, coalition)
+    assert len(printed) == len([*comparison_tables(fresh, coalition)])
+    fresh.save(tmp_path, coalition)
+    assert len(pd.read_csv(tmp_path / "coalition.csv")) == 2
+
+
+def test_the_table_and_the_audit_call_the_same_thing_clear(known: Comparison) -> None:
+    """Both say what `gains.mark` says of their intervals; here the odd one loses by either."""
+    audit = known.participation()
+    assert audit is not None
+    assert known.best is not None
+    low, high = interval(known.gains.loc[known.best], known.errors.loc[known.best])
+    rows = np.full(len(low), 3 * 198)
+    assert list(mark(known.gains.loc[known.best], low, high, rows)) == list(known.marks.loc[known.best])
+    t = audit.table
+    assert list(mark(t["gain"], t["low"], t["high"], t["rows"])) == list(audit.marks)
+    assert audit.leavers == list(audit.marks.index[audit.marks == LOSES]) == known.who(known.best, LOSES) == ["odd"]
 
 
 def test_noise_is_not_called_a_gain() -> None:

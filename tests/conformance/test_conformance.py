@@ -79,8 +79,7 @@ def some(fed: ct.Federation, count: int) -> int:
 
 def tensors(result: ct.Result) -> dict[str, torch.Tensor]:
     """Everything a run ends with: the server's state and every client's, in the clients' order."""
-    live = result._live
-    assert live is not None
+    live = result.evaluation
     states = live.env.states
     kept = {f"client/{k}": t[torch.from_numpy(states.row[states.row >= 0])] for k, t in flatten(states.values).items()}
     server = {k: t for k, t in flatten(vars(result.state)).items() if isinstance(t, torch.Tensor)}

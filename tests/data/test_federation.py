@@ -162,7 +162,7 @@ BAD: dict[str, tuple[dict[Any, Any], str]] = {
     "text in x": ({"a": (np.array([["1", "q"]] * 4), Y)}, r"Client 'a': x must be numeric"),
     "NaN in x": ({"a": (X * np.nan, Y)}, r"Client 'a': x holds NaN"),
     "flat x": ({"a": (np.ones(4), Y)}, r"Client 'a': x must be \(samples"),
-    "other length": ({"a": (X, Y[:3])}, r"Client 'a': x and y need one row a sample"),
+    "other length": ({"a": (X, Y[:3])}, r"Client 'a': x and y need one row per sample"),
     "no pair": ({"a": X[0, 0]}, r"Client 'a' needs a pair"),
     "other width": ({"a": (X, Y), "b": (X[:, :1], Y)}, r"client 'b' differs"),
     "text at one client": ({"a": (X, Y), "b": (X, ["0", "1", "0", "x"]), "c": (X, Y)}, r"client 'b' differs"),

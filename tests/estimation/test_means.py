@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 
 from coterie.estimation.generate import gaussian_clients
-from coterie.estimation.means import GaussianMeans, combine, gaussian_risk
+from coterie.estimation.means import GaussianMeans, combine
 from coterie.estimation.quantiser import Quantiser, clipping_radius
 
 
@@ -19,6 +19,20 @@ class Noise:
 
     def __call__(self, x, rng):
         return x + np.sqrt(self.variance) * rng.standard_normal(x.shape)
+
+
+def gaussian_risk(
+    *,
+    clients: int,
+    samples: float,
+    dimension: int = 1,
+    prior_variance: float,
+    noise_variance: float,
+    mechanism_variance: float = 0.0,
+) -> float:
+    """E‖θ̂_i − θ_i‖² for equal n: d·v·(a + (1−a)/m), an equality (erratum E01). Local estimation has d·v."""
+    noise = np.full(clients, noise_variance / samples)
+    return dimension * float(combine(noise, prior_variance, mechanism_variance).risk[0])
 
 
 def test_closed_form_risks():

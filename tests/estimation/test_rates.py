@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 
 from coterie.estimation.generate import bernoulli_clients
-from coterie.estimation.rates import BernoulliRates, BetaPrior, bernoulli_risk
+from coterie.estimation.rates import BernoulliRates, BetaPrior
 from coterie.reproduce.estimation import elections_gains
 
 
@@ -107,12 +107,13 @@ def test_exact_risk_identity():
 
 
 def test_known_prior_reaches_the_closed_form_and_covers():
+    """E(p̂_i − p_i)² = αβ / ((α+β)(α+β+1)(α+β+n)), an equality (E-3)."""
     rng = np.random.default_rng(3)
     p = rng.beta(2, 5, 40_000)
     z = rng.binomial(7, p)
     model = BernoulliRates(prior=(2, 5)).fit(z, 7)
     error = np.square(model.rates_ - p)
-    assert model.risk_ == pytest.approx(bernoulli_risk(2, 5, 7))
+    assert model.risk_ == pytest.approx(2 * 5 / (7 * 8 * (7 + 7)))
     assert model.risk_ == pytest.approx(0.5 * model.local_risk_)  # the ratio is a = n/(n + α + β)
     assert abs(error.mean() - model.risk_) < 4 * error.std() / 200
     low, high = model.interval(0.8)

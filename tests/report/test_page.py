@@ -13,7 +13,7 @@ import pytest
 import coterie as ct
 from coterie.comparison.compare import Comparison, compare
 from coterie.report.page import SECTIONS, page, write_report
-from coterie.training.bootstrap import GAINS, NO_SCORE
+from coterie.training.gains import GAINS, NO_SCORE
 
 FAST = ct.LocalSGD(steps=5, lr=0.2, batch_size=None)
 ODD = "</script><img src=x onerror=alert(1)>"
@@ -63,6 +63,22 @@ def test_the_page_is_one_file_that_needs_no_network(comparison: Comparison, tmp_
 
 def test_names_are_escaped(comparison: Comparison) -> None:
     assert ODD not in without_plotly(page(comparison))
+    assert ODD not in without_plotly(page(comparison, comparison.coalition()))
+
+
+def test_every_value_of_a_section_is_escaped(comparison: Comparison) -> None:
+    """Names of methods, models, metrics and groups, wherever they stand."""
+    index = comparison.table.index.map(lambda m: ODD if m == "oracle" else m)
+    parts = {
+        n: getattr(comparison, n).set_axis(index, axis=0) for n in ("table", "gains", "errors", "marks", "clusters")
+    }
+    told = {n: getattr(comparison, n).replace({"oracle": ODD}) for n in ("curves", "settings")}
+    results = {ODD if m == "oracle" else m: r for m, r in comparison.results.items()}
+    odd = replace(comparison, **parts, **told, results=results, about=comparison.about | {"model": ODD, "kind": ODD})
+    rest = without_plotly(page(odd))
+    assert ODD not in rest
+    assert "&lt;/script&gt;&lt;img src=x" in rest
+    Balance().feed(rest)
 
 
 def test_every_part_is_there(comparison: Comparison) -> None:

@@ -7,6 +7,7 @@ import pytest
 from torch import nn
 
 import coterie as ct
+from coterie.training.run import Run
 
 # ---- T-F4: strongly convex clients with a common optimum -------------------------------------------------------------
 
@@ -156,12 +157,12 @@ def test_the_variance_of_the_momentum(alpha):
     algorithm = ct.MomentumClustering(1, lr=0.0, alpha=alpha, batch_size=1, warm=False, inner=1)
     for rounds in (1, 2, 25):
         result = ct.fit(algorithm, fed, task, rounds=rounds, alone=False)
-        m = result._live.env.states.values["momentum"]["weight"].reshape(-1).numpy()[:1000]
+        m = result.evaluation.env.states.values["momentum"]["weight"].reshape(-1).numpy()[:1000]
         exact = alpha / (2 - alpha) * (1 - (1 - alpha) ** (2 * rounds)) * 4
         error = exact * math.sqrt(2 / len(m))  # of a variance; two-point noise varies less
         assert abs(m.var() - exact) < 4 * error
         assert m.var() <= alpha * 4 + 4 * error
-        w = float(result._live.env.initial["weight"])
+        w = float(result.evaluation.env.initial["weight"])
         bias = 1 - (1 - alpha) ** rounds  # what starting at m_0 = 0 costs (erratum EC-18)
         assert m.mean() == pytest.approx(2 * w * bias, abs=4 * math.sqrt(exact / len(m)))
 
@@ -171,7 +172,7 @@ def test_the_variance_of_the_momentum(alpha):
 
 def momentum_path(algorithm, per_cluster, rounds, seed=0):
     fed, task, centre = noisy_clients(per_cluster)
-    run = ct.run.Run(algorithm, fed, task, seed, ct.Everyone(), (), ct.LocalEngine(workers=1), None)
+    run = Run(algorithm, fed, task, seed, ct.Everyone(), (), ct.LocalEngine(workers=1), None)
     run.begin(resume=False, overwrite=False)
     path = []
     for _ in range(rounds):

@@ -63,7 +63,7 @@ def test_the_best_of_several_runs_has_the_smallest_training_loss() -> None:
     fed = planted(3, 3)
     plain = ct.IFCA(3, local=LOCAL, start="random")
     runs = [ct.fit(plain, fed, TASK, seed=s, rounds=15, alone=False) for s in range(4)]
-    losses = [float(run._live.train_losses().mean()) for run in runs if run._live is not None]
+    losses = [float(run.evaluation.train_losses().mean()) for run in runs]
     best = ct.best_of(4, plain, fed, TASK, rounds=15, alone=False)
     assert best.about["restarts"] == pytest.approx(losses)
     assert max(losses) > 1.5 * min(losses)  # the runs differ

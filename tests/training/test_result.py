@@ -35,6 +35,11 @@ def test_loaded_it_is_what_was_saved(ids: Any, make_fed: Any, task: ct.Task, tmp
     pd.testing.assert_frame_equal(again.evaluate(), result.evaluate(), check_index_type=False)
     assert again.clusters.tolist() == result.clusters.tolist() == [i % 2 for i in range(12)]
     assert list(again.clusters.index) == list(again.clients) == list(fed.clients)
+    pd.testing.assert_frame_equal(again.scores(), result.scores(), check_index_type=False, check_names=False)
+    assert again.loaded
+    assert not result.loaded
+    with pytest.raises(ct.ConfigError, match="cannot be trained again"):
+        again.again(fed)
     assert again.about["rounds"] == 3
     assert again.about["finished"] is True
     for client in fed.clients:
@@ -43,7 +48,7 @@ def test_loaded_it_is_what_was_saved(ids: Any, make_fed: Any, task: ct.Task, tmp
         assert not again.model(client).training
     with pytest.raises(ct.DataError, match="no client 'nobody'"):
         again.model("nobody")
-    for name in ("task", "federation", "state"):
+    for name in ("task", "federation", "state", "evaluation"):
         with pytest.raises(ct.ConfigError, match="A loaded result has no"):
             getattr(again, name)
     assert not [p for p in tmp_path.rglob("*") if p.suffix in (".pkl", ".pt", ".pth")]

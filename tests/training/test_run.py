@@ -238,7 +238,7 @@ def test_divergence_names_round_client_and_what_to_lower(
     assert about["done"] == good
     assert all(bool(torch.isfinite(t).all()) for t in tensors.values() if t.is_floating_point())
     before = ct.fit(ct.Local(sgd), fed, number_task, rounds=good, engine=engine)  # states rolled back, all of them
-    one, two = (flatten(r._live.env.states.values) for r in (kept, before))
+    one, two = (flatten(r.evaluation.env.states.values) for r in (kept, before))
     assert all(torch.equal(one[name], two[name]) for name in two)
 
 
@@ -349,25 +349,24 @@ class Forgetful(ct.Algorithm):
 def test_a_round_may_ask_nothing_and_entries_of_a_state_go_by_name(fed: ct.Federation, task: ct.Task) -> None:
     result = ct.fit(Forgetful(), fed, task, rounds=3, cohort=5)
     assert float(result.state.n) == 5 + 100 + 5
-    live = result._live
-    assert live is not None
+    live = result.evaluation
     everyone = live.everyone()
     state = live.env.states.get(everyone)
     asked = sum(np.isin(everyone, ct.FixedSize(5).sample(fed, 0, r)).astype(int) for r in (0, 2))
     assert state["a"]["sum"].tolist() == (asked * fed.n_train).tolist()
-    early = ct.fit(Forgetful(), fed, task, rounds=1)._live  # a state does not depend on when it was made
+    early = ct.fit(Forgetful(), fed, task, rounds=1).evaluation  # a state does not depend on when it was made
     assert early is not None
     assert torch.equal(early.env.states.get(everyone)["z"], state["z"])
     assert len(state["z"].unique()) == 2 * len(fed)
 
 
 def test_states_made_after_a_resume_go_by_name(fed: ct.Federation, task: ct.Task, tmp_path: Path) -> None:
-    whole = ct.fit(Forgetful(), fed, task, rounds=5, cohort=3, alone=False)._live
+    whole = ct.fit(Forgetful(), fed, task, rounds=5, cohort=3, alone=False).evaluation
     ct.fit(Forgetful(), fed, task, rounds=1, cohort=3, out=tmp_path, alone=False)
     kept, about = checkpoint.read(tmp_path / checkpoint.FILE)
     assert about["done"] == 1
     assert int((kept["clients/row"] >= 0).sum()) == 3  # states are made at first contact, not before
-    resumed = ct.fit(Forgetful(), fed, task, rounds=5, cohort=3, resume=True, out=tmp_path, alone=False)._live
+    resumed = ct.fit(Forgetful(), fed, task, rounds=5, cohort=3, resume=True, out=tmp_path, alone=False).evaluation
     assert whole is not None
     assert resumed is not None
     one, two = (flatten(live.env.states.get(live.everyone())) for live in (whole, resumed))

@@ -4,7 +4,7 @@ Threshold-Clustering, Krum, the geometric median and centred clipping need nothi
 between them and points v = o + Σ_j w_j (b_j − o) that they span. One Gram matrix G_ij = ⟨b_i − o, b_j − o⟩ costs one
 product of O(N²P); every step afterwards works on the weights w and costs O(N²), whatever P.
 
-Cancellation is the price: ‖b_i − v‖² = G_ii − 2(Gw)_i + wᵀGw loses the digits of ‖b_i − o‖². So sums run in float64 and
+Digits cancel: ‖b_i − v‖² = G_ii − 2(Gw)_i + wᵀGw loses the digits of ‖b_i − o‖². So sums run in float64 and
 the origin o lies among the bulk of the vectors, never at a mean that one far vector drags away.
 """
 
@@ -19,13 +19,13 @@ from torch import Tensor
 
 from coterie.tree import leaves, tree_map
 
-_ENTRIES = 1 << 22  # float64 numbers converted at a time
+_ENTRIES = 1 << 22  # So many numbers are converted to float64 at a time.
 _EPS = torch.finfo(torch.float64).eps
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Many small operations: threads would wait for one another longer than they work, above all on a busy machine."""
+    """Run many small operations on one thread; several would wait for one another longer than they work."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,18 +1,16 @@
 """k-means on clients' updates: few rows, very many columns.
 
-Distances between n rows need only their n × n Gram matrix, so k-means runs on its principal coordinates (n × r numbers
-instead of n × P), keeping the r leading ones: noise spread thinly over all directions is left out.
+Distances between n rows need only their n × n Gram matrix, so k-means runs on its r leading principal coordinates
+(n × r numbers instead of n × P). Noise that is spread thinly over all directions is left out.
 """
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import numpy.typing as npt
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
+
+from coterie.kmeans import kmeans
 
 Ints = npt.NDArray[np.int64]
 
@@ -32,8 +30,5 @@ def kmeans_rows(rows: Tensor, k: int, *, seed: int, restarts: int = 10, rank: in
     if k == 1:
         return np.zeros(len(rows), np.int64)
     points = principal_coordinates(rows, k if rank == -1 else rank)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters: some stay empty
-        labels = KMeans(k, n_init=restarts, random_state=seed).fit_predict(points)
-    result: Ints = np.asarray(labels, np.int64)
-    return result
+    labels: Ints = np.asarray(kmeans(points, k, restarts=restarts, seed=seed).labels_, np.int64)
+    return labels

@@ -1,6 +1,10 @@
 """How large the balls of Threshold-Clustering are: the radius rules of the text, the theorems, the proofs and the
 experiments, which all differ (erratum EC-12).
 
+Section 2.3, and the proofs in section 2.6, of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
+
 Symbols: δ `delta`, the share of all points in a centre's own cluster; σ² = E‖z − Ez‖² within it; Δ `separation` from the
 means of the others; β `malicious`, the share of malicious points.
 """
@@ -27,17 +31,17 @@ class Percentile:
     """The p-th percentile of the current distances of all N points, an own point at distance 0 included.
 
     p must not exceed 100 δ, or the ball reaches into other clusters; with K equal clusters use 100 / K. At most p % of the
-    way is made a round: at p = 20 the start still weighs 0.8¹⁰ ≈ 11 % after 10 rounds."""
+    way is made per round: at p = 20 the start still weighs 0.8¹⁰ ≈ 11 % after 10 rounds."""
 
     p: float = 20.0
 
     def __post_init__(self) -> None:
         if not 0.0 < self.p <= 100.0:
-            raise ConfigError(f"Percentile needs p in (0, 100]; got {self.p}.")
+            raise ConfigError(f"Percentile needs p in (0, 100]; got {self.p}. Use for example 20.")
 
     def __call__(self, distances: Tensor, round: int) -> Tensor:
         place = self.p * (distances.shape[-1] - 1) / 100
-        place = float(np.round(place)) if abs(place - np.round(place)) < 1e-9 else place  # 0.29 · 100 is not 29
+        place = float(np.round(place)) if abs(place - np.round(place)) < 1e-9 else place  # 0.29 · 100 is not exactly 29
         low = math.floor(place)
         ordered = distances.sort(-1).values
         above = ordered[..., min(low + 1, ordered.shape[-1] - 1)]
@@ -52,7 +56,7 @@ class Fixed:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.radius < math.inf:
-            raise ConfigError(f"Fixed needs a finite radius of at least 0; got {self.radius}.")
+            raise ConfigError(f"Fixed needs a finite radius of at least 0; got {self.radius}. Use for example 1.0.")
 
     def __call__(self, distances: Tensor, round: int) -> Tensor:
         return torch.full_like(distances[..., 0], self.radius)
@@ -96,7 +100,7 @@ class Proof:
         if self.members < 1 or self.malicious < 0 or self.gradient < 0 or (self.start_error or 0) < 0:
             raise ConfigError(
                 f"Proof needs members ≥ 1 and malicious, gradient, start_error ≥ 0; got {self.members}, "
-                f"{self.malicious}, {self.gradient}, {self.start_error}."
+                f"{self.malicious}, {self.gradient}, {self.start_error}. Correct the one outside."
             )
 
     def squared_error(self, round: int) -> float:
@@ -116,7 +120,7 @@ def _check_theory(rule: Theory | Proof) -> None:
     if not 0.0 < rule.delta <= 1.0 or rule.sigma < 0 or not rule.separation > 0:
         raise ConfigError(
             f"{type(rule).__name__} needs delta in (0, 1], sigma ≥ 0 and separation > 0; got {rule.delta}, "
-            f"{rule.sigma}, {rule.separation}."
+            f"{rule.sigma}, {rule.separation}. Correct the one outside."
         )
 
 
@@ -134,4 +138,4 @@ def radius_rule(radius: RadiusRule | float) -> RadiusRule:
         return Fixed(float(radius))
     if callable(radius):
         return radius
-    raise ConfigError(f"radius must be a number or a rule such as Percentile(20); got {radius!r}.")
+    raise ConfigError(f"radius must be a number or a rule such as Percentile(20); got {radius!r}. Pass one of these.")

@@ -1,4 +1,4 @@
-"""Aggregators: one vector from many, some of which may be lies.
+"""Aggregators: one vector from many, some of which may come from malicious clients.
 
 All are frozen dataclasses, called as `rule(stacked, weights, key=…, start=…)`. `stacked` holds the clients' vectors behind
 one another: an (N, …) tensor, array or list, or a tree of them; tensors give tensors, all else arrays. Coordinate-wise rules
@@ -35,7 +35,7 @@ class Aggregator(Protocol):
 
 
 def _takes_arrays(call: Call) -> Call:
-    """Arrays and lists as tensors of their own, so that nobody's numbers are touched, and the result as an array."""
+    """Let a rule take arrays and lists: they are copied into tensors, and the result becomes an array."""
 
     @wraps(call)
     def rule(self: Any, stacked: Any, weights: Any = None, *, key: Tensor | None = None, start: Any = None) -> Any:
@@ -55,8 +55,8 @@ def _tensor(values: Any) -> Tensor:
         return torch.from_numpy(np.array(values))
     except (TypeError, ValueError):
         raise ConfigError(
-            f"An aggregator needs one row of numbers a client, all as long; got a {type(values).__name__} that is no such "
-            "table."
+            f"An aggregator needs one row of numbers per client, all of one length; got a {type(values).__name__} "
+            "that is no such table. Make the rows equally long."
         ) from None
 
 
@@ -65,7 +65,7 @@ def _tensor(values: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class Mean:
-    """Σ w_i z_i / Σ w_i: the best without liars, and at the mercy of a single one."""
+    """Σ w_i z_i / Σ w_i: the best rule if all clients are honest; a single malicious client can move it anywhere."""
 
     @_takes_arrays
     def __call__(
@@ -74,13 +74,20 @@ class Mean:
         n = _clients(stacked)
         w = torch.ones(n, dtype=torch.float64) if weights is None else weights.double()
         if len(w) != n or bool((w < 0).any()) or not float(w.sum()) > 0:
-            raise ConfigError(f"Mean needs one weight ≥ 0 a client, not all 0; got {len(w)} weights for {n} clients.")
+            raise ConfigError(
+                f"Mean needs one weight ≥ 0 per client, not all 0; got {len(w)} weights for {n} clients. "
+                "Pass the number of each client's rows."
+            )
         return _combine(w / w.sum(), stacked)
 
 
 @dataclass(frozen=True)
 class Median:
-    """The middle value of every coordinate (the mean of the two middle ones for an even number)."""
+    """The middle value of every coordinate (the mean of the two middle ones for an even number).
+
+    "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates" (Yin, Chen, Ramchandran, Bartlett, 2018,
+    https://arxiv.org/abs/1803.01498).
+    """
 
     @_takes_arrays
     def __call__(
@@ -92,7 +99,11 @@ class Median:
 
 @dataclass(frozen=True)
 class TrimmedMean:
-    """Without the `n_corrupted` largest and smallest values of every coordinate, the mean of the rest."""
+    """The mean of every coordinate without its `n_corrupted` largest and smallest values.
+
+    "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates" (Yin, Chen, Ramchandran, Bartlett, 2018,
+    https://arxiv.org/abs/1803.01498).
+    """
 
     n_corrupted: int
 
@@ -117,8 +128,11 @@ class TrimmedMean:
 
 @dataclass(frozen=True)
 class Krum:
-    """The client's vector with the smallest sum of squared distances to its N − n_corrupted − 2 nearest others
-    (Blanchard et al. 2017)."""
+    """The client's vector with the smallest sum of squared distances to its N − n_corrupted − 2 nearest others.
+
+    "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent" (Blanchard, El Mhamdi, Guerraoui, Stainer,
+    2017, https://arxiv.org/abs/1703.02757).
+    """
 
     n_corrupted: int
 
@@ -164,7 +178,10 @@ class MultiKrum:
 @dataclass(frozen=True)
 class GeometricMedian:
     """The point with the smallest sum of distances to all clients' vectors, by Weiszfeld's steps with distances smoothed
-    at `eps` times their median (Pillutla et al. 2022)."""
+    at `eps` times their median.
+
+    "Robust Aggregation for Federated Learning" (Pillutla, Kakade, Harchaoui, 2022, https://arxiv.org/abs/1912.13445).
+    """
 
     iterations: int = 100
     eps: float = 1e-6
@@ -172,7 +189,7 @@ class GeometricMedian:
     def __post_init__(self) -> None:
         whole_number("iterations", self.iterations, 1, owner=self)
         if not self.eps > 0:
-            raise ConfigError(f"GeometricMedian needs eps > 0; got {self.eps}.")
+            raise ConfigError(f"GeometricMedian needs eps > 0; got {self.eps}. Use for example 1e-6.")
 
     @_takes_arrays
     def __call__(
@@ -182,10 +199,9 @@ class GeometricMedian:
         product = gram(stacked)
         typical = pairwise(product).median(1).values  # each client's squared distance to its median other
         smooth = max(self.eps * float(typical.median().sqrt()), 1e-150)
-        w = 1 / typical.clamp(min=smooth**2).unsqueeze(
-            0
-        )  # a start that hardly counts far liars and is no client's point,
-        w = w / w.sum()  # where Weiszfeld's steps would get stuck
+        # A start in which far vectors hardly count. It is no client's vector, where Weiszfeld's steps would get stuck.
+        w = 1 / typical.clamp(min=smooth**2).unsqueeze(0)
+        w = w / w.sum()
         for _ in range(self.iterations):
             inverse = 1 / squared_distances(product, w)[0].sqrt().clamp(min=smooth)
             w = inverse / inverse.sum()
@@ -194,7 +210,10 @@ class GeometricMedian:
 
 @dataclass(frozen=True)
 class CentredClipping:
-    """v ← v + (1/N) Σ_i (z_i − v) min(1, radius / ‖z_i − v‖), `iterations` times (Karimireddy et al. 2021).
+    """v ← v + (1/N) Σ_i (z_i − v) min(1, radius / ‖z_i − v‖), `iterations` times.
+
+    "Learning from History for Byzantine Robust Optimization" (Karimireddy, He, Jaggi, 2021,
+    https://arxiv.org/abs/2012.10333).
 
     start: where v begins: "sent", what the clients were given (zero when the caller has no such thing, as for gradients),
     or the coordinate-wise "median"."""
@@ -206,9 +225,11 @@ class CentredClipping:
     def __post_init__(self) -> None:
         whole_number("iterations", self.iterations, 1, owner=self)
         if not self.radius > 0:
-            raise ConfigError(f"CentredClipping needs radius > 0; got {self.radius}.")
+            raise ConfigError(f"CentredClipping needs radius > 0; got {self.radius}. Use for example 1.0.")
         if self.start not in ("sent", "median"):
-            raise ConfigError(f"CentredClipping needs start 'sent' or 'median'; got {self.start!r}.")
+            raise ConfigError(
+                f"CentredClipping needs start 'sent' or 'median'; got {self.start!r}. Choose one of them."
+            )
 
     @_takes_arrays
     def __call__(
@@ -233,8 +254,14 @@ class CentredClipping:
 
 @dataclass(frozen=True)
 class Bucketing:
-    """Means of random buckets of `size` clients, aggregated by `inner` (Karimireddy et al. 2022): clients who differ
-    honestly become more alike. Every liar spoils at most one bucket, so `inner` must stand as many of N / size."""
+    """Means of random buckets of `size` clients, aggregated by `inner`.
+
+    Bucket means of honest clients differ less than the clients do. Every malicious client spoils at most one bucket, so
+    `inner` must tolerate as many among N / size.
+
+    "Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing" (Karimireddy, He, Jaggi, 2022,
+    https://arxiv.org/abs/2006.09365).
+    """
 
     size: int = 2
     inner: Aggregator = field(default_factory=Median)
@@ -270,7 +297,8 @@ def _clients(stacked: Any) -> int:
     sizes = {len(t) for t in leaves(stacked)}
     if len(sizes) != 1 or 0 in sizes:
         raise ConfigError(
-            f"An aggregator needs one row a client in every part, and a client; got rows {sorted(sizes)}."
+            f"An aggregator needs at least one client, and one row per client in every part; got {sorted(sizes)} rows. "
+            "Stack the replies of the same clients."
         )
     return sizes.pop()
 
@@ -296,5 +324,5 @@ def _krum_scores(stacked: Any, n_corrupted: int, name: str) -> Tensor:
             f"{name} needs 2 * n_corrupted + 2 < clients; got n_corrupted={n_corrupted}, clients={n}. "
             "Lower n_corrupted or add clients."
         )
-    nearest = pairwise(gram(stacked)).fill_diagonal_(0).sort(1).values  # first oneself, at distance 0
+    nearest = pairwise(gram(stacked)).fill_diagonal_(0).sort(1).values  # the first is the client itself, at distance 0
     return nearest[:, 1 : n - n_corrupted - 1].sum(1)

@@ -1,8 +1,12 @@
-"""Threshold-Clustering (Werner, Algorithm 3): cluster centres that points far away cannot move.
+"""Threshold-Clustering: cluster centres that points far away cannot move.
 
-Every centre walks alone; centres do not compete. Symbols: z_i `points[i]`, v_{k,l} `centers[k]` after inner round l,
-τ_{k,l} `radii`, δ the share of all points in a centre's own cluster, σ² = E‖z − Ez‖² within it, Δ `separation` from the
-means of the others, β the share of malicious points. A round (eq. 2.4) is
+Chapter 2, Algorithm 3, of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
+
+Every centre moves on its own; centres do not compete for points. Symbols: z_i `points[i]`, v_{k,l} `centers[k]` after
+inner round l, τ_{k,l} `radii`, δ the share of all points in a centre's own cluster, σ² = E‖z − Ez‖² within it,
+Δ `separation` from the means of the others, β the share of malicious points. A round (eq. 2.4) is
 
     v_{k,l} = (1/N) Σ_i [ z_i if ‖z_i − v_{k,l−1}‖ ≤ τ_{k,l}, else v_{k,l−1} ],
 
@@ -34,9 +38,9 @@ from coterie.errors import ConfigError, DataError
 from coterie.tree import tree_map
 
 Array = npt.NDArray[Any]
-_ENTRIES = 1 << 22  # centres × vectors worked on at a time
+_ENTRIES = 1 << 22  # So many numbers (centres × vectors) are worked on at a time.
 _EPS = torch.finfo(torch.float64).eps
-_LOST = 1e-6  # the largest share of a squared distance or radius that rounding may be
+_LOST = 1e-6  # Rounding errors may be at most this share of a squared distance or radius.
 _TWENTIETH = Percentile(20)
 
 
@@ -72,7 +76,10 @@ def threshold_clustering(
     rule = radius_rule(radius)
     z, start = _matrix(points, "points"), _matrix(centers, "centers")
     if z.shape[1] != start.shape[1]:
-        raise DataError(f"centers must be as long as the points; got {start.shape[1]} and {z.shape[1]} columns.")
+        raise DataError(
+            f"centers must be as long as the points; got {start.shape[1]} and {z.shape[1]} columns. "
+            "Pass points of the same space."
+        )
     own = z.shape == start.shape and z.dtype == start.dtype and torch.equal(z, start)
     vectors = z if own else torch.cat([z, start])  # when every point starts a centre there are no extra vectors
     product = _finite(gram(vectors, start[0] if len(start) == 1 else None))
@@ -101,10 +108,10 @@ def threshold_center(
 def threshold_centers(
     problems: list[tuple[Any, Any]], radius: RadiusRule | float = _TWENTIETH, rounds: int = 10
 ) -> list[tuple[Any, Tensor]]:
-    """`threshold_center` for many independent (points, start) at once; those with equally many points walk together."""
+    """`threshold_center` for many independent (points, start) at once, together where they have equally many points."""
     rule = radius_rule(radius)
     with one_thread():
-        # about the start, whose weight then never matters
+        # With the start as the origin, its weight does not matter.
         products = [_finite(gram(points, start)) for points, start in problems]
         result: list[Any] = [None] * len(problems)
         for n in {len(product) for product in products}:
@@ -130,7 +137,7 @@ def _walk(
 ) -> list[Tensor]:
     """`rounds` rounds for centres with weights (K, N + K) in terms of the vectors, of which the first `n` are points."""
     if rounds < 1:
-        raise ConfigError(f"Threshold-Clustering needs rounds ≥ 1; got {rounds}.")
+        raise ConfigError(f"Threshold-Clustering needs rounds ≥ 1; got {rounds}. Use for example 10.")
     radii, history = [], []
     for l in range(rounds):  # noqa: E741
         square, error, radius = _measure(product, weights, n, rule, l, vectors)  # step 1
@@ -171,7 +178,9 @@ def _matrix(values: Any, name: str) -> Tensor:
     t = t if t.is_floating_point() else t.double()
     t = t.unsqueeze(0) if name == "centers" and t.dim() == 1 else t
     if t.dim() != 2 or not len(t):
-        raise DataError(f"{name} must be a table with one row each and at least one row; got shape {tuple(t.shape)}.")
+        raise DataError(
+            f"{name} must be a table with one row each and at least one row; got shape {tuple(t.shape)}. Reshape it."
+        )
     return t
 
 
@@ -233,7 +242,9 @@ class ThresholdClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         if self.init == "points":
             return X
         if self.init != "k-means++":
-            raise ConfigError(f"init must be 'k-means++', 'points' or an array of centres; got {self.init!r}.")
+            raise ConfigError(
+                f"init must be 'k-means++', 'points' or an array of centres; got {self.init!r}. Pass one of these."
+            )
         if not 1 <= self.n_clusters <= len(X):
             raise ConfigError(f"n_clusters={self.n_clusters} needs as many points; got n_samples={len(X)}. Lower it.")
         return np.asarray(kmeans_plusplus(X, self.n_clusters, random_state=self.random_state)[0])

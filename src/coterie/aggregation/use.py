@@ -15,8 +15,8 @@ from coterie.settings import with_setting
 def aggregated(
     aggregate: Aggregator, stacked: Any, weights: Tensor, asked: int, *, key: Tensor, start: Any = None
 ) -> Any | None:
-    """The replies as one, or None when they are too few for the rule though all `asked` clients would be enough: somebody
-    did not answer, or is in another cluster. A rule that could not even work with all of them is an error."""
+    """The replies as one, or None if they are too few for the rule although all `asked` clients would be enough: some did
+    not answer, or are in another cluster. A rule that could not work even with all of them is an error."""
     try:
         return aggregate(stacked, weights, key=key, start=start)
     except TooFew:
@@ -25,7 +25,7 @@ def aggregated(
 
 
 def with_aggregate(algorithm: Any, aggregate: Aggregator) -> Any:
-    """The same algorithm with another aggregator, also inside a wrapper's `base`; an error if it only offers sums."""
+    """The same algorithm with another aggregator, also inside a wrapper's `base`; an error if its server sees only sums."""
     changed = with_setting(algorithm, "aggregate", aggregate)
     if changed is not None:
         return changed

@@ -201,13 +201,16 @@ def _compare(split: Any, algorithms: str, rounds: int | None, seeds: int, metric
                 )
 
         comparison = compare(split, algorithms=names, rounds=rounds, seeds=seeds, metric=metric, note=note)
-    for part in comparison_tables(comparison):
+        if status is not None:
+            status.update("Who would stay? Training again without those who would leave")
+        coalition = comparison.coalition()
+    for part in comparison_tables(comparison, coalition):
         console.print(part)
     if out is not None:
         from coterie.report.page import write_report
 
-        comparison.save(out)
-        page = write_report(comparison, out / "report.html")
+        comparison.save(out, coalition)
+        page = write_report(comparison, out / "report.html", coalition)
         console.print(f"\nTables and report: {out} (open {page})", soft_wrap=True)
 
 

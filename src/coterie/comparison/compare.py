@@ -2,8 +2,8 @@
 
 Every method, training alone included, gets its own optimiser settings from `tuning` (never from test rows). With a
 function `seed → Federation` every seed also draws a new train/test split, which says more about small clients than new
-start weights do. A gain counts as clear when it is twice its standard error: the paired bootstrap over test rows, plus
-the variance over seeds.
+start weights do. The standard error of a gain is that of the paired bootstrap over test rows, plus the variance over
+seeds; what counts as a clear gain says `training/gains.py`. Only `compare` and `Comparison.coalition` train.
 """
 
 from __future__ import annotations
@@ -29,20 +29,9 @@ from coterie.learning.metrics import METRICS
 from coterie.learning.task import Task
 from coterie.settings import setting
 from coterie.text import suggest
-from coterie.training.bootstrap import (
-    CLEAR,
-    FEWEST,
-    GAINS,
-    LOSES,
-    NO_SCORE,
-    UNCLEAR,
-    Floats,
-    bootstrap_scores,
-    column_mean,
-    gain_error,
-    mark,
-)
-from coterie.training.participation import Coalition, audit
+from coterie.training.bootstrap import bootstrap_scores, column_mean, gain_error
+from coterie.training.gains import MARKS, NO_SCORE, Floats, interval, mark
+from coterie.training.participation import Coalition, Participation, audit
 from coterie.training.result import Result
 from coterie.training.run import fit
 
@@ -97,8 +86,7 @@ class Comparison:
         if not len(gains):
             return float("nan"), NO_SCORE
         gain, error = float(gains.mean()), float(np.linalg.norm(errors)) / len(gains)
-        clear = abs(gain) > CLEAR * error and bool(self.overview["test"].sum() >= FEWEST)
-        return gain, (GAINS if gain > 0 else LOSES) if clear else UNCLEAR
+        return gain, str(mark(gain, *interval(gain, error), self.overview["test"].sum()))
 
     @property
     def best(self) -> str | None:
@@ -107,17 +95,26 @@ class Comparison:
         return str(self.gains.loc[others].mean(axis=1).idxmax()) if others else None
 
     @cached_property
-    def coalition(self) -> Coalition | None:
-        """Who would stay with the best method, and who is left when leavers leave; over all seeds (trains again then)."""
-        return None if self.best is None else audit(self.results[self.best]).coalition()
+    def _audit(self) -> Participation | None:
+        return None if self.best is None else audit(self.results[self.best])
 
-    def verdict(self) -> str:
-        """In plain words: who gains, who loses, what to do."""
-        return verdict.words(self)
+    def participation(self) -> Participation | None:
+        """Who would stay with the best method and who would leave, over all seeds; None without a method to join."""
+        return self._audit
+
+    def coalition(self, max_rounds: int = 10) -> Coalition | None:
+        """Who is left with the best method when leavers leave. Trains again without them, so it is never called for you:
+        pass what it returns on to `save`, `write_report` and `comparison_tables`."""
+        return None if self._audit is None else self._audit.coalition(max_rounds)
+
+    def verdict(self, coalition: Coalition | None = None) -> str:
+        """In plain words: who gains, who loses, what to do; and who would stay, when a `coalition()` is passed."""
+        stay = "" if coalition is None else f" Would they stay? {coalition.summary()}"
+        return verdict.words(self) + stay
 
     def summary(self) -> pd.DataFrame:
         """A row a method: mean score, mean gain, worst gain and how many clients gain, lose or see no clear change."""
-        marks = {f"clients: {m}": (self.marks == m).sum(axis=1) for m in (GAINS, LOSES, UNCLEAR, NO_SCORE)}
+        marks = {f"clients: {m}": (self.marks == m).sum(axis=1) for m in MARKS}
         return pd.DataFrame(
             {
                 f"mean {self.metric}": self.table.mean(axis=1),
@@ -127,8 +124,9 @@ class Comparison:
             }
         )
 
-    def save(self, folder: str | Path) -> Path:
-        """table.csv, gains.csv (with errors and marks, a row a method and client), long tables as Parquet, verdict.txt."""
+    def save(self, folder: str | Path, coalition: Coalition | None = None) -> Path:
+        """table.csv, gains.csv (with errors and marks, a row per method and client), long tables as Parquet, verdict.txt;
+        coalition.csv with the steps of a `coalition()`, when it is passed."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.table.to_csv(folder / "table.csv")
@@ -140,9 +138,11 @@ class Comparison:
         self.clusters.to_csv(folder / "clusters.csv")
         self.scores.to_parquet(folder / "scores.parquet")
         self.curves.to_parquet(folder / "curves.parquet")
-        if self.coalition is not None:
-            self.coalition.steps[0].table.to_csv(folder / "participation.csv")
-        (folder / "verdict.txt").write_text(self.verdict() + "\n")
+        if self._audit is not None:
+            self._audit.table.to_csv(folder / "participation.csv")
+        if coalition is not None:
+            coalition.history.to_csv(folder / "coalition.csv")
+        (folder / "verdict.txt").write_text(self.verdict(coalition) + "\n")
         (folder / "about.json").write_text(json.dumps(self.about, indent=1, default=str))
         return folder
 
@@ -258,8 +258,8 @@ def _collect(
 
     table, gains, errors = {}, {}, {}
     for name, results in runs.items():
-        scores = np.stack([r._scores()[metric].to_numpy() for r in results])
-        alone = np.stack([r._scores()[metric].to_numpy() for r in base])
+        scores = np.stack([r.scores()[metric].to_numpy() for r in results])
+        alone = np.stack([r.scores()[metric].to_numpy() for r in base])
         table[name], gain = column_mean(scores), sign * (scores - alone)
         gains[name] = column_mean(gain)
         errors[name] = gain_error(gain, [a - b for a, b in zip(draws[name], draws["local"], strict=True)], overlap)
@@ -271,9 +271,9 @@ def _collect(
         table=frames[0],
         gains=frames[1],
         errors=frames[2],
-        marks=mark(frames[1], frames[2], rows_tested),
+        marks=_marks(frames[1], frames[2], rows_tested),
         metric=metric,
-        scores=_long(runs, seeds, lambda r: r._scores().set_axis(clients, axis=0).rename_axis("client").reset_index()),
+        scores=_long(runs, seeds, lambda r: r.scores().set_axis(clients, axis=0).rename_axis("client").reset_index()),
         curves=_long(runs, seeds, lambda r: r.history),
         settings=_settings(runs, seeds),
         clusters=pd.DataFrame({n: r[0].clusters.to_numpy() for n, r in runs.items()}, index=clients).T.rename_axis(
@@ -283,6 +283,11 @@ def _collect(
         about=_about(data, task, seeds, redrawn),
         results={name: tuple(results) for name, results in runs.items()},
     )
+
+
+def _marks(gains: pd.DataFrame, errors: pd.DataFrame, rows_tested: Floats) -> pd.DataFrame:
+    marks = mark(gains, *interval(gains, errors), rows_tested)
+    return pd.DataFrame(marks, index=gains.index, columns=gains.columns).astype(object)
 
 
 def _long(runs: dict[str, list[Result]], seeds: list[int], part: Callable[[Result], pd.DataFrame]) -> pd.DataFrame:
@@ -301,7 +306,7 @@ def _settings(runs: dict[str, list[Result]], seeds: list[int]) -> pd.DataFrame:
             "method": name,
             "seed": seed,
             "rounds": result.about["rounds"],
-            "algorithm": brief(result._need_live("settings").algorithm),
+            "algorithm": brief(result.evaluation.algorithm),
         }
         for name, results in runs.items()
         for seed, result in zip(seeds, results, strict=True)

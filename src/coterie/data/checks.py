@@ -34,7 +34,7 @@ def checked_ids(clients: Iterable[Any]) -> pd.Index[Any]:
         twice = ids[ids.duplicated()][0]
         raise DataError(f"Client ids must be unique; {shown(twice)} occurs more than once. Merge or rename.")
     alike = pd.Index([str(c) for c in plain])
-    if not alike.is_unique:  # a client's random numbers follow its name
+    if not alike.is_unique:  # a client's random numbers are made from its name
         raise DataError(
             f"Client ids must differ as text; {alike[alike.duplicated()][0]!r} is there as text and as a number. "
             "Rename one."
@@ -46,7 +46,8 @@ def checked_clusters(clusters: Sequence[int] | Ints, ids: pd.Index[Any]) -> Ints
     labels = np.asarray(clusters)
     if len(labels) != len(ids) or labels.dtype.kind not in "iu" or (labels < 0).any():
         raise DataError(
-            f"clusters needs a whole number from 0 for each of the {len(ids)} clients; got {list(labels[:5])}."
+            f"clusters needs a whole number from 0 for each of the {len(ids)} clients; got {list(labels[:5])}. "
+            "Number the clusters from 0."
         )
     return labels.astype(np.int64)
 
@@ -55,13 +56,18 @@ def checked_pair(client: Any, pair: ArrayPair) -> tuple[npt.NDArray[Any], npt.ND
     try:
         x, y = (np.asarray(a) for a in pair)
     except (TypeError, ValueError):
-        raise DataError(f"Client {shown(client)} needs a pair (x, y) of arrays; got {type(pair).__name__}.") from None
+        raise DataError(
+            f"Client {shown(client)} needs a pair (x, y) of arrays; got {type(pair).__name__}. Pass (x, y)."
+        ) from None
     if x.ndim < 2:
         raise DataError(
             f"Client {shown(client)}: x must be (samples, features…); got shape {x.shape}. Use x.reshape(-1, 1)."
         )
     if y.ndim != 1 or len(x) != len(y):
-        raise DataError(f"Client {shown(client)}: x and y need one row a sample; got shapes {x.shape} and {y.shape}.")
+        raise DataError(
+            f"Client {shown(client)}: x and y need one row per sample; got shapes {x.shape} and {y.shape}. Make "
+            "their lengths equal."
+        )
     if not len(x):
         raise DataError(f"Client {shown(client)} has no samples. Drop it or give it data.")
     if x.dtype.kind not in "fiub":
@@ -74,7 +80,7 @@ def checked_pair(client: Any, pair: ArrayPair) -> tuple[npt.NDArray[Any], npt.ND
 
 
 def refuse_mixed_targets(clients: list[Any], targets: list[npt.NDArray[Any]]) -> None:
-    """Text at some clients and numbers at others would silently all become text."""
+    """Refuse targets that are text at some clients and numbers at others; NumPy would make all of them text."""
     text = np.array([y.dtype.kind in "UST" for y in targets])
     numbers = np.array([y.dtype.kind in "fiub" for y in targets])
     if text.any() and numbers.any():
@@ -121,13 +127,16 @@ def encode_target(
     if classes is None:
         found, codes = np.unique(y, return_inverse=True)
         if len(found) < 2:
-            raise DataError(f"Classification needs at least two classes; every target is {shown(found[0])}.")
+            raise DataError(
+                f"Classification needs at least two classes; every target is {shown(found[0])}. "
+                "Check the target, or use kind='regression'."
+            )
         return codes.astype(np.int64), kind, [plain(v) if isinstance(v, np.generic) else v for v in found]
     codes = pd.Index(classes).get_indexer(pd.Index(y))
     if (codes < 0).any():
         raise DataError(
             f"Client {whose(codes < 0)} has the target {shown(y[codes < 0][0])}, which is not among the classes "
-            f"{list(classes)}."
+            f"{list(classes)}. Correct it, or add the class."
         )
     return codes.astype(np.int64), kind, classes
 

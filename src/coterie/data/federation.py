@@ -1,10 +1,10 @@
 """Federation: every client's data in one ragged layout.
 
-All samples of all clients lie behind one another in `x` and `y`; client i owns the rows `offsets[i] : offsets[i + 1]`,
+All samples of all clients stand one after another in `x` and `y`; client i owns the rows `offsets[i] : offsets[i + 1]`,
 its training rows first, then its test rows. There are no per-client Python objects, so 10⁵ clients cost 10⁵ integers, and
 the arrays may be memory-mapped from disk (`save` / `load`). A federation is immutable.
 
-`x` may be uint8 (images): it is stored as bytes and becomes float32 in [0, 1] only when a chunk of clients is gathered.
+`x` may be uint8 (images). It stays so in memory, and becomes float32 in [0, 1] only for the chunk of clients at work.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Federation:
 
     @property
     def n_outputs(self) -> int:
-        """Outputs a model needs: one a class, or one number."""
+        """The outputs a model needs: one per class, or one number."""
         return len(self.classes) if self.classes is not None else 1
 
     def index(self, client: Hashable) -> int:
@@ -167,7 +167,7 @@ class Federation:
         return replace(self, x=self.x[rows], y=self.y[rows], offsets=offsets, n_train=self.n_train - held)
 
     def describe(self) -> pd.DataFrame:
-        """One row a client: samples, training and test rows, and the mean of the target or the share of each class."""
+        """One row per client: samples, training and test rows, and the mean of the target or the share of each class."""
         table = pd.DataFrame(
             {"samples": self.n_samples, "train": self.n_train, "test": self.n_test}, index=self.clients
         )
@@ -257,7 +257,7 @@ class Federation:
         if len(sizes) != len(ids) or not int(sizes.sum()) == len(x) == len(y):
             raise DataError(
                 f"sizes must name the rows of every client; got {len(sizes)} sizes for {len(ids)} clients, which add up "
-                f"to {sizes.sum()} for {len(x)} rows of x and {len(y)} of y."
+                f"to {sizes.sum()} for {len(x)} rows of x and {len(y)} of y. Pass one size per client."
             )
         for i in np.flatnonzero(sizes < 1)[:1]:
             raise DataError(f"Client {shown(ids[i])} has no samples. Drop it or give it data.")
@@ -353,7 +353,7 @@ def as_float(x: Tensor) -> Tensor:
 
 
 def client_keys(clients: pd.Index[Any]) -> Ints:
-    """A 64-bit key from every client id: its random streams follow the client, not its position."""
+    """A 64-bit key made from every client id, so that random numbers depend on the client and not on its position."""
     digests = b"".join(hashlib.blake2b(str(c).encode(), digest_size=8).digest() for c in clients)
     return np.frombuffer(digests, np.int64).copy()
 
@@ -362,7 +362,7 @@ def split_order(sizes: Ints, keys: Ints, seed: int) -> Ints:
     """A permutation of the flat rows that shuffles every client within its own block, by (seed, client)."""
     owner = np.repeat(np.arange(len(sizes)), sizes)
     place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # a row's number within its client
-    keys_ = randomness.fold(torch.from_numpy(keys) ^ randomness.base_key(seed), "split")
+    keys_ = randomness.fold(randomness.client_keys(keys, seed), "split")
     draws = randomness.fold(keys_[torch.from_numpy(owner)], torch.from_numpy(place)).numpy()
     return np.lexsort((draws, owner))
 

@@ -150,7 +150,7 @@ def _fit_numeric(values: pd.Series[Any], train: npt.NDArray[np.int64], _: int) -
     filled = np.where(missing, fill, numbers)
     unit = float(np.abs(filled).max()) or 1.0  # so that squares of huge values do not overflow
     mean, scale = float((filled / unit).mean() * unit), float((filled / unit).std() * unit)
-    if scale > max(1e-12 * unit, 1e-300):  # below that, differences are rounding errors
+    if scale > max(1e-12 * unit, 1e-300):  # smaller differences are rounding errors
         first = _row(values.name, "numeric", fill=fill, mean=mean, scale=scale)
     else:
         first = _dropped(values.name, f"constant in the training rows ({fill:g})")

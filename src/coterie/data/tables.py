@@ -45,7 +45,7 @@ def read_table(path: str | Path) -> pd.DataFrame:
             return pd.read_parquet(path)
         separator = "\t" if ".tsv" in name else ","
         frame = pd.read_csv(path, sep=separator, na_values=["?"], low_memory=False, skipinitialspace=True)
-    except Exception as problem:  # pandas and pyarrow raise many kinds; the user needs the one sentence
+    except Exception as problem:  # pandas and pyarrow raise many kinds of errors; the user needs one sentence
         reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
         raise DataError(f"{path} cannot be read as a table: {reason}. Check that it is a whole, valid file.") from None
     first = frame.columns[0] if len(frame.columns) else ""
@@ -68,7 +68,7 @@ def federation_from_frame(
     max_categories: int = 50,
     dtype: DType = "float32",
 ) -> Federation:
-    """One row a sample; `client` says whose it is, `target` is what to predict, the other columns are features.
+    """One row per sample; `client` says whose it is, `target` is what to predict, the other columns are features.
 
     `features` picks columns, `exclude` leaves some out, `cluster` names a column with each client's true cluster.
     Clients keep the order in which they first appear. `kind` overrides the inference: text, booleans and whole numbers
@@ -179,7 +179,7 @@ def _owners(ids: pd.Series[Any]) -> tuple[Ints, pd.Index[Any]]:
         )
     clients = pd.Index(np.asarray(uniques).tolist())
     alike = clients.astype("str")
-    if not alike.is_unique:  # a client's random numbers follow its name
+    if not alike.is_unique:  # a client's random numbers are made from its name
         raise DataError(
             f"Client names must differ as text; column {ids.name!r} holds {alike[alike.duplicated()][0]!r} as text and "
             "as a number. Make the column all text or all numbers."
@@ -238,7 +238,7 @@ def _target(
         refuse_stray_text(values, "The target")
     kind = infer_kind(values) if kind is None else kind
     if kind not in get_args(Kind):
-        raise DataError(f"kind must be 'classification' or 'regression'; got {kind!r}.")
+        raise DataError(f"kind must be 'classification' or 'regression'; got {kind!r}. Choose one of them.")
     if kind == "regression":
         return _regression_target(values, owner, clients), kind, None
     y, classes = _class_target(values)

@@ -35,14 +35,16 @@ class Clusters:
 
     def check(self, clients: int) -> None:
         if self.transform not in (None, "rotate", "shift_labels", "permute_labels"):
-            raise DataError(f"transform must be 'rotate', 'shift_labels' or None; got {self.transform!r}.")
+            raise DataError(
+                f"transform must be 'rotate', 'shift_labels' or None; got {self.transform!r}. Choose one of them."
+            )
         if not 1 <= self.number <= clients:
             raise DataError(
                 f"Every cluster needs a client; got clusters={self.number} for {clients} clients. "
                 f"Use 1 to {clients} clusters."
             )
         if self.angle not in (90, 180, 270):
-            raise DataError(f"angle must be 90, 180 or 270 degrees; got {self.angle}.")
+            raise DataError(f"angle must be 90, 180 or 270 degrees; got {self.angle}. Choose one of them.")
         different = {None: 1, "rotate": 2 if self.angle == 180 else 4}.get(self.transform, self.classes)
         if self.number > different:
             raise DataError(
@@ -120,7 +122,7 @@ def share_out_by_writer(
     test_fraction: float,
     flatten: bool = False,
 ) -> Federation:
-    """One client a writer (at most `clients` of them, at most `samples` pictures each), dealt to the clusters."""
+    """One client per writer (at most `clients` of them, at most `samples` pictures each), dealt to the clusters."""
     writers = np.unique(writer)[:clients]
     clusters.check(len(writers))
     rows, sizes = by_group(writer, writers, most=samples)
@@ -153,15 +155,16 @@ def _rows_each(train: int, test: int, members: int, samples: int | None, test_sa
     test_samples = min(samples, max(10, test // members), test) if test_samples is None else test_samples
     if not (1 <= samples <= train and 1 <= test_samples <= test):
         raise DataError(
-            f"A client can have 1 to {train} samples and 1 to {test} test samples; got {samples} and {test_samples}."
+            f"A client can have 1 to {train} samples and 1 to {test} test samples; got {samples} and {test_samples}. "
+            "Lower the numbers, or the number of clients."
         )
     return samples, test_samples
 
 
 def _deal(pictures: int, members: int, each: int, rng: np.random.Generator) -> Ints:
-    """(members, each) pictures from shuffled decks: one repeats inside a pool only when the deck before is used up.
+    """(members, each) pictures, dealt like cards: a picture comes again only after the whole shuffled deck is used up.
 
-    The rest of a deck that is too short for a hand is left, so that no client holds a picture twice.
+    The end of a deck that is too short for the next client is left out, so that no client holds a picture twice.
     """
     hands = pictures // each
     decks = [rng.permutation(pictures)[: hands * each].reshape(hands, each) for _ in range(-(-members // hands))]

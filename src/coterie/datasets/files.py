@@ -44,7 +44,7 @@ class DataFile:
 
 
 def convert_cifar10(archive: Path, target: Path) -> None:
-    """The authors' binary archive (1 label byte, 3072 pixel bytes a picture; no pickle) → our layout."""
+    """The authors' binary archive (1 label byte, 3072 pixel bytes per picture; no pickle) → our layout."""
     batches: dict[str, npt.NDArray[np.uint8]] = {}
     with tarfile.open(archive) as tar:
         for member in tar:
@@ -179,6 +179,6 @@ def _verify(name: str, path: Path) -> None:
 
 @lru_cache(maxsize=64)
 def _sha256(path: str, mtime_ns: int, size: int) -> str:
-    """Once for every state of a file: a change of time or size asks again."""
+    """The checksum of a file, computed again only when its time or size has changed."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -26,7 +26,11 @@ def iid(n: int, *, clients: int, seed: int) -> Partition:
 
 
 def label_shards(y: npt.ArrayLike, *, clients: int, shards: int = 2, seed: int) -> Partition:
-    """Rows sorted by label, cut into clients · shards pieces; a client draws `shards` of them (McMahan et al. 2017)."""
+    """Rows sorted by label, cut into clients · shards pieces; every client draws `shards` of them.
+
+    "Communication-Efficient Learning of Deep Networks from Decentralized Data" (McMahan, Moore, Ramage, Hampson,
+    Agüera y Arcas, 2017, https://arxiv.org/abs/1602.05629).
+    """
     labels = np.asarray(y)
     pieces = clients * shards
     _check(len(labels), pieces, "clients · shards")
@@ -40,9 +44,13 @@ def label_shards(y: npt.ArrayLike, *, clients: int, shards: int = 2, seed: int) 
 
 
 def dirichlet(y: npt.ArrayLike, *, clients: int, alpha: float, min_samples: int = 2, seed: int) -> Partition:
-    """Label skew: the rows of every class are shared out by a draw from Dirichlet(alpha) (Hsu et al. 2019).
+    """Label skew: the rows of every class are shared out by a draw from Dirichlet(alpha).
 
-    Small alpha: few classes a client. Drawn again (up to 1000 times) until every client has `min_samples` rows.
+    With a small alpha every client has few classes. Shares are drawn again (up to 1000 times) until every client has
+    `min_samples` rows.
+
+    "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification" (Hsu, Qi, Brown, 2019,
+    https://arxiv.org/abs/1909.06335).
     """
     labels = np.unique(np.asarray(y), return_inverse=True)[1]
     _check(len(labels), clients)
@@ -74,7 +82,7 @@ def by_group(
     last: npt.ArrayLike | None = None,
     most: int | None = None,
 ) -> Partition:
-    """One client a value of `group`, in the order of `chosen` (default: all, sorted).
+    """One client per value of `group`, in the order of `chosen` (default: all, sorted).
 
     Rows keep their order, except that those marked in `last` come last in their group. At most `most` rows each.
     """
@@ -99,4 +107,4 @@ def _even(n: int, parts: int) -> Ints:
 
 def _check(n: int, parts: int, name: str = "clients") -> None:
     if not 1 <= parts <= n:
-        raise DataError(f"{name} must be between 1 and the number of rows, {n}; got {parts}.")
+        raise DataError(f"{name} must be between 1 and the number of rows, {n}; got {parts}. Choose a number between.")

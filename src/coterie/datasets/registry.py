@@ -88,7 +88,7 @@ DATASETS: dict[str, Entry] = {
 
 
 def catalogue() -> pd.DataFrame:
-    """One row a data set: what it is, its licence and source, the file it needs, and whether that file is here."""
+    """One row per data set: what it is, its licence and source, the file it needs, and whether that file is here."""
     rows = {
         name: {
             "description": entry.description,

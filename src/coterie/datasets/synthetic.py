@@ -58,7 +58,7 @@ def linear_model(
     """
     _check(clusters, clients, samples, features)
     if scale not in ("coordinate", "norm"):
-        raise DataError(f"scale must be 'coordinate' or 'norm'; got {scale!r}.")
+        raise DataError(f"scale must be 'coordinate' or 'norm'; got {scale!r}. Choose one of them.")
     rng = np.random.default_rng(seed)
     theta = rng.integers(0, 2, (clusters, features)).astype(np.float64)
     if scale == "norm":
@@ -148,6 +148,9 @@ def _regression(x: npt.NDArray[Any], y: npt.NDArray[Any], test_samples: int, clu
 
 def _check(clusters: int, clients: int, samples: int, features: int) -> None:
     if min(clusters, samples, features) < 1:
-        raise DataError(f"clusters, samples and features must be positive; got {clusters}, {samples}, {features}.")
+        raise DataError(
+            f"clusters, samples and features must be positive; got {clusters}, {samples}, {features}. "
+            "Use 1 or more for each."
+        )
     if clients < clusters:
         raise DataError(f"Every cluster needs a client; got {clients} clients for {clusters} clusters. Add clients.")

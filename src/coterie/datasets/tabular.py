@@ -65,7 +65,7 @@ def elections(held_out: int | None = None) -> Elections:
     Counts for Bernoulli estimation: all six elections, or five with the year `held_out` kept for testing.
     """
     if held_out is not None and held_out not in ELECTION_YEARS:
-        raise DataError(f"held_out must be one of {ELECTION_YEARS} or None; got {held_out!r}.")
+        raise DataError(f"held_out must be one of {ELECTION_YEARS} or None; got {held_out!r}. Choose one of them.")
     table = _embedded("elections")
     won = {year: table[f"rep{year}"].to_numpy(np.int64) for year in ELECTION_YEARS}
     counted = np.stack([won[year] for year in ELECTION_YEARS if year != held_out])
@@ -109,7 +109,7 @@ def standardised(federation: Federation) -> Federation:
 
 
 class UserTokens(NamedTuple):
-    """Word counts: one row a user (client), one column a word."""
+    """Word counts: one row per user (client), one column per word."""
 
     counts: Any
     """scipy.sparse.csr_array of int64."""
@@ -121,7 +121,7 @@ def user_tokens(name: Literal["blogs", "imdb"] = "blogs") -> UserTokens:
     """How often each user uses each of the 1,000 commonest words: bloggers ("blogs") or film reviews ("imdb")."""
     about = {"blogs": ("age", "gender"), "imdb": ("label", "is_test")}
     if name not in about:
-        raise DataError(f"user_tokens knows 'blogs' and 'imdb'; got {name!r}.")
+        raise DataError(f"user_tokens knows 'blogs' and 'imdb'; got {name!r}. Choose one of them.")
     file = f"user_tokens_{name}.npz"
     data, indices, indptr, shape, vocabulary, total = load_arrays(
         file, "data", "indices", "indptr", "shape", "vocab", "total_tokens"

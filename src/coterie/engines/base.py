@@ -126,8 +126,8 @@ class Env:
 
     def keys(self, clients: Ints) -> Tensor:
         """Random key of (seed, client, round), one a client."""
-        keys = torch.from_numpy(self.federation.keys[clients])
-        return randomness.fold(keys ^ randomness.base_key(self.seed), "client", self.round)
+        keys = randomness.client_keys(self.federation.keys[clients], self.seed)
+        return randomness.fold(keys, "client", self.round)
 
 
 class Engine(Protocol):

@@ -7,7 +7,6 @@ they bring at these sizes). Results do not depend on the number of workers.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.cores import usable_cores
 from coterie.data.federation import Federation
 from coterie.engines.base import Env, Post, Split, context, gather, in_round, unpack
 from coterie.engines.reduce import assemble, bad_client, share
@@ -31,17 +31,13 @@ _DATA_BYTES = 64 << 20
 _MOST_CLIENTS = 512
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @dataclass
 class LocalEngine:
     """`chunk` clients at a time (default: sized for the cache); when all clients are asked their gathered data are kept
     for the next round while they fit `cache_bytes`."""
 
     chunk: int | None = None
-    workers: int = field(default_factory=_cores)
+    workers: int = field(default_factory=usable_cores)
     cache_bytes: int = 1 << 30
     _pool: ThreadPoolExecutor | None = field(default=None, repr=False)
     _cache: dict[Any, dict[str, Tensor]] = field(default_factory=dict, repr=False)

@@ -9,14 +9,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from coterie.errors import DataError
 from coterie.estimation.checks import Array, Samples, choice, client_sums, confidence
 from coterie.estimation.predictive import prepared, row_losses
-from coterie.estimation.rates import _check_counts
+from coterie.estimation.rates import check_counts
 from coterie.estimation.regression.grouped import group_rows, known_labels
 from coterie.estimation.risks import counts_risks, means_risks, read_counts
 from coterie.settings import whole_number
 
-NEGLIGIBLE = 0.01  # a gain over local below this share does not pay for collaborating
+NEGLIGIBLE = 0.01  # A gain over local estimation below this share does not pay for collaborating.
 MEASURES = {"linear": "squared error", "logistic": "log loss", "classes": "Brier score"}
 WORDS = {
     "local": "every client on its own",
@@ -93,19 +94,19 @@ def advise(
 
     Give exactly one kind of data:
 
-    - ``samples``: a list of (n_i, d) arrays, or (m, n, d): means, by Stein's unbiased risk estimate.
-    - ``successes`` and ``trials``: rates, by unbiased estimates with the client left out.
-    - ``counts``: a (users, tokens) table, dense or sparse, or a frame or file of (user, token, count) rows: histograms
+    - `samples`: a list of (n_i, d) arrays, or (m, n, d): means, by Stein's unbiased risk estimate.
+    - `successes` and `trials`: rates, by unbiased estimates with the client left out.
+    - `counts`: a (users, tokens) table, dense or sparse, or a frame or file of (user, token, count) rows: histograms
       in squared distance, likewise.
-    - ``X``, ``y``, ``groups``: regressions and classifiers, by cross-validation over ``folds`` inside each client; the risk
-      is the loss on a new row. ``family`` is "linear", "logistic" (two labels), "classes" (any number of labels, fitted
+    - `X`, `y`, `groups`: regressions and classifiers, by cross-validation over `folds` inside each client; the risk
+      is the loss on a new row. `family` is "linear", "logistic" (two labels), "classes" (any number of labels, fitted
       as indicators by least squares and judged by the Brier score), or "auto": two values are logistic, text labels
       classes, numbers linear. Add a constant column for an intercept and bring features to one scale, since one prior
       variance serves all coefficients.
-    - a ``Federation``: the same on its training rows, whose columns are brought to one scale, a constant added, and
-      more than ``components`` columns (images) replaced by that many principal components. Its test rows are not used.
+    - a `Federation`: the same on its training rows, whose columns are brought to one scale, a constant added, and
+      more than `components` columns (images) replaced by that many principal components. Its test rows are not used.
 
-    ``clusters`` lists the numbers of clusters tried (the best is kept). Intervals come from resampling clients, or rows
+    `clusters` lists the numbers of clusters tried (the best is kept). Intervals come from resampling clients, or rows
     within clients where there are fewer than ten, and do not count the refitting of the methods.
     """
     tried = (clusters,) if isinstance(clusters, int) else tuple(clusters)
@@ -113,12 +114,7 @@ def advise(
         whole_number("clusters", k, least=2)
     confidence(level)
     whole_number("resamples", resamples, least=20)
-    given = [samples is not None, successes is not None or trials is not None, counts is not None]
-    given += [X is not None or y is not None or groups is not None, federation is not None]
-    if sum(given) != 1:
-        raise ValueError(
-            "advise needs exactly one kind of data: a federation; samples; successes, trials; counts; or X, y, groups."
-        )
+    _refuse_other_than_one([federation], [samples], [successes, trials], [counts], [X, y, groups])
     rng = np.random.default_rng(seed)
     if federation is not None:
         X, y, groups, family = _federation_rows(federation, family, whole_number("components", components), seed)
@@ -127,39 +123,62 @@ def advise(
             X, y, groups, family, tried, level, whole_number("folds", folds, least=2), resamples, seed, rng
         )
     if samples is not None:
-        sums = client_sums(samples)
-        if sums.clients < 3:
-            raise ValueError(f"advise needs three or more clients; got {sums.clients}.")
-        risks, variation = means_risks(sums, tried, seed)
+        risks, variation = _risks_of_means(samples, tried, seed)
     elif counts is not None:
         risks, variation = counts_risks(read_counts(counts), tried, seed)
     else:
-        if successes is None or trials is None:
-            raise ValueError("advise needs successes and trials together; got one of them.")
-        z, n = _check_counts(successes, trials)
-        risks, variation = counts_risks(read_counts(np.stack([z, n - z], axis=1)), tried, seed)
-        risks = {name: risk / 2 for name, risk in risks.items()}  # both columns err alike
-        variation = {name: value / (1 if name == "clusters" else 2) for name, value in variation.items()}
+        risks, variation = _risks_of_rates(successes, trials, tried, seed)
+    return _decide_by_clients(risks, variation, resamples, level, rng)
+
+
+def _decide_by_clients(
+    risks: dict[str, Array], variation: dict[str, float], resamples: int, level: float, rng: np.random.Generator
+) -> Advice:
+    """Average the clients' risks, with intervals from resampling clients."""
     floor, kept = variation.pop("floor"), int(variation.pop("clusters"))
     table = np.stack(list(risks.values()), axis=1)
     draws = rng.multinomial(len(table), np.full(len(table), 1 / len(table)), size=resamples) @ table / len(table)
-    return _decide(
-        list(risks),
-        np.maximum(table.mean(0), floor),
-        np.maximum(draws, floor),
-        variation,
-        "squared error",
-        len(table),
-        level,
-        kept,
-    )
+    risk, draws = np.maximum(table.mean(0), floor), np.maximum(draws, floor)
+    return _decide(list(risks), risk, draws, variation, "squared error", len(table), level, kept)
+
+
+def _refuse_other_than_one(*kinds: list[Any]) -> None:
+    """Exactly one kind of data must be given; a kind is a list of arguments that belong together."""
+    given = sum(any(part is not None for part in kind) for kind in kinds)
+    if given != 1:
+        raise DataError(
+            "advise needs exactly one kind of data: a federation; samples; successes, trials; counts; or X, y, groups; "
+            f"got {given}. Pass one of them."
+        )
+
+
+def _risks_of_means(
+    samples: Samples, clusters: tuple[int, ...], seed: int
+) -> tuple[dict[str, Array], dict[str, float]]:
+    sums = client_sums(samples)
+    if sums.clients < 3:
+        raise DataError(f"advise needs three or more clients; got {sums.clients}. Add clients.")
+    return means_risks(sums, clusters, seed)
+
+
+def _risks_of_rates(
+    successes: ArrayLike | None, trials: ArrayLike | None, clusters: tuple[int, ...], seed: int
+) -> tuple[dict[str, Array], dict[str, float]]:
+    """Rates are histograms of two tokens, success and failure, whose errors are equal: half of the risk each."""
+    if successes is None or trials is None:
+        raise DataError("advise needs successes and trials together; got one of them. Pass both.")
+    z, n = check_counts(successes, trials)
+    risks, variation = counts_risks(read_counts(np.stack([z, n - z], axis=1)), clusters, seed)
+    halves = {name: value / (1 if name == "clusters" else 2) for name, value in variation.items()}
+    return {name: risk / 2 for name, risk in risks.items()}, halves
 
 
 def _federation_rows(federation: Any, family: str, components: int, seed: int) -> tuple[Array, Array, Array, str]:
     """A federation's training rows, ready for regression, and the family its target calls for."""
     if not hasattr(federation, "rows"):
-        raise ValueError(
-            f"advise takes a Federation, or named data (samples=, counts=, …); got {type(federation).__name__}."
+        raise DataError(
+            f"advise takes a Federation, or named data (samples=, counts=, …); got {type(federation).__name__}. "
+            "Name the data."
         )
     X, y, groups = federation.rows("train")
     if family == "auto":
@@ -169,7 +188,7 @@ def _federation_rows(federation: Any, family: str, components: int, seed: int) -
 
 
 def _targets(y: Array, family: str) -> tuple[Array, str]:
-    """Numbers to group by row, and the family: labels become 0, 1, …"""
+    """The target as numbers, labels becoming 0, 1, …, and the family to fit."""
     choice("family", family, ("auto", "linear", "logistic", "classes"))
     if family == "linear":
         return y, family
@@ -179,7 +198,9 @@ def _targets(y: Array, family: str) -> tuple[Array, str]:
         text = y.dtype.kind not in "biuf"
         family = "logistic" if len(values) == 2 else "classes" if text else "linear"
     if family == "logistic" and len(values) != 2:
-        raise ValueError(f"A logistic family needs exactly two labels in y; got {len(values)}.")
+        raise DataError(
+            f"A logistic family needs exactly two labels in y; got {len(values)}. Use family='classes' for more."
+        )
     return (y if family == "linear" else codes.ravel().astype(np.float64)), family
 
 
@@ -196,14 +217,14 @@ def _advise_regression(
     rng: np.random.Generator,
 ) -> Advice:
     if X is None or y is None or groups is None:
-        raise ValueError("advise needs X, y and groups together; got only some of them.")
+        raise DataError("advise needs X, y and groups together; got only some of them. Pass all three.")
     target, family = _targets(np.asarray(y), family)
     rows = group_rows(X, target, groups)
     m = len(rows.counts)
     if m < 3:
-        raise ValueError(f"advise needs three or more clients; got {m}.")
+        raise DataError(f"advise needs three or more clients; got {m}. Add clients.")
     if rows.counts.min() < 2:
-        raise ValueError(
+        raise DataError(
             f"advise needs two or more rows of every client; got {int((rows.counts < 2).sum())} of {m} clients with one. "
             "Drop them."
         )
@@ -213,7 +234,7 @@ def _advise_regression(
     per_client = rows.sums(table) / rows.counts[:, None]
     if m >= 10:
         draws = rng.multinomial(m, np.full(m, 1 / m), size=resamples) @ per_client / m
-    else:  # too few clients to resample: these clients, new rows
+    else:  # Too few clients to resample: the clients stay, their rows are drawn anew.
         parts = np.split(table, rows.starts[1:])
         draws = np.mean(
             [rng.multinomial(len(p), np.full(len(p), 1 / len(p)), size=resamples) @ p / len(p) for p in parts], axis=0
@@ -237,7 +258,7 @@ def _decide(
     the winner, collaborating is not worth its cost.
     """
     tail = [(1 - level) / 2, (1 + level) / 2]
-    best = int(risk.argmin())  # the first of equals: local, global, shrunk, clustered
+    best = int(risk.argmin())  # of equals the first, in the order local, global, shrunk, clustered
     if names[best] == "clustered":
         chance = [i for i in range(best) if np.quantile(draws[:, i] - draws[:, best], tail[0]) <= 0]
         best = min(chance, key=lambda i: risk[i], default=best)

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import NotFittedError
 
+from coterie.errors import ConfigError, DataError
+
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Samples = ArrayLike | Sequence[ArrayLike]
@@ -17,13 +19,12 @@ Samples = ArrayLike | Sequence[ArrayLike]
 
 @dataclass(frozen=True)
 class ClientSums:
-    """What crosses clients: how many samples n_i, their mean X̄_i (m, d), and the scatter Σ_j ‖X_ij − X̄_i‖² of each
-    client."""
+    """What every client sends: its number of samples n_i, their mean X̄_i, and their scatter Σ_j ‖X_ij − X̄_i‖²."""
 
     counts: Array
     means: Array
     scatter: Array
-    scalar: bool  # samples were numbers, not vectors: results drop the last axis
+    scalar: bool  # The samples were numbers, not vectors, so results have no coordinate axis.
 
     @property
     def clients(self) -> int:
@@ -37,7 +38,7 @@ class ClientSums:
         """σ̂_x²: the within-client variance pooled over clients and coordinates, denominator (N − m)d."""
         freedom = float(self.counts.sum() - self.clients) * self.dimension
         if freedom == 0:
-            raise ValueError(
+            raise DataError(
                 "The noise variance needs a client with two or more samples; every client has one. "
                 "Pass noise_variance, or collect more samples."
             )
@@ -53,13 +54,15 @@ class ClientSums:
 
 
 def finite(name: str, values: ArrayLike) -> Array:
-    """``values`` as floats, refusing NaN and infinity."""
+    """`values` as floats, refusing NaN and infinity."""
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be numbers in a regular array; got {type(values).__name__}: {error}.") from None
+        raise DataError(
+            f"{name} must be numbers in a regular array; got {type(values).__name__}: {error}. Convert them."
+        ) from None
     if not np.isfinite(array).all():
-        raise ValueError(f"{name} must be finite; got NaN or infinity. Drop or impute the missing values first.")
+        raise DataError(f"{name} must be finite; got NaN or infinity. Drop or impute the missing values first.")
     return array
 
 
@@ -68,22 +71,25 @@ def client_sums(samples: Samples) -> ClientSums:
     if isinstance(samples, np.ndarray) and samples.dtype != object:
         return _from_block(finite("samples", samples))
     if isinstance(samples, str | bytes) or not isinstance(samples, Sequence | np.ndarray):
-        raise ValueError(
-            f"samples must be a list of arrays, one per client, or an array; got {type(samples).__name__}."
+        raise DataError(
+            f"samples must be a list of arrays, one per client, or an array; got {type(samples).__name__}. "
+            "Pass [client_0, client_1, …]."
         )
     arrays = [finite(f"samples[{i}]", x) for i, x in enumerate(samples)]
     if not arrays:
-        raise ValueError("samples must hold at least one client; got an empty list.")
+        raise DataError("samples must hold at least one client; got an empty list. Pass one array per client.")
     shapes = {a.shape[1:] for a in arrays if a.ndim}
     if any(a.ndim not in (1, 2) for a in arrays) or len(shapes) != 1:
         got = sorted({a.shape for a in arrays})[:4]
-        raise ValueError(f"Every client's samples must have shape (n_i, d), or (n_i,), with one d for all; got {got}.")
+        raise DataError(
+            f"Every client's samples must have shape (n_i, d), or (n_i,), with one d for all; got {got}. Reshape them."
+        )
     counts = np.array([len(a) for a in arrays])
     if not counts.all():
-        raise ValueError(f"Every client needs a sample; client {int(np.argmin(counts))} has none. Leave it out.")
+        raise DataError(f"Every client needs a sample; client {int(np.argmin(counts))} has none. Leave it out.")
     rows = np.concatenate(arrays).reshape(int(counts.sum()), -1)
     if rows.shape[1] == 0:
-        raise ValueError("samples must have at least one coordinate; got d=0.")
+        raise DataError("samples must have at least one coordinate; got d=0. Pass at least one column.")
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
     means = np.add.reduceat(rows, starts) / counts[:, None]
     scatter = np.add.reduceat(np.square(rows - np.repeat(means, counts, axis=0)).sum(1), starts)
@@ -92,7 +98,9 @@ def client_sums(samples: Samples) -> ClientSums:
 
 def _from_block(block: Array) -> ClientSums:
     if block.ndim not in (2, 3) or 0 in block.shape:
-        raise ValueError(f"A samples array must have shape (m, n, d) or (m, n), none of them zero; got {block.shape}.")
+        raise DataError(
+            f"A samples array must have shape (m, n, d) or (m, n), none of them zero; got {block.shape}. Reshape it."
+        )
     scalar = block.ndim == 2
     block = block[:, :, None] if scalar else block
     means = block.mean(1)
@@ -101,22 +109,24 @@ def _from_block(block: Array) -> ClientSums:
 
 
 def known_variance(name: str, value: float | None) -> float | None:
-    """A variance the user gives: non-negative and finite, or None for 'estimate it'."""
+    """A variance given by the user: finite and not negative, or None if it is to be estimated."""
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if value is not None and not (number and np.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} must be a finite number >= 0, or None to estimate it; got {value!r}.")
+        raise ConfigError(
+            f"{name} must be a finite number >= 0, or None to estimate it; got {value!r}. Pass one of these."
+        )
     return None if value is None else float(value)
 
 
 def confidence(level: float) -> float:
     if not 0 < level < 1:
-        raise ValueError(f"level must be between 0 and 1, such as 0.95; got {level}.")
+        raise ConfigError(f"level must be between 0 and 1; got {level}. Pass for example 0.95.")
     return float(level)
 
 
 def choice(name: str, value: str, options: Sequence[str]) -> str:
     if value not in options:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}; got {value!r}.")
+        raise ConfigError(f"{name} must be one of {', '.join(map(repr, options))}; got {value!r}. Choose one of them.")
     return value
 
 

@@ -16,7 +16,7 @@ POPULATIONS = ("normal", "uniform", "spikes", "beta", "constant")
 
 @dataclass(frozen=True)
 class MeansData:
-    """``truth`` (m, d) and one (n_i, d) array of samples per client; ``labels`` (m,) where there are clusters."""
+    """`truth` (m, d) and one (n_i, d) array of samples per client; `labels` (m,) where there are clusters."""
 
     truth: Array
     samples: list[Array]
@@ -32,7 +32,7 @@ class RatesData:
 
 @dataclass(frozen=True)
 class RegressionData:
-    """Rows of all clients; row j belongs to client ``groups[j]`` with coefficients ``truth[groups[j]]``."""
+    """Rows of all clients; row j belongs to client `groups[j]` with coefficients `truth[groups[j]]`."""
 
     truth: Array
     mean: Array
@@ -63,7 +63,7 @@ def gaussian_clients(
     mean: float = 0.0,
     rng: np.random.Generator,
 ) -> MeansData:
-    """θ_i ~ N(mean, σ_θ² I), X_ij ~ N(θ_i, σ_x² I); ``samples`` is n, or (low, high) for ragged clients."""
+    """θ_i ~ N(mean, σ_θ² I), X_ij ~ N(θ_i, σ_x² I). `samples` is n, or (low, high) for clients of different sizes."""
     truth = mean + np.sqrt(prior_variance) * rng.standard_normal((clients, dimension))
     return MeansData(truth, _around(truth, _sizes(clients, samples, rng), noise_variance, rng))
 
@@ -88,8 +88,8 @@ def mixture_clients(
 def bernoulli_clients(
     clients: int, trials: int | tuple[int, int], population: str, *, rng: np.random.Generator
 ) -> RatesData:
-    """The paper's populations: N(.5, .15²) truncated to [0, 1], uniform, spikes at ¼ ½ ¾, Beta(4, 4); or p = ½ for
-    all."""
+    """The paper's populations: N(.5, .15²) truncated to [0, 1], uniform, spikes at ¼ ½ ¾, Beta(4, 4); and p = ½ for
+    every client."""
     choice("population", population, POPULATIONS)
     if population == "normal":
         truth = truncnorm.rvs(-0.5 / 0.15, 0.5 / 0.15, loc=0.5, scale=0.15, size=clients, random_state=rng)
@@ -115,7 +115,7 @@ def regression_clients(
     centers: ArrayLike | None = None,
     rng: np.random.Generator,
 ) -> RegressionData:
-    """θ_i ~ N(μ, σ_θ² I) with μ ~ N(0, mean_scale² I), or around one of ``centers``; noise_variance None makes y
+    """θ_i ~ N(μ, σ_θ² I) with μ ~ N(0, mean_scale² I), or around one of `centers`; noise_variance None makes y
     binary (logistic)."""
     mu = mean_scale * rng.standard_normal((1, dimension)) if centers is None else np.asarray(centers, dtype=np.float64)
     labels = rng.integers(len(mu), size=clients)

@@ -1,7 +1,11 @@
-"""Gaussian means (Theorems 1 and 2): every client shrinks its own mean towards the mean of all.
+"""Gaussian means: every client shrinks its own mean towards the mean of all.
 
-Symbols: θ_i ``estimates_``, μ ``mean_``, σ_θ² ``prior_variance_``, σ_x² ``noise_variance_``, a_i ``weights_``
-(the weight of a client's own mean), q ``mechanism``, σ_q² its ``variance``, v_i = σ_x²/n_i.
+Theorems 1 and 2 of
+"A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy"
+(Ozkara, Girgis, Data, Diggavi, 2023, https://arxiv.org/abs/2207.01771).
+
+Symbols: θ_i `estimates_`, μ `mean_`, σ_θ² `prior_variance_`, σ_x² `noise_variance_`, a_i `weights_`
+(the weight of a client's own mean), q `mechanism`, σ_q² its `variance`, v_i = σ_x²/n_i.
 
 Clients send n_i, X̄_i and their scatter; the server needs only weighted sums of them.
 """
@@ -15,6 +19,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from sklearn.base import BaseEstimator
 
+from coterie.errors import ConfigError, DataError
 from coterie.estimation.checks import Array, ClientSums, Samples, client_sums, confidence, fitted, known_variance
 from coterie.estimation.quantiser import Mechanism
 
@@ -29,35 +34,21 @@ class Combination:
 
 
 def combine(noise: Array, prior_variance: float, mechanism_variance: float = 0.0) -> Combination:
-    """The a_i that minimise the risk of a_i X̄_i + (1−a_i) Σ_j c_j q(X̄_j), for v_i = ``noise`` (possibly unequal).
+    """The a_i that minimise the risk of a_i X̄_i + (1−a_i) Σ_j c_j q(X̄_j), for v_i = `noise` (possibly unequal).
 
     The risk of client i per coordinate is a²v + (1−a)²D + 2a(1−a)cv with D = E(μ̂_q − θ_i)²; with equal n_i this is
     Theorem 2's a = s/(s+v), s = σ_θ² + σ_q²/(m−1), and with σ_q = 0 Theorem 1's a = σ_θ²/(σ_θ²+v).
     """
     total = prior_variance + noise + mechanism_variance
-    exact = total == 0  # such a client knows μ exactly
+    exact = total == 0  # A client without any variance knows μ exactly.
     precision = exact.astype(np.float64) if exact.any() else 1 / total
     shares = precision / precision.sum()
     gap = float(np.square(shares) @ total) + prior_variance * (1 - 2 * shares)
     numerator, denominator = gap - shares * noise, noise + gap - 2 * shares * noise
-    matters = denominator > 1e-14 * (noise + gap)  # alone, or without noise, a client keeps its own mean
+    matters = denominator > 1e-14 * (noise + gap)  # A client that is alone, or has no noise, keeps its own mean.
     own = np.clip(np.where(matters, numerator / np.where(matters, denominator, 1.0), 1.0), 0.0, 1.0)
     risk = own**2 * noise + (1 - own) ** 2 * gap + 2 * own * (1 - own) * shares * noise
     return Combination(own, shares, np.maximum(risk, 0.0))
-
-
-def gaussian_risk(
-    *,
-    clients: int,
-    samples: float,
-    dimension: int = 1,
-    prior_variance: float,
-    noise_variance: float,
-    mechanism_variance: float = 0.0,
-) -> float:
-    """E‖θ̂_i − θ_i‖² for equal n: d·v·(a + (1−a)/m), an equality (erratum E01). Local estimation has d·v."""
-    noise = np.full(clients, noise_variance / samples)
-    return dimension * float(combine(noise, prior_variance, mechanism_variance).risk[0])
 
 
 def between_variance(sums: ClientSums, noise_variance: float) -> float:
@@ -67,7 +58,7 @@ def between_variance(sums: ClientSums, noise_variance: float) -> float:
     objective has no minimum (erratum E19).
     """
     if sums.clients < 2:
-        raise ValueError("The prior variance needs two or more clients; got 1. Pass prior_variance, or add clients.")
+        raise DataError("The prior variance needs two or more clients; got 1. Pass prior_variance, or add clients.")
     noise = noise_variance / sums.counts
     freedom = (sums.clients - 1) * sums.dimension
 
@@ -91,8 +82,8 @@ class GaussianMeans(BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     prior_variance, noise_variance : known σ_θ² and σ_x² per coordinate; None estimates them.
-    mechanism : unbiased map applied to the means sent to the server, such as ``Quantiser(bits=4, radius=b)``. Means are
-        clipped to ±radius first; ``clipping_radius`` gives a safe one. Needs both variances (they fix the radius, and
+    mechanism : unbiased map applied to the means sent to the server, such as `Quantiser(bits=4, radius=b)`. Means are
+        clipped to ±radius first; `clipping_radius` gives a safe one. Needs both variances (they fix the radius, and
         count as public). The client's own mean stays exact.
     seed : of the mechanism's randomness; unused without one.
 
@@ -118,12 +109,12 @@ class GaussianMeans(BaseEstimator):  # type: ignore[misc]
         self.seed = seed
 
     def fit(self, samples: Samples, y: object = None) -> GaussianMeans:
-        """``samples``: a list of (n_i, d) or (n_i,) arrays, one per client, or an (m, n, d) or (m, n) array."""
+        """`samples`: a list of (n_i, d) or (n_i,) arrays, one per client, or an (m, n, d) or (m, n) array."""
         sums = client_sums(samples)
         noise_variance = known_variance("noise_variance", self.noise_variance)
         prior_variance = known_variance("prior_variance", self.prior_variance)
         if self.mechanism is not None and (noise_variance is None or prior_variance is None):
-            raise ValueError(
+            raise ConfigError(
                 "A mechanism needs both variances known, since they set its radius; got None. "
                 "Pass prior_variance and noise_variance."
             )

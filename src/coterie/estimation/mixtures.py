@@ -1,25 +1,25 @@
-"""Means from a discrete mixture (Theorem 5, Algorithm 1): every client's θ_i is one of k centres, or close to one.
+"""Means from a discrete mixture: every client's θ_i is one of k centres, or close to one.
 
-Symbols: μ_l ``centers_``, p_l ``proportions_``, w_il ``weights_``, σ_x² ``noise_variance_``, σ_θ²
-``component_variance_``
-(0: point masses, Theorem 5; > 0: Gaussian components, "E-6g"), v_i = σ_x²/n_i, T_i = σ_θ² + v_i.
+Theorem 5 and Algorithm 1 of
+"A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy"
+(Ozkara, Girgis, Data, Diggavi, 2023, https://arxiv.org/abs/2207.01771).
 
-``method="paper"`` is Algorithm 1 with clustering before the first use of the centres (erratum E10). Each round's
-estimates lie in the hull of the centres and the new centres are their means, so with overlap the hull contracts to a
-point (E11): use ``max_iter=1``, or ``method="em"``, whose centres are means of the X̄_i and do not contract.
+Symbols: μ_l `centers_`, p_l `proportions_`, w_il `weights_`, σ_x² `noise_variance_`, σ_θ²
+`component_variance_` (0: point masses, Theorem 5; > 0: Gaussian components, E-6g), v_i = σ_x²/n_i, T_i = σ_θ² + v_i.
+
+`method="paper"` is Algorithm 1 with clustering before the first use of the centres (erratum E10). Each round's
+estimates lie between the centres, and the next centres are means of these estimates. So where clusters overlap, the
+centres move together and end in one point (E11). Use `max_iter=1`, or `method="em"`, whose centres are means of the X̄_i
+and do not move together.
 """
 
 from __future__ import annotations
 
-import warnings
-from typing import Any
-
 import numpy as np
 from scipy.special import logsumexp, ndtr, softmax
 from sklearn.base import BaseEstimator
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
 
+from coterie.errors import ConfigError
 from coterie.estimation.checks import (
     Array,
     ClientSums,
@@ -31,69 +31,22 @@ from coterie.estimation.checks import (
     fitted,
     known_variance,
 )
+from coterie.kmeans import kmeans
 from coterie.settings import whole_number
 
 FLOOR = 1e-300
 
 
-def kmeans(points: Any, k: int, restarts: int, seed: int) -> Any:
-    """scikit-learn's k-means, without its warning of fewer distinct points than k: equal clients are no mistake."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return KMeans(k, n_init=restarts, random_state=seed).fit(points)
-
-
 def log_joint(means: Array, proportions: Array, centers: Array, total: Array) -> Array:
-    """log p_l + log N(X̄_i; μ_l, T_i I), (m, k). Logs, since the printed exponentials underflow (erratum E09)."""
-    middle = centers.mean(0)  # far from the origin the expanded squares would lose their digits
+    """log p_l + log N(X̄_i; μ_l, T_i I), (m, k). In logarithms, since the printed exponentials underflow (erratum E09)."""
+    middle = centers.mean(0)  # Far from the origin the expanded squares would lose digits.
     means, centers = means - middle, centers - middle
     square = np.square(means).sum(1)[:, None] - 2 * means @ centers.T + np.square(centers).sum(1)
-    with np.errstate(divide="ignore"):  # log 0 = −∞ is a component nobody belongs to
+    with np.errstate(divide="ignore"):  # log 0 = −∞: nobody belongs to this component
         prior = np.log(proportions)
     d = means.shape[1]
     density: Array = prior - 0.5 * d * np.log(2 * np.pi * total)[:, None] - np.maximum(square, 0) / (2 * total[:, None])
     return density
-
-
-def mixture_risk(
-    proportions: Array,
-    centers: Array,
-    *,
-    samples: float,
-    noise_variance: float,
-    component_variance: float = 0.0,
-    draws: int = 20_000,
-    seed: int = 0,
-) -> float:
-    """Bayes risk E‖θ̂_i − θ_i‖² under the known mixture.
-
-    Exact (Gauss–Hermite) where the centres lie on a line, for then only one direction matters; else over ``draws``
-    seeded samples of X̄ from each component.
-    """
-    p, mu = np.asarray(proportions, dtype=np.float64), np.asarray(centers, dtype=np.float64)
-    mu = mu[:, None] if mu.ndim == 1 else mu
-    v = noise_variance / samples
-    total = component_variance + v
-    own = component_variance / total if total > 0 else 1.0
-    _, spread, axes = np.linalg.svd(mu - mu.mean(0), full_matrices=False)
-    rank = int((spread > 1e-12 * float(spread[0])).sum())
-    points = (mu - mu.mean(0)) @ axes[:rank].T  # the risk only depends on X̄ within the span of the centres
-    within = mu.shape[1] * own * v
-    if rank == 0:
-        return float(within)
-    if rank == 1:
-        node, mass = np.polynomial.hermite_e.hermegauss(200)
-        node, mass = node[:, None], mass / mass.sum()
-    else:
-        node = np.random.default_rng(seed).standard_normal((draws, rank))
-        mass = np.full(draws, 1 / draws)
-    between = 0.0
-    for share, centre in zip(p, points, strict=True):
-        x = centre + np.sqrt(total) * node
-        w = softmax(log_joint(x, p, points, np.full(len(x), total)), axis=1)
-        variance = w @ np.square(points).sum(1) - np.square(w @ points).sum(1)
-        between += float(share * (mass @ variance))
-    return float((1 - own) ** 2 * between + within)
 
 
 def _centre_variance(means: Array, w: Array, centers: Array, total: Array) -> Array:
@@ -116,12 +69,12 @@ def _centre_variance(means: Array, w: Array, centers: Array, total: Array) -> Ar
 
 
 class MixtureMeans(BaseEstimator):  # type: ignore[misc]
-    """Personalised means of clients that fall into ``clusters`` groups.
+    """Personalised means of clients that fall into `clusters` groups.
 
     Parameters
     ----------
     clusters : k, at most the number of clients.
-    method : "em", or "paper" (Algorithm 1, ``max_iter`` rounds; see the module).
+    method : "em", or "paper" (Algorithm 1, `max_iter` rounds; see the module).
     noise_variance : σ_x² per coordinate; None pools the within-client variance.
     component_variance : σ_θ² within a cluster; 0 for point masses, None to estimate it (EM only).
     prior : known (proportions, centers); then nothing is learned but the posterior means (Theorem 5).
@@ -132,8 +85,8 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
     ----------
     estimates_ (m, d), weights_ (m, k) posterior probabilities, labels_ (m,), centers_ (k, d), proportions_ (k,),
     own_weights_ (m,) the weight a_i of the client's own mean (0 for point masses), noise_variance_,
-    component_variance_,
-    standard_errors_ (m, d), client_risk_ (m,), risk_ = Bayes risk of the fitted prior, local_risk_, n_iter_.
+    component_variance_, standard_errors_ (m, d), client_risk_ (m,), risk_ = Bayes risk of the fitted prior,
+    local_risk_, n_iter_.
     """
 
     def __init__(
@@ -159,7 +112,7 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
         self.seed = seed
 
     def fit(self, samples: Samples, y: object = None) -> MixtureMeans:
-        """``samples``: a list of (n_i, d) or (n_i,) arrays, one per client, or an (m, n, d) or (m, n) array."""
+        """`samples`: a list of (n_i, d) or (n_i,) arrays, one per client, or an (m, n, d) or (m, n) array."""
         return self.fit_sums(client_sums(samples))
 
     def fit_sums(self, sums: ClientSums) -> MixtureMeans:
@@ -168,12 +121,16 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
         whole_number("max_iter", self.max_iter)
         whole_number("restarts", self.restarts)
         if self.prior is None and whole_number("clusters", self.clusters) > sums.clients:
-            raise ValueError(f"clusters must be at most the clients, {sums.clients}; got {self.clusters}.")
+            raise ConfigError(
+                f"clusters must be at most the number of clients, {sums.clients}; got {self.clusters}. Lower it."
+            )
         if self.method == "paper" and self.component_variance is None:
-            raise ValueError('Algorithm 1 cannot estimate component_variance; pass a number, or method="em".')
+            raise ConfigError(
+                'method="paper" needs component_variance as a number; got None. Pass a number, or use method="em".'
+            )
         noise_variance = known_variance("noise_variance", self.noise_variance)
         self.noise_variance_ = sums.pooled_variance() if noise_variance is None else noise_variance
-        least = max(1e-24 * float(sums.means.var(0).mean()), FLOOR)  # without noise, the nearest centre
+        least = max(1e-24 * float(sums.means.var(0).mean()), FLOOR)  # so that without noise the nearest centre is taken
         noise = np.maximum(self.noise_variance_ / sums.counts, least)
         within = known_variance("component_variance", self.component_variance)
         self.component_variance_ = float(np.mean(noise)) if within is None else within
@@ -190,9 +147,10 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
         p, mu = (finite("prior", part) for part in self.prior or ())
         mu = mu[:, None] if mu.ndim == 1 else mu
         if p.ndim != 1 or mu.shape != (len(p), sums.dimension) or (p < 0).any() or abs(p.sum() - 1) > 1e-9:
-            raise ValueError(
+            raise ConfigError(
                 f"prior must be (proportions (k,) summing to 1, centers (k, {sums.dimension})); "
-                f"got shapes {p.shape} and {mu.shape}, sum {p.sum():g}."
+                f"got shapes {p.shape} and {mu.shape}, sum {p.sum():g}. "
+                "Pass one proportion and one centre per cluster."
             )
         self.proportions_, self.centers_, self.n_iter_ = p, mu, 0
 
@@ -205,7 +163,7 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
 
     def _cluster(self, points: Array, rng: np.random.Generator) -> None:
         """Cluster({θ_i}, k): k-means++ with restarts; p_l = |S_l|/m."""
-        means = kmeans(points, self.clusters, self.restarts, int(rng.integers(2**31)))
+        means = kmeans(points, self.clusters, restarts=self.restarts, seed=int(rng.integers(2**31)))
         self.centers_ = np.asarray(means.cluster_centers_, dtype=np.float64)
         self.proportions_ = np.bincount(means.labels_, minlength=self.clusters) / len(points)
 
@@ -258,7 +216,7 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
             logsumexp(log_joint(sums.means, self.proportions_, self.centers_, total), axis=1).sum()
         )
         away = 1 - self.own_weights_
-        # one normal per component: its mean, and its variance with the error of the learned centre
+        # One normal distribution per client and component: its mean, and its variance with the error of the learned centre.
         self._locations = self.own_weights_[:, None, None] * sums.means[:, None] + away[:, None, None] * self.centers_
         centre_error = _centre_variance(sums.means, w, self.centers_, total) if self.prior is None else 0.0
         self._spreads = (self.own_weights_ * noise)[:, None, None] + away[:, None, None] ** 2 * centre_error

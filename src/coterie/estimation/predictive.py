@@ -1,5 +1,9 @@
 """Held-out loss of four ways to fit regressions on clients, by cross-validation inside every client.
 
+The clustered way is Algorithm 7 (L-7) of
+"A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy"
+(Ozkara, Girgis, Data, Diggavi, 2023, https://arxiv.org/abs/2207.01771).
+
 Targets are (N, c): one column for the linear and logistic families, an indicator for each class for "classes", which are
 fitted by least squares column by column and judged by the squared error over all columns (the Brier score).
 """
@@ -14,18 +18,19 @@ from scipy.special import expit, softmax
 from sklearn.decomposition import PCA
 
 from coterie.estimation.checks import Array, Ints
-from coterie.estimation.mixtures import kmeans
 from coterie.estimation.regression.grouped import Grouped, group_rows
 from coterie.estimation.regression.linear import Free, expect_maximise, posterior_means, start_population
 from coterie.estimation.regression.logistic import LogisticModels
 from coterie.estimation.regression.newton import find_modes, make_blocks
 from coterie.estimation.regression.rotated import rotate
+from coterie.kmeans import kmeans
 
-ALONE = 1.0  # prior variance of a client's own logistic fit, ridge of its class indicators: scikit-learn's defaults
+ALONE = 1.0  # The penalty of a client's fit on its own rows, the default of scikit-learn.
 
 
 def prepared(X: Array, components: int, seed: int) -> Callable[[Array], Array]:
-    """Any table's columns to one scale, at most `components` of them, and a constant: learned on X, for X and new rows.
+    """A function, learned on X, that brings the columns of X or of new rows to one scale, keeps at most `components` of
+    them, and adds a constant.
 
     Columns are centred; more than `components` give way to their leading principal components (kept at their own scale,
     as the same penalty on the raw columns would); else each is divided by its deviation."""
@@ -69,7 +74,7 @@ def new_losses(theta: Array, X: Array, y: Array, groups: Ints, family: str) -> A
 
 
 def _folds(groups: Ints, folds: int, rng: np.random.Generator) -> Ints:
-    """Deal every client's rows over the folds in random order; a client's first fold is random too."""
+    """Deal every client's rows over the folds in random order, beginning with a random fold."""
     order = np.lexsort((rng.random(len(groups)), groups))
     _, counts = np.unique(groups, return_counts=True)
     starts = np.repeat(np.cumsum(counts) - counts, counts)
@@ -103,7 +108,7 @@ def fit_methods(
 def _mixture(kind: _Logistic | _Squares, start: Array, noise: float, k: int, seed: int) -> Array:
     """L-7 by EM: w_il = softmax(log p_l − loss of model l on client i), models by weighted fits; θ_i = Σ_l w_il μ_l."""
     m = len(start)
-    w = np.eye(k)[kmeans(start.reshape(m, -1), k, 5, seed).labels_]
+    w = np.eye(k)[kmeans(start.reshape(m, -1), k, restarts=5, seed=seed).labels_]
     models = np.zeros((k, *start.shape[1:]))
     for _ in range(15):
         before = w
@@ -129,7 +134,7 @@ class _Squares:
         self.square = train.sums(np.square(train.y).sum(1))
 
     def local(self) -> Array:
-        """On a client's own rows; with a ridge for classes, whose clients often have fewer rows than columns."""
+        """Each client on its own rows. Classes have a ridge penalty, since clients often have fewer rows than columns."""
         if self.ridge:
             return np.asarray(np.linalg.solve(self.gram + self.ridge * np.eye(self.gram.shape[1]), self.cross))
         cuts = self.train.starts[1:]
@@ -137,7 +142,7 @@ class _Squares:
         return np.stack([np.linalg.lstsq(x, y)[0] for x, y in parts])
 
     def shrunk(self) -> tuple[Array, float]:
-        """Empirical Bayes, a population for each column of y; and the mean noise."""
+        """Empirical Bayes with one population for each column of y. Also returns the mean noise variance."""
         data, coefficients, noise = rotate(self.train), [], []
         for j in range(self.train.y.shape[1]):
             column = data.column(j)
@@ -147,7 +152,7 @@ class _Squares:
         return np.stack(coefficients, axis=-1), float(np.mean(noise))
 
     def pooled(self, weight: Array) -> Array:
-        """One model for all, client i counting weight_i."""
+        """One model for all, in which client i has the weight weight_i."""
         gram, cross = np.tensordot(weight, self.gram, axes=1), np.tensordot(weight, self.cross, axes=1)
         return np.asarray(np.linalg.lstsq(gram, cross)[0])
 
@@ -164,7 +169,7 @@ class _Logistic:
         self.train, self.y, self.owner = train, train.y[:, 0], train.owner
 
     def local(self) -> Array:
-        """Penalised maximum likelihood, which one class only also has."""
+        """Penalised maximum likelihood, which exists even for a client with one class only."""
         m, d = len(self.train.counts), self.train.X.shape[1]
         theta = np.empty((m, d, 1))
         for block in make_blocks(replace(self.train, y=self.y)):
@@ -172,7 +177,7 @@ class _Logistic:
         return theta
 
     def shrunk(self) -> tuple[Array, float]:
-        if np.ptp(self.y) == 0:  # a rare label fell into the fold left out: nothing tells the clients apart
+        if np.ptp(self.y) == 0:  # All rows of a rare label are held out, so nothing tells the clients apart.
             m = len(self.train.counts)
             return np.tile(self.pooled(np.ones(m)), (m, 1, 1)), 0.5
         return np.asarray(LogisticModels().fit(self.train.X, self.y, self.owner).coef_[..., None]), 0.5

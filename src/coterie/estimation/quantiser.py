@@ -1,6 +1,10 @@
-"""Unbiased k-bit quantiser (Theorem 2, "E-2q") and the radius that keeps client means inside its range.
+"""An unbiased k-bit quantiser (E-2q), and the radius that keeps client means inside its range.
 
-Symbols: k ``bits``, b ``radius``, L = 2^k − 1 ``levels``, σ_q² ``variance`` (a bound), r ``mean_bound``.
+Theorem 2 of
+"A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy"
+(Ozkara, Girgis, Data, Diggavi, 2023, https://arxiv.org/abs/2207.01771).
+
+Symbols: k `bits`, b `radius`, L = 2^k − 1 `levels`, σ_q² `variance` (a bound), r `mean_bound`.
 A quantiser saves communication; it is *not* differentially private (x = ±b is sent unchanged).
 """
 
@@ -12,6 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from coterie.errors import ConfigError, DataError
 from coterie.estimation.checks import Array, Ints, finite
 from coterie.settings import whole_number
 
@@ -36,9 +41,9 @@ class Quantiser:
     def __post_init__(self) -> None:
         whole_number("bits", self.bits)
         if self.bits > 52:
-            raise ValueError(f"bits must be at most 52, the precision of a float; got {self.bits}.")
+            raise ConfigError(f"bits must be at most 52, the precision of a float; got {self.bits}. Use fewer.")
         if not (np.isfinite(self.radius) and self.radius > 0):
-            raise ValueError(f"radius must be finite and > 0; got {self.radius}.")
+            raise ConfigError(f"radius must be finite and > 0; got {self.radius}. Compute one with clipping_radius.")
 
     @property
     def levels(self) -> int:
@@ -49,14 +54,8 @@ class Quantiser:
         """σ_q² = b²/L², the largest variance over all inputs."""
         return (self.radius / self.levels) ** 2
 
-    def variance_at(self, x: ArrayLike) -> Array:
-        """The exact variance at ``x``: (2b/L)² f(1−f), f the fractional part of L(x+b)/(2b)."""
-        fraction = np.modf(self._scaled(x))[0]
-        variance: Array = (2 * self.radius / self.levels) ** 2 * fraction * (1 - fraction)
-        return variance
-
     def encode(self, x: ArrayLike, rng: np.random.Generator) -> Ints:
-        """The whole numbers 0..L to send, ``bits`` bits each."""
+        """The whole numbers 0..L to send, `bits` bits each."""
         scaled = self._scaled(x)
         floor = np.floor(scaled)
         return (floor + (rng.random(scaled.shape) < scaled - floor)).astype(np.int64)
@@ -70,7 +69,7 @@ class Quantiser:
     def _scaled(self, x: ArrayLike) -> Array:
         values = finite("x", x)
         if np.abs(values).max(initial=0.0) > self.radius * (1 + 1e-12):
-            raise ValueError(
+            raise DataError(
                 f"Quantiser needs |x| <= radius={self.radius}; got {np.abs(values).max()}. "
                 "Clip x first (this biases it), or raise the radius with clipping_radius."
             )
@@ -90,15 +89,15 @@ def clipping_radius(
 ) -> float:
     """b such that no coordinate of any client mean leaves [−b, b] with probability at least 1 − 2/(mn).
 
-    ``printed=True`` gives Theorem 2's own radius, r + (σ_θ + σ_x/√n)√log(m²n), which is too small (erratum E02).
+    `printed=True` gives Theorem 2's own radius, r + (σ_θ + σ_x/√n)√log(m²n), which is too small (erratum E02).
     """
     whole_number("clients", clients)
     whole_number("dimension", dimension)
     if samples < 1 or min(prior_variance, noise_variance, mean_bound) < 0:
-        raise ValueError(
+        raise ConfigError(
             "clipping_radius needs samples >= 1 and variances and mean_bound >= 0; got "
             f"samples={samples}, prior_variance={prior_variance}, noise_variance={noise_variance}, "
-            f"mean_bound={mean_bound}."
+            f"mean_bound={mean_bound}. Correct the one outside."
         )
     log = np.log(clients**2 * samples) if printed else 2 * np.log(2 * dimension * clients**2 * samples)
     return float(mean_bound + (np.sqrt(prior_variance) + np.sqrt(noise_variance / samples)) * np.sqrt(log))

@@ -1,10 +1,14 @@
-"""Bernoulli rates (equations 4 to 6, Theorem 3): every client shrinks its success rate towards the others'.
+"""Bernoulli rates: every client shrinks its success rate towards the others'.
 
-Symbols: p_i ``rates_``, Z_i ``successes``, n_i ``trials``, Beta(α, β) ``prior_``, a_i ``weights_`` (the weight of a
+Equations 4 to 6 and Theorem 3 of
+"A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy"
+(Ozkara, Girgis, Data, Diggavi, 2023, https://arxiv.org/abs/2207.01771).
+
+Symbols: p_i `rates_`, Z_i `successes`, n_i `trials`, Beta(α, β) `prior_`, a_i `weights_` (the weight of a
 client's own rate), μ_i and v_i the mean and variance of the *other* clients' rates, σ² the population variance.
 
-The paper takes v_i for σ², although v_i → σ²(1−1/n) + μ(1−μ)/n (erratum E06). ``variance="corrected"`` (E-4c) removes
-that bias, ``variance="paper"`` keeps it. Leaving client i out makes a_i and μ_i independent of its data, which is what
+The paper takes v_i for σ², although v_i → σ²(1−1/n) + μ(1−μ)/n (erratum E06). `variance="corrected"` (E-4c) removes
+that bias, `variance="paper"` keeps it. Leaving client i out makes a_i and μ_i independent of its data, which is what
 the risk formula needs; client i must not be shown the μ_j of others, since μ_i − μ_j reveals X̄_j.
 """
 
@@ -17,6 +21,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import beta as beta_distribution
 from sklearn.base import BaseEstimator
 
+from coterie.errors import ConfigError, DataError
 from coterie.estimation.checks import Array, choice, confidence, finite, fitted
 
 
@@ -33,12 +38,6 @@ class BetaPrior(NamedTuple):
         return cls(mean * size if mean > 0 else 0.0, (1 - mean) * size if mean < 1 else 0.0)
 
 
-def bernoulli_risk(alpha: float, beta: float, trials: float) -> float:
-    """E(p̂_i − p_i)² under a known Beta(α, β), an equality; local estimation has (α+β+n)/n times it (E-3)."""
-    total = alpha + beta
-    return alpha * beta / (total * (total + 1) * (total + trials))
-
-
 class BernoulliRates(BaseEstimator):  # type: ignore[misc]
     """Personalised success rates.
 
@@ -52,8 +51,8 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     rates_ (m,) (also estimates_), weights_ (m,), prior_ (alpha, beta) of the whole population, mean_,
-    prior_variance_ (the
-    corrected σ² whatever ``variance`` is), standard_errors_ (m,), client_risk_ (m,) and risk_ = E(p̂_i − p_i)² of the
+    prior_variance_
+    (the corrected σ² whatever `variance` is), standard_errors_ (m,), client_risk_ (m,) and risk_ = E(p̂_i − p_i)² of the
     weights used, local_risk_ = mean_i (μ(1−μ) − σ²)/n_i.
 
     Clients without trials get the population mean. If every trial failed, or every one succeeded, so do all estimates.
@@ -72,20 +71,22 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
         self.weight = weight
 
     def fit(self, successes: ArrayLike, trials: ArrayLike) -> BernoulliRates:
-        """``successes`` (m,) counts and ``trials`` (m,) or one number for all."""
+        """`successes` (m,) counts and `trials` (m,) or one number for all."""
         choice("variance", self.variance, ("corrected", "paper"))
-        z, n = _check_counts(successes, trials)
+        z, n = check_counts(successes, trials)
         if self.prior is not None:
             return self._fit_known(z, n)
         if self.weight is not None and not 0 <= self.weight <= 1:
-            raise ValueError(f"weight must be in [0, 1]; got {self.weight}.")
+            raise ConfigError(
+                f"weight must be in [0, 1]; got {self.weight}. Pass a number between, or None to estimate it."
+            )
         if np.count_nonzero(n) < 3:
-            raise ValueError(
+            raise DataError(
                 "BernoulliRates needs three or more clients with trials (two remain when one is left out); "
                 f"got {np.count_nonzero(n)}. Add clients, or pass a known prior=(alpha, beta)."
             )
         if self.weight is None and np.count_nonzero(n >= 2) < 3:
-            raise ValueError(
+            raise DataError(
                 "The population variance cannot be told from the noise unless three or more clients have at least two "
                 f"trials; got {np.count_nonzero(n >= 2)}. Collect more trials, or pass weight or prior."
             )
@@ -94,7 +95,9 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
     def _fit_known(self, z: Array, n: Array) -> BernoulliRates:
         alpha, beta = self.prior if self.prior is not None else (np.nan, np.nan)
         if not (np.isfinite([alpha, beta]).all() and alpha > 0 and beta > 0):
-            raise ValueError(f"prior must be (alpha, beta), both finite and > 0; got {self.prior}.")
+            raise ConfigError(
+                f"prior must be (alpha, beta), both finite and > 0; got {self.prior}. Use for example (1, 1)."
+            )
         mean = alpha / (alpha + beta)
         self._finish(z, n, n / (n + alpha + beta), mean, np.zeros_like(z), mean, mean * (1 - mean) / (alpha + beta + 1))
         self.prior_ = BetaPrior(float(alpha), float(beta))
@@ -136,7 +139,7 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
         self.client_risk_ = own**2 * per_trial + (1 - own) ** 2 * (variance + sampling)
         self.risk_ = float(self.client_risk_.mean())
         self.local_risk_ = float(noise * (1 / n).mean()) if n.all() else np.inf
-        # Beta posterior with n/a pseudo-trials, plus what the common mean's own error adds
+        # The Beta posterior has n/a pseudo-trials; the error of the common mean adds to its variance.
         posterior = own * self.rates_ * (1 - self.rates_) / (n + own + (n + own == 0))
         prior_only = np.where(n == 0, variance, 0.0)
         self.standard_errors_ = np.sqrt(posterior + prior_only + (1 - own) ** 2 * sampling)
@@ -176,11 +179,9 @@ class _Moments:
         inverse = np.divide(1.0, n, out=np.zeros_like(n), where=n > 0)
         self.sum = total(w)
         mean = total(w * rate) / self.sum
-        rounding = (
-            8 * np.finfo(np.float64).eps * len(rate)
-        )  # a difference of sums: all zeros (ones) but for the last digits
+        rounding = 8 * np.finfo(np.float64).eps * len(rate)  # the error of a difference of sums
         self.mean = np.where(mean < rounding, 0.0, np.where(mean > 1 - rounding, 1.0, mean))
-        centred = rate - rate.mean()  # the spread is the same, and cancellation does less harm
+        centred = rate - rate.mean()  # The spread is the same, and fewer digits cancel.
         spread = np.maximum(total(w * centred**2) - total(w * centred) ** 2 / self.sum, 0.0)
         # E spread = Σ w_i (1 − w_i/W) Var X̄_i, with Var X̄_i = σ²(1 − 1/n_i) + μ(1−μ)/n_i
         freedom = self.sum - total(w**2) / self.sum
@@ -197,16 +198,17 @@ class _Moments:
         return self._squares / float(self.sum) ** 2
 
 
-def _check_counts(successes: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
+def check_counts(successes: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
+    """Successes and trials as arrays, one number per client; one error sentence when they are no counts."""
     z, n = finite("successes", successes), finite("trials", trials)
     if z.ndim != 1 or len(z) == 0 or n.ndim > 1 or (n.ndim == 1 and n.shape != z.shape):
-        raise ValueError(
+        raise DataError(
             "successes must be a non-empty list of counts, one per client, and trials as many or one number; "
-            f"got shapes {z.shape} and {n.shape}."
+            f"got shapes {z.shape} and {n.shape}. Pass one number per client in each."
         )
     n = np.broadcast_to(n, z.shape).astype(np.float64)
     if (z < 0).any() or (z > n).any():
-        raise ValueError("Every client needs 0 <= successes <= trials; got a client outside. Check the two columns.")
+        raise DataError("Every client needs 0 <= successes <= trials; got a client outside. Check the two columns.")
     if (z % 1).any() or (n % 1).any():
-        raise ValueError("successes and trials must be whole numbers (counts); got fractions. Pass counts, not rates.")
+        raise DataError("successes and trials must be whole numbers (counts); got fractions. Pass counts, not rates.")
     return z, n

@@ -20,11 +20,13 @@ from pandas import DataFrame
 from scipy.sparse import csr_array, issparse
 from scipy.special import softmax
 
+from coterie.errors import DataError
 from coterie.estimation.checks import Array, ClientSums, Ints, finite
 from coterie.estimation.histograms import counts as histogram_counts
 from coterie.estimation.histograms.counts import COLUMNS
 from coterie.estimation.means import between_variance, combine
-from coterie.estimation.mixtures import MixtureMeans, kmeans
+from coterie.estimation.mixtures import MixtureMeans
+from coterie.kmeans import kmeans
 
 _FOLDS = 3
 
@@ -32,16 +34,19 @@ _FOLDS = 3
 def means_risks(sums: ClientSums, clusters: tuple[int, ...], seed: int) -> tuple[dict[str, Array], dict[str, float]]:
     d, n = sums.dimension, sums.counts
     if n.max() < 2:
-        raise ValueError("advise needs clients with two or more samples to see the noise; every client has one.")
-    sums = replace(sums, means=sums.means - sums.means.mean(0))  # all risks are the same, and squares keep their digits
+        raise DataError(
+            "advise needs clients with two or more samples to see the noise; every client has one. "
+            "Collect a second sample from some clients."
+        )
+    sums = replace(sums, means=sums.means - sums.means.mean(0))  # No risk changes, and squares keep their digits.
     noise_variance = sums.pooled_variance()
     noise = noise_variance / n
     prior_variance = between_variance(sums, noise_variance)
-    # what client i does to σ̂_x², so that resampling clients also shows its error; sums to zero
+    # The influence of client i on σ̂_x², which sums to zero. With it, resampling clients also shows the error of σ̂_x².
     drift = (sums.scatter - (n - 1) * d * noise_variance) / ((n - 1).sum() * d)
 
     def stein(estimates: Array, divergence: Array) -> Array:
-        slope = (2 * divergence - d) / n  # of the risk, in σ_x²
+        slope = (2 * divergence - d) / n  # the derivative of the risk in σ_x²
         out: Array = np.square(estimates - sums.means).sum(1) + noise_variance * slope + drift * slope.sum()
         return out
 
@@ -62,10 +67,10 @@ def means_risks(sums: ClientSums, clusters: tuple[int, ...], seed: int) -> tuple
 
 
 def _shrunk_means(sums: ClientSums, noise: Array, prior_variance: float) -> tuple[Array, Array]:
-    """GaussianMeans' estimates and their divergence, for which σ̂_θ² moves along with the client's own mean.
+    """The estimates of GaussianMeans and their divergence, in which σ̂_θ² depends on the client's own mean too.
 
     σ̂_θ² solves Σ_i p_i ‖X̄_i − μ̂‖² = (m−1)d with p_i = 1/(σ_θ² + v_i), so its gradient is 2 p_i (X̄_i − μ̂) over
-    Σ_j p_j² ‖X̄_j − μ̂‖²; where it is 0 it stays so."""
+    Σ_j p_j² ‖X̄_j − μ̂‖²; where σ̂_θ² is 0, its gradient is 0."""
 
     def estimate(variance: float) -> Array:
         best = combine(noise, variance)
@@ -87,7 +92,7 @@ def _shrunk_means(sums: ClientSums, noise: Array, prior_variance: float) -> tupl
 def _clustered_means(sums: ClientSums, noise_variance: float, k: int, seed: int) -> tuple[Array, Array]:
     """The posterior mean over k centres, and its divergence: the posterior covariance over v (Tweedie).
 
-    A client is judged with centres fitted to other clients (three folds): centres that have seen it fit its noise."""
+    Each client is judged by centres fitted to other clients (three folds), since its own would fit its noise."""
     estimates, divergence = np.empty_like(sums.means), np.empty(sums.clients)
     for train, test in _folds(sums.clients, seed):
         seen = MixtureMeans(k, noise_variance=noise_variance, max_iter=100, restarts=3, seed=seed)
@@ -109,20 +114,25 @@ def _folds(clients: int, seed: int) -> Iterator[tuple[Ints, Ints]]:
 
 
 def read_counts(counts: Any) -> Any:
-    """Counts as CSR without stored zeros, users with fewer than two tokens dropped: they cannot show their noise."""
+    """Counts as CSR without stored zeros. Users with fewer than two tokens show no noise and are dropped."""
     if isinstance(counts, str | Path) or (isinstance(counts, DataFrame) and set(COLUMNS) & set(counts.columns)):
-        counts = histogram_counts.read_counts(counts).counts  # one row for each user and token
+        counts = histogram_counts.read_counts(counts).counts  # files and frames have one row per user and token
     table: Any = counts if issparse(counts) else finite("counts", counts)
     if table.ndim != 2 or 0 in table.shape:
-        raise ValueError(f"counts must be a (users, tokens) table; got shape {table.shape}.")
-    table = csr_array(table.astype(np.float64))  # before repeated entries are added up: small types overflow
+        raise DataError(
+            f"counts must be a (users, tokens) table with rows and columns; got shape {table.shape}. Reshape it."
+        )
+    table = csr_array(table.astype(np.float64))  # first, since small types overflow when repeated entries are added up
     table.sum_duplicates()
     table.eliminate_zeros()
     if not np.isfinite(table.data).all() or (table.data < 0).any() or (table.data % 1).any():
-        raise ValueError("counts must be whole numbers >= 0; got others. Pass counts, not frequencies.")
+        raise DataError("counts must be whole numbers >= 0; got others. Pass counts, not frequencies.")
     kept = table[np.flatnonzero(np.asarray(table.sum(1)).ravel() >= 2)]
     if kept.shape[0] < 3:
-        raise ValueError(f"advise needs three or more users with at least two tokens (or trials); got {kept.shape[0]}.")
+        raise DataError(
+            f"advise needs three or more users with at least two tokens (or trials); got {kept.shape[0]}. "
+            "Add users, or collect more tokens from them."
+        )
     kept = csr_array(kept)
     if kept.nnz < 2**31:  # scikit-learn's k-means takes 32-bit indices only
         kept.indices, kept.indptr = kept.indices.astype(np.int32), kept.indptr.astype(np.int32)
@@ -147,14 +157,15 @@ def counts_risks(table: Any, clusters: tuple[int, ...], seed: int) -> tuple[dict
 
     to_mean = gap(mean * m, np.ones(m), float(m))
     between = max(0.0, (float(own.sum()) - m * float(mean @ mean)) / (m - 1) - float(noise.mean()))
-    within = float((noise * n).mean())  # one token's variance; noise.mean() · n.mean() is far from it for ragged n
+    # The variance of one token; noise.mean() · n.mean() is far from it where n differs.
+    within = float((noise * n).mean())
     weight = _left_out_weights(own, m * (q @ mean), float(mean @ mean) * m**2, noise, n)
     risks = {
         "local": noise,
         "global": gap(pooled_counts, n, float(n.sum())) - noise,
         "shrunk": weight**2 * noise + (1 - weight) ** 2 * (to_mean - noise),
     }
-    most = (float(np.median(n)) + 1) / 2  # k multinomials are identifiable from n >= 2k − 1 tokens a user
+    most = (float(np.median(n)) + 1) / 2  # k multinomials are identifiable from n >= 2k − 1 tokens per user
     grouped = {k: _clustered_counts(table, n, own, noise, k, seed) for k in clusters if k <= most and k < 2 * m // 3}
     kept = min(grouped, key=lambda k: float(grouped[k].mean()), default=0)
     if kept:
@@ -163,7 +174,7 @@ def counts_risks(table: Any, clusters: tuple[int, ...], seed: int) -> tuple[dict
 
 
 def _left_out_weights(own: Array, cross: Array, square: float, noise: Array, n: Array) -> Array:
-    """A client's own weight, between/(between + within/n_i), both variances from the other clients."""
+    """Each client's own weight, between/(between + within/n_i), with both variances from the other clients."""
     m = len(n)
     spread = (own.sum() - own - (square - 2 * cross + own) / (m - 1)) / (m - 2)
     between = np.maximum(spread - (noise.sum() - noise) / (m - 1), 0.0)
@@ -176,10 +187,10 @@ def _left_out_weights(own: Array, cross: Array, square: float, noise: Array, n: 
 def _clustered_counts(table: Any, n: Array, own: Array, noise: Array, k: int, seed: int) -> Array:
     """Mixture of k multinomials by EM from k-means; the estimate is the posterior mean of the cluster profiles.
 
-    A client is judged with profiles fitted to other clients (three folds): profiles that have seen it fit its noise."""
+    Each client is judged by profiles fitted to other clients (three folds), since its own would fit its noise."""
     risk = np.empty(len(n))
     for train, test in _folds(len(n), seed):
-        profiles, proportions, _ = _multinomial_mixture(table[train], n[train], k, seed)
+        profiles, proportions, _ = multinomial_mixture(table[train], n[train], k, seed)
         risk[test] = _profile_risk(table[test], n[test], profiles, proportions)
     out: Array = risk + own - noise  # own − noise estimates ‖p_i‖² without bias
     return out
@@ -203,14 +214,15 @@ def _profile_risk(table: Any, n: Array, profiles: Array, proportions: Array) -> 
     return out
 
 
-def _multinomial_mixture(table: Any, n: Array, k: int, seed: int, rounds: int = 50) -> tuple[Array, Array, Array]:
-    start = kmeans(csr_array(table / n[:, None]), k, 3, seed)
+def multinomial_mixture(table: Any, n: Array, k: int, seed: int, rounds: int = 50) -> tuple[Array, Array, Array]:
+    """A mixture of k multinomials by EM: the profiles, their proportions, and every row's responsibilities."""
+    start = kmeans(csr_array(table / n[:, None]), k, restarts=3, seed=seed)
     w = np.eye(k)[start.labels_]
     floor = np.asarray(table.sum(0)).ravel() / table.sum() * 1e-3 + 1e-12
     profiles, proportions = np.empty((k, table.shape[1])), np.full(k, 1 / k)
     for _ in range(rounds):
         before = w
-        profiles = (table.T @ w).T + floor  # an empty or one-token cluster keeps a trace of the whole
+        profiles = (table.T @ w).T + floor  # an empty cluster, or one with a single token, keeps a trace of all users
         profiles /= profiles.sum(1, keepdims=True)
         proportions = (w.sum(0) + 1e-9) / (w.sum() + k * 1e-9)
         w = softmax(np.log(proportions) + table @ np.log(profiles).T, axis=1)

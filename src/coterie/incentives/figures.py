@@ -1,7 +1,11 @@
-"""Figures of the pricing game (Figures 4.1–4.5) and of the duopoly (Figures 3.1–3.4 on analytic losses).
+"""Figures of the pricing game, and of the duopoly on analytic losses.
 
-``plot_*`` functions draw into given Axes (or new ones) and return them; ``*_figure`` functions return a whole Figure
-that is not registered with pyplot: save it with ``figure.savefig``.
+Figures 3.1 to 3.4 and 4.1 to 4.5 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
+
+`plot_*` functions draw into given Axes (or new ones) and return them; `*_figure` functions return a whole Figure
+that is not registered with pyplot: save it with `figure.savefig`.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from coterie.errors import ConfigError
 from coterie.incentives.market.bargaining import Bargain
 from coterie.incentives.market.defection_free import (
     CompleteSharing,
@@ -89,7 +94,7 @@ def plot_equilibrium(game: PricingGame, ax: Axes | None = None) -> Axes:
 def plot_utilities(simulation: Simulation, who: Literal["seller", "buyer"] = "seller", ax: Axes | None = None) -> Axes:
     """Average utility over time, mean and 10–90 % band over seeds (Figure 4.2)."""
     if who not in ("seller", "buyer"):
-        raise ValueError(f'who must be "seller" or "buyer"; got {who!r}.')
+        raise ConfigError(f'who must be "seller" or "buyer"; got {who!r}. Choose one of them.')
     new, ax = ax is None, _axes(ax)
     game, rounds = simulation.game, np.sort(simulation.frame["round"].unique())
     for seller, values, colour in zip(
@@ -115,7 +120,7 @@ def plot_belief(simulation: Simulation, ax: Axes | None = None) -> Axes:
     rounds = np.sort(simulation.frame["round"].unique())
     pairs = zip(simulation.array("belief"), simulation.array("alpha_bar"), strict=True)
     for seller, (belief, truth), colour in zip(simulation.sellers, pairs, cycle(COLOURS), strict=False):
-        style = "--" if seller == "adaptive" else "-"  # it lies on top of the seller who commits to α*
+        style = "--" if seller == "adaptive" else "-"  # its line covers that of the seller who commits to α*
         ax.plot(rounds, belief.mean(axis=0), color=colour, lw=1.8, ls=style, label=_label(seller))
         ax.fill_between(rounds, *np.quantile(belief, [0.1, 0.9], axis=0), color=colour, alpha=0.15, lw=0)
         every = slice(None, None, max(1, rounds.size // 15))

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from coterie.comparison.compare import Comparison
 from coterie.comparison.verdict import metric_name
-from coterie.training.bootstrap import GAINS, LOSES
+from coterie.training.gains import CLEAR, GAINS, LOSES
 
 COLOURS = ("#64748b", "#2563eb", "#d97706", "#0d9488", "#9333ea", "#db2777", "#65a30d", "#0891b2", "#dc2626", "#a16207")
 GAIN, LOSS, GREY = "#15803d", "#b91c1c", "#94a3b8"
@@ -68,11 +68,11 @@ def gain_bars(comparison: Comparison) -> go.Figure:
             name=method,
             orientation="h",
             marker={"color": colour(comparison, method), "opacity": np.where(clear, 1.0, 0.4)},
-            error_x={"array": 2 * comparison.errors.loc[method], "color": "#475569", "thickness": 1.2, "width": 4},
+            error_x={"array": CLEAR * comparison.errors.loc[method], "color": "#475569", "thickness": 1.2, "width": 4},
             hovertemplate="%{y}: %{x:+.3f}<extra>" + method + "</extra>",
         )
     figure.update_yaxes(autorange="reversed", type="category")
-    figure.update_xaxes(title=f"gain in {metric} (± 2 standard errors)")
+    figure.update_xaxes(title=f"gain in {metric} (± {CLEAR:g} standard errors)")
     return layout(figure, 110 + (24 * len(others) + 14) * len(clients), barmode="group", bargap=0.25)
 
 

@@ -1,265 +1,252 @@
-"""The report of a comparison: one HTML file that needs no network (plotly.js is inside, once)."""
+"""The report of a comparison: one HTML file that needs no network (plotly.js is inside, once).
+
+A section is a function of the comparison and, when it was looked for, the coalition. It gathers plain values; the templates
+beside this file turn them into HTML and escape every one of them. Nothing is trained here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from html import escape
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
 from plotly.io import to_html
 from plotly.offline import get_plotlyjs
 
 import coterie
 from coterie.comparison.compare import Comparison
-from coterie.comparison.verdict import metric_name, number, sentence_case
+from coterie.comparison.verdict import method_label, metric_name, number, sentence_case, stay_words
 from coterie.report import figures
-from coterie.training.bootstrap import GAINS, LOSES, NO_SCORE
+from coterie.text import listed
+from coterie.training.gains import DEFINITION, GAINS, LEGEND, LOSES, NO_SCORE
+from coterie.training.participation import Coalition
 
 _WIDE = 8  # clients side by side; more go below one another
 _MOST = 500  # rows of a table on the page; the CSV files have all
+_NAMES = 12  # names in a sentence
+_TEMPLATES = Environment(loader=PackageLoader("coterie.report"), autoescape=True, trim_blocks=True)
 
 
-def write_report(comparison: Comparison, path: str | Path) -> Path:
-    """Write the page and return its path."""
+def write_report(comparison: Comparison, path: str | Path, coalition: Coalition | None = None) -> Path:
+    """Write the page and return its path; pass `comparison.coalition()` to also tell what is left when leavers leave."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(comparison), "utf-8")
+    path.write_text(page(comparison, coalition), "utf-8")
     return path
 
 
-def page(comparison: Comparison) -> str:
-    """The whole page. A section is a function of the comparison; one that has nothing to say returns ""."""
-    css = (files("coterie.report") / "page.css").read_text("utf-8")
-    body = "\n".join(section(comparison) for section in SECTIONS)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Who should learn together?</title>\n<style>{css}</style>\n<script>{get_plotlyjs()}</script>\n"
-        f"</head><body><main>\n{body}\n"
-        f"<footer>Made by coterie {coterie.__version__}. Tables as CSV and Parquet lie beside this page.</footer>\n"
-        "</main></body></html>\n"
+def page(comparison: Comparison, coalition: Coalition | None = None) -> str:
+    """The whole page."""
+    return _render(
+        "page",
+        css=Markup((files("coterie.report") / "page.css").read_text("utf-8")),
+        plotly=Markup(get_plotlyjs()),
+        sections=[section(comparison, coalition) for section in SECTIONS],
+        version=coterie.__version__,
     )
 
 
-# ---- sections --------------------------------------------------------------------------------------------------------
+# ---- sections: one that has nothing to say returns "" ----------------------------------------------------------------
 
 
-def _head(c: Comparison) -> str:
+def head(c: Comparison, coalition: Coalition | None = None) -> Markup:
     seeds = len(c.about["seeds"])
     unit = "train/test split" if c.about["new_split_each_seed"] else "seed"
     facts = f"{c.about['kind'].capitalize()} with {c.about['features']} inputs, measured by {metric_name(c.metric)}"
-    return (
-        "<header><h1>Who should learn together?</h1>"
-        f'<p class="sub">{escape(facts)}; mean of {seeds} {unit}{"s" * (seeds > 1)}.</p></header>'
-    )
+    return _render("head", facts=f"{facts}; mean of {seeds} {unit}{'s' * (seeds > 1)}.")
 
 
-def _verdict(c: Comparison) -> str:
-    *facts, advice = c.verdict().partition(" Recommendation: ")
-    last = f"<p>Recommendation: {escape(advice)}</p>" if advice else ""
-    return f'<section class="verdict"><p>{escape(facts[0])}</p>{last}</section>'
+def verdict(c: Comparison, coalition: Coalition | None = None) -> Markup:
+    facts, _, advice = c.verdict().partition(" Recommendation: ")
+    return _render("verdict", facts=facts, advice=advice)
 
 
-def _cards(c: Comparison) -> str:
-    cards = [(f"{c.about['clients']:,}", "clients"), (f"{c.about['rows']:,}", "rows")]
+def cards(c: Comparison, coalition: Coalition | None = None) -> Markup:
+    shown = [(f"{c.about['clients']:,}", "clients"), (f"{c.about['rows']:,}", "rows")]
     best = c.best
     if best is not None:
-        cards += [(best, f"best on average together ({number(float(c.gains.T[best].mean()), '+')})")]
-        cards += [(str(len(c.who(best, GAINS))), f"clearly gain with {best}")]
-        cards += [(str(len(c.who(best, LOSES))), f"clearly lose with {best}")]
-    items = "".join(f'<div class="card"><b>{escape(b)}</b><span>{escape(s)}</span></div>' for b, s in cards)
-    return f'<div class="cards">{items}</div>'
+        shown += [(best, f"best on average together ({number(float(c.gains.T[best].mean()), '+')})")]
+        shown += [(str(len(c.who(best, GAINS))), f"clearly gain with {best}")]
+        shown += [(str(len(c.who(best, LOSES))), f"clearly lose with {best}")]
+    return _render("cards", cards=shown)
 
 
-def _scores(c: Comparison) -> str:
+def scores(c: Comparison, coalition: Coalition | None = None) -> Markup:
     clients = [str(x) for x in c.table.columns]
     better = "lower" if c.about["lower_is_better"] else "higher"
     note = (
         f"{sentence_case(metric_name(c.metric))} of each client's own model on its own test rows ({better} is better), and "
-        "below it the gain over training alone. Green: clearly gains, red: clearly loses; uncoloured differences are "
-        "within two standard errors, so chance could make them."
+        f"below it the gain over training alone. {LEGEND}"
     )
     if len(clients) <= _WIDE:
-        head = ["method", *clients, "mean"]
-        rows = [[_label(m), *(_cell(c, m, x) for x in clients), _mean(c, m)] for m in c.methods]
+        names = ["method", *clients, "mean"]
+        rows = [[Cell(method_label(m)), *(_score(c, m, x) for x in clients), _mean(c, m)] for m in c.methods]
     else:
-        head = ["client", *(_label(m) for m in c.methods)]
-        rows = [["mean", *(_mean(c, m) for m in c.methods)]]
-        rows += [[x, *(_cell(c, m, x) for m in c.methods)] for x in clients[:_MOST]]
-    return _section("Who gains, who loses", note, _table(head, rows))
+        names = ["client", *(method_label(m) for m in c.methods)]
+        rows = [[Cell("mean"), *(_mean(c, m) for m in c.methods)]]
+        rows += [[Cell(x), *(_score(c, m, x) for m in c.methods)] for x in clients[:_MOST]]
+    return _section("Who gains, who loses", note, table=Table(names, rows))
 
 
-def _gains(c: Comparison) -> str:
+def gains(c: Comparison, coalition: Coalition | None = None) -> Markup:
     if len(c.methods) < 2:
-        return ""
+        return Markup()
     note = "To the right of zero: better than training alone. Pale bars are within chance."
     if len(c.table.columns) > figures.FEW:
         note = "Above zero: better than training alone."
-    return _section("Gain of every client", note, _figure(figures.gain_bars(c)))
+    return _section("Gain of every client", note, figure=_figure(figures.gain_bars(c)))
 
 
-def _curves(c: Comparison) -> str:
-    note = "Thick: mean over seeds, as far as every seed ran. Thin: each seed. Test scores are shown, never used to choose."
-    test = f"test_{c.metric}"
-    parts = [("Training loss", "loss")] + [(f"Test {metric_name(c.metric)}", test)] * (test in c.curves)
-    inner = "".join(f"<div><b>{escape(t)}</b>{_figure(figures.curves(c, column))}</div>" for t, column in parts)
-    return _section("Training", note, f'<div class="two">{inner}</div>')
-
-
-def _staying(c: Comparison) -> str:
-    if c.coalition is None:
-        return ""
-    first = c.coalition.steps[0]
-    note = (
-        f"A client would leave when the whole {first.settings.level:.0%} interval of its gain is below zero; the rest is "
-        "then trained again without it, until nobody would leave."
-    )
+def staying(c: Comparison, coalition: Coalition | None = None) -> Markup:
+    first = c.participation() if coalition is None else coalition.steps[0]
+    if first is None:
+        return Markup()
+    note = f"A client would leave when the whole {first.settings.level:.0%} interval of its gain is below zero"
+    if coalition is not None:
+        note += "; the rest is then trained again without it, until nobody would leave"
     rows = [
-        [
-            str(x),
+        _plain(
+            x,
             number(r.gain, "+"),
             f"{number(r.low, '+')} … {number(r.high, '+')}",
             f"{r.p_worse:.0%}",
-            _yes(r.leaves),
-        ]
+            "yes" if r.leaves else "",
+        )
         for x, r in first.table.head(_MOST).iterrows()
     ]
-    table = _table(["client", "gain", "interval", "chance of a loss", "leaves"], rows)
-    return _section(f"Would they stay with {c.best}?", note, f"<p>{escape(c.coalition.summary())}</p>" + table)
+    table = Table(["client", "gain", "interval", "chance of a loss", "leaves"], rows)
+    return _section(f"Would they stay with {c.best}?", f"{note}.", text=stay_words(c, coalition), table=table)
 
 
-def _yes(value: bool) -> str:
-    return "yes" if value else ""
-
-
-def _data(c: Comparison) -> str:
+def data(c: Comparison, coalition: Coalition | None = None) -> Markup:
     figure = figures.target_bars(c)
-    head = ["client", *(str(x) for x in c.overview.columns)]
     rows = [
-        [str(client), *(f"{v:.2f}" if isinstance(v, float) and v % 1 else f"{v:.0f}" for v in row)]
+        _plain(client, *(f"{v:.2f}" if isinstance(v, float) and v % 1 else f"{v:.0f}" for v in row))
         for client, row in zip(c.overview.index, c.overview.to_numpy(object), strict=True)
     ]
     note = (
         "Rows of each client in the first split; clients that differ much here are the ones a shared model may not fit."
     )
-    return _section("The data", note, ("" if figure is None else _figure(figure)) + _table(head, rows[:_MOST]))
+    table = Table(["client", *(str(x) for x in c.overview.columns)], rows[:_MOST])
+    return _section("The data", note, figure=None if figure is None else _figure(figure), table=table)
 
 
-def _groups(c: Comparison) -> str:
+def groups(c: Comparison, coalition: Coalition | None = None) -> Markup:
     found = c.clusters.loc[[m for m in c.methods if m != "local" and c.clusters.loc[m].nunique() > 1]]
     if not len(found):
-        return ""
-    rows = []
-    for method, labels in found.iterrows():
-        for group, members in labels.groupby(labels):
-            names = [str(x) for x in members.index]
-            rows.append([str(method), str(group), str(len(names)), _some(names)])
-    return _section(
-        "Groups", "Who learns with whom (first seed).", _table(["method", "group", "clients", "who"], rows, "text")
-    )
+        return Markup()
+    rows = [
+        _plain(method, group, len(members), listed(members.index, _NAMES))
+        for method, labels in found.iterrows()
+        for group, members in labels.groupby(labels)
+    ]
+    table = Table(["method", "group", "clients", "who"], rows, "text")
+    return _section("Groups", "Who learns with whom (first seed).", table=table)
 
 
-def _settings(c: Comparison) -> str:
-    rows = [[str(r.method), str(r.seed), str(r.rounds), _Code(str(r.algorithm))] for r in c.settings.itertuples()]
+def curves(c: Comparison, coalition: Coalition | None = None) -> Markup:
+    note = "Thick: mean over seeds, as far as every seed ran. Thin: each seed. Test scores are shown, never used to choose."
+    test = f"test_{c.metric}"
+    parts = [("Training loss", "loss")] + [(f"Test {metric_name(c.metric)}", test)] * (test in c.curves)
+    return _section("Training", note, pair=[(name, _figure(figures.curves(c, column))) for name, column in parts])
+
+
+def settings(c: Comparison, coalition: Coalition | None = None) -> Markup:
+    rows = [[*_plain(r.method, r.seed, r.rounds), Cell(str(r.algorithm), code=True)] for r in c.settings.itertuples()]
     note = (
         f"Model: {c.about['model']}. Named methods got settings chosen on validation rows, part of the training rows."
     )
-    return _section("Settings", note, _table(["method", "seed", "rounds", "algorithm"], rows, "text"))
+    return _section("Settings", note, table=Table(["method", "seed", "rounds", "algorithm"], rows, "text"))
 
 
-def _caveats(c: Comparison) -> str:
+def caveats(c: Comparison, coalition: Coalition | None = None) -> Markup:
     few = [str(x) for x, n in c.overview["test"].items() if n < 30]
     items = [
-        "A gain is called clear when it exceeds two standard errors, from resampled test rows and the variation over seeds. "
+        f"{DEFINITION} "
         "With many clients and methods, about one in twenty differences without any cause will still look clear.",
         "The best method is named after looking at the test scores; on new data its lead will be a little smaller.",
         "Gains compare with training alone with the same model, each method with its own tuned settings.",
         "This is a simulation on one machine: it says who would gain, not what leaves a client or how private that is.",
     ]
     if few:
-        items.insert(1, f"Fewer than 30 test rows: {_some(few)}. Their scores are rough.")
+        items.insert(1, f"Fewer than 30 test rows: {listed(few, _NAMES)}. Their scores are rough.")
     if (c.marks == NO_SCORE).to_numpy().any():
-        unknown = [str(x) for x in c.marks.columns[(c.marks == NO_SCORE).any(axis=0)]]
-        items.insert(1, f"No score for {_some(unknown)}: no test row, or only one class among them.")
-    return _section("How far to trust this", "", "<ul>" + "".join(f"<li>{escape(i)}</li>" for i in items) + "</ul>")
+        unknown = c.marks.columns[(c.marks == NO_SCORE).any(axis=0)]
+        items.insert(1, f"No score for {listed(unknown, _NAMES)}: no test row, or only one class among them.")
+    return _section("How far to trust this", "", items=items)
 
 
-SECTIONS: tuple[Callable[[Comparison], str], ...] = (
-    _head,
-    _verdict,
-    _cards,
-    _scores,
-    _gains,
-    _staying,
-    _data,
-    _groups,
-    _curves,
-    _settings,
-    _caveats,
+SECTIONS: tuple[Callable[..., Markup], ...] = (
+    head,
+    verdict,
+    cards,
+    scores,
+    gains,
+    staying,
+    data,
+    groups,
+    curves,
+    settings,
+    caveats,
 )
 
 
 # ---- pieces ----------------------------------------------------------------------------------------------------------
 
 
-class _Code(str):
-    """Text to be set as code."""
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table: its text, perhaps a gain below it, a kind (for its colour) and a title (shown on hovering)."""
+
+    text: str
+    gain: str = ""
+    kind: str = ""
+    title: str = ""
+    code: bool = False
 
 
-class _Cell(str):
-    """HTML that is already safe, a whole <td>."""
+@dataclass(frozen=True)
+class Table:
+    head: list[str]
+    rows: list[list[Cell]]
+    kind: str = ""
 
 
-def _section(title: str, note: str, inner: str) -> str:
-    text = f'<p class="note">{escape(note)}</p>' if note else ""
-    return f"<section><h2>{escape(title)}</h2>{text}{inner}</section>"
+def _render(template: str, **values: Any) -> Markup:
+    return Markup(_TEMPLATES.get_template(f"{template}.html").render(values))
 
 
-def _table(head: list[str], rows: list[list[Any]], kind: str = "") -> str:
-    def cell(value: str) -> str:
-        if isinstance(value, _Cell):
-            return value
-        return f"<td><code>{escape(value)}</code></td>" if isinstance(value, _Code) else f"<td>{escape(value)}</td>"
-
-    top = "".join(f"<th>{escape(h)}</th>" for h in head)
-    body = "".join(f"<tr>{''.join(cell(v) for v in row)}</tr>" for row in rows)
-    tall = " tall" if len(rows) > 15 else ""
-    inner = f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody>"
-    return f'<div class="scroll{tall}"><table class="{kind}">{inner}</table></div>'
+def _section(title: str, note: str, **parts: Any) -> Markup:
+    return _render("section", title=title, note=note, **parts)
 
 
-def _cell(c: Comparison, method: str, client: str) -> _Cell:
+def _plain(*values: object) -> list[Cell]:
+    return [Cell(str(value)) for value in values]
+
+
+def _score(c: Comparison, method: str, client: str) -> Cell:
     score, gain, mark = c.cell(method, client)
     if pd.isna(score):
-        return _Cell('<td title="no score">–</td>')
+        return Cell("–", title=NO_SCORE)
     if method == "local":
-        return _Cell(f"<td>{number(score)}</td>")
+        return Cell(number(score))
     where: Any = (method, client)
-    title = escape(f"{mark}; standard error {number(float(c.errors.loc[where]))}")
-    return _Cell(
-        f'<td class="{mark.split()[0]}" title="{title}">{number(score)}<span class="g">{number(gain, "+")}</span></td>'
-    )
+    title = f"{mark}; standard error {number(float(c.errors.loc[where]))}"
+    return Cell(number(score), number(gain, "+"), mark.split()[0], title)
 
 
-def _mean(c: Comparison, method: str) -> _Cell:
-    gain = "" if method == "local" else f'<span class="g">{number(float(c.gains.T[method].mean()), "+")}</span>'
-    return _Cell(f"<td>{number(float(c.table.T[method].mean()))}{gain}</td>")
+def _mean(c: Comparison, method: str) -> Cell:
+    gain = "" if method == "local" else number(float(c.gains.T[method].mean()), "+")
+    return Cell(number(float(c.table.T[method].mean())), gain)
 
 
-def _figure(figure: go.Figure) -> str:
-    html: str = to_html(
-        figure, include_plotlyjs=False, full_html=False, config={"responsive": True, "displayModeBar": False}
-    )
-    return html
-
-
-def _label(method: str) -> str:
-    return "local (alone)" if method == "local" else method
-
-
-def _some(names: list[str], most: int = 12) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _figure(figure: go.Figure) -> Markup:
+    """Plotly writes names as JSON with <, > and & escaped, so its HTML is safe as it is."""
+    options = {"responsive": True, "displayModeBar": False}
+    return Markup(to_html(figure, include_plotlyjs=False, full_html=False, config=options))

@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.comparison.compare import Comparison
-from coterie.comparison.verdict import metric_name, number, sentence_case
-from coterie.training.bootstrap import GAINS, LOSES, NO_SCORE, UNCLEAR
+from coterie.comparison.verdict import method_label, metric_name, number, sentence_case, stay_words
+from coterie.training.gains import GAINS, LOSES, NO_SCORE, UNCLEAR, WITHIN
+from coterie.training.participation import Coalition
 from coterie.training.result import Result
 
 _FEW = 6  # clients side by side; more go below one another
@@ -22,8 +23,10 @@ _MANY = 30
 _SIGN = {GAINS: ("▲", "green"), LOSES: ("▼", "red"), UNCLEAR: ("·", "dim"), NO_SCORE: (" ", "dim")}
 
 
-def comparison_tables(comparison: Comparison) -> Iterator[RenderableType]:
-    """Methods × clients with gains marked, a summary for many clients, the legend and the verdict."""
+def comparison_tables(comparison: Comparison, coalition: Coalition | None = None) -> Iterator[RenderableType]:
+    """Methods × clients with gains marked, a summary for many clients, the legend, the verdict and who would stay.
+
+    Nothing is trained here: what happens when leavers leave is told when a `Comparison.coalition()` is passed."""
     clients = len(comparison.table.columns)
     if clients <= _FEW:
         yield _wide(comparison)
@@ -32,8 +35,9 @@ def comparison_tables(comparison: Comparison) -> Iterator[RenderableType]:
         yield _tall(comparison, min(clients, _MANY))
     yield Padding(_legend(comparison), (0, 0, 1, 0))
     yield Text(comparison.verdict())
-    if comparison.coalition is not None:
-        yield Padding(Text(f"Would they stay? {comparison.coalition.summary()}"), (1, 0, 0, 0))
+    told = stay_words(comparison, coalition)
+    if told:
+        yield Padding(Text(f"Would they stay? {told}"), (1, 0, 0, 0))
 
 
 def _cell(comparison: Comparison, method: str, client: str) -> Text:
@@ -55,7 +59,7 @@ def _wide(comparison: Comparison) -> Table:
     table.add_column("mean", justify="right")
     for method in comparison.methods:
         cells = [_cell(comparison, method, c) for c in comparison.table.columns]
-        table.add_row(_label(method), *cells, number(float(comparison.table.T[method].mean())))
+        table.add_row(method_label(method), *cells, number(float(comparison.table.T[method].mean())))
     return table
 
 
@@ -70,7 +74,7 @@ def _tall(comparison: Comparison, most: int) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("client", no_wrap=True)
     for method in comparison.methods:
-        table.add_column(_label(method), justify="right")
+        table.add_column(method_label(method), justify="right")
     for client in clients:
         table.add_row(str(client), *(_cell(comparison, m, client) for m in comparison.methods))
     return table
@@ -85,7 +89,7 @@ def _summary(comparison: Comparison) -> Table:
         table.add_column(name, justify="right")
     for method, row in summary.iterrows():
         cells = [number(v) if "gain" in c or "mean" in c else f"{int(v)}" for c, v in _pairs(row)]
-        table.add_row(_label(str(method)), *cells)
+        table.add_row(method_label(str(method)), *cells)
     return table
 
 
@@ -99,14 +103,10 @@ def _title(comparison: Comparison) -> str:
     return f"{sentence_case(metric_name(comparison.metric))} on each client's own test rows ({better} is better)"
 
 
-def _label(method: str) -> str:
-    return "local (alone)" if method == "local" else method
-
-
 def _legend(comparison: Comparison) -> Text:
     n = len(comparison.about["seeds"])
     text = Text("Beside each score: the gain over training alone; ")
-    for mark, words in ((GAINS, "gains"), (LOSES, "loses"), (UNCLEAR, "no clear change (within two standard errors)")):
+    for mark, words in ((GAINS, GAINS), (LOSES, LOSES), (UNCLEAR, f"{UNCLEAR} ({WITHIN})")):
         sign, colour = _SIGN[mark]
         text.append(f"{sign} {words}", style=colour)
         text.append(", " if mark != UNCLEAR else ". ")

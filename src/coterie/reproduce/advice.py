@@ -23,7 +23,7 @@ from coterie.estimation.advice import Advice, advise
 from coterie.estimation.checks import Array, Ints
 from coterie.estimation.predictive import fit_methods, new_losses, prepared
 from coterie.estimation.rates import BernoulliRates
-from coterie.estimation.risks import _multinomial_mixture, read_counts
+from coterie.estimation.risks import multinomial_mixture, read_counts
 
 METHODS = ("local", "global", "shrunk", "clustered")
 Gaps = dict[str, tuple[float, float]]  # advised minus method: mean and standard error
@@ -93,7 +93,7 @@ def judge_elections() -> tuple[str, Gaps]:
         data = ct.datasets.elections(held_out=year)
         z, n = data.successes.astype(np.float64), data.trials.astype(np.float64)
         told = advise(successes=z, trials=n)
-        profiles, _, w = _multinomial_mixture(read_counts(np.stack([z, n - z], axis=1)), n, told.clusters, 0)
+        profiles, _, w = multinomial_mixture(read_counts(np.stack([z, n - z], axis=1)), n, told.clusters, 0)
         estimates = {
             "local": z / n,
             "global": np.full(len(z), z.sum() / n.sum()),
@@ -118,7 +118,7 @@ def judge_counts(corpus: Any, least: int, users: int = 800) -> tuple[str, Gaps]:
     own, other, mean = seen / n, kept / kept.sum(1, keepdims=True), (seen / n).mean(0)
     estimates = {"local": own, "global": mean, "shrunk": _shrunk(told, own, mean, n)}
     if told.clusters:
-        profiles, _, w = _multinomial_mixture(csr_array(seen.astype(float)), n[:, 0].astype(float), told.clusters, 0)
+        profiles, _, w = multinomial_mixture(csr_array(seen.astype(float)), n[:, 0].astype(float), told.clusters, 0)
         estimates["clustered"] = w @ profiles
     loss = {name: np.square(e - other).sum(1) for name, e in estimates.items()}
     return told.recommendation, _gaps(loss, loss[told.recommendation])

@@ -49,7 +49,7 @@ def identities(algorithm: Any, federation: ct.Federation, task: ct.Task, seed: i
     run = begin(algorithm, federation, task, seed)
     for _ in range(rounds):
         run.one_round()
-        yield cluster_accuracy(run.live().clusters(), federation.clusters)
+        yield cluster_accuracy(run.evaluation().clusters(), federation.clusters)
 
 
 def one_start(algorithm: Any, federation: ct.Federation, task: ct.Task, seed: int, rounds: int) -> tuple[float, float]:
@@ -148,7 +148,7 @@ def follow(algorithm: Any, federation: ct.Federation, task: ct.Task, seed: int, 
         seconds = run.one_round()["seconds"]
         if t % every and t != rounds:
             continue
-        live, found = run.live(), float("nan")
+        live, found = run.evaluation(), float("nan")
         if isinstance(algorithm, ct.IFCA):  # the clusters are found once, not once more for the scores
             labels = live.clusters()
             found = cluster_accuracy(labels, federation.clusters)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from coterie.errors import DataError
 from coterie.estimation.advice import advise
 from coterie.estimation.checks import Array
 from coterie.estimation.generate import (
@@ -83,7 +84,7 @@ def elections() -> pd.DataFrame:
     """Gain in percent over the local rate on a held-out election, mean ± deviation over the six folds (ddof = 0)."""
     folder = os.environ.get("COTERIE_DATA")
     if not folder:
-        raise ValueError("The elections table needs elections.csv; set COTERIE_DATA to the folder that holds it.")
+        raise DataError("The elections table needs elections.csv; set COTERIE_DATA to the folder that holds it.")
     gains = elections_gains(pd.read_csv(Path(folder) / "elections.csv"))
     return pd.DataFrame({k: [f"{np.mean(g):.1f} ± {np.std(g):.1f}"] for k, g in gains.items()})
 

@@ -8,40 +8,28 @@ over rows (AUC, R²).
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 import torch
 from torch import Tensor
 
 from coterie import randomness
-from coterie.exchange.messages import Context
 from coterie.learning.metrics import METRICS
+from coterie.training.gains import Floats
 from coterie.training.result import Result
 from coterie.tree import Tree
 
-Floats = npt.NDArray[np.float64]
 _BLOCK = 1 << 20  # numbers of resampled outputs at a time
 _MEANS = frozenset({"accuracy", "log_loss", "mse"})  # means over rows: one number a row says all
-
-GAINS, LOSES, UNCLEAR, NO_SCORE = "gains", "loses", "no clear change", "no score"
-CLEAR = 2.0  # standard errors
-FEWEST = 10  # test rows below which nothing is called clear
 
 
 def bootstrap_scores(result: Result, draws: int = 200, seed: int = 0) -> Floats:
     """(clients, draws) values of the first metric on resampled test rows; NaN where a resample has no score."""
-    live = result._need_live("test predictions")
+    live = result.evaluation
     name = live.task.metrics[0]
     metric = _row_mean if name in _MEANS else METRICS[name]
-    keys = torch.from_numpy(live.federation.keys) ^ randomness.base_key(seed)
-
-    def predict(ctx: Context, test: Context) -> Tree:
-        outputs = live.algorithm.predict(ctx, live.state, test.x)
-        return {"outputs": outputs, "y": test.y, "mask": test.mask, "index": ctx.index}
+    keys = randomness.client_keys(live.federation.keys, seed)
 
     def resample(out: Tree) -> Tree:
         outputs, y, mask = out["outputs"], out["y"], out["mask"]
-        outputs = outputs if outputs.dim() == 3 else outputs.unsqueeze(-1)
         if not mask.shape[-1]:
             return {"scores": torch.full((len(mask), draws), torch.nan, dtype=torch.float64)}
         if name in _MEANS:
@@ -61,7 +49,7 @@ def bootstrap_scores(result: Result, draws: int = 200, seed: int = 0) -> Floats:
 
         return {"scores": torch.cat([scores(block) for block in torch.split(torch.arange(draws), size)], 1)}
 
-    table: Tensor = live.engine.map(predict, live.everyone(), live.env, test=True, post=resample)["scores"]
+    table: Tensor = live.on_test_rows(resample)["scores"]
     scores: Floats = table.numpy()
     return scores
 
@@ -90,14 +78,6 @@ def _variance(values: Floats, ddof: int = 0) -> Floats:
     masked = np.ma.masked_invalid(values)
     variance: Floats = np.asarray(np.ma.filled(masked.var(axis=0, ddof=ddof), np.nan), np.float64)
     return variance
-
-
-def mark(gains: pd.DataFrame, errors: pd.DataFrame, rows_tested: Floats) -> pd.DataFrame:
-    """Who clearly gains or loses: by more than `CLEAR` standard errors, on at least `FEWEST` test rows."""
-    clear = (gains.abs() > CLEAR * errors) & (rows_tested >= FEWEST)
-    marks = np.where(clear, np.where(gains > 0, GAINS, LOSES), UNCLEAR)
-    marks = np.where(gains.isna(), NO_SCORE, marks)
-    return pd.DataFrame(marks, index=gains.index, columns=gains.columns)
 
 
 def _row_mean(values: Tensor, y: Tensor, mask: Tensor) -> Tensor:

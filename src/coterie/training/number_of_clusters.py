@@ -73,7 +73,7 @@ def choose_clusters(
     losses = {}
     for k in counts:
         result = fit(with_setting(algorithm, "clusters", k), fitting, task, alone=False, **options)
-        losses[k] = result._need_live("held-out losses").test_losses()
+        losses[k] = result.evaluation.test_losses()
     means = {k: float(np.nanmean(v)) for k, v in losses.items()}
     best = min(means, key=means.__getitem__)
     excess = {k: v - losses[best] for k, v in losses.items()}

@@ -21,7 +21,9 @@ import torch
 
 from coterie.errors import ConfigError, DataError
 from coterie.learning.metrics import LOWER_IS_BETTER
-from coterie.training.bootstrap import Floats, bootstrap_scores
+from coterie.text import listed
+from coterie.training.bootstrap import bootstrap_scores, column_mean
+from coterie.training.gains import FEWEST, GAINS, LOSES, ROUNDING, UNCLEAR, Floats, mark
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from coterie.training.result import Result
 
 Rule = Literal["interval", "mean"]
-_ROUNDING = 1e-6  # nobody leaves for less
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Settings:
     level: float = 0.9
     resamples: int = 2000
     rule: Rule = "interval"
-    fewest: int = 10
+    fewest: int = FEWEST
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -81,6 +82,11 @@ class Participation:
         return not self.leavers
 
     @property
+    def marks(self) -> pd.Series[Any]:
+        """Who clearly gains or loses, by the interval and the fewest rows of this audit; see `gains.py`."""
+        return _marks(self.table, self.settings)
+
+    @property
     def _unit(self) -> str:
         lower = self.metric in LOWER_IS_BETTER
         return self.metric.replace("_", " ") + (" (how much lower it is)" if lower else "")
@@ -97,38 +103,38 @@ class Participation:
             stay = [client for client in now.table.index if client not in now.leavers]
             if now.stable or len(stay) < 2:
                 break
-            again = tuple(_without(result, stay) for result in now.results)
+            again = tuple(result.again(result.federation.subset(stay)) for result in now.results)
             steps.append(_audit(again, self.alone, self.settings))
         return Coalition(tuple(steps))
 
     def explain(self) -> str:
         """In plain words: who gains, who loses, who would leave."""
-        t = self.table
-        better, worse = t.index[t["low"] > 0], t.index[t["high"] < 0]
+        t, marks = self.table, self.marks
+        better, worse = t.index[marks == GAINS], t.index[marks == LOSES]
         sure = f"{self.settings.level:.0%} sure"
         parts = [f"{len(t)} clients learn together with {self.method}; gains are in {self._unit}."]
         parts.append(f"We are {sure} that {_named(t, better)} better off than alone." if len(better) else "")
         parts.append(f"We are {sure} that {_named(t, worse)} worse off." if len(worse) else "")
-        rest = len(t) - len(better) - len(worse) - len(self.unknown)
+        rest = int((marks == UNCLEAR).sum())
         if rest:
             how = "For every client" if rest == len(t) else f"For the other {rest if rest > 1 else 'one'}"
             parts.append(f"{how} the difference could be chance.")
         if self.unknown:
-            parts.append(f"Nothing can be said of {_list(self.unknown)}: no test rows to score them on.")
+            parts.append(f"Nothing can be said of {listed(self.unknown)}: no test rows to score them on.")
         few = t.index[(t["rows"] < self.settings.fewest) & (t["rows"] > 0)]
         if len(few) and self.settings.rule == "interval":
-            parts.append(f"Fewer than {self.settings.fewest} test rows, too few to leave for: {_list(few)}.")
+            parts.append(f"Fewer than {self.settings.fewest} test rows, too few to leave for: {listed(few)}.")
         if self.stable:
             parts.append("Nobody has a reason to leave: the coalition is stable.")
         else:
-            parts.append(f"{_list(self.leavers)} would do better to leave: the coalition is not stable as it is.")
+            parts.append(f"{listed(self.leavers)} would do better to leave: the coalition is not stable as it is.")
         return " ".join(p for p in parts if p)
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Every client's gain and interval, those who would leave in another colour."""
         from coterie.training.plots import plot_participation
 
-        return plot_participation(self.table, self.metric, ax)
+        return plot_participation(self.table, self.marks, self.metric, ax)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,13 +189,13 @@ class Coalition:
             if step.leavers:
                 when = "First" if number == 0 else "Then, trained without them,"
                 verb = "leaves" if len(step.leavers) == 1 else "leave"
-                parts.append(f"{when} {_list(step.leavers)} {verb}.")
+                parts.append(f"{when} {listed(step.leavers)} {verb}.")
         if self.stable and len(self.steps) == 1:
             return f"All {everyone} clients stay: nobody has a reason to leave."
         if self.stable:
             mean = self.last.table["gain"].mean()
             parts.append(
-                f"The {len(self.members)} clients that are left ({_list(self.members)}) stay: a stable coalition, with a "
+                f"The {len(self.members)} clients that are left ({listed(self.members)}) stay: a stable coalition, with a "
                 f"mean gain of {mean:+.3f} over training alone."
             )
         elif not self.members:
@@ -205,7 +211,7 @@ def audit(
     level: float = 0.9,
     resamples: int = 2000,
     rule: Rule = "interval",
-    fewest: int = 10,
+    fewest: int = FEWEST,
     seed: int = 0,
 ) -> Participation:
     """Compare what every client gets with what it would have alone.
@@ -221,18 +227,20 @@ def audit(
 
 
 def _alone(run: Result) -> Result:
-    live = run._need_live("participation audit")
+    if run.loaded:
+        raise ConfigError("A loaded result has no participation audit. Audit the result that fit returned.")
     alone = run.alone()
     if alone is None:
         raise ConfigError(
-            f"There is nothing to compare {type(live.algorithm).__name__} with: the clients were not trained alone. Call "
-            "fit with alone=True, or with alone=fit(Local(…), federation, …) for an algorithm without local steps."
+            f"There is nothing to compare {type(run.evaluation.algorithm).__name__} with: the clients were not trained "
+            "alone. Call fit with alone=True, or with alone=fit(Local(…), federation, …) for an algorithm without local "
+            "steps."
         )
     return alone
 
 
 def _audit(runs: tuple[Result, ...], alone: tuple[Result, ...], settings: Settings) -> Participation:
-    live = runs[0]._need_live("participation audit")
+    live = runs[0].evaluation
     clients, metric, sign = runs[0].clients, live.task.metrics[0], live.task.sign
     if any(not run.clients.equals(clients) for run in runs):
         raise DataError("The audited runs must have the same clients in the same order. Split rows, not clients.")
@@ -240,17 +248,19 @@ def _audit(runs: tuple[Result, ...], alone: tuple[Result, ...], settings: Settin
     base, other = (np.stack(part) for part in zip(*(_scores(run, clients, settings) for run in alone), strict=True))
     gains: Floats = sign * (score - base)
     draws = _over_runs(gains, sign * (own - other), _overlap(runs), settings.seed)
-    table = pd.DataFrame({"score": _mean(score), "alone": _mean(base), "gain": _mean(gains)}, index=clients)
+    table = pd.DataFrame(
+        {"score": column_mean(score), "alone": column_mean(base), "gain": column_mean(gains)}, index=clients
+    )
     tail = (1 - settings.level) / 2
     known = np.isfinite(draws).any(axis=1) & table["gain"].notna().to_numpy()
     ends = np.full((2, len(clients)), np.nan)
     if known.any():
         ends[:, known] = np.nanquantile(draws[known], [tail, 1 - tail], axis=1)
     table["low"], table["high"] = ends
-    table["p_worse"] = _mean(np.where(np.isnan(draws), np.nan, (draws < 0) + 0.5 * (draws == 0)).T)
+    table["p_worse"] = column_mean(np.where(np.isnan(draws), np.nan, (draws < 0) + 0.5 * (draws == 0)).T)
     table["rows"] = np.min([run.federation.n_test for run in runs], axis=0)
-    sure = (table["high"] < -_ROUNDING) & (table["rows"] >= settings.fewest)
-    table["leaves"] = sure if settings.rule == "interval" else table["gain"] < -_ROUNDING
+    sure = _marks(table, settings) == LOSES
+    table["leaves"] = sure if settings.rule == "interval" else table["gain"] < -ROUNDING
     return Participation(
         table.rename_axis("client"), metric, type(live.algorithm).__name__, settings, tuple(runs), tuple(alone)
     )
@@ -260,7 +270,7 @@ def _scores(run: Result, clients: pd.Index[Any], settings: Settings) -> tuple[Fl
     """A run's scores and its bootstrap draws, of these clients alone."""
     rows = run.clients.get_indexer(clients)
     draws = bootstrap_scores(run, settings.resamples, settings.seed)
-    return run._scores().iloc[:, 0].to_numpy(np.float64)[rows], draws[rows]
+    return run.scores().iloc[:, 0].to_numpy(np.float64)[rows], draws[rows]
 
 
 def _overlap(runs: tuple[Result, ...]) -> Floats:
@@ -278,36 +288,22 @@ def _over_runs(gains: Floats, draws: Floats, overlap: Floats, seed: int) -> Floa
     the rows, so the mean's variance is (1 + (S − 1) ρ) times that of independent ones. Training: runs are drawn with
     replacement (√(S/(S − 1)) because S runs vary less around their own mean)."""
     count = len(gains)
-    rows = _mean(draws - gains[..., None]) * np.sqrt(1 + (count - 1) * overlap)[:, None]
-    centre = _mean(gains)[:, None]
+    rows = column_mean(draws - gains[..., None]) * np.sqrt(1 + (count - 1) * overlap)[:, None]
+    centre = column_mean(gains)[:, None]
     if count == 1:
         return np.asarray(centre + rows)
     picks = np.random.default_rng(seed).integers(count, size=(count, draws.shape[2]))
-    training = (_mean(gains[picks]).T - centre) * np.sqrt(count / (count - 1))
+    training = (column_mean(gains[picks]).T - centre) * np.sqrt(count / (count - 1))
     return np.asarray(centre + rows + training)
 
 
-def _mean(values: Floats) -> Floats:
-    """Over the first axis and the numbers there are; NaN when there are none."""
-    mean: Floats = np.ma.masked_invalid(values).mean(axis=0).filled(np.nan)
-    return mean
-
-
-def _without(run: Result, stay: list[Hashable]) -> Result:
-    if run._again is None:
-        raise ConfigError("This result does not know how it was made, so it cannot be trained again. Use fit.")
-    return run._again(run.federation.subset(stay))
-
-
-def _list(clients: Sequence[Any] | pd.Index[Any], most: int = 6) -> str:
-    names = [str(c) for c in clients]
-    if len(names) > most:
-        return f"{', '.join(names[:most])} and {len(names) - most} more"
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def _marks(table: pd.DataFrame, settings: Settings) -> pd.Series[Any]:
+    marks = mark(table["gain"], table["low"], table["high"], table["rows"], settings.fewest, ROUNDING)
+    return pd.Series(marks, index=table.index, name="mark")
 
 
 def _named(table: pd.DataFrame, clients: pd.Index[Any], most: int = 6) -> str:
     """The clients with their gains, the largest first, and the verb."""
     gains = table.loc[clients, "gain"].sort_values(key=abs, ascending=False)
-    names = _list([f"{client} ({gain:+.3f})" for client, gain in gains.items()], most)
+    names = listed([f"{client} ({gain:+.3f})" for client, gain in gains.items()], most)
     return f"{names} {'is' if len(clients) == 1 else 'are'}"

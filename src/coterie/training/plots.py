@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from coterie.training.gains import GAINS
+
 GAIN, LOSS, NEUTRAL = "#2a7f62", "#b5443c", "#4a6fa5"
 
 
@@ -45,12 +47,12 @@ def plot_gains(evaluation: pd.DataFrame, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_participation(table: pd.DataFrame, metric: str, ax: Axes | None = None) -> Axes:
+def plot_participation(table: pd.DataFrame, marks: pd.Series[Any], metric: str, ax: Axes | None = None) -> Axes:
     """Gains with their intervals: clients below one another, or sorted along the axis when they are many."""
     shown = table.dropna(subset="gain").sort_values("gain")
     few = len(shown) <= 40
     ax = axes(ax, (6.0, max(2.0, 0.3 * len(shown) + 1.0) if few else 3.6))
-    sure = np.where(shown["low"] > 0, GAIN, "#8a8a8a")
+    sure = np.where(marks.loc[shown.index] == GAINS, GAIN, "#8a8a8a")
     colours = np.where(shown["leaves"], LOSS, sure)
     place = np.arange(len(shown))
     label = f"gain over training alone ({metric.replace('_', ' ')})"

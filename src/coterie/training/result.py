@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -10,20 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from coterie.data.federation import Federation
-from coterie.engines.base import Env, first_contact
 from coterie.errors import ConfigError, DataError
-from coterie.exchange.messages import Algorithm, Context, Ints
 from coterie.learning import module_json, predictors
-from coterie.learning.metrics import METRICS
 from coterie.learning.task import Task
 from coterie.training import checkpoint
-from coterie.tree import Params, Tree, row
+from coterie.training.evaluation import Evaluation
+from coterie.training.gains import FEWEST
+from coterie.tree import row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,123 +30,62 @@ _COLUMNS = ["round", "loss", "clients", "lost", "bytes_down", "bytes_up", "secon
 FILES = ("result.json", "history.parquet", "evaluation.parquet", "models.safetensors")
 
 
-@dataclass(frozen=True)
-class Live:
-    """A finished run still in memory: can compute any client's model and scores."""
-
-    algorithm: Algorithm
-    federation: Federation
-    task: Task
-    state: Any
-    env: Env
-    engine: Any
-
-    def everyone(self) -> Ints:
-        return np.arange(len(self.federation))
-
-    def _ready(self, clients: Ints) -> Ints:
-        first_contact(self.algorithm, clients, self.env, self.engine)
-        self.env.states.commit()
-        return clients
-
-    def personal(self, clients: Ints) -> Params:
-        """The models of some clients, stacked."""
-        self._ready(clients)
-
-        def personal(ctx: Context) -> Tree:
-            return self.algorithm.personal(ctx, self.state)
-
-        models: Params = self.engine.map(personal, clients, self.env, test=False)
-        return models
-
-    def clusters(self) -> Ints:
-        clients = self._ready(self.everyone())
-
-        def cluster(ctx: Context) -> Tree:
-            return {"cluster": self.algorithm.cluster(ctx, self.state)}
-
-        labels: Tensor = self.engine.map(cluster, clients, self.env, test=False)["cluster"]
-        return labels.numpy().astype(np.int64)
-
-    def scores(self) -> pd.DataFrame:
-        """Every client's own predictor on its own test data: one row a client, one column a metric."""
-        clients = self._ready(self.everyone())
-
-        def predict(ctx: Context, test: Context) -> Tree:
-            outputs = self.algorithm.predict(ctx, self.state, test.x)
-            return {"outputs": outputs, "y": test.y, "mask": test.mask}
-
-        def post(out: Tree) -> Tree:
-            outputs = out["outputs"] if out["outputs"].dim() == 3 else out["outputs"].unsqueeze(-1)
-            return {m: METRICS[m](outputs, out["y"], out["mask"]) for m in self.task.metrics}
-
-        table = self.engine.map(predict, clients, self.env, test=True, post=post)
-        return pd.DataFrame({m: table[m].double().numpy() for m in self.task.metrics}, index=self.federation.clients)
-
-    def test_losses(self) -> npt.NDArray[np.float64]:
-        """The task's loss of every client's predictor on its own test rows (NaN without any)."""
-        clients = self._ready(self.everyone())
-
-        def loss(ctx: Context, test: Context) -> Tree:
-            outputs = self.algorithm.predict(ctx, self.state, test.x)
-            return {"loss": (self.task.sample_losses(outputs, test.y) * test.mask).sum() / test.mask.sum()}
-
-        losses: Tensor = self.engine.map(loss, clients, self.env, test=True)["loss"]
-        return losses.double().numpy()
-
-    def train_losses(self) -> npt.NDArray[np.float64]:
-        """The task's loss of every client's model on its own training rows."""
-        clients = self._ready(self.everyone())
-
-        def loss(ctx: Context) -> Tree:
-            return {"loss": ctx.loss(self.algorithm.personal(ctx, self.state))}
-
-        losses: Tensor = self.engine.map(loss, clients, self.env, test=False)["loss"]
-        return losses.double().numpy()
-
-    def test_means(self) -> dict[str, float]:
-        """Mean scores over clients, for the history."""
-        return {f"test_{name}": float(value) for name, value in self.scores().mean().items()}
-
-
 @dataclass(frozen=True, eq=False)
 class Result:
-    """`history` (a row a round), `evaluate()` (a row a client), `clusters`, `model(client)`, `save` / `load`, `plot_*`."""
+    """`history` (a row a round), `evaluate()` (a row a client), `clusters`, `model(client)`, `save` / `load`, `plot_*`;
+    `evaluation` computes more of a run that is in memory."""
 
     history: pd.DataFrame
     about: dict[str, Any]
     clients: pd.Index[Any]
     clusters: pd.Series[int]
-    _live: Live | None = None
+    _evaluation: Evaluation | None = None
     _alone: Callable[[], Result] | None = None
     _again: Callable[[Federation], Result] | None = None  # the same run with other clients
     _stored: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def from_live(
+    def from_evaluation(
         cls,
-        live: Live,
+        evaluation: Evaluation,
         history: list[dict[str, Any]],
         about: dict[str, Any],
         alone: Callable[[], Result] | None,
         again: Callable[[Federation], Result] | None = None,
     ) -> Result:
-        clusters = pd.Series(live.clusters(), index=live.federation.clients, name="cluster")
+        """What `fit` returns. alone: how to train the clients alone; again: how to make the same run with others."""
+        clients = evaluation.federation.clients
+        clusters = pd.Series(evaluation.clusters(), index=clients, name="cluster")
         table = pd.DataFrame(history, columns=None if history else _COLUMNS)
-        return cls(table, about, live.federation.clients, clusters, live, alone, again)
+        return cls(table, about, clients, clusters, evaluation, alone, again)
+
+    @property
+    def loaded(self) -> bool:
+        """Whether this result was read from disk, so that its run is not in memory."""
+        return self._evaluation is None
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """The run in memory: any client's model, scores and losses, and the parts it was made of."""
+        if self._evaluation is None:
+            raise ConfigError(
+                "A loaded result has no run in memory; it holds history, evaluate(), clusters and models. "
+                "Call fit for the rest (with resume=True it continues from the last checkpoint)."
+            )
+        return self._evaluation
 
     @property
     def task(self) -> Task:
-        return self._need_live("task").task
+        return self.evaluation.task
 
     @property
     def federation(self) -> Federation:
-        return self._need_live("federation").federation
+        return self.evaluation.federation
 
     @property
     def state(self) -> Any:
         """The server's final state."""
-        return self._need_live("state").state
+        return self.evaluation.state
 
     def evaluate(self) -> pd.DataFrame:
         """One row for *every* client: its own model on its own test data, what it would have had alone, and the gain.
@@ -158,13 +93,12 @@ class Result:
         `gain` is in units of the first metric, positive when taking part is better than training alone with the same
         optimiser for the same number of rounds."""
         if "evaluation" not in self._stored:
-            live = self._need_live("evaluation")
-            table = self._scores().copy()
-            first, alone = live.task.metrics[0], self.alone()
-            table["alone"] = np.nan if alone is None else alone._scores()[first]
-            table["gain"] = live.task.sign * (table[first] - table["alone"])
+            task, federation, table = self.task, self.federation, self.scores()
+            first, alone = task.metrics[0], self.alone()
+            table["alone"] = np.nan if alone is None else alone.scores()[first]
+            table["gain"] = task.sign * (table[first] - table["alone"])
             table["cluster"] = self.clusters
-            table["n_train"], table["n_test"] = live.federation.n_train, live.federation.n_test
+            table["n_train"], table["n_test"] = federation.n_train, federation.n_test
             self._stored["evaluation"] = table.rename_axis("client")
         evaluation: pd.DataFrame = self._stored["evaluation"].copy()
         return evaluation
@@ -182,7 +116,7 @@ class Result:
         resamples: int = 2000,
         *,
         rule: Rule = "interval",
-        fewest: int = 10,
+        fewest: int = FEWEST,
         seed: int = 0,
     ) -> Participation:
         """Who gains, who would leave, and whether the coalition is stable when they do; see `participation.py`."""
@@ -190,17 +124,26 @@ class Result:
 
         return audit(self, level=level, resamples=resamples, rule=rule, fewest=fewest, seed=seed)
 
-    def _scores(self) -> pd.DataFrame:
+    def scores(self) -> pd.DataFrame:
+        """Every client's own model on its own test data: one row per client, one column per metric."""
+        if self.loaded:
+            kept: pd.DataFrame = self.evaluate()[self.about["metrics"]]
+            return kept
         if "scores" not in self._stored:
-            loaded = self._stored.get("evaluation") if self._live is None else None
-            self._stored["scores"] = self._need_live("scores").scores() if loaded is None else loaded
-        scores: pd.DataFrame = self._stored["scores"]
+            self._stored["scores"] = self.evaluation.scores()
+        scores: pd.DataFrame = self._stored["scores"].copy()
         return scores
+
+    def again(self, federation: Federation) -> Result:
+        """The same run with other clients: same settings, seed and rounds, nobody trained alone. This trains."""
+        if self._again is None:
+            raise ConfigError("This result does not know how it was made, so it cannot be trained again. Use fit.")
+        return self._again(federation)
 
     def model(self, client: Hashable) -> nn.Module:
         """The client's own model, ready to use."""
-        if self._live is not None:
-            live = self._live
+        if not self.loaded:
+            live = self.evaluation
             index = live.federation.index(client)
             network = live.task.module(params=row(live.personal(np.array([index])), 0))
             special = live.algorithm.predictor()
@@ -236,18 +179,13 @@ class Result:
         module.load_state_dict(params)
         return module.eval()
 
-    def _need_live(self, what: str) -> Live:
-        if self._live is None:
-            raise ConfigError(f"A loaded result has no {what}; it holds history, evaluation, clusters and models.")
-        return self._live
-
     # ---- disk --------------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> Path:
         """history.parquet, evaluation.parquet, models.safetensors (equal models stored once) and result.json."""
         folder = Path(folder)
-        live = self._need_live("models to save")
-        models, which = _distinct_models(live)
+        live = self.evaluation
+        models, which = live.distinct_models()
         tensors = {f"model/{k}": t for k, t in models.items()} | {"model_of": which}
         about = self.about | {
             "architecture": module_json.describe(live.task.skeleton),
@@ -306,20 +244,3 @@ class Result:
         from coterie.training.plots import plot_clusters
 
         return plot_clusters(self.clusters, ax)
-
-
-def _distinct_models(live: Live, chunk: int = 256) -> tuple[Params, Tensor]:
-    """Every client's model, equal ones stored once, and which client has which."""
-    seen: dict[bytes, int] = {}
-    kept: list[Params] = []
-    which: list[int] = []
-    for start in range(0, len(live.federation), chunk):
-        models = live.personal(live.everyone()[start : start + chunk])
-        for i in range(len(next(iter(models.values())))):
-            one = row(models, i)
-            digest = hashlib.sha256(b"".join(t.contiguous().numpy().tobytes() for t in one.values())).digest()
-            if digest not in seen:
-                seen[digest] = len(kept)
-                kept.append({k: t.clone() for k, t in one.items()})
-            which.append(seen[digest])
-    return {k: torch.stack([m[k] for m in kept]) for k in kept[0]}, torch.tensor(which)

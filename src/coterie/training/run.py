@@ -26,8 +26,9 @@ from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
 from coterie.settings import setting, with_setting
 from coterie.training import checkpoint, cohorts
+from coterie.training.evaluation import Evaluation
 from coterie.training.progress import bar, finish_on_interrupt
-from coterie.training.result import FILES, Live, Result
+from coterie.training.result import FILES, Result
 from coterie.tree import leaves
 
 _CHOICE_ROUNDS = 30  # rounds of each trial when the number of clusters is chosen
@@ -88,7 +89,7 @@ def fit(
         while run.done < rounds and not interrupted:
             row = run.one_round()
             if evaluate_every and (run.done % evaluate_every == 0 or run.done == rounds):
-                row |= run.live().test_means()
+                row |= run.evaluation().test_means()
             run.history.append(row)
             for callback in callbacks:
                 callback(row, run.state)
@@ -208,13 +209,14 @@ class Run:
 
     # ---- ends --------------------------------------------------------------------------------------------------------
 
-    def live(self) -> Live:
+    def evaluation(self) -> Evaluation:
+        """The run as it stands."""
         env = replace(self.env, round=self.done, ask=0)  # the same whether the run was resumed or has just failed
-        return Live(self.algorithm, self.federation, self.task, self.state, env, self.engine)
+        return Evaluation(self.algorithm, self.federation, self.task, self.state, env, self.engine)
 
     def result(self, rounds: int, alone: bool | Result) -> Result:
-        return Result.from_live(
-            self.live(),
+        return Result.from_evaluation(
+            self.evaluation(),
             self.history,
             self.about
             | {
@@ -340,7 +342,7 @@ def best_of(
     for candidate, r in product(candidates, range(restarts)):
         try:
             run = fit(candidate, federation, task, seed=seed + r, **options)
-            loss = float(np.mean(run._need_live("training losses").train_losses()))
+            loss = float(np.mean(run.evaluation.train_losses()))
         except Diverged as error:
             failure, loss = error, math.inf
         if loss < min(losses, default=math.inf):

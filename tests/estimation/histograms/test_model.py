@@ -7,15 +7,15 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import digamma, polygamma
 from scipy.stats import dirichlet
 from sklearn.base import clone
 
 from coterie.estimation.histograms.baselines import FedAvgHistogram, IFCAHistograms, LocalHistograms
-from coterie.estimation.histograms.dirichlet import dirichlet_mean_mle
 from coterie.estimation.histograms.mixture import HistogramMixture, kl_rows, mean_kl
 from coterie.estimation.histograms.model import bayes_histograms, fine_tuning_risk, sample_histograms
-from coterie.estimation.histograms.reduction import TokenReduction, second_moment, second_moment_of_mixture
+from coterie.estimation.histograms.reduction import TokenReduction, second_moment
 from coterie.estimation.histograms.rows import HistogramRows
 from coterie.estimation.histograms.soft import DirichletMultinomialMixture
 
@@ -106,6 +106,33 @@ def test_fedavg_minimises_the_sum_of_divergences():
     two = np.array([[0.7, 0.3], [0.2, 0.8]])
     weighted = FedAvgHistogram(weighting="token").fit(two * [[1.0], [3.0]]).centers_[0]  # t = 3/4
     np.testing.assert_allclose(weighted, 0.25 * two[0] + 0.75 * two[1])
+
+
+def dirichlet_mean_mle(histograms: np.ndarray, concentration: float) -> np.ndarray:
+    """P maximising Σ_u log Dirichlet(Q_u; αP) for a known α: ψ(αP_x) = mean log Q_u(x) + constant.
+
+    It is not the arithmetic mean, which the paper calls the MLE (H06).
+    """
+    target = np.log(histograms).mean(axis=0)
+
+    def excess(shift: float) -> float:
+        return float(inverse_digamma(target + shift).sum() - concentration)
+
+    low, high = -1.0, 1.0
+    while excess(low) > 0:
+        low *= 2
+    while excess(high) < 0:
+        high *= 2
+    shift = brentq(excess, low, high, xtol=1e-13)
+    return np.asarray(inverse_digamma(target + shift) / concentration, dtype=np.float64)
+
+
+def inverse_digamma(value: np.ndarray) -> np.ndarray:
+    """ψ⁻¹ by Newton's method from Minka's starting point; five steps give full precision."""
+    x = np.where(value >= -2.22, np.exp(np.minimum(value, 700.0)) + 0.5, -1 / (value - digamma(1.0)))
+    for _ in range(6):
+        x = x - (digamma(x) - value) / polygamma(1, x)
+    return np.asarray(x, dtype=np.float64)
 
 
 def test_the_mle_of_a_dirichlet_centre_is_not_the_mean():
@@ -199,6 +226,24 @@ def test_all_estimators_share_an_interface(model):
 
 
 # Reduction
+
+
+def second_moment_of_mixture(centers: np.ndarray, concentration: float, tokens: float = np.inf) -> np.ndarray:
+    """E[V̂V̂ᵀ] of an equally weighted Dirichlet mixture, empirical histograms of m tokens (∞: true ones).
+
+    The printed identity loses three terms (H10); this one has K − 1 informative eigenvalues above a flat floor
+    (α + m)/(m(α + 1)) and an exact zero along √Q̄.
+    """
+    alpha, one_over_m = concentration, 1 / tokens
+    mean = centers.mean(axis=0)
+    scaled = (centers - mean) / np.sqrt(mean)
+    between = scaled.T @ scaled / len(centers)
+    root = np.sqrt(mean)
+    floor = (alpha * one_over_m + 1) / (alpha + 1)
+    return np.asarray(
+        alpha * (1 - one_over_m) / (alpha + 1) * between + floor * (np.eye(len(mean)) - np.outer(root, root)),
+        dtype=np.float64,
+    )
 
 
 def test_second_moment_identity_and_its_floor():

@@ -73,6 +73,14 @@ def test_utilities_follow_from_prices_and_evasion(game: PricingGame, alpha: floa
     assert payoffs == pytest.approx([e.seller_utility, e.buyer_utility], abs=1e-9)
 
 
+def leader_objective(game: PricingGame, evasion: np.ndarray | float, alpha: float) -> np.ndarray:
+    """g(q): a θ_H buyer's utility if the aware seller best-replies to q, ties going to θ_L (Theorem 6, part b)."""
+    q = np.asarray(evasion)
+    keeps_low = game.low * (q * game.mu + 1 - game.mu) >= game.high * q * game.mu - 1e-12 * game.high
+    from_blind = (1 - alpha) * (game.high - game.blind_price)
+    return from_blind + alpha * q * game.spread * keeps_low - game.buyer_cost * q
+
+
 @given(games(), st.floats(0, 1))
 @settings(deadline=None, derandomize=True)
 def test_best_responses(game: PricingGame, alpha: float) -> None:
@@ -83,9 +91,9 @@ def test_best_responses(game: PricingGame, alpha: float) -> None:
     seller_gains = game.deviation_gains(printed)[:4]
     assert max(seller_gains) <= 1e-9
     q = np.append(np.linspace(0, 1, 1001), game.q_star)
-    objective = game.leader_objective(q, alpha)
-    assert objective.max() == pytest.approx(game.leader_objective(printed.evasion, alpha), abs=1e-9)
-    assert printed.buyer_utility == pytest.approx(game.leader_objective(printed.evasion, alpha), abs=1e-9)
+    objective = leader_objective(game, q, alpha)
+    assert objective.max() == pytest.approx(leader_objective(game, printed.evasion, alpha), abs=1e-9)
+    assert printed.buyer_utility == pytest.approx(leader_objective(game, printed.evasion, alpha), abs=1e-9)
 
 
 def test_the_printed_equilibrium_is_not_one_when_the_seller_is_fixed() -> None:

@@ -1,4 +1,9 @@
-"""The baselines of the paper's Table 1, with the interface of `HistogramMixture`: Local, FedAvg, IFCA on histograms."""
+"""The baselines of the paper's Table 1, with the interface of `HistogramMixture`: Local, FedAvg, IFCA on histograms.
+
+Table 1 of
+"Private and Personalized Histogram Estimation in a Federated Setting" (Setlur, Feldman, Talwar, 2023,
+https://machinelearning.apple.com/research/private-personalized-histogram).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import softmax, xlogy
 
+from coterie.errors import ConfigError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
 from coterie.estimation.histograms.kl import normalise, smooth
 from coterie.estimation.histograms.lloyd import assign
@@ -113,12 +119,14 @@ class IFCAHistograms(CenterModel):
         table = read_counts(counts)
         used = table.counts[np.diff(table.counts.indptr) > 0]
         if not 1 <= self.clusters <= used.shape[0]:
-            raise ValueError(
-                f"clusters must be between 1 and the users with tokens; got {self.clusters}, users={used.shape[0]}."
+            raise ConfigError(
+                f"clusters must be between 1 and the users with tokens; got {self.clusters}, users={used.shape[0]}. "
+                "Choose another number of clusters."
             )
         if not self.learning_rate > 0 or self.scale not in ("mean", "share"):
-            raise ValueError(
-                f"IFCA needs learning_rate > 0 and scale mean or share; got {self.learning_rate}, {self.scale!r}."
+            raise ConfigError(
+                f"IFCAHistograms needs learning_rate > 0 and scale 'mean' or 'share'; "
+                f"got {self.learning_rate} and {self.scale!r}. Correct the one that differs."
             )
         rng = np.random.default_rng(self.seed)
         rows = HistogramRows.in_memory(used, "user", None, self.threads)
@@ -138,8 +146,9 @@ class IFCAHistograms(CenterModel):
         if not isinstance(self.init, str):
             first = np.asarray(self.init, dtype=np.float64)
             if first.shape != (self.clusters, used.shape[1]):
-                raise ValueError(
-                    f"init must be {self.clusters} centres over {used.shape[1]} tokens; got {first.shape}."
+                raise ConfigError(
+                    f"init must be {self.clusters} centres over {used.shape[1]} tokens; "
+                    f"got {first.shape}. Pass one row per cluster."
                 )
             return smooth(first, self.smoothing)
         histograms = normalise(used)[0]
@@ -148,7 +157,9 @@ class IFCAHistograms(CenterModel):
             first = mean * np.exp(0.3 * rng.normal(size=(self.clusters, len(mean))))
             return np.asarray(first / first.sum(axis=1, keepdims=True), dtype=np.float64)
         if self.init != "kl++":
-            raise ValueError(f"init must be 'kl++', 'mean' or an array of centres; got {self.init!r}.")
+            raise ConfigError(
+                f"init must be 'kl++', 'mean' or an array of centres; got {self.init!r}. Pass one of these."
+            )
         options = (self.temperature, self.seed_smoothing, self.direction, self.trials)
         return seed_centers(histograms, self.clusters, rng, *options)[0]
 

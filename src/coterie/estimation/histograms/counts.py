@@ -11,6 +11,8 @@ import pandas as pd
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.errors import DataError
+
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Counts: TypeAlias = "sp.csr_array[np.float64, tuple[int, int]]"
@@ -18,9 +20,9 @@ Source: TypeAlias = "ArrayLike | sp.sparray | sp.spmatrix | pd.DataFrame | str |
 
 COLUMNS = ("user", "token", "count")
 MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"]
-# as tokens and names "NA", "null" and "nan" are words like any other; only an empty field is missing
+# "NA", "null" and "nan" are words like any other here; only an empty field is missing
 CSV: dict[str, Any] = {"keep_default_na": False, "na_values": {"user": [""], "token": [""], "count": MISSING}}
-WIDEST = 10**8  # columns; centres are dense
+WIDEST = 10**8  # the most columns allowed, since centres are dense
 
 
 @dataclass(frozen=True)
@@ -49,22 +51,23 @@ def check_counts(given: Any, width: int | None = None) -> Counts:
     counts: Any = given if sp.issparse(given) else np.asarray(given)
     dtype: np.dtype[Any] = counts.dtype
     if dtype.kind not in "iufb":
-        raise ValueError(f"Counts must be numbers; got dtype {dtype}. Pass a users × tokens matrix of token counts.")
+        raise DataError(f"Counts must be numbers; got dtype {dtype}. Pass a users × tokens matrix of token counts.")
     if counts.ndim != 2:
-        raise ValueError(
+        raise DataError(
             f"Counts must be a users × tokens matrix; got {counts.ndim} dimension(s). "
             "Use counts.reshape(1, -1) for one user."
         )
     if 0 in counts.shape:
-        raise ValueError(f"Counts need at least one user and one token; got shape {counts.shape}.")
+        raise DataError(
+            f"Counts need at least one user and one token; got shape {counts.shape}. Pass one row per user."
+        )
     if width is not None and counts.shape[1] != width:
-        raise ValueError(
+        raise DataError(
             f"Counts must have the {width} tokens the model was fitted on; got {counts.shape[1]} columns. "
             "Map the tokens to the vocabulary used in fit."
         )
-    out = sp.csr_array(
-        counts.astype(np.float64, copy=False)
-    )  # before repeated entries are added up: small types overflow
+    # First, since small types overflow when repeated entries are added up
+    out = sp.csr_array(counts.astype(np.float64, copy=False))
     if not out.has_canonical_format:
         out = out.copy()  # the caller's matrix is left as it is
         out.sum_duplicates()
@@ -81,16 +84,16 @@ def check_values(values: NDArray[Any]) -> None:
         return
     low, high = values.min(), values.max()
     if not (np.isfinite(low) and np.isfinite(high)):
-        raise ValueError("Counts must be finite; got NaN or infinity. Remove or repair these entries.")
+        raise DataError("Counts must be finite; got NaN or infinity. Remove or repair these entries.")
     if low < 0:
-        raise ValueError(
+        raise DataError(
             f"Counts must not be negative; got {low}. Pass token counts, not log-probabilities or differences."
         )
 
 
 def _open(path: Path) -> Any:
     if not path.exists():
-        raise ValueError(f"Counts must come from an existing file; {path} does not exist.")
+        raise DataError(f"Counts must come from an existing file; {path} does not exist. Check the path.")
     if path.suffix in {".parquet", ".pq"}:
         return pd.read_parquet(path)
     if path.suffix == ".csv":
@@ -103,14 +106,15 @@ def _open(path: Path) -> Any:
             return sp.csr_array(
                 (parts["data"], parts["indices"].astype(np.int32), parts["indptr"]), shape=tuple(parts["shape"])
             )
-    raise ValueError(f"Counts are read from .parquet, .csv or .npz files; got {path.name}.")
+    raise DataError(f"Counts are read from .parquet, .csv or .npz files; got {path.name}. Convert it to one of these.")
 
 
 def check_names(got: Any, needed: tuple[str, ...], where: str) -> None:
     missing = [name for name in needed if name not in list(got)]
     if missing:
-        raise ValueError(
-            f"{where} needs {', '.join(needed)}; {', '.join(missing)} missing, got {', '.join(map(str, got))}."
+        raise DataError(
+            f"{where} needs {', '.join(needed)}; {', '.join(missing)} missing, got {', '.join(map(str, got))}. "
+            "Add or rename them."
         )
 
 
@@ -118,19 +122,24 @@ def check_rows(rows: pd.DataFrame, where: str) -> None:
     """A frame has the three columns, rows, no gaps, and numbers to count."""
     check_names(rows.columns, COLUMNS, where)
     if len(rows) == 0:
-        raise ValueError(f"{where} needs at least one row of user, token, count; got none.")
+        raise DataError(f"{where} needs at least one row of user, token, count; got none. Check the file or frame.")
     if rows.isna().any().any():
-        raise ValueError("A table of counts must have no missing values; drop or fill those rows.")
+        raise DataError(
+            f"A table of counts must have no missing values; got {int(rows.isna().any(axis=1).sum())} rows with some. "
+            "Drop or fill them."
+        )
     if not pd.api.types.is_numeric_dtype(rows["count"]):
-        raise ValueError(f"The column count must be numeric; got dtype {rows['count'].dtype}.")
+        raise DataError(f"The column count must be numeric; got dtype {rows['count'].dtype}. Convert it.")
 
 
 def column_numbers(lowest: int, highest: int) -> int:
     """How many columns integer tokens need: they are column numbers, not names."""
     if lowest < 0:
-        raise ValueError(f"Integer tokens are column numbers and must not be negative; got {lowest}.")
+        raise DataError(
+            f"Integer tokens are column numbers and must not be negative; got {lowest}. Number them from 0."
+        )
     if highest >= WIDEST:
-        raise ValueError(
+        raise DataError(
             f"Integer tokens are column numbers, at most {WIDEST - 1}; got {highest}. "
             "If they are names, pass them as text to have a vocabulary."
         )
@@ -142,13 +151,13 @@ def _from_rows(rows: pd.DataFrame, vocabulary: NDArray[Any] | None, width: int |
     check_rows(rows, "A table of counts")
     extra = [str(name) for name in rows.columns if name not in COLUMNS]
     if extra:
-        raise ValueError(
+        raise DataError(
             f"A table of counts has the columns user, token, count; got also {', '.join(extra)}. Drop them."
         )
     user_codes, users = pd.factorize(rows["user"], sort=True)
     columns, names, tokens = _columns(np.asarray(rows["token"]), vocabulary, width)
     values = np.asarray(rows["count"], dtype=np.float64)
-    check_values(values)  # before repeated pairs are added up, where a negative one could hide
+    check_values(values)  # before repeated pairs are added up, which could hide a negative count
     matrix = sp.coo_array((values, (user_codes, columns)), shape=(len(users), tokens))
     return CountTable(check_counts(matrix, width), np.asarray(users), names)
 
@@ -160,7 +169,9 @@ def _columns(
     if tokens.dtype.kind in "iu" and vocabulary is None:
         needed = column_numbers(int(tokens.min()), int(tokens.max()))
         if width is not None and needed > width:
-            raise ValueError(f"Tokens must be below the {width} the model was fitted on; got token {needed - 1}.")
+            raise DataError(
+                f"Tokens must be below the {width} the model was fitted on; got token {needed - 1}. Drop such tokens."
+            )
         return tokens.astype(np.int64), None, width or needed
     if vocabulary is None:
         vocabulary = np.unique(tokens.astype(str))
@@ -168,7 +179,7 @@ def _columns(
     at = np.minimum(np.searchsorted(vocabulary, tokens), len(vocabulary) - 1)
     unknown = vocabulary[at] != tokens
     if unknown.any():
-        raise ValueError(
+        raise DataError(
             f"Tokens must be in the fitted vocabulary; {str(tokens[unknown][0])!r} is not. Drop or map such tokens."
         )
     return at.astype(np.int64), vocabulary, len(vocabulary)

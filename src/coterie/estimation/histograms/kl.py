@@ -1,7 +1,7 @@
-"""KL divergences between histograms, in nats, without infinities that are not there.
+"""KL divergences between histograms, in nats, infinite only where they truly are.
 
 KL(a‖b) = h(a) − a·log b with h(a) = Σ a log a and 0·log 0 = 0, so the nearest centre of a histogram
-is the argmax of one matrix product (section H-7 of the specification of the method).
+is the argmax of one matrix product (H-7 in docs/errata.md).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.errors import DataError
 from coterie.estimation.histograms.counts import Counts, Floats, check_counts
 
 
@@ -44,8 +45,8 @@ def normalise(counts: Counts) -> tuple[Counts, Floats]:
 
 
 def entropies(histograms: Counts) -> Floats:
-    """h(Q̂_u) = Σ_x Q̂_u(x) log Q̂_u(x), one number a user (zero for a user without tokens)."""
-    logs = np.log(np.maximum(histograms.data, np.finfo(np.float64).tiny))  # several times faster than xlogy
+    """h(Q̂_u) = Σ_x Q̂_u(x) log Q̂_u(x), one number per user (zero for a user without tokens)."""
+    logs = np.log(np.maximum(histograms.data, np.finfo(np.float64).tiny))  # several times faster than scipy's xlogy
     return row_sums(with_data(histograms, histograms.data * logs))
 
 
@@ -56,19 +57,20 @@ def kl_to_centers(histograms: Counts, centers: Floats) -> Floats:
 
 
 def kl_rows(truth: Any, models: ArrayLike, smoothing: float = 0.0) -> Floats:
-    """KL(truth_u‖sm_s(model_u)) for every user; `truth` counts or histograms, `models` one row or one a user.
+    """KL(truth_u‖sm_s(model_u)) for every user; `truth` counts or histograms, `models` one row for all, or one per user.
 
     Only the second argument is ever smoothed. +∞ where a model gives zero to a token its user has.
     """
     histograms, tokens = normalise(check_counts(truth))
     if not (tokens > 0).all():
-        raise ValueError(
-            f"KL needs at least one token a user; {int((tokens == 0).sum())} users have none. Leave them out."
+        raise DataError(
+            f"KL needs at least one token per user; {int((tokens == 0).sum())} users have none. Leave them out."
         )
     second = np.atleast_2d(np.asarray(models, dtype=np.float64))
     if second.shape[1] != histograms.shape[1] or second.shape[0] not in (1, histograms.shape[0]):
-        raise ValueError(
-            f"Models must have one row, or one a user, over the same tokens; got {second.shape} for {histograms.shape}."
+        raise DataError(
+            f"Models must have one row for all users, or one per user, over the same tokens; got {second.shape} for users "
+            f"of shape {histograms.shape}. Reshape the models."
         )
     rows = np.repeat(np.arange(histograms.shape[0]), np.diff(histograms.indptr))
     picked = second[rows if second.shape[0] > 1 else 0, histograms.indices]

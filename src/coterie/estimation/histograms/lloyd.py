@@ -1,7 +1,11 @@
-"""Lloyd's algorithm in KL divergence (Algorithm 2 of the paper, repaired).
+"""Lloyd's algorithm in KL divergence, repaired.
 
-Objective (eq. 3): J = Σ_u w_u min_k KL(Q̂_u‖P_k), the hard maximum likelihood of a *multinomial* mixture. It is not the
-likelihood of the Dirichlet mixture, as the paper's text has it (H06); for that see `DirichletMultinomialMixture`.
+Algorithm 2 of
+"Private and Personalized Histogram Estimation in a Federated Setting" (Setlur, Feldman, Talwar, 2023,
+https://machinelearning.apple.com/research/private-personalized-histogram).
+
+Objective (eq. 3): J = Σ_u w_u min_k KL(Q̂_u‖P_k), the hard maximum likelihood of a *multinomial* mixture. The paper's
+text calls it the likelihood of the Dirichlet mixture, which it is not (H06); `DirichletMultinomialMixture` has that.
 Only Σ_{u∈k} w_u Q̂_u, whose total is the cluster's count, leaves the blocks of users.
 """
 
@@ -17,7 +21,7 @@ from coterie.estimation.histograms.kl import one_hot, safe_log, smooth
 from coterie.estimation.histograms.rows import HistogramRows
 
 Reseed = Callable[[Floats, int], Floats]
-_DUST = 1e-12  # what remains of a sum after adding and taking away again; a real contribution is at least 1/m_u
+_DUST = 1e-12  # Rounding may leave so much of a sum after adding and subtracting; a user contributes at least 1/m_u.
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,8 @@ def lloyd(
     """Alternate centring (step 5) and assignment (step 6) until labels repeat or J gains less than `tol` (relative).
 
     Assignments look at sm_s(P̂): with the bare means a user who alone has some token could never leave its cluster.
-    J itself is of the bare means and a step that would raise it (by smoothing) is not taken, so `history` never rises.
+    J is computed from the bare means. A step that would raise it, because of the smoothing, is not taken, so `history`
+    never rises.
     """
     centers = seeds
     labels, sums, moved = assign(rows, centers, smoothing)  # step 2
@@ -60,7 +65,7 @@ def lloyd(
         if moved == 0 or (len(history) > 1 and history[-2] - history[-1] < tol * history[-2]):
             break
     final = _objective(entropy, sums, centers)
-    if np.isinf(final):  # stopped early, with a user just moved to a centre that lacks one of its tokens
+    if np.isinf(final):  # Stopped early, just after a user moved to a centre without one of its tokens.
         final = _objective(entropy, sums, smooth(centers, smoothing))
     return LloydResult(centers, labels, sums, final, np.array(history))
 

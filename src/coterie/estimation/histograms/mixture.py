@@ -1,4 +1,8 @@
-"""Personalised histograms by clustering in KL divergence (Setlur, Feldman and Talwar, 2023), without privacy.
+"""Personalised histograms by clustering in KL divergence, without privacy.
+
+Algorithms 1 and 2, section 3 and Lemma 2.2 of
+"Private and Personalized Histogram Estimation in a Federated Setting" (Setlur, Feldman, Talwar, 2023,
+https://machinelearning.apple.com/research/private-personalized-histogram).
 
 Symbols: Q̂_u the empirical histogram of user u and m_u its tokens; P_k (`centers_`) the K (`clusters`) centres;
 τ (`temperature`) of the seeding; λ (`lam`) the weight on the shared model when fine-tuning; α (`concentration`) of the
@@ -15,6 +19,7 @@ from typing import Any, Literal, Self, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.errors import ConfigError, DataError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
 from coterie.estimation.histograms.kl import kl_rows, mean_kl, normalise, smooth
 from coterie.estimation.histograms.lloyd import LloydResult, Reseed, lloyd
@@ -33,19 +38,33 @@ Init: TypeAlias = "Literal['kl++'] | ArrayLike"
 class HistogramMixture(CenterModel):
     """Cluster users' histograms in KL and personalise each from its cluster's centre.
 
-    Parameters beyond the obvious: `restarts` runs, the lowest objective wins; `tol` the relative gain at which Lloyd
-    stops; `temperature`, `direction` ("user_center", or "center_user" as printed), `trials` (candidates per seed) and
-    `seed_smoothing` of the seeding (temperature=0.5, direction="center_user", trials=1 is the paper's);
-    `init` "kl++" or K given centres; `smoothing` of the centres whenever a user is compared with them;
-    `weighting` "user" (each user once, the paper's) or "token" (each token once: the multinomial MLE when m_u differ);
-    `empty` "uniform" (the paper's reset) or "farthest" (the worst-served user); `lam` fixed λ, or None for
-    λ_u = α/(α + m_u) with α = `concentration`, estimated by Dirichlet-multinomial maximum likelihood when None;
-    `reduction` a `TokenReduction`; `sample_users` at most so many users serve as seeds; `threads` None means all cores.
+    Parameters
+    ----------
+    clusters : K, at most the number of users with tokens.
+    max_iter, tol : rounds of Lloyd, and the relative gain at which it stops.
+    restarts, seed : the number of runs, of which the lowest objective is kept, and the seed of the first.
+    temperature : τ of the seeding; the paper's is 0.5 with direction="center_user" and trials=1.
+    direction : "user_center", or "center_user" as printed: the arguments of the seeding's divergence.
+    trials : candidates per seed.
+    seed_smoothing : s of the seeding.
+    init : "kl++", or K given centres.
+    smoothing : s of the centres whenever a user is compared with them.
+    weighting : "user" counts each user once, as the paper does; "token" counts each token once, which is the multinomial
+        maximum likelihood where m_u differ.
+    empty : what an empty cluster becomes: "uniform" as in the paper, or "farthest", the worst-served user.
+    lam : a fixed λ, or None for λ_u = α/(α + m_u).
+    concentration : α, or None to estimate it by Dirichlet-multinomial maximum likelihood.
+    reduction : a `TokenReduction`, or None.
+    sample_users : at most so many users serve as seeds.
+    threads : None means all cores.
+
+    Attributes
+    ----------
+    centers_, labels_, objective_ (Σ_u w_u KL(Q̂_u‖P_{c_u}), in nats), history_ (the objective after each recentring),
+    n_iter_, weights_, concentration_, reduction_, n_empty_users_; users_ and vocabulary_ when the counts came with names.
 
     Users without tokens are kept but contribute nothing: they get the largest cluster's label and, from `personalise`,
-    the population's histogram. Fitted: `centers_`, `labels_`, `objective_` (Σ_u w_u KL(Q̂_u‖P_{c_u}), nats), `history_`
-    (the objective after each recentring), `n_iter_`, `weights_`, `concentration_`, `reduction_`, `n_empty_users_`,
-    `users_` and `vocabulary_` when the counts came with names.
+    the population's histogram.
     """
 
     labels_: Ints
@@ -157,17 +176,19 @@ class HistogramMixture(CenterModel):
             or not (seeds >= 0).all()
             or not (seeds.sum(axis=1) > 0).all()
         ):
-            raise ValueError(
+            raise ConfigError(
                 f"init must be {self.clusters} non-negative centres over {candidates.shape[1]} tokens; "
-                f"got shape {seeds.shape}."
+                f"got shape {seeds.shape}. Pass one row per cluster."
             )
         return smooth(seeds / seeds.sum(axis=1, keepdims=True), self.seed_smoothing)
 
     def _check_users(self, users: int, sampled: int) -> None:
         if users == 0:
-            raise ValueError("Counts need at least one user with tokens; all users are empty.")
+            raise DataError(
+                "Counts need at least one user with tokens; all users are empty. Add users that have tokens."
+            )
         if sampled < self.clusters:
-            raise ValueError(
+            raise ConfigError(
                 f"clusters must not exceed the users with tokens; got clusters={self.clusters}, users={users}, "
                 f"{sampled} of them sampled for seeding. Lower clusters or raise sample_users."
             )
@@ -177,10 +198,11 @@ class HistogramMixture(CenterModel):
             whole_number(name, getattr(self, name))
         for name in ("tol", "temperature"):
             if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative; got {getattr(self, name)}.")
+                raise ConfigError(f"{name} must not be negative; got {getattr(self, name)}. Use 0 or more.")
         if not self.seed_smoothing > 0:
-            raise ValueError(
-                f"seed_smoothing must be positive, or raw rows are infinitely far apart; got {self.seed_smoothing}."
+            raise ConfigError(
+                f"seed_smoothing must be positive, since unsmoothed users can be infinitely far apart; "
+                f"got {self.seed_smoothing}. Use for example 0.01."
             )
         for name, allowed in (
             ("direction", ("center_user", "user_center")),
@@ -188,7 +210,9 @@ class HistogramMixture(CenterModel):
             ("empty", ("uniform", "farthest")),
         ):
             if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}.")
+                raise ConfigError(
+                    f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}. Choose one of them."
+                )
         if isinstance(self.init, str) and self.init != "kl++":
-            raise ValueError(f"init must be 'kl++' or an array of centres; got {self.init!r}.")
+            raise ConfigError(f"init must be 'kl++' or an array of centres; got {self.init!r}. Pass one of these.")
         self._check_fine_tuning()

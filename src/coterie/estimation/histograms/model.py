@@ -1,5 +1,9 @@
 """The mixture of Dirichlets behind personalised histograms: its generator, its Bayes rule and the exact risk.
 
+Section 2.1 and Lemma 2.2 of
+"Private and Personalized Histogram Estimation in a Federated Setting" (Setlur, Feldman, Talwar, 2023,
+https://machinelearning.apple.com/research/private-personalized-histogram).
+
 c_u ~ Categorical(w), Q_u ~ Dirichlet(α P_{c_u}), counts_u ~ Multinomial(m_u, Q_u).
 """
 
@@ -33,7 +37,7 @@ def sample_histograms(
     weights: ArrayLike | None = None,
     rng: np.random.Generator,
 ) -> HistogramSample:
-    """Users drawn from the mixture; `tokens` is m, or one m_u a user; `weights` None means equal."""
+    """Users drawn from the mixture; `tokens` is m, or one m_u per user; `weights` None means equal."""
     centers = np.asarray(centers, dtype=np.float64)
     share = np.full(len(centers), 1 / len(centers)) if weights is None else np.asarray(weights, dtype=np.float64)
     labels = rng.choice(len(centers), size=users, p=share)

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from coterie.errors import ConfigError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
 from coterie.estimation.histograms.dirichlet import concentration_mle
 from coterie.estimation.histograms.kl import kl_to_centers, normalise, safe_log, smooth
 from coterie.estimation.histograms.reduction import FittedReduction
 
-_ALPHA_ENTRIES = 100_000  # non-zero counts that serve the estimate of α: its error is then about a percent
+_ALPHA_ENTRIES = 100_000  # α is estimated from so many non-zero counts; its error is then about one percent.
 
 
 class CenterModel(BaseEstimator):  # type: ignore[misc]
@@ -92,11 +93,13 @@ class CenterModel(BaseEstimator):  # type: ignore[misc]
 
     def _check_fine_tuning(self) -> None:
         if self.lam is not None and not 0 <= self.lam <= 1:
-            raise ValueError(f"lam is the weight on the shared model, between 0 and 1; got {self.lam}.")
+            raise ConfigError(
+                f"lam is the weight on the shared model, between 0 and 1; got {self.lam}. Use for example 0.5."
+            )
         if self.concentration is not None and not self.concentration > 0:
-            raise ValueError(f"concentration must be positive; got {self.concentration}. Use None to estimate it.")
+            raise ConfigError(f"concentration must be positive; got {self.concentration}. Use None to estimate it.")
         if not self.smoothing >= 0:
-            raise ValueError(f"smoothing must not be negative; got {self.smoothing}.")
+            raise ConfigError(f"smoothing must not be negative; got {self.smoothing}. Use 0 or more.")
 
     def _estimate_concentration(self, sample: Counts, rng: np.random.Generator) -> float:
         """α as given, or by maximum likelihood on (a random part of) the sample."""

@@ -1,4 +1,9 @@
-"""Dimensionality reduction before clustering (section 3 and Appendix C of the paper, repaired)."""
+"""Dimensionality reduction before clustering, repaired.
+
+Section 3 and Appendix C of
+"Private and Personalized Histogram Estimation in a Federated Setting" (Setlur, Feldman, Talwar, 2023,
+https://machinelearning.apple.com/research/private-personalized-histogram).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
+from coterie.errors import ConfigError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.rows import HistogramRows
 
@@ -27,12 +33,15 @@ class TokenReduction:
     def fit(self, rows: HistogramRows, mean: Floats, clusters: int) -> FittedReduction:
         """`rows` user-weighted histograms, `mean` their average Q_fa."""
         if (self.keep is None) == (self.threshold is None):
-            raise ValueError(
-                f"TokenReduction needs keep or threshold, not both; got keep={self.keep}, threshold={self.threshold}."
+            raise ConfigError(
+                f"TokenReduction needs keep or threshold, not both; got keep={self.keep}, threshold={self.threshold}. "
+                "Pass one of them."
             )
         tokens = len(mean)
         if self.keep is not None and not 1 <= self.keep <= tokens:
-            raise ValueError(f"TokenReduction keeps between 1 and all {tokens} tokens; got keep={self.keep}.")
+            raise ConfigError(
+                f"TokenReduction keeps between 1 and all {tokens} tokens; got keep={self.keep}. Choose a number between."
+            )
         rank = min(self.rank or max(clusters - 1, 1), tokens)
         values, vectors = np.linalg.eigh(second_moment(rows, mean))
         size = np.abs(vectors[:, ::-1][:, :rank]).max(axis=1)
@@ -41,8 +50,9 @@ class TokenReduction:
         else:
             kept = np.flatnonzero(size >= self.threshold)  # drop only what is small in ALL v_j (the text says any, H11)
         if kept.size == 0:
-            raise ValueError(
-                f"TokenReduction threshold={self.threshold} drops every token; the largest entry is {size.max():.3g}."
+            raise ConfigError(
+                f"TokenReduction threshold={self.threshold} drops every token; the largest entry is {size.max():.3g}. "
+                "Lower the threshold."
             )
         return FittedReduction(kept, mean, np.maximum(values[::-1], 0.0))
 
@@ -87,21 +97,3 @@ def second_moment(rows: HistogramRows, mean: Floats) -> Floats:
     scale = np.divide(1.0, np.sqrt(mean), out=np.zeros_like(mean), where=mean > 0)
     centred = total / users - np.outer(mean, mean)
     return np.asarray(scale[:, None] * centred * scale, dtype=np.float64)
-
-
-def second_moment_of_mixture(centers: Floats, concentration: float, tokens: float = np.inf) -> Floats:
-    """E[V̂V̂ᵀ] of an equally weighted Dirichlet mixture, empirical histograms of m tokens (∞: true ones).
-
-    The printed identity loses three terms (H10); this one has K − 1 informative eigenvalues above a flat floor
-    (α + m)/(m(α + 1)) and an exact zero along √Q̄.
-    """
-    alpha, one_over_m = concentration, 1 / tokens
-    mean = centers.mean(axis=0)
-    scaled = (centers - mean) / np.sqrt(mean)
-    between = scaled.T @ scaled / len(centers)
-    root = np.sqrt(mean)
-    floor = (alpha * one_over_m + 1) / (alpha + 1)
-    return np.asarray(
-        alpha * (1 - one_over_m) / (alpha + 1) * between + floor * (np.eye(len(mean)) - np.outer(root, root)),
-        dtype=np.float64,
-    )

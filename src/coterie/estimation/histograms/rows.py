@@ -10,6 +10,8 @@ from typing import Literal, TypeVar
 import numpy as np
 import scipy.sparse as sp
 
+from coterie.cores import usable_cores
+from coterie.errors import DataError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.kl import entropies, normalise, row_sums
 
@@ -20,7 +22,7 @@ Load = Callable[[int, int], Counts]
 
 def default_threads() -> int:
     """The cores this process may use, or fewer when OMP_NUM_THREADS says so."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return min(cores, int(limit)) if limit.isdigit() and int(limit) > 0 else cores
 
@@ -29,7 +31,7 @@ class HistogramRows:
     """Rows w_u Q̂_u in blocks; w_u = 1 (each user counts once, the paper's) or m_u (each token counts once).
 
     `load(start, stop)` returns raw counts. Blocks of data in memory are prepared once; blocks on disk every time,
-    so that memory stays flat in the number of users.
+    so that memory does not grow with the number of users.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class HistogramRows:
         )
 
     def map(self, work: Callable[[int, int, Counts], Result]) -> list[Result]:
-        """work(start, stop, rows) for every block, in order; SciPy's products release the GIL, so threads pay."""
+        """work(start, stop, rows) for every block, in order; SciPy's products release the GIL, so threads help."""
         return list(self.each(work))
 
     def each(self, work: Callable[[int, int, Counts], Result]) -> Iterator[Result]:
@@ -114,7 +116,9 @@ class HistogramRows:
         """Q_fa = Σ_u w_u Q̂_u / Σ_u w_u, a sum over all users."""
         total = np.sum(self.map(lambda start, stop, rows: np.asarray(rows.sum(axis=0)).ravel()), axis=0)
         if total.sum() <= 0:
-            raise ValueError("Counts need at least one user with tokens; all users are empty.")
+            raise DataError(
+                "Counts need at least one user with tokens; all users are empty. Add users that have tokens."
+            )
         return np.asarray(total / total.sum(), dtype=np.float64)
 
 

@@ -1,4 +1,8 @@
-"""Cluster seeding in KL with a temperature (Algorithm 1 of the paper, repaired).
+"""Cluster seeding in KL with a temperature, repaired.
+
+Algorithm 1 of
+"Private and Personalized Histogram Estimation in a Federated Setting" (Setlur, Feldman, Talwar, 2023,
+https://machinelearning.apple.com/research/private-personalized-histogram).
 
 The seeds are raw rows of users: this step is not private at any ε.
 """
@@ -22,7 +26,8 @@ def seeding_probabilities(divergence: Floats, temperature: float) -> Floats:
     if np.isinf(temperature):
         weights = (divergence == finite_max).astype(np.float64)
     else:
-        weights = np.exp(temperature * (divergence - finite_max))  # D can be tens of nats: subtract the maximum first
+        # D can be tens of nats, so the maximum is subtracted first
+        weights = np.exp(temperature * (divergence - finite_max))
     return np.asarray(weights / weights.sum(), dtype=np.float64)
 
 

@@ -1,7 +1,12 @@
 """The mixture of Dirichlets fitted as such: Dirichlet-multinomial clusters, soft assignments, EM.
 
-Where `HistogramMixture` maximises the hard likelihood of a multinomial mixture (H06), this is that of the model
-itself (users scatter around their centre with concentration α_k). What crosses users are sums per cluster.
+The model is that of section 2.1, the fit by EM is ours. The paper is
+"Private and Personalized Histogram Estimation in a Federated Setting" (Setlur, Feldman, Talwar, 2023,
+https://machinelearning.apple.com/research/private-personalized-histogram).
+
+Where `HistogramMixture` maximises the hard likelihood of a multinomial mixture (H06), this maximises
+that of the model itself, in which users scatter around their centre with concentration α_k. Users exchange
+only sums per cluster.
 """
 
 from __future__ import annotations
@@ -15,13 +20,14 @@ from scipy.special import digamma, gammaln, logsumexp
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
+from coterie.errors import ConfigError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
 from coterie.estimation.histograms.kl import row_sums, safe_log, smooth
 from coterie.estimation.histograms.mixture import HistogramMixture
 from coterie.estimation.histograms.model import dirichlet_multinomial_log_likelihood, posterior_mean
 from coterie.settings import whole_number
 
-_LEAST = 1e-10  # a Dirichlet parameter of a token the cluster never saw
+_LEAST = 1e-10  # The Dirichlet parameter of a token that the cluster has never seen.
 
 
 class DirichletMultinomialMixture(BaseEstimator):  # type: ignore[misc]
@@ -29,7 +35,7 @@ class DirichletMultinomialMixture(BaseEstimator):  # type: ignore[misc]
 
     `start` is the `HistogramMixture` that seeds it (None: one with `clusters`, `seed`, `restarts`); `inner` fixed-point
     steps in each M-step; `tol` relative gain of the log-likelihood at which EM stops.
-    Fitted: `centers_` P_k, `concentration_` α_k (one a cluster), `weights_`, `responsibilities_`, `labels_`,
+    Fitted: `centers_` P_k, `concentration_` α_k (one per cluster), `weights_`, `responsibilities_`, `labels_`,
     `log_likelihood_` (without multinomial coefficients), `history_`, `objective_` (its negative), `n_iter_`.
     """
 
@@ -80,7 +86,10 @@ class DirichletMultinomialMixture(BaseEstimator):  # type: ignore[misc]
         if self.start is None:
             return HistogramMixture(self.clusters, restarts=self.restarts, seed=self.seed)
         if self.start.clusters != self.clusters:
-            raise ValueError(f"start must have as many clusters; got {self.start.clusters}, clusters={self.clusters}.")
+            raise ConfigError(
+                f"start must have as many clusters; got {self.start.clusters} there and clusters={self.clusters} here. "
+                "Make them equal."
+            )
         started: HistogramMixture = clone(self.start)
         return started
 

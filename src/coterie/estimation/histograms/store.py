@@ -14,6 +14,7 @@ import pandas as pd
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from coterie.errors import DataError
 from coterie.estimation.histograms.counts import (
     COLUMNS,
     CSV,
@@ -40,8 +41,9 @@ class CountStore:
         self._indptr = np.asarray(self._part("indptr"), dtype=np.int64)
         stored = {name: len(self._part(name)) for name in ("indices", "data")}
         if len(self._indptr) != self.shape[0] + 1 or any(size < self._indptr[-1] for size in stored.values()):
-            raise ValueError(
-                f"A folder of counts must hold as many entries as indptr says; got shape {self.shape}, {stored}."
+            raise DataError(
+                f"A folder of counts must hold as many entries as indptr says; got shape {self.shape}, {stored}. "
+                "Write the folder anew with save_counts."
             )
 
     def load(self, start: int, stop: int) -> Counts:
@@ -50,8 +52,9 @@ class CountStore:
         data = np.array(self._part("data")[begin:end], dtype=np.float64)
         indices = np.array(self._part("indices")[begin:end], dtype=np.int32)
         if indices.size and not (indices.min() >= 0 and indices.max() < self.shape[1]):
-            raise ValueError(
-                f"Token indices must be between 0 and {self.shape[1] - 1}; got {indices.min()} … {indices.max()}."
+            raise DataError(
+                f"Token indices must be between 0 and {self.shape[1] - 1}; got {indices.min()} … {indices.max()}. "
+                "Write the folder anew with save_counts."
             )
         pointers = (self._indptr[start : stop + 1] - begin).astype(np.int32)
         return check_counts(sp.csr_array((data, indices, pointers), shape=(stop - start, self.shape[1])))
@@ -82,7 +85,7 @@ def save_counts(folder: str | Path, blocks: Iterable[Any], users: Any = None, vo
             indices.append(counts.indices)
             data.append(counts.data)
     if width is None:
-        raise ValueError("save_counts needs at least one block of users; got none.")
+        raise DataError("save_counts needs at least one block of users; got none. Pass one or more blocks.")
     pointers = np.cumsum(np.concatenate(lengths))
     np.save(folder / "indptr.npy", pointers)
     np.save(folder / "shape.npy", np.array([len(pointers) - 1, width]))
@@ -125,7 +128,7 @@ def open_store(source: Path) -> Iterator[CountStore]:
         yield CountStore(source)
         return
     if not source.exists():
-        raise ValueError(f"Counts must come from an existing file or folder; {source} does not exist.")
+        raise DataError(f"Counts must come from an existing file or folder; {source} does not exist. Check the path.")
     with tempfile.TemporaryDirectory(prefix="coterie-counts-") as name:
         folder = Path(name)
         if source.suffix == ".npz":
@@ -133,12 +136,14 @@ def open_store(source: Path) -> Iterator[CountStore]:
         elif source.suffix in {".parquet", ".pq", ".csv"}:
             _lay_out(source, folder)
         else:
-            raise ValueError(f"Counts are streamed from a folder, .parquet, .csv or .npz; got {source.name}.")
+            raise DataError(
+                f"Counts are streamed from a folder, .parquet, .csv or .npz; got {source.name}. Convert it to one of these."
+            )
         yield CountStore(folder)
 
 
 def _unpack(source: Path, folder: Path) -> None:
-    """The members of an .npz are .npy files; what is not stored by rows is read whole and laid out anew."""
+    """Unpack the .npy files inside an .npz. A matrix that is not stored by rows is read whole and written anew."""
     with zipfile.ZipFile(source) as archive:
         members = [Path(member).stem for member in archive.namelist()]
         if "format" in members:
@@ -151,13 +156,13 @@ def _unpack(source: Path, folder: Path) -> None:
 
 
 def _lay_out(source: Path, folder: Path) -> None:
-    """Two passes over a table sorted by user: the tokens there are, then the counts."""
+    """Two passes over a table sorted by user: first collect the tokens, then write the counts."""
     names: set[Any] = set()
     for batch in _batches(source):
         check_rows(batch, source.name)
         names.update(batch["token"].unique().tolist())
     if not names:
-        raise ValueError(f"{source.name} needs at least one row of user, token, count; got none.")
+        raise DataError(f"{source.name} needs at least one row of user, token, count; got none. Check the file.")
     integers = all(isinstance(name, int) for name in names)
     vocabulary = None if integers else np.array(sorted(map(str, names)))
     width = column_numbers(min(names), max(names)) if vocabulary is None else len(vocabulary)
@@ -167,7 +172,7 @@ def _lay_out(source: Path, folder: Path) -> None:
         for rows in _whole_users(source):
             codes, ids = pd.factorize(rows["user"], sort=False)
             if not ids.is_monotonic_increasing or (users and not users[-1][-1] < ids[0]):
-                raise ValueError(
+                raise DataError(
                     f"A table to be streamed must be sorted by user; {source.name} is not. Sort it, or use fit."
                 )
             users.append(np.asarray(ids))

@@ -18,12 +18,13 @@ from coterie.estimation.regression.newton import Block, find_modes
 Sites = tuple[Array, Array]  # τ, ν of every row (c, n)
 
 NODES, MASSES = np.polynomial.legendre.leggauss(20)
-DROP = 10.0  # the quadrature ends where the log density has fallen by this much
+DROP = 10.0  # The quadrature ends where the log density has fallen by this much.
 TINY = 1e-30
-WIDE = 4.0  # cavity variance from which the moments of s are more exact than those of σ(−s)
-RANGE = (-16.0, 10.0)  # of log σ_θ² around scores of unit variance: clients are equal, or their labels certain
-WEAK = 1e-4  # precision of a flat prior on μ for features of unit size, which keeps it finite on separable data
-STILL = 0.003  # μ has converged when it moves by less than this many standard errors
+WIDE = 4.0  # From this cavity variance on, the moments of s are more exact than those of σ(−s).
+# The search for log σ_θ² goes so far from scores of unit variance: equal clients, or certain labels.
+RANGE = (-16.0, 10.0)
+WEAK = 1e-4  # The precision of a flat prior on μ for features of unit size. It keeps μ finite on separable data.
+STILL = 0.003  # μ has converged when it moves by less than this many standard errors.
 
 
 def tilted_slopes(cavity: Array, variance: Array) -> tuple[Array, Array]:
@@ -32,7 +33,7 @@ def tilted_slopes(cavity: Array, variance: Array) -> tuple[Array, Array]:
     Gauss–Legendre over where the integrand lives: at most √(2Dv) from its mode, and on the left, where σ(s) < eˢ, not
     beyond the fall of eˢ N(s; c, v) from s = 0.
     """
-    c, v = cavity, np.maximum(variance, 1e-12)  # narrower, and s − c is lost in rounding
+    c, v = cavity, np.maximum(variance, 1e-12)  # for smaller variances s − c is lost in rounding
     mode = np.clip(0.0, c, c + v)  # Newton for s = c + v σ(−s) never overshoots from here
     for _ in range(6):
         q = expit(-mode)
@@ -96,7 +97,7 @@ def laplace_sites(block: Block, mean: Array, beta: Array) -> Sites:
 
 
 def damping(sweeps: int) -> float:
-    """The share of the way to the new sites: all, but half once the sweeps look like a cycle."""
+    """How far to move towards the new sites: all the way, or half of it once the sweeps look like a cycle."""
     return 1.0 if sweeps < 8 else 0.5
 
 
@@ -146,7 +147,7 @@ def client_posteriors(block: Block, now: Population) -> tuple[Array, Array, Arra
 
 
 def weak_precision(X: Array) -> Array:
-    """WEAK in the units of every feature, whose size is the median of its numbers off zero (d,); 1 if there are none."""
+    """WEAK in the units of each feature (d,). Its size is the median of its non-zero numbers, or 1 if all are zero."""
     sizes = [np.median(np.abs(column[column != 0])) if column.any() else 1.0 for column in X.T]
     weak: Array = WEAK * np.square(np.array(sizes))
     return weak
@@ -180,10 +181,10 @@ def population_step(
 
 @dataclass
 class Search:
-    """The learning of (μ, σ_θ²): at every σ_θ² tried, μ is brought to its optimum; σ_θ² is the root of its score.
+    """Learns (μ, σ_θ²). For every σ_θ² tried, μ is brought to its optimum; the σ_θ² sought is the root of its score.
 
-    With few rows a client (μ, σ_θ) are known much better up to a common factor than that factor is, so only a well
-    converged μ gives a useful score.
+    With few rows per client, (μ, σ_θ) are known much better up to a common factor than the factor itself. So only a
+    well converged μ gives a useful score.
     """
 
     blocks: list[Block]
@@ -221,7 +222,7 @@ class Search:
             moved = float(np.abs(self.now.mean - before).max() / np.sqrt(max(np.diag(self.now.covariance).min(), TINY)))
             if moved < STILL or abs(score - last) < 0.1 * abs(score) or self.rounds >= self.rounds_left:
                 self.sites = [(post.tau, post.nu) for post in posts]
-                break  # far from the root a rough score will do
+                break  # far from the root a rough score is enough
         else:
             self._start_at_modes()
         self.tried.append((log_variance, score))
@@ -230,8 +231,8 @@ class Search:
     def spread(self) -> list[tuple[float, Population]]:
         """The populations that stand for the uncertainty of σ_θ²: N(log σ̂_θ², its curvature) in three weighted points.
 
-        μ moves along, since it is (μ, σ_θ) up to a factor that few rows a client tell. One point will do where σ_θ² is
-        known well, or at an end of RANGE.
+        μ changes with σ_θ², since few rows per client tell (μ, σ_θ) only up to a common factor. One point is enough where
+        σ_θ² is known well, or at an end of RANGE.
         """
         best, place = self.now, self.tried[-1]
         apart = [other for other in self.tried if abs(other[0] - place[0]) > 0.1]

@@ -1,9 +1,11 @@
-"""Algorithms 2 and 3: alternating gradient steps on all θ_i, μ, σ_θ² (and σ_x²), with every right side at the old
-values.
+"""Alternating gradient steps on all θ_i, μ, σ_θ² (and σ_x²), each computed from the values before the round.
 
-Departures: the prior's term is (θ−μ)/σ_θ² (erratum E12); variances move in the log and have a floor, since plain
-steps can
-cross zero (E18) and the objective falls without bound as σ_θ → 0 (E19).
+Algorithms 2 and 3 of
+"A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy"
+(Ozkara, Girgis, Data, Diggavi, 2023, https://arxiv.org/abs/2207.01771).
+
+Departures: the prior's term is (θ−μ)/σ_θ² (erratum E12); steps on variances are taken in the logarithm and
+end at a floor, since plain steps can cross zero (E18) and the objective falls without bound as σ_θ → 0 (E19).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from scipy.special import expit
 from coterie.estimation.checks import Array
 from coterie.estimation.regression.grouped import Grouped
 
-FLOOR = 1e-8  # of a variance, as a share of where it started
+FLOOR = 1e-8  # the smallest variance, as a share of where it started
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,14 @@ def _curvature(rows: Grouped) -> Array:
 
 
 def _server(state: State, free: _Free, learning_rate: float | None, floor: float) -> tuple[Array, float]:
-    """The averages of the clients' μ_i and σ_{θ,i}². With η None: μ moves by σ_θ²/2 and log σ_θ² by 1/d, both safe."""
+    """The averages of the clients' μ_i and σ_{θ,i}².
+
+    With η None the step sizes are σ_θ²/2 for μ and 1/d for log σ_θ², which are safe."""
     prior, d = state.prior_variance, len(state.mean)
     gap = state.mean - state.theta
     eta = 0.5 * prior if learning_rate is None else learning_rate
     mean = state.mean - eta * gap.mean(0) / prior if free.mean else state.mean
-    slope = d / 2 - float(np.square(gap).sum(1).mean()) / (2 * prior)  # in log σ_θ²
+    slope = d / 2 - float(np.square(gap).sum(1).mean()) / (2 * prior)  # the gradient in log σ_θ²
     return mean, _log_step(prior, slope, d, learning_rate, floor) if free.prior else prior
 
 
@@ -73,7 +77,7 @@ def linear(rows: Grouped, state: State, free: _Free, rounds: int, learning_rate:
         error = rows.y - np.einsum("nd,nd->n", rows.X, state.theta[owner])
         gradient = -rows.sums(error[:, None] * rows.X) / noise + (state.theta - state.mean) / prior
         eta = (1 / (top / noise + 1 / prior))[:, None] if learning_rate is None else learning_rate
-        slope = per_client / 2 - float(error @ error) / len(rows.counts) / (2 * noise)  # in log σ_x²
+        slope = per_client / 2 - float(error @ error) / len(rows.counts) / (2 * noise)  # the gradient in log σ_x²
         new_noise = _log_step(noise, slope, per_client, learning_rate, noise_floor) if free.noise else noise
         mean, new_prior = _server(state, free, learning_rate, floor)
         state = State(state.theta - eta * gradient, mean, new_prior, new_noise)

@@ -1,4 +1,4 @@
-"""Rows with a client column, sorted by client, and served in padded blocks of equal-sized clients."""
+"""Rows with a client column, sorted by client, and given out in padded blocks of clients of like size."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.errors import DataError
 from coterie.estimation.checks import Array, Ints, finite
 
-BLOCK = 2_000_000  # numbers in one padded block: what a cache likes, and memory stays flat
+BLOCK = 2_000_000  # The numbers in one padded block: few enough for a cache, so memory does not grow with the clients.
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,12 @@ def group_rows(X: ArrayLike, y: ArrayLike, groups: ArrayLike, intercept: bool = 
     """Check the three columns and sort the rows by client."""
     rows, target, owner = features(X, intercept), finite("y", y), np.asarray(groups)
     if target.ndim != 1 or owner.ndim != 1 or not len(rows) == len(target) == len(owner):
-        raise ValueError(
+        raise DataError(
             "X (N, d), y (N,) and groups (N,) must have one row each per observation; "
-            f"got shapes {rows.shape}, {target.shape} and {owner.shape}."
+            f"got shapes {rows.shape}, {target.shape} and {owner.shape}. Make the lengths equal."
         )
     if len(rows) == 0:
-        raise ValueError("X must have at least one row; got none.")
+        raise DataError("X must have at least one row; got none. Pass the rows of every client.")
     clients, inverse, counts = np.unique(labels(owner), return_inverse=True, return_counts=True)
     order = np.argsort(inverse, kind="stable")
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
@@ -70,21 +71,22 @@ def features(X: ArrayLike, intercept: bool, expected: int | None = None) -> Arra
     rows = finite("X", X)
     if rows.ndim != 2 or rows.shape[1] == 0 or expected not in (None, rows.shape[1]):
         want = "(N, d)" if expected is None else f"(N, {expected})"
-        raise ValueError(f"X must have shape {want}; got {rows.shape}.")
+        what = "Pass one row per observation." if expected is None else "Pass the columns used in fit."
+        raise DataError(f"X must have shape {want}; got {rows.shape}. {what}")
     return np.hstack([rows, np.ones((len(rows), 1))]) if intercept else rows
 
 
 def labels(groups: NDArray[Any]) -> NDArray[Any]:
     """Client names that can be sorted and compared: text for anything that is not a number."""
     if groups.dtype.kind == "f" and np.isnan(groups).any():
-        raise ValueError("groups must name a client for every row; got NaN. Drop those rows, or name them.")
+        raise DataError("groups must name a client for every row; got NaN. Drop those rows, or name them.")
     if groups.dtype.kind != "O":
         return groups
     if any(g is None or g != g for g in groups):
-        raise ValueError("groups must name a client for every row; got None or NaN. Drop those rows, or name them.")
+        raise DataError("groups must name a client for every row; got None or NaN. Drop those rows, or name them.")
     kinds = {type(g) for g in groups}
     if len(kinds) > 1:
-        raise ValueError(f"groups must be of one type; got {sorted(k.__name__ for k in kinds)}. Convert them to text.")
+        raise DataError(f"groups must be of one type; got {sorted(k.__name__ for k in kinds)}. Convert them to text.")
     return np.array(groups.tolist())
 
 
@@ -93,16 +95,16 @@ def known_labels(y: ArrayLike) -> NDArray[Any]:
     values = np.asarray(y)
     gaps = np.asarray(pd.isna(values))
     if gaps.any():
-        raise ValueError(
+        raise DataError(
             f"y must hold a label for every row; got NaN or None in {int(gaps.sum())} of them. Drop those rows."
         )
     return values
 
 
 def find(clients: NDArray[Any], groups: ArrayLike) -> Ints:
-    """The index of each row's client in ``clients``, or −1 for a client never seen."""
+    """The index of each row's client in `clients`, or −1 for a client never seen."""
     wanted = labels(np.asarray(groups))
     if (wanted.dtype.kind in "US") != (clients.dtype.kind in "US"):
-        raise ValueError(f"groups must be of the type used in fit, {clients.dtype}; got {wanted.dtype}.")
+        raise DataError(f"groups must be of the type used in fit, {clients.dtype}; got {wanted.dtype}. Convert them.")
     place = np.minimum(np.searchsorted(clients, wanted), len(clients) - 1)
     return np.where(clients[place] == wanted, place, -1)

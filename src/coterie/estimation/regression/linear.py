@@ -1,11 +1,14 @@
-"""Personalised linear regression under a Gaussian population (Theorem 6, Algorithm 2).
+"""Personalised linear regression under a Gaussian population.
+
+Theorem 6 and Algorithm 2 of
+"A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy"
+(Ozkara, Girgis, Data, Diggavi, 2023, https://arxiv.org/abs/2207.01771).
 
 Model: Y_i = X_i θ_i + w_i, w ~ N(0, σ_x² I), θ_i ~ N(μ, σ_θ² I).
-Symbols: θ_i ``coef_``, μ ``mean_``, σ_θ² ``prior_variance_``, σ_x² ``noise_variance_``.
+Symbols: θ_i `coef_`, μ `mean_`, σ_θ² `prior_variance_`, σ_x² `noise_variance_`.
 
-``method="em"`` maximises the marginal likelihood (L-1em). ``method="gradient"`` is Algorithm 2 with the prior term's
-sign
-repaired (erratum E12); its objective is unbounded below (E19), so what it returns depends on when it stops.
+`method="em"` maximises the marginal likelihood (L-1em). `method="gradient"` is Algorithm 2 with the sign of the
+prior's term repaired (erratum E12). Its objective is unbounded below (E19), so what it returns depends on when it stops.
 """
 
 from __future__ import annotations
@@ -18,13 +21,14 @@ from numpy.typing import ArrayLike
 from scipy.stats import norm
 from sklearn.base import BaseEstimator, RegressorMixin
 
+from coterie.errors import ConfigError, DataError
 from coterie.estimation.checks import Array, choice, confidence, finite, fitted, known_variance
 from coterie.estimation.regression import gradient
 from coterie.estimation.regression.grouped import Grouped, features, find, group_rows
 from coterie.estimation.regression.rotated import Rotated, rotate
 from coterie.settings import whole_number
 
-NOTHING = 1e-9  # nats of likelihood
+NOTHING = 1e-9  # The smallest gain of the log-likelihood, in nats, that counts.
 Prior = str | tuple[ArrayLike, float]
 
 
@@ -53,12 +57,12 @@ def known_prior(prior: Prior, dimension: int) -> tuple[Array, float] | None:
         choice("prior", prior, ("estimate",))
         return None
     if not isinstance(prior, tuple) or len(prior) != 2:
-        raise ValueError(f'prior must be "estimate" or (mean, variance); got {prior!r}.')
+        raise ConfigError(f'prior must be "estimate" or (mean, variance); got {prior!r}. Pass one of these.')
     mean, variance = finite("prior mean", prior[0]), prior[1]
     if mean.shape not in ((), (dimension,)) or not (np.isfinite(variance) and variance > 0):
-        raise ValueError(
+        raise ConfigError(
             f"A known prior is (mean, a number or ({dimension},), variance > 0), an intercept counted last; "
-            f"got mean of shape {mean.shape} and variance {variance}."
+            f"got mean of shape {mean.shape} and variance {variance}. Correct the one that differs."
         )
     return np.broadcast_to(mean, (dimension,)).astype(np.float64), float(variance)
 
@@ -75,9 +79,8 @@ def estimate_mean(data: Rotated, now: Population) -> Population:
 def estimate_variances(data: Rotated, now: Population, free: Free, steps: int, tol: float) -> Population:
     """Maximise over (log σ_θ², log σ_x²) at fixed μ; each step is one pass over the rows' squared residuals.
 
-    ``em`` holds L-1em's updates. They also give the score, so a Fisher step is tried first (EM crawls where n_i < d)
-    and
-    the EM step, which never lowers the likelihood, is the fallback.
+    `em` holds L-1em's updates. They also give the score, so a Fisher step is tried first, since EM is slow
+    where n_i < d. The EM step, which never lowers the likelihood, is taken if the Fisher step fails.
     """
     s2, error2 = data.square, np.square(data.target - data.R @ now.mean)
     size, spare = data.clients * data.R.shape[1], data.rows - len(data.square)
@@ -105,7 +108,7 @@ def estimate_variances(data: Rotated, now: Population, free: Free, steps: int, t
             trial = likelihood(log + step)
         gain = trial - value
         log, value = np.maximum(log + step, -600.0), trial
-        if np.abs(step).max() < tol or abs(gain) < NOTHING:  # a variance on its way to zero never stands still
+        if np.abs(step).max() < tol or abs(gain) < NOTHING:  # a variance that goes to zero never stops changing
             break
     return replace(now, prior_variance=float(np.exp(log[0])), noise_variance=float(np.exp(log[1])))
 
@@ -155,7 +158,7 @@ class LinearModels(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     prior : "estimate", or a known (mean, variance): then the exact posterior of Theorem 6.
     noise_variance : σ_x²; None estimates it.
-    method : "em" or "gradient" (Algorithm 2, ``max_iter`` rounds).
+    method : "em" or "gradient" (Algorithm 2, `max_iter` rounds).
     fit_intercept : add a constant feature, under the same prior as the others.
     learning_rate : of method="gradient": one η for every update as printed, or None for safe steps of each kind.
     max_iter, tol : rounds (default 50 for EM, 500 for the gradient), and the relative change that ends EM.
@@ -187,13 +190,13 @@ class LinearModels(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.tol = tol
 
     def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike) -> LinearModels:
-        """Rows ``X`` (N, d) and ``y`` (N,) with the client of each row in ``groups`` (N,)."""
+        """Rows `X` (N, d) and `y` (N,) with the client of each row in `groups` (N,)."""
         choice("method", self.method, ("em", "gradient"))
         rows = group_rows(X, y, groups, self.fit_intercept)
         known = known_prior(self.prior, rows.X.shape[1])
         noise = known_variance("noise_variance", self.noise_variance)
         if noise == 0:
-            raise ValueError(
+            raise ConfigError(
                 "noise_variance must be > 0 for regression; got 0. Use a small number, or None to estimate it."
             )
         free = Free(mean=known is None, prior=known is None, noise=noise is None)
@@ -261,13 +264,15 @@ def scores(X: ArrayLike, groups: ArrayLike, clients: Any, theta: Array, populati
     rows = features(X, intercept, expected=len(population) - intercept)
     place = find(clients, groups)
     if place.shape != (len(rows),):
-        raise ValueError(f"groups must name one client per row of X; got {place.shape} for {len(rows)} rows.")
+        raise DataError(
+            f"groups must name one client per row of X; got {place.shape} for {len(rows)} rows. Name each row's client."
+        )
     out: Array = np.einsum("nd,nd->n", rows, np.vstack([theta, population])[place])
     return out
 
 
 def start_population(data: Rotated, known: tuple[Array, float] | None = None, noise: float | None = None) -> Population:
-    """Half the variance around the pooled fit to each part."""
+    """A start: half of the variance around the pooled fit for the clients' differences, half for the noise."""
     d = data.R.shape[1]
     pooled = Population(np.zeros(d), 0.0, 1.0)
     mean = estimate_mean(data, pooled).mean if known is None else known[0]
@@ -282,12 +287,12 @@ def start_population(data: Rotated, known: tuple[Array, float] | None = None, no
 
 def _check_identifiable(data: Rotated, free: Free) -> None:
     if free.mean and data.clients < 2:
-        raise ValueError("The population needs two or more clients; got 1. Pass a known prior, or add clients.")
+        raise DataError("The population needs two or more clients; got 1. Pass a known prior, or add clients.")
     if len(data.square) == 0:
-        raise ValueError("X must not be zero everywhere; got only zeros.")
+        raise DataError("X must not be zero everywhere; got only zeros. Add a constant column, or other features.")
     full = data.rows > len(data.square)
     if free.prior and free.noise and not full and np.ptp(data.square) <= 1e-9 * data.square.max():
-        raise ValueError(
+        raise DataError(
             "The noise cannot be told from the clients' differences: every client has one row of the same length. "
             "Pass noise_variance, or collect more rows per client."
         )

@@ -1,13 +1,17 @@
-"""Personalised logistic regression under a Gaussian population (equation 20, Algorithm 3).
+"""Personalised logistic regression under a Gaussian population.
 
-Model: y_ij ~ Bernoulli(σ(x_ijᵀθ_i)), θ_i ~ N(μ, σ_θ² I). Symbols: θ_i ``coef_``, μ ``mean_``, σ_θ² ``prior_variance_``.
+Equation 20 and Algorithm 3 of
+"A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy"
+(Ozkara, Girgis, Data, Diggavi, 2023, https://arxiv.org/abs/2207.01771).
 
-``method="em"`` is empirical Bayes: (μ, σ_θ²) maximise the marginal likelihood by expectation propagation (``_ep``),
+Model: y_ij ~ Bernoulli(σ(x_ijᵀθ_i)), θ_i ~ N(μ, σ_θ² I). Symbols: θ_i `coef_`, μ `mean_`, σ_θ² `prior_variance_`.
+
+`method="em"` is empirical Bayes: (μ, σ_θ²) maximise the marginal likelihood by expectation propagation,
 which also gives every client's posterior mean and deviation, averaged over what σ_θ² may be. Laplace's approximation,
-which looks at the mode only, and a variational average are badly wrong for binary data with few rows a client: σ_θ² too
-small, or running off to infinity. ``coef_`` are the modes (penalised maximum likelihood); their squared error was at most
+which looks at the mode only, and a variational average are badly wrong for binary data with few rows per client: σ_θ² is
+too small, or grows without end. `coef_` are the modes (penalised maximum likelihood); their squared error was at most
 7% above the posterior means', about 2% or less with four features or more.
-``method="gradient"`` is Algorithm 3 with its sign repaired (erratum E12), whose objective is unbounded below (E19).
+`method="gradient"` is Algorithm 3 with its sign repaired (erratum E12), whose objective is unbounded below (E19).
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from scipy.special import expit
 from scipy.stats import norm
 from sklearn.base import BaseEstimator, ClassifierMixin
 
+from coterie.errors import DataError
 from coterie.estimation.checks import Array, choice, confidence, fitted
 from coterie.estimation.regression import gradient
 from coterie.estimation.regression.expectation_propagation import Population, Search, client_posteriors, weak_precision
@@ -35,7 +40,7 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     prior : "estimate", or a known (mean, variance).
-    method : "em" or "gradient" (Algorithm 3, ``max_iter`` rounds).
+    method : "em" or "gradient" (Algorithm 3, `max_iter` rounds).
     fit_intercept : add a constant feature, under the same prior as the others.
     learning_rate : of method="gradient"; None for safe steps.
     max_iter, tol : rounds (default 150 for EM, 500 for the gradient), and the relative error of σ_θ² at which EM stops.
@@ -43,8 +48,7 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     clients_ (m,) sorted names, classes_ (2,), coef_ (m, d), intercept_ (m,), mean_ (d,), mean_intercept_,
-    prior_variance_,
-    weights_ (m,): the share of a client's prior variance that its own data removes, posterior_mean_ (m, d),
+    prior_variance_, weights_ (m,): the share of a client's prior variance that its own data removes, posterior_mean_ (m, d),
     standard_errors_ (m, d): posterior deviations, client_risk_ (m,): E‖coef_i − θ_i‖², risk_ its mean, n_iter_.
     """
 
@@ -65,16 +69,19 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.tol = tol
 
     def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike) -> LogisticModels:
-        """Rows ``X`` (N, d), labels ``y`` (N,) of two values, and the client of each row in ``groups`` (N,)."""
+        """Rows `X` (N, d), labels `y` (N,) of two values, and the client of each row in `groups` (N,)."""
         choice("method", self.method, ("em", "gradient"))
         self.classes_, binary = np.unique(known_labels(y), return_inverse=True)
         if len(self.classes_) != 2:
-            raise ValueError(f"y must hold exactly two labels; got {len(self.classes_)}: {self.classes_[:5].tolist()}.")
+            raise DataError(
+                f"y must hold exactly two labels; got {len(self.classes_)}: {self.classes_[:5].tolist()}. "
+                "Keep two of them, or join labels."
+            )
         rows = group_rows(X, binary.ravel(), groups, self.fit_intercept)
         d, clients = rows.X.shape[1], len(rows.counts)
         known = known_prior(self.prior, d)
         if known is None and clients < 2:
-            raise ValueError("The population needs two or more clients; got 1. Pass a known prior, or add clients.")
+            raise DataError("The population needs two or more clients; got 1. Pass a known prior, or add clients.")
         free = Free(mean=known is None, prior=known is None, noise=False)
         square = float(np.square(rows.X).sum(1).mean())
         mean, variance = known if known is not None else (np.zeros(d), 1 / square if square > 0 else 1.0)
@@ -105,7 +112,7 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         modes, away = np.empty((clients, d)), np.empty((clients, d))
         means, squares = np.zeros((clients, d)), np.zeros((clients, d))
         for block in blocks:
-            for weight, population in reversed(populations):  # the best one last
+            for weight, population in reversed(populations):  # the most probable one last, so that its fit stays
                 mode, mean, variance, left = client_posteriors(block, population)
                 means[block.clients] += weight * mean
                 squares[block.clients] += weight * (np.square(mean - now.mean) + variance)
@@ -129,7 +136,7 @@ class LogisticModels(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return scores(X, groups, self.clients_, self._theta, self._population, self.fit_intercept)
 
     def predict_proba(self, X: ArrayLike, groups: ArrayLike) -> Array:
-        """(N, 2) probabilities of ``classes_``."""
+        """(N, 2) probabilities of `classes_`."""
         chance = expit(self.decision_function(X, groups))
         return np.stack([1 - chance, chance], axis=1)
 

@@ -1,4 +1,4 @@
-"""The numerical part of personalised logistic regression: clients in blocks, and all clients' modes by Newton."""
+"""The numerical part of personalised logistic regression: clients in blocks, and all clients' modes by Newton's method."""
 
 from __future__ import annotations
 

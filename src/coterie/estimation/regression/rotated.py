@@ -1,9 +1,12 @@
 """Rotate every client's regression so that its rows are orthogonal: afterwards no client needs a matrix of its own.
 
+A way to compute Theorem 6 of
+"A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy"
+(Ozkara, Girgis, Data, Diggavi, 2023, https://arxiv.org/abs/2207.01771).
+
 X_i = U S Vᵀ turns Y_i = X_i θ_i + w_i into rows R = UᵀX_i (orthogonal, squared lengths s²) and ỹ = UᵀY_i. Under
 θ_i ~ N(μ, σ_θ² I) the ỹ_j are independent N(R_jμ, σ_θ²s_j² + σ_x²), so Theorem 6's posterior, its trace and the
-marginal
-likelihood are sums over rows, for any number of (μ, σ_θ², σ_x²) tried. One eigen-decomposition of the smaller Gram
+marginal likelihood are sums over rows, for any number of (μ, σ_θ², σ_x²) tried. One eigen-decomposition of the smaller Gram
 matrix per client (n_i × n_i or d × d, batched) replaces a d × d Cholesky factor and inverse per client *and* iteration.
 """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from coterie import randomness
@@ -25,8 +24,8 @@ class Where:
 
     def client_keys(self, clients: Ints, purpose: str) -> Tensor:
         """One random key a client, from (seed, client, round, ask, purpose)."""
-        keys = torch.from_numpy(self.federation.keys[clients])
-        return randomness.fold(keys ^ randomness.base_key(self.seed), purpose, self.round, self.ask)
+        keys = randomness.client_keys(self.federation.keys[clients], self.seed)
+        return randomness.fold(keys, purpose, self.round, self.ask)
 
 
 class Channel:

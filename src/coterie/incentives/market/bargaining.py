@@ -1,7 +1,11 @@
-"""Nash bargaining over qualities, the cap B on the low firm's quality, and the pacing constant (sections 3.4–3.5).
+"""Nash bargaining over qualities, the cap B on the low firm's quality, and the pacing constant.
 
-Symbols: ρ = q_l/q_h is ``ratio``; U_l, U_h are the equilibrium revenues of :mod:`coterie.incentives.market.duopoly`;
-B(ρ, b) is :func:`quality_cap`; b_ρ and b̃ are :func:`pacing_bound` and :func:`pacing_constant`.
+Sections 3.4 and 3.5 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
+
+Symbols: ρ = q_l/q_h is `ratio`; U_l, U_h are the equilibrium revenues of `coterie.incentives.market.duopoly`;
+B(ρ, b) is `quality_cap`; b_ρ and b̃ are `pacing_bound` and `pacing_constant`.
 """
 
 from __future__ import annotations
@@ -15,12 +19,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
 
+from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import Duopoly, FloatArray, Pair, equilibrium_revenues
 
 
 @dataclass(frozen=True)
 class Bargain:
-    """The Nash bargaining solution; ``float(bargain)`` is the low firm's quality q_l*."""
+    """The Nash bargaining solution; `float(bargain)` is the low firm's quality q_l*."""
 
     q_low: float
     q_high: float
@@ -51,17 +56,17 @@ def nash_product(revenue_low: ArrayLike, revenue_high: ArrayLike, disagreement: 
 
 
 def nash_bargaining(q_low0: float, q_high0: float, q_max: float = 1.0) -> Bargain:
-    """Qualities that maximise the Nash product, starting from qualities ``q_low0`` ≤ ``q_high0`` ≤ ``q_max``.
+    """Qualities that maximise the Nash product, starting from qualities `q_low0` ≤ `q_high0` ≤ `q_max`.
 
-    1. The high firm gets the best model, q_h* = ``q_max`` (Proposition 2).
-    2. Revenues are homogeneous of degree 1, so divide by ``q_max`` and solve for q_l with q_h* = 1: the best of the
+    1. The high firm gets the best model, q_h* = `q_max` (Proposition 2).
+    2. Revenues are homogeneous of degree 1, so divide by `q_max` and solve for q_l with q_h* = 1: the best of the
        stationary points (a cubic) and the ends of the interval where neither firm loses.
 
     >>> round(float(nash_bargaining(0.1, 0.5)), 4)
     0.3685
     """
     if not (0 < q_low0 <= q_high0 <= q_max < math.inf):
-        raise ValueError(
+        raise ConfigError(
             f"nash_bargaining needs 0 < q_low0 <= q_high0 <= q_max; got q_low0={q_low0}, q_high0={q_high0}, "
             f"q_max={q_max}. The firm with the better model now is the high firm; swap them if needed."
         )
@@ -94,7 +99,10 @@ def quality_cap(rho: FloatArray | float, growth: FloatArray | float) -> FloatArr
     """
     a, b = np.asarray(rho, dtype=float), np.asarray(growth, dtype=float)
     if not ((a >= 0) & (a <= 1)).all() or not (b >= 1).all():
-        raise ValueError(f"quality_cap needs 0 <= rho <= 1 and growth >= 1; got rho={rho}, growth={growth}.")
+        raise ConfigError(
+            f"quality_cap needs 0 <= rho <= 1 and growth >= 1; got rho={rho}, growth={growth}. "
+            "rho is q_low/q_high, and growth is the new q_high over the old one."
+        )
     cap = np.asarray(4 - 6 / (1 + np.sqrt(1 - 12 * (1 - a) / ((4 - a) ** 2 * b))))
     return float(cap) if cap.ndim == 0 else cap
 
@@ -102,7 +110,7 @@ def quality_cap(rho: FloatArray | float, growth: FloatArray | float) -> FloatArr
 def pacing_bound(rho: float) -> float:
     """b_ρ: the largest growth b of q_h in one round with (4 − 5ρ) log₁₀ b ≤ B(ρ, b) − ρ; infinite for ρ ≥ 0.8."""
     if not 0 <= rho <= 1:
-        raise ValueError(f"pacing_bound needs 0 <= rho <= 1; got rho={rho}.")
+        raise ConfigError(f"pacing_bound needs 0 <= rho <= 1; got rho={rho}. Pass q_low/q_high.")
 
     def slack(decades: float) -> float:
         return quality_cap(rho, math.pow(10.0, decades)) - rho - (4 - 5 * rho) * decades

@@ -1,17 +1,21 @@
-"""Collaboration schemes for two competing firms and Defection-Free Collaborative Learning (Algorithm 5, section 3.5).
+"""Collaboration schemes for two competing firms, among them Defection-Free Collaborative Learning.
 
-Nothing here knows what a model is. A firm trains through a :class:`Learner`, three functions of an opaque ``state``:
+Sections 3.3 to 3.5 and Algorithm 5 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
 
-``quality(state) -> float``      quality in (0, 1], measured on the common target f = (f(·; l) + f(·; h))/2.
-``step(state, size) -> state``   one training step of that size; returns a *new* state and never changes the old one, so
+Nothing here knows what a model is. A firm trains through a `Learner`, three functions of an opaque `state`:
+
+`quality(state) -> float`      quality in (0, 1], measured on the common target f = (f(·; l) + f(·; h))/2.
+`step(state, size) -> state`   one training step of that size; returns a *new* state and never changes the old one, so
                                  that a step can be taken back by keeping the old state.
-``slope(state) -> float``        ‖∇f(state)‖², or None if unknown (stochastic training): then every step is first tried
-                                 with ``max_step`` and halved until it fits.
+`slope(state) -> float`        ‖∇f(state)‖², or None if unknown (stochastic training): then every step is first tried
+                                 with `max_step` and halved until it fits.
 
-For analytic losses the state is a NumPy vector (:func:`descent`). A neural network plugs in with its parameters as the
-state, "a few batches with learning rate ``size``" as the step, accuracy as the quality and no slope. Those who run
-their own training loop need only two functions: :func:`low_target`, the quality the low firm may reach this round, and
-:func:`climb`, which trains up to a quality and never beyond it (step 2d, back-tracking).
+For analytic losses the state is a NumPy vector (`descent`). A neural network plugs in with its parameters as the
+state, "a few batches with learning rate `size`" as the step, accuracy as the quality and no slope. Those who run
+their own training loop need only two functions: `low_target`, the quality the low firm may reach this round, and
+`climb`, which trains up to a quality and never beyond it (step 2d, back-tracking).
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from coterie.errors import ConfigError
 from coterie.incentives.market.bargaining import Bargain, nash_bargaining, pacing_constant, quality_cap
 from coterie.incentives.market.climb import Climb, Offer, Step, climbing
 from coterie.incentives.market.duopoly import FloatArray
@@ -33,7 +38,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class Learner(Generic[S]):
-    """How a state is judged and improved; see the module's text. ``max_step`` is 1/L, L the smoothness of the loss."""
+    """How a state is judged and improved; see the module's text. `max_step` is 1/L, L the smoothness of the loss."""
 
     quality: Callable[[S], float]
     step: Callable[[S, float], S]
@@ -74,10 +79,10 @@ def climb(
     tolerance: float = 1e-9,
     max_halvings: int = 10,
 ) -> Climb[S]:
-    """Improve ``state`` by at most ``max_steps`` steps without passing ``target`` (Algorithm 5, steps 2c and 2d).
+    """Improve `state` by at most `max_steps` steps without passing `target` (Algorithm 5, steps 2c and 2d).
 
     A step has size min((target − q)/‖∇f‖², 1/L); for a convex loss it cannot pass the target. A step that passes the
-    target or lowers the quality is taken back and halved; if ``max_halvings`` do not help, the climb ends.
+    target or lowers the quality is taken back and halved; if `max_halvings` do not help, the climb ends.
     """
     climber = climbing(
         state,
@@ -109,7 +114,7 @@ def _offer(learner: Learner[S], need: Step[S]) -> Offer[S] | None:
 def low_target(q_low: float, q_high_before: float, q_high: float, bargain: Bargain) -> float | None:
     """The quality q̄ the low firm may reach this round, or None if it must stay (Algorithm 5, lines 7–9).
 
-    q̄ = min(B(ρ, b) q_h, ρ* q_h, q_l*) with ρ = ``q_low``/``q_high_before`` and b = ``q_high``/``q_high_before``. The
+    q̄ = min(B(ρ, b) q_h, ρ* q_h, q_l*) with ρ = `q_low`/`q_high_before` and b = `q_high`/`q_high_before`. The
     printed loop "while q_l ≤ q̂" ends only after passing q̂, and tests ρ* and q_l* only before it starts; the minimum
     repairs both.
     """
@@ -166,8 +171,9 @@ class OnlyLowShares:
 class DefectionFreeSharing:
     """D-4, Algorithm 5: the high firm improves at a limited pace, the low firm follows up to its target.
 
-    ``pace`` is b̃, the largest growth of q_h per round (None: no limit). ``low_steps`` is J, the inner steps of the low
-    firm per round; allowance it cannot use within the round is lost, because the high firm's revenue ratchets up.
+    `pace` is b̃, the largest growth of q_h per round (None: no limit). `low_steps` is J, the inner steps of the low
+    firm per round; what it may gain but does not reach within the round is lost, because the next round
+    starts from the high firm's new revenue, which must not fall.
     """
 
     pace: float | None = field(default_factory=pacing_constant)
@@ -176,9 +182,9 @@ class DefectionFreeSharing:
 
     def __post_init__(self) -> None:
         if self.pace is not None and not self.pace > 1:
-            raise ValueError(f"pace must be above 1 (or None for no limit); got {self.pace}. The default is 1.0297.")
+            raise ConfigError(f"pace must be above 1 (or None for no limit); got {self.pace}. The default is 1.0297.")
         if self.low_steps < 1:
-            raise ValueError(f"low_steps must be at least 1; got {self.low_steps}.")
+            raise ConfigError(f"low_steps must be at least 1; got {self.low_steps}. The default is 20.")
 
     def __call__(self, low: Firm[S], high: Firm[S], x_low: S, x_high: S, bargain: Bargain) -> Move[S]:
         before = high.together.quality(x_high)
@@ -222,9 +228,9 @@ class Collaboration(NamedTuple, Generic[S]):
 def collaborate(
     low: Firm[S], high: Firm[S], scheme: Scheme, *, rounds: int = 200, q_max: float = 1.0
 ) -> Collaboration[S]:
-    """Run a scheme and keep the ledger. ``q_max`` is the best reachable quality q_h* (1 if nothing better is known)."""
+    """Run a scheme and keep the ledger. `q_max` is the best reachable quality q_h* (1 if nothing better is known)."""
     if rounds < 1:
-        raise ValueError(f"rounds must be at least 1; got {rounds}.")
+        raise ConfigError(f"rounds must be at least 1; got {rounds}. Pass rounds=1 or more.")
     x_low, x_high = low.state, high.state
     q_low, q_high = low.together.quality(x_low), high.together.quality(x_high)
     bargain = nash_bargaining(q_low, q_high, q_max)
@@ -247,17 +253,20 @@ def quadratic_firms(
 ) -> tuple[Firm[FloatArray], Firm[FloatArray]]:
     """Two firms with quadratic losses in the plane, for experiments with a known answer.
 
-    f(x; l) and f(x; h) have their minima at d and −d; their mean is f(x) = 1 − ``q_max`` + ½ xᵀHx with
-    H = L diag(``flatness``, 1), so that the best common quality is ``q_max`` at 0, and a firm training alone ends
-    ``difference`` below it. ``max_step`` is 1/L unless given; smaller steps make slower, smoother pictures.
+    f(x; l) and f(x; h) have their minima at d and −d; their mean is f(x) = 1 − `q_max` + ½ xᵀHx with
+    H = L diag(`flatness`, 1), so that the best common quality is `q_max` at 0, and a firm training alone ends
+    `difference` below it. `max_step` is 1/L unless given; smaller steps make slower, smoother pictures.
     """
     if not (0 < q_low0 <= q_high0 <= q_max <= 1 and 0 <= difference <= 1 - q_max + 1e-12):
-        raise ValueError(
+        raise ConfigError(
             "quadratic_firms needs 0 < q_low0 <= q_high0 <= q_max <= 1 and 0 <= difference <= 1 - q_max (a loss cannot "
-            f"be negative); got q_low0={q_low0}, q_high0={q_high0}, q_max={q_max}, difference={difference}."
+            f"be negative); got q_low0={q_low0}, q_high0={q_high0}, q_max={q_max}, difference={difference}. "
+            "Correct the one outside."
         )
     if not (smoothness > 0 and 0 < flatness <= 1):
-        raise ValueError(f"smoothness must be positive and flatness in (0, 1]; got {smoothness} and {flatness}.")
+        raise ConfigError(
+            f"smoothness must be positive and flatness in (0, 1]; got {smoothness} and {flatness}. Correct the one outside."
+        )
     bound = smoothness if max_step is None else max(smoothness, 1 / max_step)
     curvature = smoothness * np.array([flatness, 1.0])
     shift = np.array([math.sqrt(2 * difference / curvature[0]), 0.0])

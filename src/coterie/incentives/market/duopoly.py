@@ -1,10 +1,14 @@
-"""Two firms that sell models of different quality (Werner's dissertation, section 3.2 and Lemma 22).
+"""Two firms that sell models of different quality.
 
-Symbols: ``q_low``, ``q_high`` are the qualities q_l ≤ q_h; a consumer of type θ ~ U[0, 1] gets θq − p from a model of
+Section 3.2 and Lemma 22 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
+
+Symbols: `q_low`, `q_high` are the qualities q_l ≤ q_h; a consumer of type θ ~ U[0, 1] gets θq − p from a model of
 quality q at price p, or 0 from no model; the firms set prices at the same time and have no costs.
 
-Results are given in *firm order*: position 0 belongs to the firm passed as ``q_low`` and position 1 to the firm passed
-as ``q_high``. The *role* "high" belongs to whoever has the larger quality now: if the first firm has overtaken the
+Results are given in *firm order*: position 0 belongs to the firm passed as `q_low` and position 1 to the firm passed
+as `q_high`. The *role* "high" belongs to whoever has the larger quality now: if the first firm has overtaken the
 second one, the closed forms are used with swapped roles. (The dissertation keeps the roles and reports negative
 revenues in Figure 3.2, which a price times a demand cannot be.)
 """
@@ -18,11 +22,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.errors import ConfigError
+
 FloatArray = NDArray[np.float64]
 
 
 class Pair(NamedTuple):
-    """One number per firm: ``low`` for the firm passed as ``q_low``, ``high`` for the firm passed as ``q_high``."""
+    """One number per firm: `low` for the firm passed as `q_low`, `high` for the firm passed as `q_high`."""
 
     low: float
     high: float
@@ -39,7 +45,7 @@ def equilibrium_revenues(q_low: ArrayLike, q_high: ArrayLike) -> tuple[FloatArra
 
 @dataclass(frozen=True)
 class Duopoly:
-    """The market of two firms with qualities ``q_low`` and ``q_high``.
+    """The market of two firms with qualities `q_low` and `q_high`.
 
     >>> Duopoly(0.25, 1.0).prices
     Pair(low=0.05, high=0.4)
@@ -51,11 +57,13 @@ class Duopoly:
     def __post_init__(self) -> None:
         for name, quality in (("q_low", self.q_low), ("q_high", self.q_high)):
             if not (math.isfinite(quality) and quality > 0):
-                raise ValueError(f"Duopoly needs positive, finite qualities; got {name}={quality}. Pass a quality > 0.")
+                raise ConfigError(
+                    f"Duopoly needs positive, finite qualities; got {name}={quality}. Pass a quality > 0."
+                )
 
     @property
     def swapped(self) -> bool:
-        """True if the firm passed as ``q_low`` now has the better model, hence the role "high"."""
+        """True if the firm passed as `q_low` now has the better model, hence the role "high"."""
         return self.q_low > self.q_high
 
     @property
@@ -93,7 +101,7 @@ class Duopoly:
     def demands_at(self, p_low: float, p_high: float) -> Pair:
         """Market shares at any prices: every consumer takes the better offer (equal offers share the market)."""
         if not (p_low >= 0 and p_high >= 0):
-            raise ValueError(f"Prices must be at least 0; got {p_low} and {p_high}. Pass two prices >= 0.")
+            raise ConfigError(f"Prices must be at least 0; got {p_low} and {p_high}. Pass two prices >= 0.")
         low, high = self._by_role()
         low_price, high_price = (p_high, p_low) if self.swapped else (p_low, p_high)
         if low == high:

@@ -25,11 +25,11 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class RevenueLedger:
-    """One entry per round; ``record`` returns a longer ledger. Entry 0 is the state before any collaboration.
+    """One entry per round; `record` returns a longer ledger. Entry 0 is the state before any collaboration.
 
-    The columns of :attr:`frame` are in firm order (see :mod:`coterie.incentives.market.duopoly`): ``q_low`` stays with the
-    firm that was worse at the start, even after it overtakes. ``nash_product`` is measured against entry 0 and is NaN
-    where a firm earns less than at the start; ``step_high`` is the high firm's step size α_h (0 where it did not move).
+    The columns of `frame` are in firm order (see `coterie.incentives.market.duopoly`): `q_low` stays with the
+    firm that was worse at the start, even after it overtakes. `nash_product` is measured against entry 0 and is NaN
+    where a firm earns less than at the start; `step_high` is the high firm's step size α_h (0 where it did not move).
     """
 
     rows: tuple[tuple[float, float, float], ...] = field(default=())
@@ -41,7 +41,7 @@ class RevenueLedger:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The ledger as a table with columns ``t, q_low, q_high, rho, price_*, revenue_*, nash_product, step_high``."""
+        """The ledger as a table with columns `t, q_low, q_high, rho, price_*, revenue_*, nash_product, step_high`."""
         markets = [Duopoly(low, high) for low, high, _ in self.rows]
         frame = pd.DataFrame(
             {
@@ -69,5 +69,5 @@ class RevenueLedger:
         return max(0.0, float(-steps.to_numpy().min())) if len(steps) else 0.0
 
     def defection_free(self, tolerance: float = 1e-12) -> bool:
-        """True if no round lowered either firm's revenue by more than ``tolerance``."""
+        """True if no round lowered either firm's revenue by more than `tolerance`."""
         return self.largest_drop <= tolerance

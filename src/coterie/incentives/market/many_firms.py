@@ -1,4 +1,8 @@
-"""Any number of firms and any density of consumer types: the duopoly of section 3.2 without its two restrictions.
+"""Any number of firms and any density of consumer types: the duopoly without its two restrictions.
+
+Section 3.2, generalised, of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
 
 A consumer of type θ ∈ [0, 1] takes the offer (q_i, p_i) with the largest θq_i − p_i, or none if all are negative.
 Firm i therefore sells to one interval of types:
@@ -22,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 from scipy.interpolate import CubicHermiteSpline
 
+from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 
 GAIN_TOLERANCE = 1e-7  # largest gain from a deviation that still counts as an equilibrium, per unit of best quality
@@ -29,7 +34,7 @@ GAIN_TOLERANCE = 1e-7  # largest gain from a deviation that still counts as an e
 
 @runtime_checkable
 class Distribution(Protocol):
-    """What is used of a frozen ``scipy.stats`` distribution."""
+    """What is used of a frozen `scipy.stats` distribution."""
 
     def cdf(self, x: Any, /) -> Any: ...
     def pdf(self, x: Any, /) -> Any: ...
@@ -49,12 +54,14 @@ def _types(types: Distribution | Callable[[FloatArray], ArrayLike] | None) -> Ty
     if isinstance(types, Distribution):
         low, high = types.support()
         if low < 0 or high > 1:
-            raise ValueError(
+            raise ConfigError(
                 f"Consumer types must lie in [0, 1]; got a distribution on [{low:g}, {high:g}]. Rescale or truncate it."
             )
         return Types(types.cdf, types.pdf)
     if not callable(types):
-        raise ValueError(f"types must be a density, a frozen scipy.stats distribution or None; got {types!r}.")
+        raise ConfigError(
+            f"types must be a density, a frozen scipy.stats distribution or None; got {types!r}. Pass one of these."
+        )
     return _tabulated(types)
 
 
@@ -65,14 +72,16 @@ def _tabulated(pdf: Callable[[FloatArray], ArrayLike]) -> Types:
     at_grid = np.broadcast_to(np.asarray(pdf(grid), dtype=float), grid.shape)
     at_middle = np.broadcast_to(np.asarray(pdf(middle), dtype=float), middle.shape)
     if not (np.isfinite(at_grid).all() and np.isfinite(at_middle).all() and (at_grid >= 0).all()):
-        raise ValueError(
+        raise ConfigError(
             "A density of types must be finite and non-negative on [0, 1]; the given one is not. "
             "Pass a frozen scipy.stats distribution if it is infinite at an end."
         )
     cells = (at_grid[:-1] + 4 * at_middle + at_grid[1:]) / 6 * (grid[1] - grid[0])
     total = cells.sum()
     if total <= 0:
-        raise ValueError("A density of types must be positive somewhere on [0, 1]; the given one is 0 everywhere.")
+        raise ConfigError(
+            "A density of types must be positive somewhere on [0, 1]; the given one is 0 everywhere. Pass another."
+        )
     spline = CubicHermiteSpline(grid, np.concatenate([[0.0], np.cumsum(cells)]) / total, at_grid / total)
     slope = spline.derivative()
     return Types(
@@ -83,9 +92,9 @@ def _tabulated(pdf: Callable[[FloatArray], ArrayLike]) -> Types:
 
 @dataclass(frozen=True, eq=False)
 class Market:
-    """Price competition between firms with the given ``qualities``; results are arrays in the order of ``qualities``.
+    """Price competition between firms with the given `qualities`; results are arrays in the order of `qualities`.
 
-    ``types`` is the density of consumer types on [0, 1] (a callable, normalised here), a frozen ``scipy.stats``
+    `types` is the density of consumer types on [0, 1] (a callable, normalised here), a frozen `scipy.stats`
     distribution, or None for the uniform density.
     """
 
@@ -95,10 +104,10 @@ class Market:
     def __post_init__(self) -> None:
         q = np.asarray(self.qualities, dtype=float)
         if q.ndim != 1 or q.size < 2 or not np.isfinite(q).all() or (q <= 0).any():
-            raise ValueError(
+            raise ConfigError(
                 f"Market needs two or more positive, finite qualities; got {self.qualities!r}. Pass one per firm."
             )
-        _ = self._types  # checks the density now
+        _ = self._types  # so that a wrong density is refused at once
 
     @cached_property
     def _types(self) -> Types:
@@ -106,13 +115,13 @@ class Market:
 
     @cached_property
     def prices(self) -> FloatArray:
-        """Equilibrium prices; ValueError if no prices survive the search for profitable deviations."""
+        """Equilibrium prices. A ConfigError says so if a firm can still gain by another price."""
         q = np.asarray(self.qualities, dtype=float)
         prices = self._take_turns(self._start(q))
         polished = self._first_order(prices)
         gains = [self.deviation_gains(p).max() for p in (polished, prices)]
         if min(gains) > GAIN_TOLERANCE * q.max():
-            raise ValueError(
+            raise ConfigError(
                 f"No price equilibrium was found: a firm can still gain {min(gains):.2g} by another price. "
                 "Densities with several peaks may have none in pure strategies; try a single-peaked density."
             )
@@ -146,7 +155,9 @@ class Market:
     def _checked(self, prices: ArrayLike) -> FloatArray:
         p = np.asarray(prices, dtype=float)
         if p.shape != (len(self.qualities),) or not (p >= 0).all():
-            raise ValueError(f"Pass one price >= 0 per firm ({len(self.qualities)} firms); got {prices!r}.")
+            raise ConfigError(
+                f"A market needs one price >= 0 per firm ({len(self.qualities)} firms); got {prices!r}. Pass as many prices."
+            )
         return p
 
     def _demand(self, firm: int, price: FloatArray, prices: FloatArray) -> FloatArray:
@@ -203,7 +214,7 @@ class Market:
         return prices
 
     def _first_order(self, prices: FloatArray) -> FloatArray:
-        """Solve D_i + p_i ∂D_i/∂p_i = 0 for the firms that sell at a positive price, starting from ``prices``."""
+        """Solve D_i + p_i ∂D_i/∂p_i = 0 for the firms that sell at a positive price, starting from `prices`."""
         q = np.asarray(self.qualities, dtype=float)
         sellers = np.flatnonzero(self.demands_at(prices) > 0)
         _, first = np.unique(q[sellers], return_index=True)  # one of several equal firms is enough

@@ -1,4 +1,8 @@
-"""Buyers of the repeated pricing game (section 4.4): CBER buyers, who estimate how often the seller discriminates.
+"""Buyers of the repeated pricing game: CBER buyers, who estimate how often the seller discriminates.
+
+Section 4.3, Definition 5 and equation 4.7 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
 
 All buyers of a round share the history H^B and hence the belief α̂_t of equation (4.7):
 
@@ -7,7 +11,7 @@ All buyers of a round share the history H^B and hence the belief α̂_t of equat
 
 If all θ_H buyers evade (q* = 1), the rounds in which they do so show one signal only: w = 0 and nothing is observed.
 The printed average still divides by t, so that α̂ decays and an always-discriminating seller is forgiven half the time.
-The default estimator ``"rescaled"`` replaces t by one plus the earlier rounds with w > 0, which is the same whenever
+The default estimator `"rescaled"` replaces t by one plus the earlier rounds with w > 0, which is the same whenever
 all w > 0. Where q* = 1 it has a price of its own: a belief above α*, even one formed by bad luck, is never revised,
 because the buyers who hold it see nothing more.
 """
@@ -19,13 +23,14 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 from coterie.incentives.pricing.game import PricingGame
 from coterie.incentives.pricing.sellers import BoolArray
 
 
 class Buyers(Protocol):
-    """``rate``: how often a θ_H buyer evades in a round in which ``evades`` is true. θ_L buyers are always truthful."""
+    """`rate`: how often a θ_H buyer evades in a round in which `evades` is true. θ_L buyers are always truthful."""
 
     @property
     def counts_blind_rounds(self) -> bool: ...
@@ -38,7 +43,7 @@ class Buyers(Protocol):
 class CBER:
     """Consistent-belief best responders: evade with probability q* when the belief exceeds α*, else be truthful.
 
-    ``bias=(a, b)`` adds a fresh error U(a, b) to the belief in each round and clips it to [0, 1].
+    `bias=(a, b)` adds a fresh error U(a, b) to the belief in each round and clips it to [0, 1].
     """
 
     bias: tuple[float | FloatArray, float | FloatArray] = (0.0, 0.0)
@@ -46,9 +51,11 @@ class CBER:
 
     def __post_init__(self) -> None:
         if not (np.asarray(self.bias[0]) <= np.asarray(self.bias[1])).all():
-            raise ValueError(f"bias must be an interval (a, b) with a <= b; got {self.bias}.")
+            raise ConfigError(
+                f"bias must be an interval (a, b) with a <= b; got {self.bias}. Swap them, or pass (0, 0)."
+            )
         if self.estimator not in ("rescaled", "printed"):
-            raise ValueError(f'estimator must be "rescaled" or "printed"; got {self.estimator!r}.')
+            raise ConfigError(f'estimator must be "rescaled" or "printed"; got {self.estimator!r}. Choose one of them.')
 
     @property
     def counts_blind_rounds(self) -> bool:
@@ -57,7 +64,7 @@ class CBER:
 
     def check(self, n_buyers: int) -> None:
         if n_buyers < 2:
-            raise ValueError(
+            raise ConfigError(
                 f"CBER buyers need n_buyers >= 2, because one buyer never sees two prices; got {n_buyers}. "
                 "Add buyers or use FixedEvasion."
             )
@@ -78,7 +85,9 @@ class FixedEvasion:
 
     def __post_init__(self) -> None:
         if self.probability is not None and not 0 <= self.probability <= 1:
-            raise ValueError(f"FixedEvasion takes a probability in [0, 1]; got {self.probability}.")
+            raise ConfigError(
+                f"FixedEvasion takes a probability in [0, 1]; got {self.probability}. Pass a number between."
+            )
 
     @property
     def counts_blind_rounds(self) -> bool:
@@ -86,7 +95,7 @@ class FixedEvasion:
 
     def check(self, n_buyers: int) -> None:
         if n_buyers < 1:
-            raise ValueError(f"n_buyers must be at least 1; got {n_buyers}.")
+            raise ConfigError(f"n_buyers must be at least 1; got {n_buyers}. Add buyers.")
 
     def rate(self, game: PricingGame) -> float:
         return game.q_star if self.probability is None else self.probability

@@ -1,7 +1,11 @@
-"""Price discrimination by signals: the one-shot game (Werner's dissertation, sections 4.2–4.3).
+"""Price discrimination by signals: the one-shot game.
 
-A buyer's value is θ_H = ``high`` with probability ``mu``, else θ_L = ``low``. Buyers show a signal (their data);
-showing the wrong one costs the buyer ``buyer_cost`` = c_B and the seller ``seller_cost`` = c_S. The seller is
+Sections 4.2 and 4.3 and Theorem 6 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
+
+A buyer's value is θ_H = `high` with probability `mu`, else θ_L = `low`. Buyers show a signal (their data);
+showing the wrong one costs the buyer `buyer_cost` = c_B and the seller `seller_cost` = c_S. The seller is
 *signal-aware* (sets a price per signal) with probability α and *blind* (one price for all) otherwise; a buyer buys iff
 the price is at most the value. α is the loss of privacy: 0 means data are never used against buyers, 1 means always.
 
@@ -17,6 +21,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 
 Kind = Literal["printed", "mixed"]
@@ -24,8 +29,8 @@ Kind = Literal["printed", "mixed"]
 
 @dataclass(frozen=True)
 class Equilibrium:
-    """What everybody does at a given α. ``evasion`` is q, the probability that a θ_H buyer shows the low signal;
-    ``low_price_at_low_signal`` is the probability r that the aware seller charges θ_L at the low signal (else θ_H)."""
+    """What everybody does at a given α. `evasion` is q, the probability that a θ_H buyer shows the low signal;
+    `low_price_at_low_signal` is the probability r that the aware seller charges θ_L at the low signal (else θ_H)."""
 
     alpha: float
     kind: Kind
@@ -38,7 +43,7 @@ class Equilibrium:
 
 @dataclass(frozen=True)
 class Commitment:
-    """The seller's best promise (Corollary 3): aware with probability ``alpha`` = α*, else ``blind_price`` for all."""
+    """The seller's best promise (Corollary 3): aware with probability `alpha` = α*, else `blind_price` for all."""
 
     alpha: float
     blind_price: float
@@ -73,16 +78,20 @@ class PricingGame:
 
     def __post_init__(self) -> None:
         if not 0 < self.mu < 1:
-            raise ValueError(f"mu, the share of high-value buyers, must be between 0 and 1; got {self.mu}.")
+            raise ConfigError(
+                f"mu, the share of high-value buyers, must be between 0 and 1; got {self.mu}. Use for example 0.5."
+            )
         if not 0 < self.low < self.high < math.inf:
-            raise ValueError(f"PricingGame needs 0 < low < high; got low={self.low}, high={self.high}.")
+            raise ConfigError(
+                f"PricingGame needs 0 < low < high; got low={self.low}, high={self.high}. Swap or correct them."
+            )
         if not 0 <= self.buyer_cost < self.spread:
-            raise ValueError(
+            raise ConfigError(
                 f"PricingGame needs 0 <= buyer_cost < high - low = {self.spread:g}, else nobody would ever evade; "
-                f"got buyer_cost={self.buyer_cost}."
+                f"got buyer_cost={self.buyer_cost}. Lower it, or raise high."
             )
         if not 0 <= self.seller_cost < math.inf:
-            raise ValueError(f"seller_cost must be at least 0; got {self.seller_cost}.")
+            raise ConfigError(f"seller_cost must be at least 0; got {self.seller_cost}. Use 0 or more.")
 
     @property
     def spread(self) -> float:
@@ -112,8 +121,8 @@ class PricingGame:
     def equilibrium(self, alpha: float, kind: Kind = "printed") -> Equilibrium:
         """Equilibrium of the game at α (Theorem 6), per buyer.
 
-        ``kind="printed"`` is Theorem 6. In case (b) with α > α* it lets the seller react to the unobservable q, that
-        is, buyers commit: with the seller fixed, a θ_H buyer would gain by always evading. ``kind="mixed"`` is the true
+        `kind="printed"` is Theorem 6. In case (b) with α > α* it lets the seller react to the unobservable q, that
+        is, buyers commit: with the seller fixed, a θ_H buyer would gain by always evading. `kind="mixed"` is the true
         equilibrium there: the aware seller charges θ_L at the low signal only with probability r = c_B/(αΔθ), which
         makes buyers indifferent. The seller's utility is the same in both; elsewhere the two kinds coincide.
         """
@@ -159,7 +168,7 @@ class PricingGame:
 
     def seller_payoff(self, high_at_high: ArrayLike, high_at_low: ArrayLike, evasion: ArrayLike) -> FloatArray:
         """Expected seller utility per buyer when θ_H is charged with these probabilities at the high and the low signal
-        (else θ_L) and θ_H buyers evade with probability ``evasion``."""
+        (else θ_L) and θ_H buyers evade with probability `evasion`."""
         hh, hl, q = (np.asarray(v, dtype=float) for v in (high_at_high, high_at_low, evasion))
         at_high = self.mu * (1 - q) * (hh * self.high + (1 - hh) * self.low)
         at_low = hl * self.mu * q * self.high + (1 - hl) * (self.mu * q + 1 - self.mu) * self.low
@@ -169,13 +178,6 @@ class PricingGame:
         """Expected utility of a θ_H buyer at the same prices and evasion."""
         hh, hl, q = (np.asarray(v, dtype=float) for v in (high_at_high, high_at_low, evasion))
         return np.asarray((1 - q) * (1 - hh) * self.spread + q * ((1 - hl) * self.spread - self.buyer_cost))
-
-    def leader_objective(self, evasion: ArrayLike, alpha: float) -> FloatArray:
-        """g(q): a θ_H buyer's utility if the aware seller best-replies to q, ties going to θ_L (Theorem 6, part b)."""
-        q, a = np.asarray(evasion, dtype=float), float(self._checked(alpha))
-        keeps_low = self.low * (q * self.mu + 1 - self.mu) >= self.high * q * self.mu - 1e-12 * self.high
-        from_blind = (1 - a) * (self.high - self.blind_price)
-        return np.asarray(from_blind + a * q * self.spread * keeps_low - self.buyer_cost * q)
 
     def deviation_gains(self, equilibrium: Equilibrium) -> DeviationGains:
         """Best-response check by enumeration: all prices on a grid and both values; both signals."""
@@ -200,18 +202,23 @@ class PricingGame:
         )
 
     def _truthful(self, alpha: FloatArray | float) -> NDArray[np.bool_]:
-        return np.asarray(np.asarray(alpha) <= self.alpha_star + 1e-12)  # 0.3 typed by hand may miss α* by a rounding
+        # 0.3 typed by hand may differ from α* by a rounding error
+        return np.asarray(np.asarray(alpha) <= self.alpha_star + 1e-12)
 
     def _checked(self, alpha: ArrayLike) -> FloatArray:
         a = np.asarray(alpha, dtype=float)
         if not ((a >= 0) & (a <= 1)).all():
-            raise ValueError(f"alpha is a probability and must lie in [0, 1]; got {a.tolist()}.")
+            raise ConfigError(
+                f"alpha is a probability and must lie in [0, 1]; got {a.tolist()}. Pass a number between."
+            )
         return a
 
 
 def _known(kind: str) -> None:
     if kind not in ("printed", "mixed"):
-        raise ValueError(f'kind must be "printed" (Theorem 6) or "mixed" (the true equilibrium); got {kind!r}.')
+        raise ConfigError(
+            f'kind must be "printed" (Theorem 6) or "mixed" (the true equilibrium); got {kind!r}. Choose one of them.'
+        )
 
 
 def _plain(values: FloatArray) -> FloatArray | float:

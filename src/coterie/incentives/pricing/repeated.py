@@ -1,8 +1,13 @@
-"""One seller against one crowd of buyers in the repeated pricing game (Algorithm 6), vectorised over seeds.
+"""One seller against one crowd of buyers in the repeated pricing game, vectorised over seeds.
+
+Sections 4.3 and 4.6 and Algorithm 6 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
 
 A round: n new buyers draw their types; θ_H buyers evade as their belief says; the seller draws one price per signal;
-each buyer buys iff the price is at most its value. Only counts matter, so that a round needs two binomial numbers,
-drawn ahead of time. There is one Python loop over rounds; everything else is an array whose last axis is the seeds.
+each buyer buys iff the price is at most its value. Only counts matter, so a round needs only two binomial numbers,
+which are drawn ahead of time. There is one Python loop over rounds; the last axis of
+every array is the seeds.
 """
 
 from __future__ import annotations
@@ -79,9 +84,9 @@ def play(
     marks: NDArray[np.int_],
     variants: Shape = (),
 ) -> dict[str, FloatArray]:
-    """Averages up to the rounds ``marks[1:]`` (``marks[0]`` is 0), as arrays of shape (*variants, seeds, marks − 1).
+    """Averages up to the rounds `marks[1:]` (`marks[0]` is 0), as arrays of shape (*variants, seeds, marks − 1).
 
-    ``variants`` are leading axes of array-valued hyper-parameters, as in ``Mixed(grid[:, None], …)``.
+    `variants` are leading axes of array-valued hyper-parameters, as in `Mixed(grid[:, None], …)`.
     """
     shape = (*variants, len(seeds))
     rate = buyers.rate(game)

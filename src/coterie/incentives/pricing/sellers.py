@@ -1,11 +1,16 @@
-"""Sellers of the repeated pricing game (section 4.4, Algorithm 6): constant, Exp3-IX, contextual Exp3-IX, Stackelberg.
+"""Sellers of the repeated pricing game: constant, Exp3-IX, contextual Exp3-IX, Stackelberg.
+
+Section 4.4 and Algorithm 6 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
+Exp3-IX is from "Bandit Algorithms", chapter 12 (Lattimore, Szepesvári, 2020).
 
 A seller is a frozen dataclass of hyper-parameters with three pure methods that act on all seeds at once (arrays of some
-``shape`` whose last axis is the seeds). Write your own with the same three methods and pass it to ``simulate``:
+`shape` whose last axis is the seeds). Write your own with the same three methods and pass it to `simulate`:
 
-``init(game, rounds, shape) -> state``     an array, whatever the seller has to remember;
-``prices(state, view, draws) -> Prices``   one price per signal for this round; ``draws`` are two uniforms per seed;
-``update(state, prices, sales) -> state``  learn from what was sold.
+`init(game, rounds, shape) -> state`     an array, whatever the seller has to remember;
+`prices(state, view, draws) -> Prices`   one price per signal for this round; `draws` are two uniforms per seed;
+`update(state, prices, sales) -> state`  learn from what was sold.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 from coterie.incentives.pricing.game import PricingGame
 
@@ -26,10 +32,10 @@ Shape = tuple[int, ...]
 
 
 class View(NamedTuple):
-    """What a seller may know before it sets prices in round ``t`` (from 1).
+    """What a seller may know before it sets prices in round `t` (from 1).
 
-    ``evidence`` is S_t and ``counted`` the number by which the buyers divide it: their belief is α̂ = S_t/``counted``.
-    ``weight`` is w_t, the probability that this round shows both signals.
+    `evidence` is S_t and `counted` the number by which the buyers divide it: their belief is α̂ = S_t/`counted`.
+    `weight` is w_t, the probability that this round shows both signals.
     """
 
     game: PricingGame
@@ -69,7 +75,7 @@ class Seller(Protocol):
 
 
 def _discriminate(aware: BoolArray, probability: FloatArray | float, game: PricingGame) -> Prices:
-    """PD where ``aware``, else the blind price: a joint draw for both signals."""
+    """PD where `aware`, else the blind price: a joint draw for both signals."""
     if game.low_price_blind:
         return Prices(aware, np.zeros_like(aware), probability, 0.0, probability)
     return Prices(np.ones_like(aware), ~aware, 1.0, 1 - probability, probability)
@@ -77,7 +83,7 @@ def _discriminate(aware: BoolArray, probability: FloatArray | float, game: Prici
 
 @dataclass(frozen=True)
 class Mixed:
-    """Charges θ_H with constant probabilities, drawn separately per signal; ``Mixed(1, 0)`` always discriminates."""
+    """Charges θ_H with constant probabilities, drawn separately per signal; `Mixed(1, 0)` always discriminates."""
 
     high_at_high: float | FloatArray
     high_at_low: float | FloatArray
@@ -85,7 +91,7 @@ class Mixed:
     def __post_init__(self) -> None:
         for value in (self.high_at_high, self.high_at_low):
             if not ((np.asarray(value) >= 0) & (np.asarray(value) <= 1)).all():
-                raise ValueError(f"Mixed takes two probabilities in [0, 1]; got {value}.")
+                raise ConfigError(f"Mixed takes two probabilities in [0, 1]; got {value}. Pass numbers between.")
 
     def init(self, game: PricingGame, rounds: int, shape: Shape) -> FloatArray:
         return np.zeros(0)
@@ -114,17 +120,17 @@ class NoDiscrimination:
 
 @dataclass(frozen=True)
 class Stackelberg:
-    """Discriminates with probability α* − ``epsilon``, else charges the blind price.
+    """Discriminates with probability α* − `epsilon`, else charges the blind price.
 
-    With ``epsilon`` = 0 the buyers' belief is a driftless walk around their threshold α*, so that the average utility
-    does not converge; a positive ``epsilon`` keeps them truthful and costs ε·(u_S(α*) − u_S(0))/α*.
+    With `epsilon` = 0 the buyers' belief is a driftless walk around their threshold α*, so that the average utility
+    does not converge; a positive `epsilon` keeps them truthful and costs ε·(u_S(α*) − u_S(0))/α*.
     """
 
     epsilon: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon <= 1:
-            raise ValueError(f"epsilon must lie in [0, 1]; got {self.epsilon}.")
+            raise ConfigError(f"epsilon must lie in [0, 1]; got {self.epsilon}. Use for example 0.05.")
 
     def init(self, game: PricingGame, rounds: int, shape: Shape) -> FloatArray:
         return np.zeros(0)
@@ -139,10 +145,10 @@ class Stackelberg:
 
 @dataclass(frozen=True)
 class AdaptiveStackelberg:
-    """Discriminates whenever that cannot push the buyers' belief above α* − ``margin``: (S_t + 1/w_t)/(t + 1) ≤ α*.
+    """Discriminates whenever that cannot push the buyers' belief above α* − `margin`: (S_t + 1/w_t)/(t + 1) ≤ α*.
 
-    ``known_mu=True`` uses the buyers' own S_t and w_t, which depend on μ. ``known_mu=False`` estimates μ by the share
-    of high signals so far (right as long as buyers are truthful) and keeps its own count; give it a small ``margin``.
+    `known_mu=True` uses the buyers' own S_t and w_t, which depend on μ. `known_mu=False` estimates μ by the share
+    of high signals so far (right as long as buyers are truthful) and keeps its own count; give it a small `margin`.
     """
 
     known_mu: bool = True
@@ -179,7 +185,7 @@ def exp3_rate(rounds: int, arms: int = 2) -> float:
 def _exp3_step(
     loss: FloatArray, rate: float, chose_high: BoolArray, p_high: FloatArray, reward: FloatArray
 ) -> FloatArray:
-    """Add the implicit-exploration loss estimate of the price that was charged; ``loss`` is L̂(θ_H) and L̂(θ_L)."""
+    """Add the implicit-exploration loss estimate of the price that was charged; `loss` is L̂(θ_H) and L̂(θ_L)."""
     chosen = np.where(chose_high, p_high, 1 - p_high)
     estimate = (1 - reward) / (chosen + rate / 2)
     return np.stack([loss[0] + estimate * chose_high, loss[1] + estimate * ~chose_high])

@@ -1,4 +1,9 @@
-"""The repeated pricing game, many seeds at once: ``simulate``, its result, policy regret, and biased beliefs."""
+"""The repeated pricing game, many seeds at once: `simulate`, its result, policy regret, and biased beliefs.
+
+Sections 4.3 and 4.4 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 import pandas as pd
 
+from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 from coterie.incentives.pricing.buyers import BUYERS, CBER, Buyers
 from coterie.incentives.pricing.game import PricingGame
@@ -25,11 +31,11 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """Averages over the first ``round`` rounds, for every seller and seed, in the tidy table ``frame``.
+    """Averages over the first `round` rounds, for every seller and seed, in the tidy table `frame`.
 
-    Columns: ``seller_utility`` per buyer; ``buyer_utility`` per θ_H buyer; ``belief`` α̂; ``alpha_bar`` the seller's
-    true average probability of different prices; ``truthful_share`` of rounds; ``regret`` per buyer against the best
-    fixed price per signal; and the shares of rounds priced ``high_high``, ``low_low``, ``pd`` and ``reverse_pd``.
+    Columns: `seller_utility` per buyer; `buyer_utility` per θ_H buyer; `belief` α̂; `alpha_bar` the seller's
+    true average probability of different prices; `truthful_share` of rounds; `regret` per buyer against the best
+    fixed price per signal; and the shares of rounds priced `high_high`, `low_low`, `pd` and `reverse_pd`.
     """
 
     game: PricingGame
@@ -59,7 +65,7 @@ class Simulation:
         return self.array("buyer_utility")[..., -1]
 
     def array(self, column: str) -> FloatArray:
-        """A column of ``frame`` as an array of shape (sellers, seeds, checkpoints)."""
+        """A column of `frame` as an array of shape (sellers, seeds, checkpoints)."""
         values = self.frame[column].to_numpy(dtype=float)
         return values.reshape(len(self.sellers), self.frame["seed"].nunique(), -1)
 
@@ -103,17 +109,20 @@ def simulate(
     n_buyers: int = 10,
     checkpoints: int = 200,
 ) -> Simulation:
-    """Play the repeated game; averages are kept at ``checkpoints`` evenly spaced rounds.
+    """Play the repeated game; averages are kept at `checkpoints` evenly spaced rounds.
 
-    ``seller`` is a name of ``SELLERS``, an object with the methods of ``Seller``, a list or dict of them, or ``"all"``;
-    ``buyers`` is a name of ``BUYERS`` or an object; ``seeds`` is the number of runs (seeds 0, 1, …) or the seeds. All
+    `seller` is a name of `SELLERS`, an object with the methods of `Seller`, a list or dict of them, or `"all"`;
+    `buyers` is a name of `BUYERS` or an object; `seeds` is the number of runs (seeds 0, 1, …) or the seeds. All
     sellers meet the same buyers, and a run does not depend on which other seeds run beside it.
     """
     chosen = named_sellers(seller)
     crowd = _lookup(buyers, BUYERS, "buyers")
     runs = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if rounds < 1 or not runs or checkpoints < 1:
-        raise ValueError(f"rounds, seeds and checkpoints must be at least 1; got {rounds}, {seeds}, {checkpoints}.")
+        raise ConfigError(
+            f"rounds, seeds and checkpoints must be at least 1; got {rounds}, {seeds}, {checkpoints}. "
+            "Use 1 or more for each."
+        )
     crowd.check(n_buyers)
     marks = np.unique(np.linspace(0, rounds, min(checkpoints, rounds) + 1).round().astype(int))
     frames = []
@@ -131,7 +140,7 @@ def policy_regret(simulation: Simulation, *, step: float = 0.05, seeds: int = 3)
     grid; the pairs meet the same buyers. Ordinary regret keeps the buyers' signals fixed and so misses this loss.
     """
     if not 0 < step <= 1:
-        raise ValueError(f"step must lie in (0, 1]; got {step}.")
+        raise ConfigError(f"step must lie in (0, 1]; got {step}. Use for example 0.1.")
     levels = np.linspace(0.0, 1.0, round(1 / step) + 1)
     hh, hl = (grid.reshape(-1, 1) for grid in np.meshgrid(levels, levels, indexing="ij"))
     averages = play(
@@ -182,7 +191,7 @@ def bias_sweep(
 
 
 def named_sellers(seller: SellersLike) -> dict[str, Seller]:
-    """Sellers by label; objects without a name are labelled by their ``repr``."""
+    """Sellers by label; objects without a name are labelled by their `repr`."""
     if isinstance(seller, str) and seller == "all":
         return dict(SELLERS)
     if isinstance(seller, Mapping):
@@ -191,7 +200,7 @@ def named_sellers(seller: SellersLike) -> dict[str, Seller]:
         several = seller if isinstance(seller, Sequence) and not isinstance(seller, str) else [seller]
         found = {s if isinstance(s, str) else repr(s): _lookup(s, SELLERS, "seller") for s in several}
     if not found:
-        raise ValueError("simulate needs at least one seller; got none.")
+        raise ConfigError("simulate needs at least one seller; got none. Name one, such as 'adaptive'.")
     return found
 
 
@@ -199,5 +208,5 @@ def _lookup(player: str | P, registry: Mapping[str, P], what: str) -> P:
     if not isinstance(player, str):
         return player
     if player not in registry:
-        raise ValueError(f"Unknown {what} {player!r}; choose one of {', '.join(registry)} or pass an object.")
+        raise ConfigError(f"Unknown {what} {player!r}; choose one of {', '.join(registry)} or pass an object.")
     return registry[player]

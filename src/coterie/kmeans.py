@@ -1,0 +1,19 @@
+"""k-means for clients' numbers, dense or sparse: scikit-learn's, with restarts and without one of its warnings."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+
+
+def kmeans(points: Any, k: int, *, restarts: int, seed: int) -> Any:
+    """A fitted `sklearn.cluster.KMeans` with k-means++ seeds, the best of `restarts` runs of Lloyd's algorithm.
+
+    Points may be dense or sparse. Fewer distinct points than clusters are no mistake here, since clients may be equal;
+    some clusters then stay empty, and scikit-learn's warning of it is not shown."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return KMeans(k, n_init=restarts, random_state=seed).fit(points)
