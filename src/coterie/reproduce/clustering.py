@@ -4,7 +4,7 @@ All need MNIST (COTERIE_DATA). Each prints a table with its seeds, time and mach
 
 start      how often IFCA finds all rotations: the start from updates, the paper's random start, and restarts at equal cost
 rotated    IFCA, one global model and local models on rotated MNIST (IFCA, section 6.2, Table 1 and Figure 4)
-byzantine  private labels with half the clients malicious (Werner, section 2.6, Figure 2.6)
+byzantine  private labels with half the clients malicious (Werner, section 2.4, Figure 2.6)
 """
 
 from __future__ import annotations

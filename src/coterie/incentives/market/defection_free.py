@@ -1,6 +1,6 @@
 """Collaboration schemes for two competing firms, among them Defection-Free Collaborative Learning.
 
-Sections 3.3 to 3.5 and Algorithm 5 of
+Sections 3.3 and 3.4 (Algorithm 5) of
 "Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
 http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
 
