@@ -1,10 +1,13 @@
-"""CFL: clustered federated learning by recursive bipartition (Sattler, Müller, Samek).
+"""CFL: clustered federated learning by splitting clusters in two.
 
-(a) Federated averaging inside every current cluster, with updates ΔW_i; (b) a cluster splits when its mean update is short,
-‖mean ΔW‖ < ε₁, while some client still pulls hard, max‖ΔW_i‖ > ε₂; (c) into the two parts between which the largest cosine
-similarity of updates is smallest; (d) recursively, never merging. Labels are kept for every client by its own index, so
-later splits act on the right clients. `aggregate` takes the mean's place in (a); a cluster with too few members in a round
-for a robust rule keeps its model.
+"Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization under Privacy Constraints" (Felix Sattler,
+Klaus-Robert Müller, Wojciech Samek, 2019, https://arxiv.org/abs/1910.01991).
+
+(a) Federated averaging inside every current cluster gives one update ΔW_i per client. (b) A cluster splits when its mean
+update is short, ‖mean ΔW‖ < ε₁, while some client still pulls hard, max‖ΔW_i‖ > ε₂. (c) It splits into the two parts
+between which the largest cosine similarity of updates is smallest. (d) Splits go on recursively, and nothing is merged.
+The label of every client is kept under its own index, so later splits act on the right clients. `aggregate` takes the
+mean's place in (a). A cluster that has too few members in a round for a robust rule keeps its model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Defection-Free Collaborative Learning (Werner's dissertation, ch. 3, Algorithm 5) between two competing firms.
+"""Defection-Free Collaborative Learning between two competing firms.
+
+Chapter 3, Algorithm 5 (section 3.4) of
+"Collaborative Learning: Aligning Goals and Outcomes" (Mariel Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
 
 The clients are the firms. f(x) = (f(x; l) + f(x; h))/2 is the common loss and q(x) the quality of a model, the mean over
 both firms of its accuracy (or 1 − loss) on rows that measure it. The high firm is the one that is better when they meet;
@@ -11,11 +15,10 @@ One round of scheme "defection_free", with ρ = q_l/q_h before the round:
 Other schemes (section 3.3): "complete" (both train on f), "high_shares" (the low firm trains on f, the high firm alone),
 "low_shares" (the other way round); somebody loses revenue in each of the first two.
 
-Departures from the text (errata EI-4, EI-5): every step that passes its target or lowers a quality is taken back and halved,
-or cut more where a straight line says so (step 2d), because nothing guarantees convexity here; the loop ends at the target
-instead of beyond it. A step is the mean of what `local` does on the firms' data: with LocalSGD(steps=1) exactly one gradient
-step on f of size at most `local.lr` = 1/L, with more steps an average of local models. Cutting shortens the step just made:
-one more measurement, no more training.
+Departures from the text (errata EI-4, EI-5) are those of `coterie.incentives.market.climb`, which decides how far a firm
+goes. A step is the mean of what `local` does on the firms' data. With LocalSGD(steps=1) that is exactly one gradient step on
+f of size at most `local.lr` = 1/L; with more steps it is an average of local models. A step that is too long is shortened,
+which costs one more measurement and no more training.
 """
 
 from __future__ import annotations
@@ -65,8 +68,8 @@ _BOTH: Ints = np.array([0, 1])
 
 @dataclass(frozen=True)
 class DefectionFreeState:
-    """`models` in the federation's order; `ledger` a row a round, see COLUMNS (row 0: when they met); `high` is the position
-    of the high firm, −1 before they met."""
+    """`models` are in the federation's order. `ledger` has one row per round, with COLUMNS; row 0 is when they met. `high`
+    is the position of the high firm, −1 before they met."""
 
     models: Params
     ledger: Tensor

@@ -1,5 +1,11 @@
-"""Ditto (Li, Hu, Beirami, Smith): a global model w by federated averaging, and beside it a personal model v that minimises
-F_i(v) + (λ/2)‖v − w‖². λ = 0 is training alone, λ → ∞ the global model."""
+"""Ditto: a global model w by federated averaging, and beside it one personal model v per client.
+
+"Ditto: Fair and Robust Federated Learning Through Personalization" (Tian Li, Shengyuan Hu, Ahmad Beirami, Virginia Smith,
+2021, https://arxiv.org/abs/2012.04221).
+
+The personal model of client i minimises F_i(v) + (λ/2)‖v − w‖², with λ → lam. λ = 0 is training alone, and λ → ∞ is the
+global model.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
-"""FedAvg (McMahan et al. 2017): one model for all, the sample-weighted mean of the clients' local models.
+"""FedAvg: one model for all, the sample-weighted mean of the clients' local models.
 
-Server step: with d = mean of local models − model, velocity ← momentum · velocity + d, model ← model + lr · velocity;
-lr = 1 and momentum = 0 give plain averaging. A robust `aggregate` takes the mean's place; the server then needs every
+"Communication-Efficient Learning of Deep Networks from Decentralized Data" (H. Brendan McMahan, Eider Moore, Daniel
+Ramage, Seth Hampson, Blaise Agüera y Arcas, 2017, https://arxiv.org/abs/1602.05629).
+
+Server step, with d = mean of local models − model: velocity ← momentum · velocity + d, then model ← model + lr · velocity.
+Plain averaging is lr = 1 and momentum = 0. A robust `aggregate` takes the mean's place. The server then needs every
 client's model (an individual ask) instead of their sum.
 """
 

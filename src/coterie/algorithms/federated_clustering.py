@@ -1,14 +1,17 @@
-"""Federated-Clustering (Werner, ch. 2, Algorithm 2): every client has its own model and averages, at that model, the
-gradients of those who pull the same way.
+"""Federated-Clustering: every client has its own model and averages, at that model, the gradients that agree with its own.
+
+Chapter 2, Algorithm 2 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Mariel Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
 
 Symbols: x_{i,t} → models (row i), g_j(x_i) → a reply to `gradient`, η → lr, M → inner, τ → radius, |B| → batch_size.
 Step 1: every client j computes its gradient at every client's model x_i. Step 2: v_i = Threshold-Clustering of these
-gradients around i's own. Step 3: x_i ← x_i − η v_i. No clusters are declared; malicious clients far away have no influence.
+gradients around i's own. Step 3: x_i ← x_i − η v_i. No clusters are declared. Malicious clients far away have no influence.
 
-**Cost of a round** with N clients in groups of n: N·n gradient evaluations, N·n models down and N·n gradients up; the server
-holds one model's gradients at a time (N × P numbers), never N × N × P. A pass evaluates one model of every group at all its
-members at once, so there are n batched passes, not N² calls. `groups=G` splits the clients at random into G groups each
-round (n = N/G); `local_steps=s` clusters only every s-th step and takes plain local steps in between.
+**Cost per round** with N clients in groups of n: N·n gradient evaluations, N·n models down and N·n gradients up. The server
+holds one model's gradients at a time (N × P numbers), never N × N × P. One pass evaluates one model per group at all members
+of the group at once, so there are n batched passes, not N² calls. `groups=G` splits the clients at random into G groups in
+each round (n = N/G). `local_steps=s` clusters only at every s-th step and takes plain local steps in between.
 """
 
 from __future__ import annotations

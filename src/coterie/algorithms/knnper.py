@@ -1,8 +1,11 @@
-"""kNN-Per (Marfoq, Neglia, Kameni, Vidal 2022): a global model plus a memory of the client's own samples.
+"""kNN-Per: a global model plus a memory of the client's own samples.
 
-p(y|x) = λ p_knn(y|x) + (1−λ) p_glob(y|x), where p_knn weighs the k nearest local samples by exp(−distance) between the
-penultimate-layer features φ of the global model. λ weighs the *local* part. Probabilities are clipped before the log.
-(The dissertation cites it through another paper: erratum EC-17.)
+"Personalized Federated Learning through Local Memorization" (Othmane Marfoq, Giovanni Neglia, Laetitia Kameni, Richard
+Vidal, 2022, https://arxiv.org/abs/2111.09360).
+
+p(y|x) = λ p_knn(y|x) + (1−λ) p_glob(y|x), where p_knn weighs the k nearest own samples by exp(−distance). Distances are
+between the features φ before the last layer of the global model. λ → lam weighs the client's *own* part, and k →
+neighbours. Probabilities are clipped before the logarithm. (The dissertation cites another paper for it: erratum EC-17.)
 """
 
 from __future__ import annotations

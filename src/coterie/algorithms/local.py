@@ -1,4 +1,4 @@
-"""Local: every client trains alone, from the common start, with no exchange (the yardstick of every gain)."""
+"""Local: every client trains alone, from the common start, with no exchange. All gains are measured against it."""
 
 from __future__ import annotations
 

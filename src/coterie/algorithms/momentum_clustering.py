@@ -1,9 +1,14 @@
-"""Momentum-Clustering (Werner, ch. 2, Algorithm 4): clients send momenta, the server clusters them around K centres by
-Threshold-Clustering, and every client steps along its centre. N messages up and N down a round, not N².
+"""Momentum-Clustering: clients send momenta, the server clusters them around K centres, and every client follows its centre.
+
+Chapter 2, Algorithm 4 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Mariel Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
+
+The server uses Threshold-Clustering. It sends and receives N messages per round, not N².
 
 Symbols: m_{i,t} → a client's momentum, α → alpha, v_{k,t} → centers, η → lr, M → inner. Choices the text leaves open (gaps
-GAP/EC-18): m_{i,0} = 0, or the first gradient with `warm=True`, which removes the bias (1−α)^t; centres start by k-means++
-on the first momenta; a client belongs to the nearest centre; a centre without clients is seeded again at the momentum
+GAP/EC-18): m_{i,0} = 0, or with `warm=True` the first gradient, which removes the bias (1−α)^t. Centres start by k-means++
+on the first momenta. A client belongs to the nearest centre. A centre without clients is seeded again at the momentum
 farthest from all centres. A centre with an empty ball is seeded again by k-means++ too: it would stay where it is for ever
 and lead its clients along a gradient nobody has any more (the proof starts every round within σ of the true means).
 """

@@ -1,9 +1,14 @@
-"""Myopic-Clustering (Werner, ch. 2, Algorithm 1): designed to fail. The server clusters the clients' *current* gradients and
-every client follows its cluster's mean. Once gradients vanish they say nothing about who belongs together, and wrong
-partitions become permanent. It stands here for the failure examples and as a warning.
+"""Myopic-Clustering, which fails by design: it is here for the examples of failure and as a warning.
 
-Partition rule (the text leaves it open): exact k-means by trying every partition up to ten clients, else Lloyd's k-means.
-`aggregate` takes the mean's place; a cluster too small for a robust rule does not move.
+Chapter 2, Algorithm 1 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Mariel Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
+
+The server clusters the clients' *current* gradients, and every client follows its cluster's mean. Once gradients vanish they
+say nothing about who belongs together, and wrong partitions become permanent.
+
+The text leaves the partition rule open. Here it is exact k-means by trying every partition up to ten clients, else Lloyd's
+k-means. `aggregate` takes the mean's place. A cluster that is too small for a robust rule does not move.
 """
 
 from __future__ import annotations

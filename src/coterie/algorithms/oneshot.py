@@ -1,10 +1,14 @@
-"""One-shot clustering (the baseline of Ghosh et al.): cluster the clients' own solutions once, then train inside clusters.
+"""One-shot clustering: cluster the clients' own solutions once, then train inside the clusters.
+
+Section 4.1, Algorithm 1 of
+"An Efficient Framework for Clustered Federated Learning" (Avishek Ghosh, Jichan Chung, Dong Yin, Kannan Ramchandran, 2020,
+https://arxiv.org/abs/2006.04088).
 
 Step 1: every client sends its empirical risk minimiser. Step 2: the server runs k-means on them (k-means++ seeds, ten
-restarts). Step 3: federated averaging inside each estimated cluster, the partition frozen.
+restarts). Step 3: federated averaging inside each estimated cluster. The partition is never changed again.
 
 Caveats: errors of step 2 are never repaired. Two networks that compute the same function can have very different weights
-(hidden units permuted), so cluster convex models, or name the last layer with `on` after a start shared by everyone.
+(hidden units permuted). So cluster convex models, or name the last layer with `on` after a start shared by everyone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Oracle: FedAvg inside the true clusters; what a perfect clustering would give (needs a federation that knows them)."""
+"""Oracle: FedAvg inside the true clusters, which is what a perfect clustering would give.
+
+It needs a federation that knows its clusters. A yardstick; no paper is followed.
+"""
 
 from __future__ import annotations
 
