@@ -19,6 +19,7 @@ from torch import Tensor
 
 from coterie import randomness
 from coterie.errors import ConfigError
+from coterie.learning.predictors import Predictor
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, tree_map
 
@@ -224,7 +225,8 @@ Exchange = Generator[Ask, Reply, State]
 class Algorithm(Protocol):
     """An algorithm is a frozen dataclass of hyper-parameters. `init` makes the server state (a frozen dataclass of
     tensors), `round` advances it by asking clients, `personal` says which model a client uses. `client` makes a client's
-    private state at first contact and `cluster` names its group; both have defaults for algorithms without."""
+    private state at first contact and `cluster` names its group. `predictor` is for algorithms whose clients predict with
+    more than a model's weights. These three have defaults for algorithms without."""
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> Any: ...
 
@@ -238,6 +240,13 @@ class Algorithm(Protocol):
     def cluster(self, ctx: Context, state: Any) -> Tensor:
         return torch.zeros((), dtype=torch.int64)
 
+    def predictor(self) -> Predictor | None:
+        """How a client predicts with its model and its own samples; None when the model alone predicts."""
+        return None
+
     def predict(self, ctx: Context, state: Any, x: Tensor) -> Tensor:
-        """Outputs for new samples; override only when a client's predictor is more than a model's weights."""
-        return ctx.task.outputs(self.personal(ctx, state), x)
+        """A client's outputs for new samples."""
+        model, more = self.personal(ctx, state), self.predictor()
+        return (
+            ctx.task.outputs(model, x) if more is None else more.outputs(ctx.task, model, x, (ctx.x, ctx.y, ctx.mask))
+        )

@@ -23,7 +23,7 @@ _CPU_RNG: list[int] = []  # fork_rng over no accelerator
 
 @dataclass(frozen=True)
 class Task:
-    """What is learnt: `model` makes a fresh `nn.Module`; `loss` is a name or a function to one number a sample;
+    """What is learnt: `model` makes a fresh `nn.Module`; `loss` is a name or a function to one number per sample;
     `metric` is a name or several, the first being the one gains are measured in (None: mse for the loss
     mse, else accuracy)."""
 
@@ -81,7 +81,7 @@ class Task:
 
     @property
     def skeleton(self) -> nn.Module:
-        """A module whose weights are never used. One a thread: `functional_call` swaps its parameters while it runs."""
+        """A module whose weights are never used, one per thread: `functional_call` swaps its parameters while it runs."""
         return self._mine("skeleton")
 
     @property
@@ -129,7 +129,7 @@ class Task:
         losses = function(outputs, y)
         if losses.shape != y.shape:
             raise TaskError(
-                f"A loss must give one number a sample, shape {tuple(y.shape)}; got {tuple(losses.shape)}. "
+                f"A loss must give one number per sample, shape {tuple(y.shape)}; got {tuple(losses.shape)}. "
                 "Use reduction='none'."
             )
         return losses
@@ -165,7 +165,7 @@ class Task:
             if classes is None:
                 raise TaskError("cross_entropy needs classes; this federation holds numbers. Use loss='mse'.")
             if width < classes:
-                raise TaskError(f"The model has {width} outputs for {classes} classes. Give it one a class.")
+                raise TaskError(f"The model has {width} outputs for {classes} classes. Give it one per class.")
         if self.loss in ("mse", "bce") and width != 1:
             raise TaskError(f"{self.loss} needs a model with one output; this one has {width}. Use nn.Linear(…, 1).")
         if self.loss == "bce" and classes != 2:

@@ -24,6 +24,7 @@ from coterie.exchange.channels import Channel
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Population, Reply
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
+from coterie.settings import setting, with_setting
 from coterie.training import checkpoint, cohorts
 from coterie.training.evaluation import Evaluation
 from coterie.training.progress import bar, finish_on_interrupt
@@ -356,13 +357,14 @@ def _choose(
     algorithm: Any, federation: Federation, task: Task, rounds: int, **options: Any
 ) -> tuple[Any, dict[str, Any]]:
     """Fill in clusters=None; the evidence goes into the result."""
-    from coterie.training.number_of_clusters import choose_clusters, with_clusters
+    from coterie.training.number_of_clusters import choose_clusters
 
-    if with_clusters(algorithm, 1) is algorithm or with_clusters(algorithm, 1) == algorithm:
+    if setting(algorithm, "clusters", 0) is not None:
         return algorithm, {}
     choice = choose_clusters(algorithm, federation, task, rounds=rounds, progress=False, **options)
     about = {"choice": choice.table.reset_index().to_dict("records"), "clusters": choice.clusters}
-    return with_clusters(algorithm, choice.clusters), about | ({"choice_note": choice.note} if choice.note else {})
+    algorithm = with_setting(algorithm, "clusters", choice.clusters)
+    return algorithm, about | ({"choice_note": choice.note} if choice.note else {})
 
 
 def _floats(state: Any) -> Iterator[torch.Tensor]:
