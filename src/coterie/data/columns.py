@@ -58,13 +58,13 @@ class ColumnReport:
     def lines(self, *, cli: bool = False) -> list[str]:
         """What to print before training: one line a role, one a reason, one a note."""
         shown = [f"used: {_list(self.used) or 'nothing'}"]
-        shown += [f"  {row.column}: {row.why}" for row in self._rows("used") if row.why]
-        for role in ("ignored", "suspicious"):
-            shown += [f"{role}: {row.column} ({row.why})" for row in self._rows(role)]
-        if any("you" not in row.why for role in ("ignored", "suspicious") for row in self._rows(role)):
+        for role in ("used", "ignored", "suspicious"):
+            start = "  " if role == "used" else f"{role}: "
+            for why, group in self._explained(role).groupby("why", sort=False):
+                shown.append(f"{start}{_list(group['column'].tolist())} ({why})")
+        if any("you" not in why for why in self.reasons(["ignored", "suspicious"]).values()):
             shown.append(
-                "Use a left-out column all the same by naming every feature: "
-                + ("--features A,B,…." if cli else "features=[…].")
+                "To use one all the same, name every feature " + ("with --features." if cli else "in features.")
             )
         return shown + [f"Note: {note.sentence(cli=cli)}" for note in self.notes]
 
@@ -88,8 +88,8 @@ class ColumnReport:
         table = pd.DataFrame(saved["columns"], columns=["column", "role", "why"])
         return cls(table, tuple(Note(*note) for note in saved["notes"]))
 
-    def _rows(self, role: str) -> list[Any]:
-        return list(self.table[self.table["role"] == role].itertuples())
+    def _explained(self, role: str) -> pd.DataFrame:
+        return self.table[(self.table["role"] == role) & (self.table["why"] != "")]
 
 
 def inspect_columns(

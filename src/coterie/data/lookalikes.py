@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from coterie.data.preprocessing import FEW, INDICATOR_SHARE
+from coterie.data.preprocessing import FEW, INDICATOR_SHARE, stray_text
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -100,6 +100,8 @@ def useless(values: pd.Series[Any], look: Columns) -> str:
     numbers = _numbers(values)
     if numbers is not None:
         return _counter(values, numbers, look)
+    if pd.api.types.is_numeric_dtype(values) or stray_text(present) is not None:
+        return ""  # infinite values and text among numbers: preprocessing refuses them by name
     return _wordy(values, present, distinct, look)
 
 
@@ -190,6 +192,10 @@ def leak(values: pd.Series[Any], look: Columns) -> str:
     if pairs == kinds <= FEW and kinds <= 0.2 * n:
         return "the target follows from it: each of its values occurs with one target only"
     numbers, goal = _numbers(values), look.target_numbers
+    if numbers is not None and goals == 2 and _threshold(numbers[both], target):
+        return "the target follows from it: a threshold separates the two classes without an error or a gap"
+    if goal is not None and kinds == 2 and _threshold(goal[both], codes):
+        return "it follows from the target: a threshold of the target separates its two values"
     if numbers is None or goal is None or goals <= 2:
         return ""
     numbers, goal = numbers[both], goal[both]
@@ -203,9 +209,22 @@ def leak(values: pd.Series[Any], look: Columns) -> str:
     return ""
 
 
+def _threshold(numbers: Floats, two: Ints) -> bool:
+    """Whether the two kinds lie on two sides of a point, close to it: natural groups would leave a gap."""
+    one = two == two.min()
+    if min(one.sum(), (~one).sum()) < ENOUGH or len(np.unique(numbers)) <= FEW:
+        return False
+    low, high = (
+        (numbers[one], numbers[~one]) if numbers[one].mean() < numbers[~one].mean() else (numbers[~one], numbers[one])
+    )
+    return bool(0 < high.min() - low.max() < 0.1 * numbers.std())
+
+
 def _named_alike(one: str, other: str) -> bool:
-    a, b = (re.sub(r"[\W_]+", "", s).lower() for s in (one, other))
-    return min(len(a), len(b)) >= 2 and (a in b or b in a)
+    """One name is a word of the other (y_rounded, log.income), or a longer part of it (incomeUSD)."""
+    a, b = one.lower(), other.lower()
+    words = set(re.split(r"[\W_]+", a)) & set(re.split(r"[\W_]+", b)) - {""}
+    return bool(words) or (min(len(a), len(b)) >= 3 and (a in b or b in a))
 
 
 def _same_order(a: Floats, b: Floats) -> bool:

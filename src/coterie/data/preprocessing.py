@@ -117,21 +117,27 @@ def column_kind(values: pd.Series[Any]) -> Literal["numeric", "category"]:
     return "category"
 
 
-def refuse_stray_text(values: pd.Series[Any], what: str) -> None:
-    """A column of numbers with a few texts in it was read as text; say which text spoils it."""
+def stray_text(values: pd.Series[Any]) -> str | None:
+    """The text that spoils a column of numbers, which was read as text because of it."""
     counts = values.value_counts()
     numbers = pd.to_numeric(pd.Series([str(v) for v in counts.index], dtype="str"), errors="coerce").to_numpy()
     text = np.isnan(numbers)
     share = counts.to_numpy()[~text].sum() / max(counts.sum(), 1)
     quantity = (~text).sum() > FEW or bool(np.any(numbers[~text] % 1))
-    if text.any() and quantity and share >= MOSTLY:
+    return str(counts.index[text][0]) if text.any() and quantity and share >= MOSTLY else None
+
+
+def refuse_stray_text(values: pd.Series[Any], what: Literal["Column", "The target"]) -> None:
+    text = stray_text(values)
+    if text is not None:
+        out = (
+            f"or leave the column out with --exclude {values.name}." if what == "Column" else "or name another target."
+        )
         raise DataError(
-            f"{what} {values.name!r} is mostly numbers but also holds the text {str(counts.index[text][0])!r}. Replace "
-            "that text by a number or a missing value,",
+            f"{what} {values.name!r} is mostly numbers but also holds the text {text!r}. Replace that text by a number "
+            "or a missing value,",
             python="or, if these are codes, use astype('category').",
-            cli="or, if these are codes, put a letter before each."
-            if what != "Column"
-            else f"or leave the column out with --exclude {values.name}.",
+            cli=out,
         )
 
 

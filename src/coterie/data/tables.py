@@ -210,7 +210,8 @@ def infer_kind(values: pd.Series[Any]) -> Kind:
     if numbers.isna().any():
         return "classification"
     distinct = numbers.unique()
-    whole = bool(np.all(np.asarray(distinct, np.float64) % 1 == 0))
+    with np.errstate(invalid="ignore"):  # an infinite value is no whole number
+        whole = bool(np.all(np.asarray(distinct, np.float64) % 1 == 0))
     return "classification" if whole and len(distinct) <= FEW else "regression"
 
 

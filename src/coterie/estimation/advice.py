@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from coterie.errors import DataError
 from coterie.estimation.checks import Array, Samples, choice, client_sums, confidence
 from coterie.estimation.predictive import prepared, row_losses
 from coterie.estimation.rates import _check_counts
@@ -203,9 +204,10 @@ def _advise_regression(
     if m < 3:
         raise ValueError(f"advise needs three or more clients; got {m}.")
     if rows.counts.min() < 2:
-        raise ValueError(
-            f"advise needs two or more rows of every client; got {int((rows.counts < 2).sum())} of {m} clients with one. "
-            "Drop them."
+        raise DataError(
+            f"advise needs two or more rows of every client; got {int((rows.counts < 2).sum())} of {m} clients with one.",
+            python="Leave them out (min_rows=2 in from_frame).",
+            cli="Leave them out with --min-rows 2.",
         )
     columns = np.eye(int(rows.y.max()) + 1)[rows.y.astype(np.int64)] if family == "classes" else rows.y[:, None]
     losses, kept = row_losses(rows.X, columns, rows.owner, family, tuple(k for k in clusters if k < m), folds, seed)
