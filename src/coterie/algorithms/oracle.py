@@ -29,7 +29,11 @@ class Oracle(Algorithm):
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> OracleState:
         if population.clusters is None:
-            raise ConfigError("Oracle needs the true clusters; this federation has none. Pass clusters=… or use IFCA.")
+            raise ConfigError(
+                "Oracle needs the true clusters; this federation has none.",
+                python="Pass clusters=… or use IFCA.",
+                cli="Name their column with --cluster, or use ifca.",
+            )
         truth = torch.from_numpy(population.clusters)
         return OracleState(repeat(start, int(truth.max()) + 1), truth)
 

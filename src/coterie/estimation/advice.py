@@ -225,8 +225,9 @@ def _advise_regression(
         raise DataError(f"advise needs three or more clients; got {m}. Add clients.")
     if rows.counts.min() < 2:
         raise DataError(
-            f"advise needs two or more rows of every client; got {int((rows.counts < 2).sum())} of {m} clients with one. "
-            "Drop them."
+            f"advise needs two or more rows of every client; got {int((rows.counts < 2).sum())} of {m} clients with one.",
+            python="Leave them out (min_rows=2 in from_frame).",
+            cli="Leave them out with --min-rows 2.",
         )
     columns = np.eye(int(rows.y.max()) + 1)[rows.y.astype(np.int64)] if family == "classes" else rows.y[:, None]
     losses, kept = row_losses(rows.X, columns, rows.owner, family, tuple(k for k in clusters if k < m), folds, seed)
