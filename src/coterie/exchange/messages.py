@@ -19,7 +19,7 @@ from torch import Tensor
 
 from coterie import randomness
 from coterie.learning.batches import Walk, minibatches
-from coterie.learning.gradients import grad_and_loss
+from coterie.learning.gradients import descend, grad_and_loss
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, tree_map
 
@@ -63,6 +63,12 @@ class Context:
         self.task.require(params)
         return grad_and_loss(self.task, params, self.x, self.y, self.mask)
 
+    def descend(self, params: Params, lr: float | Tensor) -> Params:
+        """`params − lr·grad(params)`; on a fully connected network the gradient is never stored, so it is the fastest way
+        to write a step."""
+        self.task.require(params)
+        return descend(self.task, params, self.x, self.y, self.mask, lr)
+
     def fresh(self, purpose: str) -> Tensor:
         """The random key of the next draw for a purpose: the client's own for the first draw in a phase, and a key of its
         own for each later one. Reproducible, and equal on every engine: draws are counted, not timed."""
@@ -94,10 +100,7 @@ class Context:
         must be masked with `torch.where(batch.n > 0, …)`."""
         key = self.fresh("batches")
         parts = minibatches(Walk(steps, epochs, batch_size), self.x, self.y, self.mask, key)
-        return (
-            replace(self, x=x, y=y, mask=mask, n=mask.sum(), key=randomness.fold(key, "step", step))
-            for step, (x, y, mask) in enumerate(parts)
-        )
+        return (replace(self, x=x, y=y, mask=mask, n=n, key=step_key) for x, y, mask, n, step_key in parts)
 
     def uniform(self, purpose: str, count: int) -> Tensor:
         return randomness.uniform(randomness.fold(self.key, purpose), count, self.mask.dtype)

@@ -63,14 +63,28 @@ class Walk:
         return chosen, weight / weight.sum(-1, keepdim=True).clamp(min=1)
 
 
-def minibatches(walk: Walk, x: Tensor, y: Tensor, mask: Tensor, key: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """(x, y, mask) of one step after the other."""
+_GROUP = 4  # steps whose samples are copied together: one call costs as much as a small step
+
+
+def minibatches(
+    walk: Walk, x: Tensor, y: Tensor, mask: Tensor, key: Tensor
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+    """(x, y, mask, number of samples, random key) of one step after the other."""
     if walk.batch_size is None:
-        yield from [(x, y, mask)] * (walk.steps or walk.epochs or 1)
+        steps = walk.steps or walk.epochs or 1
+        keys = _step_keys(key, steps)
+        yield from ((x, y, mask, mask.sum(), keys[step]) for step in range(steps))
         return
-    chosen, real = _Rows.apply(walk, mask, key)  # type: ignore[no-untyped-call]
-    for step in range(chosen.shape[0]):
-        yield (*_Pick.apply(x, y, chosen[step]), real[step])  # type: ignore[no-untyped-call]
+    chosen, real, counts, keys = _Rows.apply(walk, mask, key)  # type: ignore[no-untyped-call]
+    for group in range(0, len(chosen), _GROUP):
+        some = slice(group, group + _GROUP)
+        xs, ys = _Pick.apply(x, y, chosen[some])  # type: ignore[no-untyped-call]
+        yield from zip(*(t.unbind(0) for t in (xs, ys, real[some], counts[some], keys[some])), strict=True)
+
+
+def _step_keys(key: Tensor, steps: int) -> Tensor:
+    """A random key for every step, (…, steps)."""
+    return randomness.fold(key.unsqueeze(-1), "step", torch.arange(steps))
 
 
 def in_chunk(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
@@ -82,9 +96,10 @@ def in_chunk(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...
 
 
 def pick(x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Samples `rows` (clients, batch) of a chunk's clients. Rows of one flat tensor are copied, which is far faster
-    than `x[i, j]`."""
-    flat = (rows + (torch.arange(len(x)) * x.shape[1]).unsqueeze(-1)).flatten()
+    """Samples `rows` (clients, …) of a chunk's clients. Rows of one flat tensor are copied, which is far faster than
+    `x[i, j]`."""
+    first = (torch.arange(len(x)) * x.shape[1]).reshape(-1, *[1] * (rows.dim() - 1))
+    flat = (rows + first).flatten()
     xs, ys = x.flatten(0, 1).index_select(0, flat), y.flatten(0, 1).index_select(0, flat)
     return xs.reshape(*rows.shape, *x.shape[2:]), ys.reshape(*rows.shape, *y.shape[2:])
 
@@ -102,23 +117,29 @@ class _Primitive(torch.autograd.Function):
 
 
 class _Rows(_Primitive):
-    """`Walk.rows` with the weights as a mask."""
+    """`Walk.rows` with the weights as a mask, the number of samples and a random key for every step."""
 
     @staticmethod
     def forward(walk: Walk, mask: Tensor, key: Tensor) -> Any:
         chosen, weight = walk.rows(mask, key)
-        return chosen, (weight > 0).to(mask.dtype)
+        real = (weight > 0).to(mask.dtype)
+        return chosen, real, real.sum(-1), _step_keys(key, real.shape[-2])
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, walk: Walk, *tensors: Tensor) -> Any:
-        return _Rows.forward(walk, *in_chunk(info, in_dims[1:], tensors)), (0, 0)
+        return _Rows.forward(walk, *in_chunk(info, in_dims[1:], tensors)), (0, 0, 0, 0)
 
 
 class _Pick(_Primitive):
+    """The samples of some steps, (steps, batch, …), in one copy."""
+
     @staticmethod
     def forward(x: Tensor, y: Tensor, rows: Tensor) -> Any:
-        return x.index_select(0, rows), y.index_select(0, rows)
+        flat = rows.flatten()
+        xs, ys = x.index_select(0, flat), y.index_select(0, flat)
+        return xs.reshape(*rows.shape, *x.shape[1:]), ys.reshape(*rows.shape, *y.shape[1:])
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *tensors: Tensor) -> Any:
-        return pick(*in_chunk(info, in_dims, tensors)), (0, 0)
+        x, y, rows = in_chunk(info, in_dims, tensors)
+        return pick(x, y, rows), (0, 0)

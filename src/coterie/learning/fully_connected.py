@@ -88,20 +88,37 @@ class Network:
         lr: float,
         trained: Sequence[int],
         correct: Sequence[Tensor] | None = None,
+        pull: float = 0.0,
+        anchors: Sequence[Tensor] = (),
     ) -> Tensor:
-        """One plain SGD step of the trained parameters in place, along the gradient plus `correct`; returns the loss
-        before it."""
+        """One plain SGD step of the trained parameters in place, along the gradient plus `correct` plus pull·(p − anchor);
+        returns the loss before it."""
 
         def update(w: int, b: int, delta: Tensor, inputs: Tensor) -> None:
             if w in trained:
-                params[w].baddbmm_(delta.mT, inputs, alpha=-lr)
+                params[w].baddbmm_(delta.mT, inputs, beta=1 - lr * pull, alpha=-lr)
             if b in trained:
-                params[b].sub_(delta.sum(1), alpha=lr)
+                (params[b].mul_(1 - lr * pull) if pull else params[b]).sub_(delta.sum(1), alpha=lr)
 
         loss = self._backward(params, x, y, weight, trained, update)
+        moved = [params[i] for i in trained]
         if correct is not None:
-            torch._foreach_add_([params[i] for i in trained], list(correct), alpha=-lr)
+            torch._foreach_add_(moved, list(correct), alpha=-lr)
+        if pull:
+            torch._foreach_add_(moved, list(anchors), alpha=lr * pull)
         return loss
+
+    def descended(self, params: Sequence[Tensor], x: Tensor, y: Tensor, weight: Tensor, lr: float) -> list[Tensor]:
+        """The parameters after one plain SGD step; those given stay as they are."""
+        new = list(params)
+
+        def update(w: int, b: int, delta: Tensor, inputs: Tensor) -> None:
+            new[w] = torch.baddbmm(params[w], delta.mT, inputs, alpha=-lr)
+            if b >= 0:
+                new[b] = torch.sub(params[b], delta.sum(1), alpha=lr)
+
+        self._backward(params, x, y, weight, range(len(params)), update)
+        return new
 
     def gradients(
         self, params: Sequence[Tensor], x: Tensor, y: Tensor, weight: Tensor, trained: Sequence[int]

@@ -66,6 +66,16 @@ def grad_and_loss(task: Task, params: Params, x: Tensor, y: Tensor, mask: Tensor
     return dict(zip(params, grads, strict=True)), loss
 
 
+def descend(task: Task, params: Params, x: Tensor, y: Tensor, mask: Tensor, lr: float | Tensor) -> Params:
+    """`params` − lr·gradient of the mean loss."""
+    if not _in_one_vmap() or isinstance(lr, Tensor):
+        gradient, _ = grad_and_loss(task, params, x, y, mask)
+        return {name: p - lr * gradient[name] for name, p in params.items()}
+    model = Model(task, tuple(params), tuple(range(len(params))))
+    stepped = _Descent.apply(model, lr, x, y, mask, *params.values())  # type: ignore[no-untyped-call]
+    return dict(zip(params, stepped, strict=True))
+
+
 def _plain(task: Task, params: Params, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Params, Tensor]:
     """Ordinary autograd, which can itself be differentiated and mapped."""
 
@@ -83,21 +93,45 @@ def _in_one_vmap() -> bool:
     return len(layers) == 1 and layers[0].key() == torch._C._functorch.TransformType.Vmap
 
 
-class _Gradient(torch.autograd.Function):
-    """Only ever used under one `vmap`: its rule sees the whole chunk."""
+class _Primitive(torch.autograd.Function):
+    """Only ever used under one `vmap`, whose rule sees the whole chunk, and outside of derivatives."""
 
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(*output)
+
+
+class _Gradient(_Primitive):
     @staticmethod
     def forward(model: Model, x: Tensor, y: Tensor, mask: Tensor, *params: Tensor) -> Any:
         gradient, loss = _plain(model.task, dict(zip(model.names, params, strict=True)), x, y, mask)
         return (*gradient.values(), loss)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.mark_non_differentiable(*output)
-
-    @staticmethod
     def vmap(info: Any, in_dims: Any, model: Model, *tensors: Tensor) -> Any:
         x, y, mask, *params = in_chunk(info, in_dims[1:], tensors)
-        weight = mask / mask.sum(-1, keepdim=True).clamp(min=1)
-        loss, grads = chunk_gradients(model, model.network(x), params, x, y, weight)
+        loss, grads = chunk_gradients(model, model.network(x), params, x, y, _weight(mask))
         return (*grads, loss), (0,) * (len(grads) + 1)
+
+
+class _Descent(_Primitive):
+    @staticmethod
+    def forward(model: Model, lr: float, x: Tensor, y: Tensor, mask: Tensor, *params: Tensor) -> Any:
+        named = dict(zip(model.names, params, strict=True))
+        return tuple(descend(model.task, named, x, y, mask, lr).values())
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, model: Model, lr: float, *tensors: Tensor) -> Any:
+        x, y, mask, *params = in_chunk(info, in_dims[2:], tensors)
+        network = model.network(x)
+        if network is not None:
+            stepped = network.descended(params, x, y, _weight(mask), lr)
+        else:
+            _, grads = chunk_gradients(model, None, params, x, y, _weight(mask))
+            stepped = [torch.sub(p, g, alpha=lr) for p, g in zip(params, grads, strict=True)]
+        return tuple(stepped), (0,) * len(stepped)
+
+
+def _weight(mask: Tensor) -> Tensor:
+    """Every sample's share in its client's mean loss."""
+    return mask / mask.sum(-1, keepdim=True).clamp(min=1)

@@ -52,12 +52,12 @@ class Plan:
             return [given[name] for name in names] if names[0] in given else None
 
         kept = [[given[f"{slot}/{name}"] for slot in self.rule.slots] for name in self.trained]
-        pulls = part("pull")
         return Optimiser(
             self.rule,
             self.clip,
             part("anchor"),
-            self.pull if pulls is None else pulls,
+            self.pull,
+            part("pull"),
             part("correct"),
             kept if self.rule.slots else [],
             given.get("count"),
@@ -143,13 +143,13 @@ def train(plan: Plan, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, given: Gi
     optimiser, network = plan.optimiser(given), plan.model.network(x)
     on = (weight > 0).any(-1).to(x.dtype)  # (clients, steps)
     ragged = not optimiser.simple and bool((on == 0).any())
-    fused = network if optimiser.simple_but_corrected and not ragged else None
     total = torch.zeros(len(x), dtype=x.dtype)
     for s in range(weight.shape[-2]):
         xs, ys = (x, y) if chosen is None else pick(x, y, chosen[:, s])
         lr = plan.rate(given, s)
-        if fused is not None and not isinstance(lr, Tensor):
-            total += fused.descend(params, xs, ys, weight[:, s], lr, places, optimiser.correct)
+        if network is not None and not ragged and not isinstance(lr, Tensor) and optimiser.fused(lr):
+            also = (optimiser.correct, optimiser.pull, optimiser.anchors or ())
+            total += network.descend(params, xs, ys, weight[:, s], lr, places, *also)
             continue
         loss, grads = chunk_gradients(plan.model, network, params, xs, ys, weight[:, s])
         total += loss

@@ -69,7 +69,8 @@ class Optimiser:
     rule: Rule
     clip: float | None = None
     anchors: Sequence[Tensor] | None = None
-    pulls: float | Sequence[Tensor] = 0.0
+    pull: float = 0.0
+    pulls: Sequence[Tensor] | None = None  # instead of `pull`: a tensor for every parameter
     correct: Sequence[Tensor] | None = None
     slots: list[list[Tensor]] = field(default_factory=list)  # per parameter, the rule's slots
     count: Tensor | None = None  # steps taken, where the rule counts them
@@ -77,12 +78,11 @@ class Optimiser:
     @property
     def simple(self) -> bool:
         """Whether a step is p − lr·g and nothing else."""
-        return self.simple_but_corrected and self.correct is None
+        return self.clip is None and self.rule == Momentum() and self.correct is None and self.anchors is None
 
-    @property
-    def simple_but_corrected(self) -> bool:
-        """Whether a step is p − lr·(g + c)."""
-        return self.clip is None and self.anchors is None and self.rule == Momentum()
+    def fused(self, lr: float) -> bool:
+        """Whether a step is p − lr·(g + correct + pull·(p − anchor)) with the same pull for all."""
+        return self.clip is None and self.rule == Momentum() and self.pulls is None and not lr * self.pull > 1
 
     def step(
         self, params: Sequence[Tensor], grads: Sequence[Tensor], lr: Rate, on: Tensor | None, batch_dims: int
@@ -111,7 +111,7 @@ class Optimiser:
             lr = wide(lr, p)
         if decay and not self.rule.decoupled:
             g = g + decay * p
-        pull = self.pulls if isinstance(self.pulls, float) else wide(self.pulls[i], p)
+        pull = self.pull if self.pulls is None else wide(self.pulls[i], p)
         implicit: bool | Tensor = lr * pull > 1 if isinstance(self.rule, Momentum) else False
         if self.anchors is not None and implicit is not True:
             g = g + (torch.where(implicit, 0.0, pull) if isinstance(implicit, Tensor) else pull) * (p - self.anchors[i])
