@@ -238,7 +238,7 @@ class Run:
         rounds = self.done
 
         def train() -> Result:
-            baseline = fit(Local(local), self.federation, self.task, rounds=rounds, **options)
+            baseline = fit(Local(local), self.federation, self.task, rounds=rounds, **options)  # type: ignore[arg-type]
             if not baseline.about["finished"]:  # a yardstick of fewer rounds would flatter every gain
                 raise KeyboardInterrupt
             return baseline
