@@ -43,9 +43,10 @@ class Ditto(Algorithm):
         return state if mean is None else FedAvgState(mean, {})
 
     def train(self, ctx: Context, model: Params) -> Up:
-        """The global model's local steps, and the personal model's towards w^t (the model just received)."""
+        """The global model's local steps, and the personal model's towards w^t (the model just received), on the same
+        batches: the global model is FedAvg's, whatever the personal ones do."""
         mine, loss = self.local.fit(ctx, ctx.state["model"], anchor=model, pull=self.lam)
-        trained, _ = self.local.fit(ctx, model)
+        trained, _ = self.local.fit(ctx.rewound(), model)
         return Up(send={"model": trained}, weight=ctx.n, state={"model": mine}, info={"loss": loss})
 
     def personal(self, ctx: Context, state: FedAvgState) -> Params:

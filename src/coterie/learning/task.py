@@ -105,10 +105,11 @@ class Task:
             raise TaskError(f"The model factory must return an nn.Module; got {type(module).__name__}.")
         refuse_unsupported(module)
         if params is not None:
+            self.require(params)
             module.to(next(iter(params.values())).dtype)
             with torch.no_grad():
                 for name, parameter in module.named_parameters():
-                    if name in params:
+                    if name in params:  # frozen ones are the module's own
                         parameter.copy_(params[name])
         return module
 
@@ -120,7 +121,23 @@ class Task:
             raise TaskError("The model has no parameters to learn. Add a layer with weights, or unfreeze one.")
         return params
 
+    @cached_property
+    def trainable(self) -> frozenset[str]:
+        """The names a parameter dictionary must have; frozen parameters stay inside the module."""
+        return frozenset(name for name, p in self._master.named_parameters() if p.requires_grad)
+
+    def require(self, params: Params) -> None:
+        """Refuse a dictionary without exactly the trainable names: a module would fill the gaps with weights of its own."""
+        if params.keys() == self.trainable:
+            return
+        missing, unknown = sorted(self.trainable - params.keys()), sorted(params.keys() - self.trainable)
+        raise TaskError(
+            f"A parameter dictionary needs exactly the model's trainable names; missing: {', '.join(missing) or 'none'}; "
+            f"unknown: {', '.join(unknown) or 'none'}. To train a part, pass the whole dictionary and fit(…, train=names)."
+        )
+
     def outputs(self, params: Params, x: Tensor) -> Tensor:
+        self.require(params)
         result: Tensor = functional_call(self.skeleton, params, (x,))
         return result
 
