@@ -7,6 +7,7 @@ steps of the chunk before the next chunk, with gradients and updates fused where
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Protocol, overload
@@ -50,7 +51,7 @@ class Samples(Protocol):
     ) -> Iterator[Any]: ...
 
 
-class LocalSteps:
+class LocalSteps(ABC):
     """`fit` for any settings that have these fields and name a `rule`."""
 
     steps: int | None
@@ -62,8 +63,9 @@ class LocalSteps:
     schedule: Schedule | None
 
     @property
+    @abstractmethod
     def rule(self) -> Rule:
-        raise NotImplementedError
+        """How a gradient becomes a step."""
 
     @overload
     def fit(
