@@ -25,6 +25,7 @@ EXACT = 1e-9  # 1 − |correlation| of an affine copy
 _SAMPLE = 1000
 _WORDS = r"(id|ids|uuid|guid|key|nr|no|num|row|rows|rownames|row names|obs|case|record|serial|rowid)"
 _ID = re.compile(rf"(^|[_\W\d]){_WORDS}$|^(index|idx|Unnamed: \d+)$", re.IGNORECASE)
+_TIME = re.compile(r"(^|[_\W])(year|time|age|days?|weeks?|months?|hours?|period|trend|wave|visit|t)$", re.IGNORECASE)
 _CAMEL = re.compile(r"[a-z](Id|ID|No|Nr|Key)$")
 _PERSON = re.compile(
     r"^(subject|subj|patient|person|student|pupil|child|user|customer|respondent|participant|household|individual|indiv"
@@ -64,14 +65,18 @@ class Columns:
         """One value for all rows of each client, where clients have several rows."""
         if len(self.owner) < 2 * self.clients:
             return False
+        some = self.owner[:_SAMPLE]
+        if _pairs(some, _codes(values.iloc[:_SAMPLE])) > len(np.unique(some)):
+            return False
         return _pairs(self.owner, _codes(values)) == self.clients
 
     def names_clients(self, values: pd.Series[Any]) -> bool:
         return self.constant_in_clients(values) and len(np.unique(_codes(values))) == self.clients
 
     def unique_in_clients(self, values: pd.Series[Any]) -> bool:
+        """Almost every row of a client has its own value, where clients have many rows."""
         codes = _codes(values)
-        return self.clients > 1 and _pairs(self.owner, codes) >= 0.95 * len(codes)
+        return 5 * self.clients <= len(codes) and _pairs(self.owner, codes) >= 0.95 * len(codes)
 
     def nested_in_clients(self, values: pd.Series[Any]) -> bool:
         """Every value occurs at one client only."""
@@ -84,25 +89,25 @@ class Columns:
 
 def useless(values: pd.Series[Any], look: Columns) -> str:
     """Why a column is no feature, or ""."""
+    numbers = None if pd.api.types.is_bool_dtype(values) else _numbers(values)
     present = values.dropna()
-    try:
-        distinct = int(present.nunique())
-    except TypeError:
-        return ""  # lists and the like: preprocessing refuses them by name
-    if not distinct:
+    if not len(present):
         return "no value in any row"
-    if distinct == 1 and 1 - len(present) / len(values) < INDICATOR_SHARE:
+    try:
+        one = len(present.iloc[:_SAMPLE].unique()) == 1 and bool((present == present.iloc[0]).all())
+    except (TypeError, ValueError):
+        return ""  # lists and the like: preprocessing refuses them by name
+    if one and 1 - len(present) / len(values) < INDICATOR_SHARE:
         return f"constant ({present.iloc[0]})"
     if pd.api.types.is_bool_dtype(values):
         return ""
     if _is_date(present):
         return "dates or times; turn them into numbers to use them"
-    numbers = _numbers(values)
     if numbers is not None:
         return _counter(values, numbers, look)
     if pd.api.types.is_numeric_dtype(values) or stray_text(present) is not None:
         return ""  # infinite values and text among numbers: preprocessing refuses them by name
-    return _wordy(values, present, distinct, look)
+    return _wordy(values, present, look)
 
 
 def _is_date(present: pd.Series[Any]) -> bool:
@@ -127,7 +132,7 @@ def _counter(values: pd.Series[Any], numbers: Floats, look: Columns) -> str:
     if n < ENOUGH or np.isnan(numbers).any() or (numbers % 1 != 0).any():
         return ""
     distinct = len(np.unique(numbers))
-    if distinct == n:
+    if distinct == n and not _TIME.search(str(values.name)):
         if numbers.max() - numbers.min() == n - 1:
             return "row numbers: every whole number of a range once"
         if (np.diff(numbers) > 0).all():
@@ -150,8 +155,9 @@ def _called_id(values: pd.Series[Any], distinct: int, look: Columns) -> str:
     return ""
 
 
-def _wordy(values: pd.Series[Any], present: pd.Series[Any], distinct: int, look: Columns) -> str:
+def _wordy(values: pd.Series[Any], present: pd.Series[Any], look: Columns) -> str:
     """Text: numbers with commas, free text, identifiers, another name of the client."""
+    distinct = int(present.nunique())
     texts = [str(v) for v in present.unique()[:_SAMPLE]]
     if all(_COMMAS.fullmatch(t.strip()) for t in texts):
         return f"numbers with commas ({texts[0]}), which read as text; write them without, or with a decimal comma"
@@ -159,7 +165,7 @@ def _wordy(values: pd.Series[Any], present: pd.Series[Any], distinct: int, look:
     if letters >= 25 and words >= 4 and distinct > max(FEW, 0.2 * len(present)):
         return f"free text: {distinct} distinct values of {words:.0f} words on average"
     if distinct >= 0.9 * len(present) and len(present) >= ENOUGH:
-        return f"an identifier: {distinct} distinct values in {len(values)} rows"
+        return f"an identifier: {distinct} distinct among {len(present)} values"
     if look.names_clients(values):
         return "another name of the client"
     return _called_id(values, distinct, look)
@@ -182,19 +188,17 @@ def leak(values: pd.Series[Any], look: Columns) -> str:
     n = int(both.sum())
     if n < ENOUGH or n < 0.5 * len(values):
         return ""
-    codes, target = _codes(values)[both], look.target_codes[both]
-    kinds, goals = len(np.unique(codes)), len(np.unique(target))
-    if goals < 2 or kinds < 2:
+    target = look.target_codes[both]
+    goals = int(target.max()) + 1 if len(target) == len(both) else len(np.unique(target))
+    if goals < 2:
         return ""
-    pairs = _pairs(codes, target)
-    if pairs == kinds == goals and goals <= 0.5 * n:
-        return "a copy of the target: its values and the target's correspond one to one"
-    if pairs == kinds <= FEW and kinds <= 0.2 * n:
-        return "the target follows from it: each of its values occurs with one target only"
+    chosen = values[both]
+    if why := _function_of(chosen, target, goals):
+        return why
     numbers, goal = _numbers(values), look.target_numbers
     if numbers is not None and goals == 2 and _threshold(numbers[both], target):
         return "the target follows from it: a threshold separates the two classes without an error or a gap"
-    if goal is not None and kinds == 2 and _threshold(goal[both], codes):
+    if goal is not None and chosen.iloc[:_SAMPLE].nunique() <= 2 and _splits(goal[both], _codes(chosen)):
         return "it follows from the target: a threshold of the target separates its two values"
     if numbers is None or goal is None or goals <= 2:
         return ""
@@ -209,15 +213,35 @@ def leak(values: pd.Series[Any], look: Columns) -> str:
     return ""
 
 
+def _function_of(values: pd.Series[Any], target: Ints, goals: int) -> str:
+    """Whether values and targets correspond one to one, or each of few values has one target only; some rows first."""
+    n = len(values)
+    for rows in (min(n, _SAMPLE), n):
+        codes, goal = _codes(values.iloc[:rows]), target[:rows]
+        kinds, pairs = len(np.unique(codes)), _pairs(codes, goal)
+        copy = pairs == kinds == len(np.unique(goal)) and goals <= 0.5 * n
+        if pairs > kinds or not (copy or kinds <= FEW):
+            return ""
+    if kinds < 2:
+        return ""
+    if copy:
+        return "a copy of the target: its values and the target's correspond one to one"
+    return "the target follows from it: each of its values occurs with one target only" if kinds <= 0.2 * n else ""
+
+
+def _splits(numbers: Floats, codes: Ints) -> bool:
+    return int(codes.max()) == 1 and _threshold(numbers, codes)
+
+
 def _threshold(numbers: Floats, two: Ints) -> bool:
     """Whether the two kinds lie on two sides of a point, close to it: natural groups would leave a gap."""
     one = two == two.min()
-    if min(one.sum(), (~one).sum()) < ENOUGH or len(np.unique(numbers)) <= FEW:
+    if min(one.sum(), (~one).sum()) < ENOUGH:
         return False
     low, high = (
         (numbers[one], numbers[~one]) if numbers[one].mean() < numbers[~one].mean() else (numbers[~one], numbers[one])
     )
-    return bool(0 < high.min() - low.max() < 0.1 * numbers.std())
+    return bool(0 < high.min() - low.max() < 0.1 * numbers.std()) and len(np.unique(numbers)) > FEW
 
 
 def _named_alike(one: str, other: str) -> bool:
@@ -228,6 +252,8 @@ def _named_alike(one: str, other: str) -> bool:
 
 
 def _same_order(a: Floats, b: Floats) -> bool:
+    if len(a) > _SAMPLE and not _same_order(a[:_SAMPLE], b[:_SAMPLE]):
+        return False
     ranks = [np.unique(v, return_inverse=True)[1] for v in (a, b)]
     top = int(ranks[0].max())
     if top != ranks[1].max():
@@ -264,7 +290,10 @@ def _affine(numbers: dict[Any, Floats]) -> dict[Any, Any]:
     if len(names) < 2 or len(numbers[names[0]]) < ENOUGH:
         return {}
     rows = np.linspace(0, len(numbers[names[0]]) - 1, min(_SAMPLE, len(numbers[names[0]]))).astype(np.int64)
-    sample = np.stack([np.nan_to_num(numbers[name][rows], nan=0.0) for name in names])
+    sample = np.stack([numbers[name][rows] for name in names])
+    gaps = np.isnan(sample)  # filled with the mean of the rest, which leaves copies copies
+    rest = np.where(gaps, 0.0, sample).sum(axis=1) / np.maximum((~gaps).sum(axis=1), 1)
+    sample = np.where(gaps, rest[:, None], sample)
     unit = np.abs(sample).max(axis=1, keepdims=True)
     sample = sample / np.where(unit > 0, unit, 1.0)
     sample -= sample.mean(axis=1, keepdims=True)
@@ -273,8 +302,6 @@ def _affine(numbers: dict[Any, Floats]) -> dict[Any, Any]:
     near = np.abs(sample @ sample.T) > 1 - 1e-6
     flat = norm[:, 0] == 0
     near |= flat[:, None] & flat[None, :]  # constant in the sample: look at all rows
-    gaps = np.array([np.isnan(numbers[name][rows]).any() for name in names])
-    near |= gaps[:, None] & gaps[None, :]
     copies: dict[Any, Any] = {}
     for j in range(1, len(names)):
         for i in np.flatnonzero(near[j, :j]):

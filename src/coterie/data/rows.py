@@ -52,7 +52,7 @@ def choose_rows(
     frame = _with_same_clients(frame, client, same_clients, notes)
     if min_rows > 1:
         frame = _with_enough_rows(frame, client, min_rows, notes)
-    _refuse_too_few(frame[client])
+    _refuse_too_few(frame[client], may_lower=min_rows > 1)
     notes += _odd_clients(frame[client])
     return frame, notes
 
@@ -110,14 +110,14 @@ def _with_enough_rows(frame: pd.DataFrame, client: str, least: int, notes: list[
     return frame[~frame[client].isin(few)]
 
 
-def _refuse_too_few(ids: pd.Series[Any]) -> None:
+def _refuse_too_few(ids: pd.Series[Any], *, may_lower: bool) -> None:
     """One client has nobody to learn with; one row per client leaves nothing to learn from or to test on."""
     counts = ids.value_counts(sort=False)
     if len(counts) == 1:
         raise DataError(
             f"Learning together needs at least two clients; column {ids.name!r} holds only {shown(counts.index[0])}.",
-            python="Name another client column, or lower min_rows.",
-            cli="Name another column with --client, or lower --min-rows.",
+            python="Name another client column" + (", or lower min_rows." if may_lower else "."),
+            cli="Name another column with --client" + (", or lower --min-rows." if may_lower else "."),
         )
     if len(counts) and int(np.max(counts.to_numpy())) == 1:
         raise DataError(
