@@ -238,7 +238,8 @@ class DefectionFree(Algorithm):
             if gap <= close:
                 break
             down = {"model": model, "number": torch.tensor(2 * s + firm)}
-            reply = yield Ask(self.train, who, down, reduce=MeanBy(), updates={"move": None})
+            optional = len(who) == 1  # one firm's failure ends its climb, not the run
+            reply = yield Ask(self.train, who, down, reduce=MeanBy(), updates={"move": None}, optional=optional)
             if len(reply.clients) < len(who):
                 break
             move: Params = row(reply.values["move"], 0)
