@@ -172,7 +172,9 @@ class IFCA(Algorithm):
     def _ask(self, phase: Any, clients: Any, down: Tree, each: Tree, origin: From) -> Ask:
         updates = {self._sends: origin if self.option == "model" else None}
         also = () if self.stop_after is None else ("restless",)
-        return Ask(phase, clients, down, each, SumBy(self.k), updates, also)
+        return Ask(
+            phase, clients, down, each, SumBy(self.k), updates, also, optional=True
+        )  # the other ask may be answered
 
     def _part(self, ctx: Context, which: int) -> Context:
         """The part of the data this step may use: all of it, or 1/(2T) of it in the resampling variant."""
