@@ -30,7 +30,7 @@ def cut(distance: Floats, k: int) -> Ints:
     if k >= len(distance):
         return np.arange(len(distance))
     tree = linkage(squareform(distance, checks=False), "average")
-    return _by_appearance(fcluster(tree, k, "maxclust"))
+    return relabelled(fcluster(tree, k, "maxclust"))
 
 
 def cut_without_loners(distance: Floats, k: int) -> Ints:
@@ -45,7 +45,7 @@ def cut_without_loners(distance: Floats, k: int) -> Ints:
             kept = names[sizes >= 2]
             if len(kept) >= k:
                 largest = kept[np.argsort(-sizes[sizes >= 2], kind="stable")[:k]]
-                return _by_appearance(_joined(distance, label, largest))
+                return relabelled(_joined(distance, label, largest))
     return cut(distance, k)
 
 
@@ -56,7 +56,8 @@ def _joined(distance: Floats, label: Ints, kept: Ints) -> Ints:
     return np.where(np.isin(label, kept), label, nearest)
 
 
-def _by_appearance(label: npt.NDArray[np.integer]) -> Ints:
+def relabelled(label: npt.NDArray[np.integer]) -> Ints:
+    """The same groups, numbered by first appearance."""
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first, kind="stable")] = np.arange(len(first))

@@ -5,11 +5,11 @@ instead. Every client takes full-batch steps from *one* common model (the probe)
 average linkage on their cosine distance. Groups of very different sizes are found, where k-means halves the largest.
 
 Two cuts of the tree are candidates: at k groups, and at k groups of at least two clients, because an odd client can take a
-group for itself. Where clients differ much in size, the same two cuts of the largest half and quarter are candidates too:
-updates from a handful of rows are mostly noise. Candidates that differ are each trained for two ordinary rounds, and the
-one with the smallest loss over all rows is kept. Everybody is asked, whoever is in the first cohort (a thousand clients or a
-cohort, if that is more, of larger federations), because a few clients may miss a group. The probe's uploads are seen
-individually, once.
+group for itself. The k-means groups are a third, for updates that differ in length and not in direction. Where clients
+differ much in size, the two cuts of the largest half and quarter are candidates too: updates from a handful of rows are
+mostly noise. Candidates that differ are each trained for two ordinary rounds, and the one with the smallest loss over all
+rows is kept. Everybody is asked, whoever is in the first cohort (a thousand clients or a cohort, if that is more, of larger
+federations), because a few clients may miss a group. The probe's uploads are seen individually, once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from coterie import randomness
-from coterie.aggregation.linkage import cosine_distances, cut, cut_without_loners
+from coterie.aggregation.kmeans import kmeans_rows
+from coterie.aggregation.linkage import cosine_distances, cut, cut_without_loners, relabelled
 from coterie.algorithms.ifca_state import IFCAState, merge
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, SumBy, Up
 from coterie.learning.local_sgd import LocalSGD
@@ -61,12 +62,14 @@ class FromUpdates:
             return state
         local = reply.values["model"]
         updates = flat_vector({name: local[name] - state.models[name][:1] for name in state.models}, 1)
-        starts = [self._started(state, local, label) for label in self._candidates(updates, reply.values["rows"])]
+        starts = [
+            self._started(state, local, label) for label in self._candidates(updates, reply.values["rows"], cohort)
+        ]
         if len(starts) == 1:
             return starts[0]
         return (yield from self._better(starts, replace(cohort, clients=reply.clients)))
 
-    def _candidates(self, updates: Tensor, rows: Tensor) -> list[Tensor]:
+    def _candidates(self, updates: Tensor, rows: Tensor, cohort: Cohort) -> list[Tensor]:
         """Different groupings of the clients that answered; −1 for a client that a grouping leaves out."""
         n = len(updates)
         k = min(self.clusters, n)  # with fewer clients than clusters some models keep their random start
@@ -75,12 +78,14 @@ class FromUpdates:
         by_size = np.argsort(-sizes, kind="stable")
         unequal = np.quantile(sizes, 0.75) >= _UNEQUAL * np.quantile(sizes, 0.25)
         found: dict[bytes, Tensor] = {}
+        by_length = relabelled(kmeans_rows(updates, k, seed=int(cohort.key("start")) & 0x7FFFFFFF))
         for share in _SHARES if unequal else (1.0,):
             members = np.sort(by_size[: max(int(np.ceil(share * n)), k)])
             for grouping in (cut, cut_without_loners):
                 label = np.full(n, -1)
                 label[members] = grouping(distance[np.ix_(members, members)], k)
                 found.setdefault(label.tobytes(), torch.from_numpy(label))
+        found.setdefault(by_length.tobytes(), torch.from_numpy(by_length))
         return list(found.values())
 
     def _started(self, state: IFCAState, local: Params, label: Tensor) -> IFCAState:

@@ -63,9 +63,9 @@ WORLDS: dict[str, World] = {
 
 def federation(world: World, seed: int) -> Federation:
     """The clients of one world."""
-    images = load_arrays("mnist.npz")
+    pictures, labels = load_arrays("mnist.npz", "x_train", "y_train")
     rng = np.random.default_rng([seed, 41])
-    order = rng.permutation(len(images["x_train"]))
+    order = rng.permutation(len(pictures))
     counts = np.round(np.array(world.shares) * CLIENTS).astype(int)
     counts[0] += CLIENTS - counts.sum()
     truth = rng.permutation(np.repeat(np.arange(len(counts)), counts))
@@ -77,7 +77,7 @@ def federation(world: World, seed: int) -> Federation:
     data, at = {}, 0
     for i, (group, n) in enumerate(zip(truth, sizes, strict=True)):
         rows, at = order[at : at + n], at + n
-        x, y = images["x_train"][rows][:, ::2, ::2], images["y_train"][rows].astype(np.int64)
+        x, y = pictures[rows][:, ::2, ::2], labels[rows].astype(np.int64)
         if i < world.odd:
             x, y = (np.resize(a[y == y[0]], a.shape) for a in (x, y))
         x, y = (x, relabel[group][y]) if world.relabelled else (np.rot90(x, int(group), axes=(1, 2)), y)
