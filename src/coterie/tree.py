@@ -102,3 +102,15 @@ def like_vector(vector: Tensor, tree: Any, batch_dims: int = 0) -> Any:
     """Inverse of `flat_vector`: cut (…batch, P) into tensors shaped like the leaves of `tree` (without batch)."""
     pieces = iter(torch.split(vector, [t.numel() for t in leaves(tree)], dim=batch_dims))
     return tree_map(lambda t: next(pieces).reshape(vector.shape[:batch_dims] + t.shape), tree)
+
+
+def finite_rows(stacked: Any) -> Tensor:
+    """Of a tree of stacked tensors: for each row, whether all its numbers are finite (no rows: one True for all)."""
+    good = torch.ones(next((len(t) for t in leaves(stacked)), 1), dtype=torch.bool)
+    for t in leaves(stacked):
+        if t.is_floating_point() and t.numel():
+            flat = t.reshape(len(t), -1)
+            doubt = ~torch.isfinite(flat.sum(1))  # a sum may overflow although its parts are finite
+            if bool(doubt.any()):
+                good[doubt] &= torch.isfinite(flat[doubt]).all(1)
+    return good

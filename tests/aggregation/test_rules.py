@@ -1,5 +1,7 @@
 """Robust aggregators: exact values where all of them differ, invariances, and who breaks down."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -329,3 +331,33 @@ def test_too_few_answers_leave_the_model_for_a_round_but_too_small_a_cohort_is_a
     for options in ({}, {"channels": [ct.Dropout(0.5)]}):
         with pytest.raises(ConfigError, match="clients=4"):
             run(cohort=4, **options)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e200])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Krum(1),
+        MultiKrum(1),
+        GeometricMedian(),
+        CentredClipping(1.0),
+        Bucketing(2, Krum(0)),
+        Median(),
+        TrimmedMean(1),
+        Mean(),
+    ],
+)
+def test_a_row_that_is_no_number_is_left_out(rule: Any, bad: float) -> None:
+    """As if the liar had not sent anything; a finite row too long to measure is left out where distances are needed."""
+    rows = np.random.default_rng(0).normal(size=(9, 5))
+    liar = rows[:1].copy()
+    liar[0, 2] = bad
+    spoilt = np.concatenate([rows[:4], liar, rows[4:]])
+    if bad == 1e200 and isinstance(rule, Median | TrimmedMean | Mean | Bucketing):
+        return
+    key = torch.tensor(5)
+    weights = torch.arange(1.0, 11.0)
+    fewer = torch.cat([weights[:4], weights[5:]])
+    np.testing.assert_array_equal(rule(spoilt, weights, key=key), rule(rows, fewer, key=key))
+    with pytest.raises(ct.DataError, match="all 2 rows hold NaN"):
+        rule(np.full((2, 3), np.nan), key=key)

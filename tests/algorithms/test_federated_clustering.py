@@ -136,3 +136,20 @@ def test_bad_settings_are_refused():
     for wrong in ({"groups": 0}, {"inner": 0}, {"local_steps": 0}):
         with pytest.raises(ct.ConfigError):
             ct.FederatedClustering(**wrong)
+
+
+def test_a_liar_whose_own_model_explodes_ends_nobodys_run(make_fed, number_task) -> None:
+    """Nobody else's gradients hold a liar's model back; it stays at its last finite value and the others go on."""
+    fed = make_fed(sizes=(30,) * 12, kind="regression")
+    liar = fed.clients[0]
+    attack = ct.channels.attacks.LargeGradient([liar])
+    result = ct.fit(ct.FederatedClustering(), fed, number_task, rounds=60, channels=[attack], alone=False)
+    assert result.about["finished"]
+    assert all(bool(torch.isfinite(t).all()) for t in result.state.models.values())
+    dropped = result.about["dropped"]
+    assert dropped[0]["round"] > 1
+    assert liar in {d["client"] for d in dropped}
+    assert float(max(t[0].abs().max() for t in result.state.models.values())) > 1e15  # it did explode
+    honest = ct.fit(ct.FederatedClustering(), fed, number_task, rounds=60, alone=False)
+    rest, without = (r.evaluate().drop(liar)["mse"].mean() for r in (result, honest))
+    assert rest < 1.2 * without

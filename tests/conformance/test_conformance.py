@@ -268,3 +268,52 @@ def test_what_clients_send_is_declared(algorithm: Any, fed: ct.Federation, task:
         slow = dataclasses.replace(slow, solve=slow.local)
     ct.fit(slow, fed, task, rounds=ROUNDS, channels=[watch], alone=False)
     assert all(share < 1e-3 or share > 0.99 for share in watch.moved)
+
+
+class Broken(Channel):
+    """The second client is broken from the first round on: its messages are NaN, or its data are, or both."""
+
+    def __init__(self, where: str) -> None:
+        self.broken = where
+
+    def data(self, x: torch.Tensor, y: torch.Tensor, clients: Ints, where: Where) -> Any:
+        bad = torch.from_numpy(clients == 1).reshape(-1, *[1] * (x.dim() - 1))
+        return (torch.where(bad, torch.nan, x), y) if self.broken == "data" else (x, y)
+
+    def up(self, send: Any, clients: Ints, ask: ct.Ask, where: Where) -> Any:
+        if self.broken == "data":
+            return send
+        bad = torch.from_numpy(clients == 1)
+
+        def spoil(t: torch.Tensor) -> torch.Tensor:
+            return torch.where(bad.reshape(-1, *[1] * (t.dim() - 1)), torch.nan, t) if t.is_floating_point() else t
+
+        return {
+            k: spoil(t) if isinstance(t, torch.Tensor) else {n: spoil(v) for n, v in t.items()} for k, t in send.items()
+        }
+
+
+@pytest.mark.parametrize("where", ["messages", "data"])
+def test_a_client_that_sends_nan_is_named_and_ends_nobodys_run(
+    name: str, algorithm: Any, fed: ct.Federation, task: ct.Task, where: str
+) -> None:
+    runs = [
+        ct.fit(algorithm, fed, task, rounds=ROUNDS, channels=[Broken(where)], engine=e, alone=False)
+        for e in ("local", "loop")
+    ]
+    others = np.delete(np.arange(len(fed)), 1)
+    for run in runs:
+        assert run.about["finished"]
+        models = run.evaluation.personal(others)
+        assert all(bool(torch.isfinite(t).all()) for t in models.values())
+        if name == "local" and where == "messages":  # it sends nothing, so nothing can be spoilt
+            assert "dropped" not in run.about
+            continue
+        assert {d["client"] for d in run.about["dropped"]} == {fed.clients[1]}
+        assert run.about["dropped"][0]["round"] == 1
+        assert (run.history["lost"] == 1).any()
+    assert runs[0].about.get("dropped") == runs[1].about.get("dropped")
+    assert runs[0].history["lost"].equals(runs[1].history["lost"])
+    one, two = (r.evaluation.personal(others) for r in runs)
+    for k in one:
+        torch.testing.assert_close(one[k], two[k], rtol=TOLERANCE, atol=TOLERANCE)

@@ -280,14 +280,64 @@ def test_the_plain_engine_names_client_phase_and_line_the_fast_one_points_to_it(
             ct.LocalEngine().run(ct.Ask(phase, np.arange(12)), e)
 
 
-def test_a_client_that_sends_nan_is_named_by_both_engines(fed: ct.Federation, task: ct.Task) -> None:
-    def bad(ctx: Context) -> ct.Up:
-        return ct.Up(send={"x": torch.where(ctx.index == 7, torch.nan, 1.0)})
+class Poison(ct.channels.base.Channel):
+    """Client 3 sends infinity, whatever it computed."""
 
-    for engine in (ct.LocalEngine(chunk=2), ct.LoopEngine()):
+    def __init__(self, whole: bool) -> None:
+        self.whole = whole
+
+    def up(self, send: Any, clients: Any, ask: ct.Ask, where: Any) -> Any:
+        bad = torch.from_numpy(clients == 3)
+        return {"x": torch.where(bad, torch.inf, send["x"])}
+
+
+@pytest.mark.parametrize("reduce", [None, ct.MeanBy(2), ct.SumBy(2)])
+@pytest.mark.parametrize("whole", [None, False, True])
+def test_replies_that_are_no_numbers_are_dropped_and_named(
+    reduce: Any, whole: bool | None, fed: ct.Federation, task: ct.Task
+) -> None:
+    """Of the client's own making (7), by a channel (3), or because its state broke (5); the state stays what it was."""
+
+    def bad(ctx: Context) -> ct.Up:
+        x = torch.where(ctx.index == 7, torch.nan, 1.0 + ctx.index)
+        state = torch.where(ctx.index == 5, torch.inf, 1.0)
+        info = {"seen": torch.where(ctx.index == 7, torch.inf, 1.0)}
+        return ct.Up(send={"x": x}, group=ctx.index % 2, state={"s": state}, info=info)
+
+    lost = [5, 7] if whole is None else [3, 5, 7]
+    kept = [i for i in range(12) if i not in lost]
+    for engine in (ct.LocalEngine(chunk=2), ct.LocalEngine(), ct.LoopEngine()):
+        e = env(fed, task)
+        e.channels = () if whole is None else (Poison(whole),)
+        e.states = ClientStates(12)
+        e.states.add(np.arange(12), {"s": torch.zeros(12)})
+        reply = engine.run(ct.Ask(bad, np.arange(12)[::-1].copy(), reduce=reduce), e)
+        assert reply.dropped.tolist() == lost
+        assert sorted(reply.clients.tolist()) == kept
+        if reduce is None:
+            assert torch.equal(reply.values["x"], 1.0 + torch.from_numpy(reply.clients))
+        else:
+            sums = torch.tensor([float(sum(1 + i for i in kept if i % 2 == g)) for g in (0, 1)])
+            counts = torch.tensor([len([i for i in kept if i % 2 == g]) for g in (0, 1)])
+            torch.testing.assert_close(reply.values["x"], sums / counts if reduce == ct.MeanBy(2) else sums)
+            assert torch.equal(reply.count, counts)
+        assert np.isfinite(reply.info["seen"][0])
+        assert e.states.values["s"][:12].tolist() == [0.0 if i == 5 else 1.0 for i in range(12)]
+
+
+@pytest.mark.parametrize("reduce", [None, ct.MeanBy()])
+def test_when_no_reply_is_a_number_the_run_has_diverged(reduce: Any, fed: ct.Federation, task: ct.Task) -> None:
+    def bad(ctx: Context) -> ct.Up:
+        return ct.Up(send={"x": torch.full((2,), torch.nan)})
+
+    asked = np.array([9, 4, 6])
+    for engine in (ct.LocalEngine(chunk=1), ct.LoopEngine()):
         with pytest.raises(ct.Diverged) as caught:
-            engine.run(ct.Ask(bad, np.arange(12)), env(fed, task))
-        assert (caught.value.client, caught.value.phase) == (7, "bad")
+            engine.run(ct.Ask(bad, asked, reduce=reduce), env(fed, task))
+        assert (caught.value.client, caught.value.phase) == (4, "bad")
+        reply = engine.run(ct.Ask(bad, asked, reduce=reduce, optional=True), env(fed, task))
+        assert not len(reply.clients)
+        assert reply.dropped.tolist() == [4, 6, 9]
 
 
 def test_a_client_function_cannot_draw_from_a_global_generator(fed: ct.Federation, task: ct.Task) -> None:

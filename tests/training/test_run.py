@@ -209,24 +209,43 @@ def test_bad_settings_are_refused(fed: ct.Federation, task: ct.Task) -> None:
 # ---- divergence ------------------------------------------------------------------------------------------------------
 
 
-def exploding(make_fed: Any, client: int) -> ct.Federation:
-    """One client's data make any step with lr = 0.1 explode after a few rounds."""
+def exploding(make_fed: Any, client: int | None = None) -> ct.Federation:
+    """One client's data (None: everybody's) make any step with lr = 0.1 explode after a few rounds."""
     fed: ct.Federation = make_fed(kind="regression", ids=list(range(100, 112)))
     x = fed.x.clone()
-    x[fed.offsets[client] : fed.offsets[client + 1]] *= 40.0
+    start, end = (0, len(x)) if client is None else fed.offsets[client : client + 2]
+    x[start:end] *= 40.0
     return replace(fed, x=x)
+
+
+@pytest.mark.parametrize("engine", ["local", "loop"])
+def test_one_client_that_explodes_is_lost_and_named_and_ends_nothing(
+    engine: str, make_fed: Any, number_task: ct.Task, tmp_path: Path
+) -> None:
+    sgd = ct.LocalSGD(steps=3, lr=0.1, batch_size=None)
+    fed, options = exploding(make_fed, 4), {"out": tmp_path, "engine": engine, "alone": False}
+    result = ct.fit(ct.Local(sgd), fed, number_task, rounds=30, **options)
+    dropped = result.about["dropped"]
+    assert {(d["phase"], d["client"]) for d in dropped} == {("train", 104)}
+    assert [d["round"] for d in dropped] == list(range(dropped[0]["round"], 31))  # never again a finite step
+    assert result.history["lost"].sum() == len(dropped) < 30
+    assert ct.Result.load(tmp_path).about["dropped"] == dropped
+    states = flatten(result.evaluation.env.states.values)
+    assert all(bool(torch.isfinite(t).all()) for t in states.values())
+    again = ct.fit(ct.Local(sgd), fed, number_task, rounds=31, resume=True, **options)
+    assert len(again.about["dropped"]) == len(dropped) + 1
 
 
 @pytest.mark.parametrize("engine", ["local", "loop"])
 def test_divergence_names_round_client_and_what_to_lower(
     engine: str, make_fed: Any, number_task: ct.Task, tmp_path: Path
 ) -> None:
-    fed = exploding(make_fed, 4)
+    fed = exploding(make_fed)
     sgd = ct.LocalSGD(steps=3, lr=0.1, batch_size=None)
     with pytest.raises(ct.Diverged) as caught:
         ct.fit(ct.Local(sgd), fed, number_task, rounds=50, out=tmp_path, engine=engine)
     message = str(caught.value)
-    found = re.search(r"Round (\d+): 'train' gave NaN or infinite numbers at client 104\. Lower the learning rate "
+    found = re.search(r"Round (\d+): 'train' gave NaN or infinite numbers at client 10\d\. Lower the learning rate "
                       r"\(now 0\.1\)", message)  # fmt: skip
     assert found, message
     good = int(found[1]) - 1

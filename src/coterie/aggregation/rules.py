@@ -3,8 +3,9 @@
 All are frozen dataclasses, called as `rule(stacked, weights, key=…, start=…)`. `stacked` holds the clients' vectors behind
 one another: an (N, …) tensor, array or list, or a tree of them; tensors give tensors, all else arrays. Coordinate-wise rules
 work number by number; the others see each client's whole model as one vector. Only `Mean` uses the weights: everywhere else
-a client counts once, or it could buy influence by claiming many samples. `key` feeds random choices; `start` is what the
-clients started from (the last aggregate).
+a client counts once, or it could buy influence by claiming many samples. A row with NaN or infinity is left out, and where
+distances are needed also one so long that its square is infinite. `key` feeds random choices; `start` is what the clients
+started from (the last aggregate).
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from torch import Tensor
 
 from coterie import randomness
 from coterie.aggregation.gram import combine, gram, pairwise, squared_distances
-from coterie.errors import ConfigError, TooFew
+from coterie.errors import ConfigError, DataError, TooFew
 from coterie.settings import whole_number
-from coterie.tree import leaves, take, tree_map
+from coterie.tree import finite_rows, leaves, take, tree_map
 
 Stacked = TypeVar("Stacked", Tensor, dict[str, Any])
 Call = TypeVar("Call", bound=Callable[..., Any])
+_LONGEST = 1e300  # squared length of a vector whose distances to others can still be computed
 
 
 class Aggregator(Protocol):
@@ -42,8 +44,35 @@ def _takes_arrays(call: Call) -> Call:
         tensors = all(isinstance(t, Tensor) for t in leaves(stacked))
         start = None if start is None else tree_map(_tensor, start)
         weights = None if weights is None else _tensor(weights)
-        result = call(self, tree_map(_tensor, stacked), weights, key=key, start=start)
+        stacked, weights = _only_finite(tree_map(_tensor, stacked), weights)
+        result = call(self, stacked, weights, key=key, start=start)
         return result if tensors else tree_map(Tensor.numpy, result)
+
+    return cast(Call, rule)
+
+
+def _only_finite(stacked: Any, weights: Tensor | None) -> tuple[Any, Tensor | None]:
+    """A client that sends NaN or infinity has sent nothing: its row is left out."""
+    n = _clients(stacked)
+    good = finite_rows(stacked)
+    if bool(good.all()):
+        return stacked, weights
+    if not bool(good.any()):
+        raise DataError(f"An aggregator needs one row of finite numbers at least; all {n} rows hold NaN or infinity.")
+    rows = good.nonzero().squeeze(-1)
+    return take(stacked, rows), weights[rows] if weights is not None and len(weights) == n else weights
+
+
+def _needs_distances(call: Call) -> Call:
+    """Leave out rows so long that their squares overflow: no distance to them can be computed."""
+
+    @wraps(call)
+    def rule(self: Any, stacked: Any, weights: Any = None, *, key: Tensor | None = None, start: Any = None) -> Any:
+        squares = sum(t.reshape(len(t), -1).double().square().sum(1) for t in leaves(stacked))
+        near = torch.as_tensor(squares) < _LONGEST
+        if bool(near.any()) and not bool(near.all()):
+            stacked = take(stacked, near.nonzero().squeeze(-1))
+        return call(self, stacked, None, key=key, start=start)
 
     return cast(Call, rule)
 
@@ -140,6 +169,7 @@ class Krum:
         whole_number("n_corrupted", self.n_corrupted, 0, owner=self)
 
     @_takes_arrays
+    @_needs_distances
     def __call__(
         self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
     ) -> Stacked:
@@ -161,6 +191,7 @@ class MultiKrum:
             whole_number("keep", self.keep, 1, owner=self)
 
     @_takes_arrays
+    @_needs_distances
     def __call__(
         self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
     ) -> Stacked:
@@ -192,6 +223,7 @@ class GeometricMedian:
             raise ConfigError(f"GeometricMedian needs eps > 0; got {self.eps}. Use for example 1e-6.")
 
     @_takes_arrays
+    @_needs_distances
     def __call__(
         self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
     ) -> Stacked:
@@ -232,6 +264,7 @@ class CentredClipping:
             )
 
     @_takes_arrays
+    @_needs_distances
     def __call__(
         self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
     ) -> Stacked:

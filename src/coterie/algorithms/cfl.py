@@ -12,7 +12,7 @@ mean's place in (a). A cluster that has too few members in a round for a robust 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -108,7 +108,7 @@ class CFL(Algorithm):
         """All members of the cluster and which of them leave; members outside this round's cohort are asked now."""
         away = np.setdiff1d(np.flatnonzero((state.label == c).numpy()), here)
         if len(away):
-            reply = yield self._ask(state, away)
+            reply = yield replace(self._ask(state, away), optional=True)
             if len(reply.clients):
                 here = np.concatenate([here, reply.clients])
                 rows = torch.cat([rows, flat_vector(reply.values["update"], 1)])

@@ -260,7 +260,8 @@ class DefectionFree(Algorithm):
         convex loss; other steps are tried in full first."""
         model = need.state
         down = {"model": model, "number": torch.tensor(2 * need.number + firm)}
-        reply = yield Ask(self.train, who, down, reduce=MeanBy(), updates={"move": None})
+        optional = len(who) == 1  # one firm's failure ends its climb, not the run
+        reply = yield Ask(self.train, who, down, reduce=MeanBy(), updates={"move": None}, optional=optional)
         if len(reply.clients) < len(who):
             return None
         move: Params = row(reply.values["move"], 0)

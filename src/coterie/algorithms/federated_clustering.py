@@ -7,6 +7,8 @@ http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
 Symbols: x_{i,t} → models (row i), g_j(x_i) → a reply to `gradient`, η → lr, M → inner, τ → radius, |B| → batch_size.
 Step 1: every client j computes its gradient at every client's model x_i. Step 2: v_i = Threshold-Clustering of these
 gradients around i's own. Step 3: x_i ← x_i − η v_i. No clusters are declared. Malicious clients far away have no influence.
+A liar's own model may explode, since nobody else's gradients hold it back. It then stays at its last finite value, and the
+others go on.
 
 **Cost per round** with N clients in groups of n: N·n gradient evaluations, N·n models down and N·n gradients up. The server
 holds one model's gradients at a time (N × P numbers), never N × N × P. One pass evaluates one model per group at all members
@@ -32,8 +34,9 @@ from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange,
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
 from coterie.settings import whole_number
-from coterie.tree import Params, repeat, row, take, tree_map
+from coterie.tree import Params, finite_rows, repeat, row, take, tree_map
 
+_LONGEST = 1e300  # squared length of a gradient that can be compared with others
 _MEMBERS_UP_TO = 4096  # clients whose N × N table of who listened to whom is kept
 
 
@@ -86,7 +89,8 @@ class FederatedClustering(Algorithm):
         for s in range(max((len(g) for g in groups), default=0)):
             served = [g for g in groups if len(g) > s]
             reply = yield self._ask(state, served, s)
-            place = {int(c): i for i, c in enumerate(reply.clients)}
+            near = _near(reply)
+            place = {int(c): i for i, c in enumerate(reply.clients) if near[i]}
             served = [g for g in served if int(g[s]) in place]  # where the owner did not answer its model stays
             present = [[int(j) for j in group if int(j) in place] for group in served]
             problems = []
@@ -115,14 +119,14 @@ class FederatedClustering(Algorithm):
         if len(served) == 1:
             i = int(owner[0])
             model = {"model": row(state.models, i)}
-            return Ask(self.gradient, asked, model, {"mine": mine}, updates={"grad": None}, owner=i)
+            return Ask(self.gradient, asked, model, {"mine": mine}, updates={"grad": None}, owner=i, optional=True)
         each = {"model": _rows(state.models, owner), "mine": mine}
-        return Ask(self.gradient, asked, each=each, updates={"grad": None})
+        return Ask(self.gradient, asked, each=each, updates={"grad": None}, optional=True)
 
     def _step(
         self, state: FederatedClusteringState, direction: dict[int, Any], members: Tensor
     ) -> FederatedClusteringState:
-        """Step 3."""
+        """Step 3. A model that would not be finite any more stays where it is."""
         if not direction:
             return state
         who = torch.tensor(sorted(direction))
@@ -134,6 +138,9 @@ class FederatedClustering(Algorithm):
                 v[k] = self.momentum * velocity[k][who] + v[k]
                 velocity[k][who] = v[k]
         models = {k: t.index_add(0, who, v[k].to(t.dtype), alpha=-self.lr) for k, t in state.models.items()}
+        good = finite_rows(models) & finite_rows(velocity)
+        if not bool(good.all()):
+            models, velocity = _where(good, models, state.models), _where(good, velocity, state.velocity)
         label = state.label
         if len(members):
             mutual = (members & members.T).numpy()
@@ -162,6 +169,20 @@ class FederatedClustering(Algorithm):
 def _rows(models: Params, clients: Ints) -> Params:
     rows: Params = take(models, torch.from_numpy(clients))
     return rows
+
+
+def _near(reply: Reply) -> list[bool]:
+    """For every reply, whether its squared length is finite, so that distances to it are."""
+    if not len(reply.clients):
+        return []
+    squares = [t.reshape(len(t), -1).double().square().sum(1) for t in reply.values["grad"].values()]
+    near: list[bool] = (torch.stack(squares).sum(0) < _LONGEST).tolist()
+    return near
+
+
+def _where(good: Tensor, new: Params, old: Params) -> Params:
+    """The new rows where they are good, else the old ones."""
+    return {k: torch.where(good.reshape(-1, *[1] * (t.dim() - 1)), t, old[k]) for k, t in new.items()}
 
 
 def _put(models: Params, reply: Reply) -> Params:

@@ -40,7 +40,8 @@ class IFCA(Algorithm):
     """clusters=None lets `fit` choose the number. `shared` names parts of the network common to all clusters, such as
     ["0", "3"]. `stop_after=P` sends a client only its own cluster's model once nobody has changed cluster in its last P
     participations; `reopen_every=Q` broadcasts all models again every Q rounds. `resample=T` uses disjoint parts of a
-    client's data in each of T rounds, as the analysis does. `samples_weighted` weighs clients by their number of samples."""
+    client's data in each of T rounds, as the analysis does. `samples_weighted` weighs clients by their number of samples.
+    `probe_steps` full-batch steps of every client tell the start from updates who belongs together."""
 
     clusters: int | None = None
     option: Literal["model", "gradient"] = "model"
@@ -52,6 +53,7 @@ class IFCA(Algorithm):
     stop_after: int | None = None
     reopen_every: int | None = None
     resample: int | None = None
+    probe_steps: int = 40
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shared", names(self.shared, "IFCA", "shared"))
@@ -66,7 +68,7 @@ class IFCA(Algorithm):
                 "IFCA cannot divide gradients weighted by samples by the number of clients. "
                 "Use normalise='participants' or 'cluster', or samples_weighted=False."
             )
-        for name in ("clusters", "stop_after", "reopen_every", "resample"):
+        for name in ("clusters", "stop_after", "reopen_every", "resample", "probe_steps"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), owner=self)
 
@@ -81,6 +83,11 @@ class IFCA(Algorithm):
     @property
     def _stop(self) -> EarlyStop:
         return EarlyStop(self.stop_after, self.reopen_every)
+
+    @property
+    def _start(self) -> FromUpdates:
+        plain = replace(self, stop_after=None)
+        return FromUpdates(self.k, self.local, self.probe_steps, plain.round, lambda ctx: self._part(ctx, 1))
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> IFCAState:
         dtype = next(iter(start.values())).dtype
@@ -98,7 +105,7 @@ class IFCA(Algorithm):
 
     def round(self, state: IFCAState, cohort: Cohort) -> Exchange[IFCAState]:
         if not state.started:
-            return (yield from FromUpdates(self.k, self.local).spread(state, cohort))
+            return (yield from self._start.spread(state, cohort))
         # Step 1: broadcast all k models, to a client whose cluster is settled only its own; steps 2 and 3 in `train`.
         known = self._stop.known(state, cohort)
         replies: list[Reply] = []
@@ -172,7 +179,9 @@ class IFCA(Algorithm):
     def _ask(self, phase: Any, clients: Any, down: Tree, each: Tree, origin: From) -> Ask:
         updates = {self._sends: origin if self.option == "model" else None}
         also = () if self.stop_after is None else ("restless",)
-        return Ask(phase, clients, down, each, SumBy(self.k), updates, also)
+        return Ask(
+            phase, clients, down, each, SumBy(self.k), updates, also, optional=True
+        )  # the other ask may be answered
 
     def _part(self, ctx: Context, which: int) -> Context:
         """The part of the data this step may use: all of it, or 1/(2T) of it in the resampling variant."""

@@ -1,34 +1,54 @@
 """Where IFCA's k models start.
 
 The paper draws k random models; a bad draw lets two groups share one model for good. `FromUpdates` takes the clients' word
-instead: every client takes its local steps once from *one* common model, and the k models start from the k-means groups of
-these updates. Everybody is asked, whoever is in the first cohort (a thousand clients or a cohort, if that is more, of larger
-federations), because a few clients may miss a group. It costs one round of uploads, which the server sees individually.
+instead. Every client takes full-batch steps from *one* common model (the probe), and the server groups the updates by
+average linkage on their cosine distance. Groups of very different sizes are found, where k-means halves the largest.
+
+Two cuts of the tree are candidates: at k groups, and at k groups of at least two clients, because an odd client can take a
+group for itself. The k-means groups are a third, for updates that differ in length and not in direction. Where clients
+differ much in size, the two cuts of the largest half and quarter are candidates too: updates from a handful of rows are
+mostly noise. Candidates that differ are each trained for two ordinary rounds, and the one with the smallest loss over all
+rows is kept. Everybody is asked, whoever is in the first cohort (a thousand clients or a cohort, if that is more, of larger
+federations), because a few clients may miss a group. The probe's uploads are seen individually, once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from coterie import randomness
 from coterie.aggregation.kmeans import kmeans_rows
+from coterie.aggregation.linkage import cosine_distances, cut, cut_without_loners, relabelled
 from coterie.algorithms.ifca_state import IFCAState, merge
-from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Up
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, SumBy, Up
 from coterie.learning.local_sgd import LocalSGD
-from coterie.tree import Params, flat_vector, tree_map
+from coterie.tree import Params, flat_vector, row, tree_map
 
-_STARTERS = 1000  # clients asked for the start: k-means needs a table of n × n numbers
+_STARTERS = 1000  # clients asked for the start: the tree needs a table of n × n numbers
+_TRIAL_ROUNDS = 2
+_UNEQUAL = 4  # how many times the lower quartile of the sizes the upper one must be for size to matter
+_SHARES = (1.0, 0.5, 0.25)  # of the clients, the largest, whose updates are grouped then
+
+Advance = Callable[[IFCAState, Cohort], Exchange[IFCAState]]
+Part = Callable[[Context], Context]
 
 
 @dataclass(frozen=True)
 class FromUpdates:
-    """One common model, one individual ask to everybody, k-means of the updates, one mean per group."""
+    """`advance` is an ordinary round of IFCA, `part` the rows of a client that the probe may use."""
 
     clusters: int
     local: LocalSGD
+    probe_steps: int
+    advance: Advance
+    part: Part
+
+    # ---- server ------------------------------------------------------------------------------------------------------
 
     def spread(self, state: IFCAState, cohort: Cohort) -> Exchange[IFCAState]:
         """The state with its k models started; as it was when nobody answers, so that the next round tries again."""
@@ -37,25 +57,73 @@ class FromUpdates:
         down = {"model": tree_map(lambda t: t[0], state.models), "shared": state.shared}
         order = randomness.bits(cohort.key("who starts"), len(state.identity)).argsort().numpy()
         asked = np.sort(order[: max(_STARTERS, len(cohort.clients))])
-        reply = yield Ask(self.probe, asked, down, updates={"model": From("model", "shared")})
+        reply = yield Ask(self.probe, asked, down, updates={"model": From("model", "shared")}, auxiliary=("rows",))
         if not len(reply.clients):
             return state
         local = reply.values["model"]
-        updates = {name: local[name] - state.models[name][:1] for name in state.models}
-        found = min(self.clusters, len(reply.clients))  # with fewer clients some models keep their random start
-        seed = int(cohort.key("start")) & 0x7FFFFFFF
-        label = torch.from_numpy(kmeans_rows(flat_vector(updates, 1), found, seed=seed))
+        updates = flat_vector({name: local[name] - state.models[name][:1] for name in state.models}, 1)
+        starts = [
+            self._started(state, local, label) for label in self._candidates(updates, reply.values["rows"], cohort)
+        ]
+        if len(starts) == 1:
+            return starts[0]
+        return (yield from self._better(starts, replace(cohort, clients=reply.clients)))
+
+    def _candidates(self, updates: Tensor, rows: Tensor, cohort: Cohort) -> list[Tensor]:
+        """Different groupings of the clients that answered; −1 for a client that a grouping leaves out."""
+        n = len(updates)
+        k = min(self.clusters, n)  # with fewer clients than clusters some models keep their random start
+        distance = cosine_distances(updates)
+        sizes = rows.double().numpy()
+        by_size = np.argsort(-sizes, kind="stable")
+        unequal = np.quantile(sizes, 0.75) >= _UNEQUAL * np.quantile(sizes, 0.25)
+        found: dict[bytes, Tensor] = {}
+        by_length = relabelled(kmeans_rows(updates, k, seed=int(cohort.key("start")) & 0x7FFFFFFF))
+        for share in _SHARES if unequal else (1.0,):
+            members = np.sort(by_size[: max(int(np.ceil(share * n)), k)])
+            for grouping in (cut, cut_without_loners):
+                label = np.full(n, -1)
+                label[members] = grouping(distance[np.ix_(members, members)], k)
+                found.setdefault(label.tobytes(), torch.from_numpy(label))
+        found.setdefault(by_length.tobytes(), torch.from_numpy(by_length))
+        return list(found.values())
+
+    def _started(self, state: IFCAState, local: Params, label: Tensor) -> IFCAState:
+        """Every group's model is the mean of its members' models."""
         models = {name: t.clone() for name, t in state.models.items()}
-        for j in range(found):
+        for j in range(int(label.max()) + 1):
             for name, t in models.items():
-                t[j] = local[name][label == j].mean(0) if bool((label == j).any()) else t[j]
+                t[j] = local[name][label == j].mean(0)
         shared = {name: local[name].mean(0) for name in state.shared}
         return replace(state, models=models, shared=shared, started=True)
 
+    def _better(self, starts: list[IFCAState], cohort: Cohort) -> Exchange[IFCAState]:
+        """The start whose models fit the clients best after two rounds."""
+        losses = []
+        for i, start in enumerate(starts):
+            for _ in range(_TRIAL_ROUNDS):
+                start = yield from self.advance(start, cohort)
+            starts[i] = start
+            down = {"models": start.models, "shared": start.shared}
+            reply = yield Ask(self.best_loss, cohort.clients, down, reduce=SumBy(), auxiliary=("loss",))
+            losses.append(float(reply.values["loss"][0]) if len(reply.clients) else float("inf"))
+        return starts[int(np.argmin(losses))]
+
+    # ---- client ------------------------------------------------------------------------------------------------------
+
     def probe(self, ctx: Context, model: Params, shared: Params) -> Up:
-        """A client's local steps from the common model."""
-        trained, loss = self.local.fit(ctx, merge(model, shared, ctx.initial))
-        return Up(send={"model": trained}, info={"loss": loss})
+        """Full-batch steps from the common model: mini-batches would add noise to the direction."""
+        count = max(self.probe_steps, self.local.steps or 0)
+        steps = replace(self.local, steps=count, epochs=None, batch_size=None)
+        part = self.part(ctx)
+        trained, loss = steps.fit(part, merge(model, shared, ctx.initial))
+        return Up(send={"model": trained, "rows": part.mask.sum()}, info={"loss": loss})
+
+    def best_loss(self, ctx: Context, models: Params, shared: Params) -> Up:
+        """The summed loss of the client's best model over the rows it may use."""
+        part, count = self.part(ctx), len(next(iter(models.values())))
+        losses = [part.loss(merge(row(models, j), shared, ctx.initial)) for j in range(count)]
+        return Up(send={"loss": torch.stack(losses).min() * part.mask.sum()})
 
 
 def first_models(draws: list[Params], shared: Params) -> Params:

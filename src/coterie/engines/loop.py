@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from coterie.engines.base import Env, Post, Split, context, gather, in_round, unpack
-from coterie.engines.reduce import assemble, bad_client, share
-from coterie.errors import ClientError, CoterieError, Diverged
+from coterie.engines.reduce import assemble, share
+from coterie.errors import ClientError, CoterieError
 from coterie.exchange.messages import Ask, Ints, Reply
 from coterie.tree import Tree, concat, tree_map
 
@@ -34,10 +34,6 @@ class LoopEngine:
             each = tree_map(lambda t, i=i: t[i], ask.each)
             up = _call(ask.phase, ask.name, env, mine, ctx, *test, **ask.down, **each)
             out = tree_map(lambda t: t.unsqueeze(0), unpack(up, ctx))
-            if bad_client({k: out[k] for k in ("send", "state") if k in out}, mine) is not None:
-                raise Diverged(int(mine[0]), ask.name)
-            if "state" in out:
-                env.states.set(mine, out["state"])
             shares.append(share(ask, env, out, mine))
         return assemble(ask, env, shares)
 

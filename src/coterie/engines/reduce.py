@@ -6,6 +6,7 @@ depend on the order of the cohort or the number of workers, and on the chunk siz
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -15,9 +16,10 @@ import torch
 from torch import Tensor
 
 from coterie.engines.base import Env
-from coterie.errors import ClientError
+from coterie.engines.finite import first, keep_states, only
+from coterie.errors import ClientError, Diverged
 from coterie.exchange.messages import Ask, Ints, MeanBy, Reply
-from coterie.tree import Tree, concat, leaves, n_bytes, take, tree_map
+from coterie.tree import Tree, concat, finite_rows, leaves, n_bytes, take, tree_map
 
 _IN_CACHE = 1 << 18  # numbers
 Share = dict[str, Any]
@@ -26,13 +28,13 @@ Share = dict[str, Any]
 
 def group_sums(send: Tree, weight: Tensor, group: Tensor, groups: int) -> Share:
     """Weighted sums, total weights and numbers of clients of every group."""
-    if int(group.min()) < 0 or int(group.max()) >= groups:
+    if len(group) and (int(group.min()) < 0 or int(group.max()) >= groups):
         wrong = int(group.min()) if int(group.min()) < 0 else int(group.max())
         raise ClientError(f"Up(group=…) must be in 0 … {groups - 1}, the groups of the ask's reduce; got {wrong}.")
     present = [(int(g), (group == g).nonzero().squeeze(-1)) for g in torch.unique(group)]
 
     def add(t: Tensor) -> Tensor:
-        flat = t.reshape(len(t), -1)
+        flat = t.reshape(len(t), math.prod(t.shape[1:]))
         total = torch.zeros((groups, flat.shape[1]), dtype=torch.float64)
         few = max(_IN_CACHE // max(flat.shape[1], 1), 1)  # clients whose float64 copies stay in the cache
         for g, rows in present:
@@ -47,17 +49,23 @@ def group_sums(send: Tree, weight: Tensor, group: Tensor, groups: int) -> Share:
 
 def share(ask: Ask, env: Env, out: dict[str, Any], clients: Ints) -> Share:
     """A chunk's share of the reply, made where the chunk ran; client-side channels (attacks, …) act here."""
-    mine: Share = {
-        "clients": clients,
-        "info": {k: (float(t.nansum()), int((~t.isnan()).sum())) for k, t in out["info"].items()},
-        "bytes": n_bytes(out["send"]) // len(clients),
-    }
-    if not env.whole:
+    size = n_bytes(out["send"]) // len(clients)
+    good = keep_states(env, out, clients) & finite_rows({k: out[k] for k in ("send", "weight")})
+    out, asked, clients = only(out, good), clients, clients[good.numpy()]
+    if not env.whole and len(clients):
         where = replace(env.where, group=out["group"])
         for channel in env.channels:
             out["send"] = channel.up(out["send"], clients, ask, where)
-        if ask.reduce is not None:
-            return mine | group_sums(out["send"], out["weight"], out["group"], ask.reduce.groups)
+        good = finite_rows(out["send"] | {"": out["weight"]})  # an attack may have sent NaN
+        out, clients = only(out, good), clients[good.numpy()]
+    mine: Share = {
+        "clients": clients,
+        "dropped": asked[~np.isin(asked, clients)] if len(clients) < len(asked) else asked[:0],
+        "info": {k: (float(t.nansum()), int((~t.isnan()).sum())) for k, t in out["info"].items()},
+        "bytes": size,
+    }
+    if ask.reduce is not None and not env.whole:
+        return mine | group_sums(out["send"], out["weight"], out["group"], ask.reduce.groups)
     return mine | {k: out[k] for k in ("send", "weight", "group")}
 
 
@@ -65,33 +73,61 @@ def assemble(ask: Ask, env: Env, arriving: Iterable[Share]) -> Reply:
     """All chunks' shares as one reply."""
     shares = _added_up(arriving)
     if not shares:
-        groups = 0 if ask.reduce is None else ask.reduce.groups
-        return Reply(ask.clients, {}, torch.zeros(groups), torch.zeros(groups, dtype=torch.int64))
+        return _nothing(ask, ask.clients)
     clients = np.concatenate([s["clients"] for s in shares])
     about: dict[str, Any] = {
         "info": {
             k: (sum(s["info"][k][0] for s in shares), sum(s["info"][k][1] for s in shares)) for k in shares[0]["info"]
         },
-        "bytes_up": shares[0]["bytes"] * len(clients),
-        "bytes_down": n_bytes(ask.down) * len(clients) + n_bytes(ask.each),
+        "bytes_up": shares[0]["bytes"] * len(ask.clients),
+        "bytes_down": n_bytes(ask.down) * len(ask.clients) + n_bytes(ask.each),
+        "dropped": np.sort(np.concatenate([s["dropped"] for s in shares])),
     }
     if "sums" in shares[0]:
         return _additive(ask, env, shares[0], np.sort(clients), about)
+    if not len(clients):
+        return _nothing(ask, clients, **about)
     order = torch.from_numpy(_as_asked(clients, ask.clients))
     clients = clients[order.numpy()]
-    send: Tree = take(concat([s["send"] for s in shares]), order)
-    weight, group = (torch.cat([s[k] for s in shares])[order] for k in ("weight", "group"))
-    where = replace(env.where, group=group)
-    for channel in env.channels if env.whole else ():
-        send = channel.up(send, clients, ask, where)
+    rows: dict[str, Any] = {"send": take(concat([s["send"] for s in shares]), order)}
+    rows |= {k: torch.cat([s[k] for s in shares])[order] for k in ("weight", "group")}
+    if env.whole:
+        rows, clients, about["dropped"] = _through(ask, env, rows, clients, about["dropped"])
     if ask.reduce is None:
-        return Reply(clients, send, weight, torch.ones(len(clients), dtype=torch.int64), **about)
+        if not len(clients):
+            return _nothing(ask, clients, **about)
+        return Reply(clients, rows["send"], rows["weight"], torch.ones(len(clients), dtype=torch.int64), **about)
     order = torch.from_numpy(np.argsort(clients, kind="stable"))
-    sums = group_sums(take(send, order), weight[order], group[order], ask.reduce.groups)
+    rows = take(rows, order)
+    sums = group_sums(rows["send"], rows["weight"], rows["group"], ask.reduce.groups)
     return _additive(ask, env, sums, clients[order.numpy()], about)
 
 
+def _through(
+    ask: Ask, env: Env, rows: dict[str, Any], clients: Ints, dropped: Ints
+) -> tuple[dict[str, Any], Ints, Ints]:
+    """All messages through the channels that must see them at once; what is no number afterwards is dropped."""
+    where = replace(env.where, group=rows["group"])
+    for channel in env.channels:
+        rows["send"] = channel.up(rows["send"], clients, ask, where)
+    good = finite_rows(rows["send"] | {"": rows["weight"]})
+    dropped = np.sort(np.concatenate([dropped, clients[~good.numpy()]]))
+    return only(rows, good), clients[good.numpy()], dropped
+
+
+def _nothing(ask: Ask, clients: Ints, **about: Any) -> Reply:
+    """The reply when nobody was asked, or when no answer is a number: then the run has diverged, unless the ask is
+    `optional`."""
+    dropped: Ints = about.get("dropped", clients[:0])
+    if len(dropped) and not ask.optional:
+        raise Diverged(first([dropped]), ask.name)
+    groups = 0 if ask.reduce is None else ask.reduce.groups
+    return Reply(clients, {}, torch.zeros(groups), torch.zeros(groups, dtype=torch.int64), **about)
+
+
 def _additive(ask: Ask, env: Env, added: Share, clients: Ints, about: dict[str, Any]) -> Reply:
+    if not len(clients):
+        return _nothing(ask, clients, **about)
     dtype = next(leaves(env.initial)).dtype
     divisor = torch.where(added["weights"] > 0, added["weights"], 1.0) if isinstance(ask.reduce, MeanBy) else None
 
@@ -117,13 +153,3 @@ def _as_asked(clients: Ints, asked: Ints) -> Ints:
     place = np.empty(int(asked.max()) + 1, np.int64)
     place[asked] = np.arange(len(asked))
     return np.argsort(place[clients], kind="stable")
-
-
-def bad_client(tree: Any, clients: Ints) -> int | None:
-    """The first client with a NaN or infinite number, or None."""
-    for t in leaves(tree):
-        if t.is_floating_point():
-            fine = torch.isfinite(t.flatten(1).sum(1) if t.dim() > 1 else t)
-            if not bool(fine.all()):
-                return int(clients[int((~fine).nonzero()[0])])
-    return None

@@ -21,8 +21,8 @@ from torch import Tensor
 from coterie.cores import usable_cores
 from coterie.data.federation import Federation
 from coterie.engines.base import Env, Post, Split, context, gather, in_round, unpack
-from coterie.engines.reduce import assemble, bad_client, share
-from coterie.errors import ClientError, ConfigError, CoterieError, Diverged
+from coterie.engines.reduce import assemble, share
+from coterie.errors import ClientError, ConfigError, CoterieError
 from coterie.exchange.messages import Ask, Ints, Reply
 from coterie.tree import Tree, concat, leaves, n_bytes, take, tree_map
 
@@ -64,11 +64,6 @@ class LocalEngine:
                 return unpack(ask.phase(ctx, *test, **ask.down, **each), ctx)
 
             out = _mapped(one, ask.name, _plain(mine, env), env.states.get(mine), each, *data)
-            client = bad_client({k: out[k] for k in ("send", "state") if k in out}, mine)
-            if client is not None:
-                raise Diverged(client, ask.name)
-            if "state" in out:
-                env.states.set(mine, out["state"])
             return share(ask, env, out, mine)
 
         return assemble(ask, env, self._threads(work, jobs))

@@ -162,7 +162,8 @@ class Ask:
     `updates` declares which fields of the answer are a client's contribution, and what each is measured from (None: it is
     an update by itself, such as a gradient). `auxiliary` declares the other fields. Attacks, clipping, compression and
     privacy act on updates; they refuse an ask with undeclared fields. `owner` is the position of the client whose model
-    the ask is about, if it is one client's.
+    the ask is about, if it is one client's. `optional` lets the round go on when no answer is a finite number; otherwise
+    the run has diverged then (as it has when that is so of all asks of a round).
 
     With `test` the phase is called with the client's test rows too, `phase(ctx, test_ctx, …)`: only for algorithms whose
     user says that quality is to be measured there."""
@@ -175,6 +176,7 @@ class Ask:
     updates: Mapping[str, From | None] = field(default_factory=dict)
     auxiliary: tuple[str, ...] = ()
     owner: int | None = None
+    optional: bool = False
     test: bool = False
 
     @property
@@ -201,7 +203,8 @@ class Ask:
 class Reply:
     """The answer. Additive: rows of `values` are groups; individual: rows are `clients`, in the order asked.
 
-    `clients` answered, `lost` were asked and did not; every algorithm must live with fewer replies than it asked for."""
+    `clients` answered, `lost` were asked and did not; every algorithm must live with fewer replies than it asked for.
+    `dropped` are those of the lost who sent NaN or infinity, or whose own state became that."""
 
     clients: Ints
     values: Tree
@@ -213,6 +216,7 @@ class Reply:
     )  # sums of diagnostics and how many clients gave one
     bytes_down: int = 0
     bytes_up: int = 0
+    dropped: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def or_keep(self, name: str, old: Tree) -> Tree:
         """`values[name]` for the groups somebody answered for, the old rows for the others."""

@@ -123,6 +123,7 @@ class Run:
     fingerprint: str = ""
     start: Any = None
     about: dict[str, Any] = field(default_factory=dict)
+    dropped: list[dict[str, Any]] = field(default_factory=list)  # whose replies were no numbers: round, phase, client
 
     def begin(self, *, resume: bool, overwrite: bool) -> None:
         self.task.check(self.federation)
@@ -164,6 +165,7 @@ class Run:
         row: dict[str, Any] = {"round": self.done + 1, "loss": float("nan"), "clients": len(who), "lost": 0}
         row |= {"bytes_down": 0, "bytes_up": 0}
         info: dict[str, tuple[float, int]] = {}
+        answered, dropped = 0, np.zeros(0, np.int64)
         try:
             conversation = self.algorithm.round(self.state, Cohort(who, self.done, self.seed))
             reply: Reply | None = None
@@ -175,11 +177,14 @@ class Run:
                     break
                 reply = self._exchange(ask)
                 row["lost"] = max(row["lost"], len(reply.lost))
+                answered, dropped = answered + len(reply.clients), np.append(dropped, reply.dropped)
                 row["bytes_down"] += reply.bytes_down
                 row["bytes_up"] += reply.bytes_up
                 for name, (total, count) in reply.info.items():
                     before = info.get(name, (0.0, 0))
                     info[name] = (before[0] + total, before[1] + count)
+            if len(dropped) and not answered:
+                raise Diverged(int(dropped.min()), ask.name)
             if not all(bool(torch.isfinite(t).all()) for t in _floats(state)):
                 raise Diverged(None, "the server's update")
         except Diverged as error:
@@ -203,9 +208,17 @@ class Run:
         for channel in reversed(self.channels):
             reply = channel.reply(reply, ask, self.env.where)
         self.env.ask += 1
-        if len(ask.clients) < len(asked):
-            reply = replace(reply, lost=asked[~np.isin(asked, ask.clients)])
+        if len(ask.clients) < len(asked) or len(reply.dropped):
+            reply = replace(reply, lost=asked[~np.isin(asked, ask.clients) | np.isin(asked, reply.dropped)])
+        self._note_dropped(ask, reply)
         return reply
+
+    def _note_dropped(self, ask: Ask, reply: Reply) -> None:
+        """Whose answer was no number: once a round and phase."""
+        for client in reply.dropped:
+            entry = {"round": self.done + 1, "phase": ask.name, "client": _plain(self.federation.clients[client])}
+            if entry not in self.dropped[-len(self.federation) :]:
+                self.dropped.append(entry)
 
     # ---- ends --------------------------------------------------------------------------------------------------------
 
@@ -225,7 +238,8 @@ class Run:
                 "rounds": self.done,
                 "finished": self.done >= rounds,
                 "fingerprint": self.fingerprint,
-            },
+            }
+            | ({"dropped": list(self.dropped)} if self.dropped else {}),
             self._alone(alone),
             self._again(),
         )
@@ -272,6 +286,7 @@ class Run:
         assert self.out is not None
         tensors, plain = checkpoint.pack(self.state, self.env.states)
         about = {"done": self.done, "plain": plain, "history": self.history, "fingerprint": self.fingerprint}
+        about["dropped"] = self.dropped
         checkpoint.write(self.out / checkpoint.FILE, tensors, about)
 
     def _load(self, file: Path) -> None:
@@ -283,6 +298,7 @@ class Run:
             )
         self.state = checkpoint.unpack(self.state, tensors, about["plain"], self.env.states)
         self.done, self.history = about["done"], about["history"]
+        self.dropped = about.get("dropped", [])
 
     def _fingerprint(self) -> str:
         """Changes when the run would: hyper-parameters, data, network, seed, sampling, channels."""
@@ -365,6 +381,11 @@ def _choose(
     about = {"choice": choice.table.reset_index().to_dict("records"), "clusters": choice.clusters}
     algorithm = with_setting(algorithm, "clusters", choice.clusters)
     return algorithm, about | ({"choice_note": choice.note} if choice.note else {})
+
+
+def _plain(client: Any) -> Any:
+    """A client's id as JSON can hold it."""
+    return client.item() if isinstance(client, np.generic) else client
 
 
 def _floats(state: Any) -> Iterator[torch.Tensor]:
