@@ -104,8 +104,8 @@ def noisy(true_gain, clients=100, rows=30, seed=0):
 
 
 def test_of_a_hundred_equals_nobody_is_sent_away():
-    kept = [find(*noisy(0.1, seed=s), Settings(worth=0.05), brings=False).together for s in range(20)]
-    assert sum(kept) >= 18
+    kept = [find(*noisy(0.1, seed=s), Settings(worth=0.05), brings=False).together for s in range(10)]
+    assert sum(kept) >= 9
 
 
 def test_a_group_that_loses_is_never_stable():
@@ -170,7 +170,7 @@ def test_a_client_without_rows_stays_unjudged():
 def test_too_few_rows_are_said():
     found = coalitions(*regression(0.3 * np.random.default_rng(5).normal(size=(6, 3)), n=8, seed=2))
     assert (found.table["sure"] == "open").all()
-    assert "Too few rows to tell; best guess" in found.words() or "train alone" in found.words()
+    assert found.words().startswith("Too few rows to tell; best guess")
 
 
 def test_the_picture():

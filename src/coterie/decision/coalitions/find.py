@@ -137,7 +137,7 @@ def _support(search: Search, blocks: list[Block], seed: int) -> tuple[float, Flo
     halved = replace(search.settings, fewest=-(-search.settings.fewest // 2))
     for _ in range(RESAMPLES):
         weight = _half(bank.owner, m, rng)
-        found = replace(search, settings=halved, weight=weight, frozen=True).run()
+        found = replace(search, settings=halved, weight=weight, frozen=True, _judged={}).run()
         same += set(found) == set(blocks)
         theirs = {i: b for b in found for i in b}
         alike = np.array([len(mine[i] & theirs[i]) > 0.5 * len(mine[i] | theirs[i]) for i in range(m)])

@@ -76,11 +76,11 @@ class Coalitions:
 
     def _headline(self) -> str:
         if not self.groups:
-            if self.sure == OPEN:
+            if self.sure == OPEN or (self.table["sure"] == OPEN).all():
                 return self._too_few("train alone")
             return "Nobody gains enough: train alone."
         guess = self._what()
-        if self.sure == OPEN or not self.clear:
+        if self.sure == OPEN or not self.clear or (self.table["sure"] == OPEN).all():
             return self._too_few(guess[0].lower() + guess[1:].rstrip("."))
         return guess
 

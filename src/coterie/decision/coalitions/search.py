@@ -89,6 +89,7 @@ class Search:
     distance: Floats
     weight: Floats | None = None
     frozen: bool = False
+    _judged: dict[Block, tuple[Gains, np.ndarray]] = field(default_factory=dict)
 
     def run(self) -> list[Block]:
         """The partition found; blocks by smallest member."""
@@ -113,29 +114,42 @@ class Search:
 
     def gains(self, block: Block) -> Gains:
         """Of the members over alone; others have none."""
-        return self._compare(self.bank.alone, self.bank.losses(block), block)
+        return self._judge(block)[0]
+
+    def _judge(self, block: Block) -> tuple[Gains, np.ndarray]:
+        """The members' gains over alone and who clearly loses; kept, because the steps ask again and again."""
+        if block not in self._judged:
+            s, gains = self.settings, self._compare(self.bank.alone, self.bank.losses(block), block)
+            self._judged[block] = gains, clear_losers(gains, s.worth, s.level, s.fewest)
+        return self._judged[block]
+
+    def _inside(self, block: Iterable[int]) -> np.ndarray:
+        """Which rows belong to the block."""
+        member = np.zeros(self.bank.n_clients, bool)
+        member[list(block)] = True
+        return np.asarray(member[self.bank.owner])
 
     def _compare(self, before: Floats, after: Floats, block: Iterable[int]) -> Gains:
-        inside = np.isin(self.bank.owner, list(block))
+        inside = self._inside(block)
         rows = np.where(inside, before - after, np.nan)
         return gains_of(rows, self.bank.owner, self.bank.n_clients, self.weight)
 
     def losers(self, block: Block) -> np.ndarray:
-        s = self.settings
-        return clear_losers(self.gains(block), s.worth, s.level, s.fewest)
+        return self._judge(block)[1]
 
     def holds(self, block: Block) -> bool:
-        """Its mean gain is positive, and nobody in it clearly loses. A group other than that of all must show more: a
-        standard error, and what is worth the move."""
+        """Its mean gain is positive, and nobody in it clearly loses. A group of half of the clients or fewer must show
+        more: a standard error, and what is worth the move."""
         gains = self.gains(block)
-        least = 0.0 if block == self.tree.members else max(self.settings.worth, gains.average_error)
+        most = 2 * len(block) > self.bank.n_clients
+        least = 0.0 if most else max(self.settings.worth, gains.average_error)
         return gains.average > least and not self.losers(block).any()
 
     def under(self, blocks: list[Block]) -> Floats:
-        """Row losses when everybody learns with its block."""
-        rows = np.full(len(self.bank.owner), np.nan)
-        for block in blocks:
-            inside = np.isin(self.bank.owner, list(block))
+        """Row losses when everybody learns with its block; alone outside of them."""
+        rows = self.bank.alone.copy()
+        for block in (b for b in blocks if len(b) > 1):
+            inside = self._inside(block)
             rows[inside] = self.bank.losses(block)[inside]
         return rows
 
