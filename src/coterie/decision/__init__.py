@@ -2,6 +2,7 @@
 
 `decide` answers. Everything here is NumPy and SciPy: all candidates are convex or closed-form and solved exactly."""
 
+from coterie.decision.coalitions import Coalitions, coalitions
 from coterie.decision.decision import Decision, decide, from_evaluation
 from coterie.decision.distinguish import distinguish
 from coterie.decision.evaluation import METHODS, Evaluation, Scores, evaluate
@@ -11,12 +12,14 @@ from coterie.decision.table import Table, make_table
 
 __all__ = [
     "METHODS",
+    "Coalitions",
     "Decision",
     "Evaluation",
     "Predictor",
     "Scores",
     "Table",
     "Verdict",
+    "coalitions",
     "decide",
     "distinguish",
     "evaluate",

@@ -1,8 +1,9 @@
 """When is a gain clear? One definition, and one way to say it, for tables, reports, verdicts and audits.
 
 A client clearly gains (or loses) when the whole interval of its gain is above (or below) zero and it has at least `FEWEST`
-test rows. Who compares methods takes the gain ± `CLEAR` standard errors as the interval; a participation audit has its own
-bootstrap interval, with the level it was asked for.
+test rows. Who compares methods takes the gain ± `CLEAR` standard errors as the interval; a participation audit has a paired t
+interval, corrected for looking at many clients, with the level it was asked for. A client leaves only for a loss that is
+worth it: `worth_it`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.learning.metrics import LOWER_IS_BETTER
+
 Floats = npt.NDArray[np.float64]
 
 GAINS, LOSES, UNCLEAR, NO_SCORE = "gains", "loses", "no clear change", "no score"
@@ -20,6 +23,8 @@ MARKS = (GAINS, LOSES, UNCLEAR, NO_SCORE)
 CLEAR = 2.0  # standard errors on either side of a gain
 FEWEST = 10  # test rows below which nothing is called clear
 ROUNDING = 1e-6  # an audit asks for more than this: nobody leaves for a rounding error
+
+WORTH_SHARE, WORTH_SCORE = 0.01, 0.005  # of the mean loss alone; of a score in [0, 1]
 
 WITHIN = "within two standard errors"
 LEGEND = f"Green: clearly gains, red: clearly loses; uncoloured differences are {WITHIN}, so chance could make them."
@@ -48,6 +53,15 @@ def mark(gain: Any, low: Any, high: Any, rows: Any, fewest: int = FEWEST, least:
     enough = np.asarray(rows) >= fewest
     marks = np.where(enough & (low > least), GAINS, np.where(enough & (high < -least), LOSES, UNCLEAR))
     return np.where(np.isnan(gain), NO_SCORE, marks)
+
+
+def worth_it(metric: str, alone: Any) -> float:
+    """The smallest gain anybody would move for: one per cent of the mean loss alone, or half a point of a score."""
+    if metric not in LOWER_IS_BETTER:
+        return WORTH_SCORE
+    known = np.asarray(alone, np.float64)
+    known = known[np.isfinite(known)]
+    return WORTH_SHARE * abs(float(known.mean())) if len(known) else 0.0
 
 
 def clearly(clients: str, verb: str, count: int) -> str:

@@ -1,12 +1,12 @@
-"""Who would stay? What every client gains over training alone, who would rationally leave, and what is left when they do.
+"""Who would stay? What every client gains over training alone, who would rationally leave, and which groups would hold.
 
 A client's gain is the score of the model it gets minus the score it has alone, on the same test rows, in units of the
-task's first metric and positive when taking part is better. Its interval is a paired bootstrap: the client's test rows are
-drawn with replacement, the same rows for both models. With several runs (one a seed) the runs are resampled too, so that
-the interval knows how much training itself varies.
+task's first metric and positive when taking part is better. Its interval is a paired t interval, corrected for looking
+at many clients: by empirical Bayes from ten clients on, by Holm's procedure for fewer (`decision/coalitions/judging.py`).
+A row that several runs test counts once; how much runs differ beyond their rows widens the interval.
 
-A coalition is stable when nobody in it would leave. When somebody would, the rest is trained again without them, and so on
-to a fixed point: those who stayed for what the leavers brought may want to leave next.
+`coalition()` looks for groups that hold: leavers leave one at a time, worst first, and groups that would be better off by
+themselves are tried (`decision/coalitions`). What is told of those who remain is judged on rows that did not choose them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
-import torch
 
+from coterie.decision.coalitions.found import Coalitions
+from coterie.decision.coalitions.judging import Gains, correction, interval
 from coterie.errors import ConfigError, DataError
 from coterie.learning.metrics import LOWER_IS_BETTER
 from coterie.text import listed
-from coterie.training.bootstrap import bootstrap_scores, column_mean
-from coterie.training.gains import FEWEST, GAINS, LOSES, ROUNDING, UNCLEAR, Floats, mark
+from coterie.training.bootstrap import column_mean
+from coterie.training.gains import FEWEST, GAINS, LOSES, ROUNDING, UNCLEAR, Floats, mark, worth_it
+from coterie.training.row_losses import pool, pooled_rows, row_losses, row_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from coterie.training.result import Result
 
 Rule = Literal["interval", "mean"]
+WIDEN = {"log_loss": 1.4}  # heavy tails: rare rows cost much, and few test rows may hold none of them
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,6 @@ class Settings:
     """How an audit judges: see `audit`."""
 
     level: float = 0.9
-    resamples: int = 2000
     rule: Rule = "interval"
     fewest: int = FEWEST
     seed: int = 0
@@ -46,18 +48,18 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0 < self.level < 1:
             raise ConfigError(f"level must be in (0, 1), for example 0.9; got {self.level}.")
-        if self.resamples < 100:
-            raise ConfigError(f"An interval needs at least 100 resamples; got {self.resamples}. Use for example 2000.")
         if self.rule not in get_args(Rule):
             raise ConfigError(f"rule must be one of {', '.join(get_args(Rule))}; got {self.rule!r}.")
 
 
 @dataclass(frozen=True, eq=False)
 class Participation:
-    """`table` has a row a client: `score` with the others and `alone`, `gain` with its interval `low` … `high`, `p_worse`
-    (the share of bootstrap draws with a loss, ties counted half), test `rows`, and whether it `leaves`.
+    """`table` has a row a client: `score` with the others and `alone`, `gain` with its interval `low` … `high` (corrected
+    for looking at many), `p_worse` (the chance of a loss), distinct test `rows`, and whether it `leaves`.
 
-    NaN for a client that has no score: no test rows, or for AUC only one class among them."""
+    NaN for a client that has no score: no test rows, or for AUC only one class among them. With ten clients or more the
+    interval is drawn towards the mean gain, so that it need not be centred at a client's own gain. `worth`: a loss
+    smaller than this is no reason to leave."""
 
     table: pd.DataFrame
     metric: str
@@ -65,6 +67,7 @@ class Participation:
     settings: Settings
     results: tuple[Result, ...]
     alone: tuple[Result, ...]
+    worth: float = 0.0
 
     @property
     def leavers(self) -> list[Hashable]:
@@ -77,9 +80,14 @@ class Participation:
         return list(self.table.index[self.table["gain"].isna()])
 
     @property
+    def mean_gain(self) -> float:
+        """Over the clients with a score."""
+        return float(self.table["gain"].mean())
+
+    @property
     def stable(self) -> bool:
-        """Whether nobody would leave."""
-        return not self.leavers
+        """Whether nobody would leave and the clients do not lose on average."""
+        return not self.leavers and not self.mean_gain < -ROUNDING
 
     @property
     def marks(self) -> pd.Series[Any]:
@@ -91,27 +99,24 @@ class Participation:
         lower = self.metric in LOWER_IS_BETTER
         return self.metric.replace("_", " ") + (" (how much lower it is)" if lower else "")
 
-    def coalition(self, max_rounds: int = 10) -> Coalition:
-        """Train again without the leavers (same algorithm, seeds and rounds), and again, until nobody would leave.
+    def coalition(
+        self, max_rounds: int | None = None, *, brings: bool = False, thorough: bool = False
+    ) -> Coalition:
+        """Which groups would hold? This trains: all others with the same algorithm, seeds and rounds; at most three
+        groups a client. See `training/coalition.py`.
 
-        Those who left are not asked back. It ends early when fewer than two clients are left, or after `max_rounds`."""
-        if max_rounds < 1:
-            raise ConfigError(f"max_rounds must be at least 1; got {max_rounds}.")
-        steps = [self]
-        for _ in range(max_rounds):
-            now = steps[-1]
-            stay = [client for client in now.table.index if client not in now.leavers]
-            if now.stable or len(stay) < 2:
-                break
-            again = tuple(result.again(result.federation.subset(stay)) for result in now.results)
-            steps.append(_audit(again, self.alone, self.settings))
-        return Coalition(tuple(steps))
+        max_rounds: how many may leave the group of all one at a time (None: a quarter of the clients, at least three).
+        brings: also train each group without each of its members, to tell what a client brings to the others."""
+        from coterie.training.coalition import find_coalition
+
+        return find_coalition(self, max_rounds, brings=brings, thorough=thorough)
 
     def explain(self) -> str:
         """In plain words: who gains, who loses, who would leave."""
         t, marks = self.table, self.marks
         better, worse = t.index[marks == GAINS], t.index[marks == LOSES]
         sure = f"{self.settings.level:.0%} sure"
+        known = len(t) - len(self.unknown)
         parts = [f"{len(t)} clients learn together with {self.method}; gains are in {self._unit}."]
         parts.append(f"We are {sure} that {_named(t, better)} better off than alone." if len(better) else "")
         parts.append(f"We are {sure} that {_named(t, worse)} worse off." if len(worse) else "")
@@ -119,16 +124,23 @@ class Participation:
         if rest:
             how = "For every client" if rest == len(t) else f"For the other {rest if rest > 1 else 'one'}"
             parts.append(f"{how} the difference could be chance.")
+        if known > 1:
+            parts.append(f"This is {correction(known)}.")
         if self.unknown:
             parts.append(f"Nothing can be said of {listed(self.unknown)}: no test rows to score them on.")
         few = t.index[(t["rows"] < self.settings.fewest) & (t["rows"] > 0)]
-        if len(few) and self.settings.rule == "interval":
+        if len(few):
             parts.append(f"Fewer than {self.settings.fewest} test rows, too few to leave for: {listed(few)}.")
-        if self.stable:
-            parts.append("Nobody has a reason to leave: the coalition is stable.")
-        else:
-            parts.append(f"{listed(self.leavers)} would do better to leave: the coalition is not stable as it is.")
-        return " ".join(p for p in parts if p)
+        return " ".join(p for p in [*parts, self._ending(worse)] if p)
+
+    def _ending(self, worse: pd.Index[Any]) -> str:
+        if self.leavers:
+            return f"{listed(self.leavers)} would do better to leave: the coalition is not stable as it is."
+        if self.mean_gain < -ROUNDING:
+            return f"Nobody clearly loses, but the mean gain is {self.mean_gain:+.3f}: the coalition is not stable."
+        if len(worse):
+            return f"The loss is below what is worth leaving for ({self.worth:.3g}): the coalition is stable."
+        return "Nobody has a reason to leave: the coalition is stable."
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Every client's gain and interval, those who would leave in another colour."""
@@ -139,36 +151,48 @@ class Participation:
 
 @dataclass(frozen=True, eq=False)
 class Coalition:
-    """What is left when leavers leave; `steps` are the audits, the first one of all clients."""
+    """Which groups hold. `found` tells of every client: its group, what it gets and brings, how sure that is. `steps` are
+    the audit of all clients and, when they do not stay together, that of the largest group."""
 
     steps: tuple[Participation, ...]
+    found: Coalitions
 
     @property
     def last(self) -> Participation:
         return self.steps[-1]
 
     @property
+    def groups(self) -> list[list[Hashable]]:
+        """The groups of two or more, the largest first."""
+        return [list(group) for group in self.found.groups]
+
+    @property
+    def alone(self) -> list[Hashable]:
+        """Who is better off alone."""
+        return self.found.lone
+
+    @property
     def members(self) -> list[Hashable]:
-        """Who is left; nobody when fewer than two would stay."""
-        stay = [client for client in self.last.table.index if client not in self.last.leavers]
-        return stay if len(stay) > 1 else []
+        """The largest group; nobody when everybody trains alone."""
+        return self.groups[0] if self.groups else []
 
     @property
     def stable(self) -> bool:
-        """Whether at least two clients are left and none of them would leave."""
-        return self.last.stable and len(self.last.table) > 1
+        """Whether there are groups, they gain on rows that did not choose them, and none that was tried would secede."""
+        return self.found.stable
 
     @property
     def history(self) -> pd.DataFrame:
-        """A row a step: how many took part, their mean and worst gain, and who left after it."""
+        """A row a step: how many took part, their mean and worst gain, and who was not in the next one."""
+        stayed = [set(step.table.index) for step in self.steps[1:]] + [set(self.members)]
         rows = [
             {
                 "clients": len(step.table),
                 "mean_gain": step.table["gain"].mean(),
                 "worst_gain": step.table["gain"].min(),
-                "left": ", ".join(str(c) for c in step.leavers),
+                "left": ", ".join(str(c) for c in step.table.index if c not in stay),
             }
-            for step in self.steps
+            for step, stay in zip(self.steps, stayed, strict=True)
         ]
         return pd.DataFrame(rows).rename_axis("step")
 
@@ -178,52 +202,43 @@ class Coalition:
         return self.last.results
 
     def summary(self) -> str:
-        """The first audit in plain words, and what happens when leavers leave."""
-        return self.steps[0].explain() + ("" if self.steps[0].stable else f" {self.explain()}")
+        """The first audit in plain words, and which groups would hold."""
+        together = self.steps[0].stable and self.found.together
+        return self.steps[0].explain() + ("" if together else f" {self.explain()}")
 
     def explain(self) -> str:
-        """In plain words: who leaves when, and what is left."""
+        """In plain words: which groups hold, who is alone, and how sure that is."""
         everyone = len(self.steps[0].table)
-        parts = []
-        for number, step in enumerate(self.steps):
-            if step.leavers:
-                when = "First" if number == 0 else "Then, trained without them,"
-                verb = "leaves" if len(step.leavers) == 1 else "leave"
-                parts.append(f"{when} {listed(step.leavers)} {verb}.")
-        if self.stable and len(self.steps) == 1:
-            return f"All {everyone} clients stay: nobody has a reason to leave."
-        if self.stable:
-            mean = self.last.table["gain"].mean()
-            parts.append(
-                f"The {len(self.members)} clients that are left ({listed(self.members)}) stay: a stable coalition, with a "
-                f"mean gain of {mean:+.3f} over training alone."
-            )
-        elif not self.members:
-            parts.append("Fewer than two clients are left: the coalition falls apart, and everybody trains alone.")
+        if self.found.together and self.stable:
+            said = f"All {everyone} clients stay."
+        elif not self.groups:
+            said = f"No group of the {everyone} clients holds: everybody trains alone."
         else:
-            parts.append(f"No stable coalition was found within {len(self.steps) - 1} new runs; allow more max_rounds.")
-        return " ".join(parts)
+            named = "; ".join(f"{listed(g, 12)} ({len(g)})" for g in self.groups)
+            rest = f" Alone: {listed(self.alone, 12)}." if self.alone else ""
+            said = f"These would learn together: {named}.{rest}"
+        return f"{said} {self.found.words()}"
 
 
 def audit(
     results: Result | Sequence[Result],
     *,
     level: float = 0.9,
-    resamples: int = 2000,
     rule: Rule = "interval",
     fewest: int = FEWEST,
     seed: int = 0,
 ) -> Participation:
     """Compare what every client gets with what it would have alone.
 
-    results: one run, or several of the same clients (one a seed). rule: a client leaves when the whole interval of its
-    gain is below zero and it has at least `fewest` test rows ("interval"), or as soon as its gain is negative ("mean").
+    results: one run, or several of the same clients (one a seed or split). rule: a client with at least `fewest` test rows
+    leaves when the whole interval of its gain is below zero and the loss is worth it ("interval"), or as soon as its gain
+    is negative ("mean").
     """
     runs = tuple(results) if isinstance(results, Sequence) else (results,)
     if not runs:
         raise ConfigError("A participation audit needs at least one result; got none.")
     alone = tuple(_alone(run) for run in runs)
-    return _audit(runs, alone, Settings(level, resamples, rule, fewest, seed))
+    return judge(runs, alone, Settings(level, rule, fewest, seed))
 
 
 def _alone(run: Result) -> Result:
@@ -239,62 +254,56 @@ def _alone(run: Result) -> Result:
     return alone
 
 
-def _audit(runs: tuple[Result, ...], alone: tuple[Result, ...], settings: Settings) -> Participation:
+def judge(runs: tuple[Result, ...], alone: tuple[Result, ...], settings: Settings) -> Participation:
+    """The audit of runs against given runs alone, which may have more clients."""
     live = runs[0].evaluation
     clients, metric, sign = runs[0].clients, live.task.metrics[0], live.task.sign
     if any(not run.clients.equals(clients) for run in runs):
         raise DataError("The audited runs must have the same clients in the same order. Split rows, not clients.")
-    score, own = (np.stack(part) for part in zip(*(_scores(run, clients, settings) for run in runs), strict=True))
-    base, other = (np.stack(part) for part in zip(*(_scores(run, clients, settings) for run in alone), strict=True))
-    gains: Floats = sign * (score - base)
-    draws = _over_runs(gains, sign * (own - other), _overlap(runs), settings.seed)
+    score, base = (
+        np.stack([run.scores().iloc[:, 0].loc[list(clients)].to_numpy(np.float64) for run in group])
+        for group in (runs, alone)
+    )
+    each: Floats = sign * (score - base)
+    gains = _gains(runs, alone, each)
     table = pd.DataFrame(
-        {"score": column_mean(score), "alone": column_mean(base), "gain": column_mean(gains)}, index=clients
+        {"score": column_mean(score), "alone": column_mean(base), "gain": column_mean(each)}, index=clients
     )
-    tail = (1 - settings.level) / 2
-    known = np.isfinite(draws).any(axis=1) & table["gain"].notna().to_numpy()
-    ends = np.full((2, len(clients)), np.nan)
-    if known.any():
-        ends[:, known] = np.nanquantile(draws[known], [tail, 1 - tail], axis=1)
-    table["low"], table["high"] = ends
-    table["p_worse"] = column_mean(np.where(np.isnan(draws), np.nan, (draws < 0) + 0.5 * (draws == 0)).T)
-    table["rows"] = np.min([run.federation.n_test for run in runs], axis=0)
-    sure = _marks(table, settings) == LOSES
-    table["leaves"] = sure if settings.rule == "interval" else table["gain"] < -ROUNDING
+    table["low"], table["high"], table["p_worse"] = interval(gains, settings.level)
+    table["rows"] = gains.rows.astype(np.int64)
+    worth = worth_it(metric, table["alone"])
+    enough = table["rows"] >= settings.fewest
+    middle = (table["low"] + table["high"]) / 2
+    sure = (_marks(table, settings) == LOSES) & (middle < -worth)
+    table["leaves"] = sure if settings.rule == "interval" else (table["gain"] < -ROUNDING) & enough
     return Participation(
-        table.rename_axis("client"), metric, type(live.algorithm).__name__, settings, tuple(runs), tuple(alone)
+        table.rename_axis("client"), metric, type(live.algorithm).__name__, settings, runs, alone, worth
     )
 
 
-def _scores(run: Result, clients: pd.Index[Any], settings: Settings) -> tuple[Floats, Floats]:
-    """A run's scores and its bootstrap draws, of these clients alone."""
-    rows = run.clients.get_indexer(clients)
-    draws = bootstrap_scores(run, settings.resamples, settings.seed)
-    return run.scores().iloc[:, 0].to_numpy(np.float64)[rows], draws[rows]
+def _gains(runs: tuple[Result, ...], alone: tuple[Result, ...], each: Floats) -> Gains:
+    """Every client's gain with the variance of a row: of distinct rows, and of training beyond them.
 
-
-def _overlap(runs: tuple[Result, ...]) -> Floats:
-    """How many of a client's test rows two runs share beyond those that their draws already share: none when all runs
-    have the same split, else the test rows' part of all rows, which is what two random splits share."""
-    first, *others = (run.federation for run in runs)
-    same = all(torch.equal(first.y, o.y) and torch.equal(first.x, o.x) for o in others)
-    return np.zeros(len(first)) if same else np.asarray(first.n_test / first.n_samples, np.float64)
-
-
-def _over_runs(gains: Floats, draws: Floats, overlap: Floats, seed: int) -> Floats:
-    """Gains (S runs, clients) and their draws (S, clients, draws) → draws (clients, draws) of the mean gain.
-
-    Test rows: the runs' deviations are averaged; where splits differ they were drawn independently, but share a part ρ of
-    the rows, so the mean's variance is (1 + (S − 1) ρ) times that of independent ones. Training: runs are drawn with
-    replacement (√(S/(S − 1)) because S runs vary less around their own mean)."""
-    count = len(gains)
-    rows = column_mean(draws - gains[..., None]) * np.sqrt(1 + (count - 1) * overlap)[:, None]
-    centre = column_mean(gains)[:, None]
-    if count == 1:
-        return np.asarray(centre + rows)
-    picks = np.random.default_rng(seed).integers(count, size=(count, draws.shape[2]))
-    training = (column_mean(gains[picks]).T - centre) * np.sqrt(count / (count - 1))
-    return np.asarray(centre + rows + training)
+    Runs of one split differ by training alone. Runs of different splits differ by their rows, too; what they differ by
+    beyond the variance of the rows they do not share is training."""
+    names = row_names(runs) if len(runs) > 1 else None
+    clients = list(runs[0].clients)
+    theirs = pooled_rows(runs, names)
+    place = [alone[0].clients.get_loc(c) for c in clients]
+    own = pool([[losses[i] for i in place] for losses in map(row_losses, alone)], names)
+    rows = [b - a for a, b in zip(theirs, own, strict=True)]
+    n = np.array([len(r) for r in rows], np.float64)
+    variance = np.array([r.var(ddof=1) if len(r) > 1 else np.inf for r in rows])
+    variance = np.where(np.isnan(variance), np.inf, variance)  # a score that hangs on a single row
+    count = len(runs)
+    if count > 1:
+        size = np.maximum(np.mean([run.federation.n_test for run in runs], axis=0), 1)
+        shared = np.clip((count - n / size) / (count - 1), 0, 1)  # of two runs' test rows: 1 for one split
+        fresh = np.where(np.isfinite(variance), variance, 0) / size * (1 - shared)
+        between = np.asarray(np.ma.masked_invalid(each).var(axis=0, ddof=1).filled(0.0))
+        variance = variance + n * np.maximum(between - fresh, 0) / count
+    widen = WIDEN.get(runs[0].evaluation.task.metrics[0], 1.0)
+    return Gains(column_mean(each), widen**2 * variance, n)
 
 
 def _marks(table: pd.DataFrame, settings: Settings) -> pd.Series[Any]:
@@ -307,3 +316,4 @@ def _named(table: pd.DataFrame, clients: pd.Index[Any], most: int = 6) -> str:
     gains = table.loc[clients, "gain"].sort_values(key=abs, ascending=False)
     names = listed([f"{client} ({gain:+.3f})" for client, gain in gains.items()], most)
     return f"{names} {'is' if len(clients) == 1 else 'are'}"
+

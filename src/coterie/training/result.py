@@ -19,6 +19,7 @@ from coterie.learning.task import Task
 from coterie.training import checkpoint
 from coterie.training.evaluation import Evaluation
 from coterie.training.gains import FEWEST
+from coterie.training.yardstick import SAMPLE, Yardstick, check
 from coterie.tree import row
 
 if TYPE_CHECKING:
@@ -28,6 +29,15 @@ if TYPE_CHECKING:
 
 _COLUMNS = ["round", "loss", "clients", "lost", "bytes_down", "bytes_up", "seconds"]
 FILES = ("result.json", "history.parquet", "evaluation.parquet", "models.safetensors")
+
+
+def _headed(table: pd.DataFrame, used: str) -> pd.DataFrame:
+    """The table with the yardstick in its heading and its attributes, and the mean gain with its standard error."""
+    gains = table["gain"].dropna()
+    error = float(gains.std(ddof=1) / np.sqrt(len(gains))) if len(gains) > 1 else float("nan")
+    table = table.rename_axis(columns=f"alone: {used}")
+    table.attrs |= {"yardstick": used, "mean_gain": float(gains.mean()), "mean_gain_error": error}
+    return table
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +50,7 @@ class Result:
     clients: pd.Index[Any]
     clusters: pd.Series[int]
     _evaluation: Evaluation | None = None
-    _alone: Callable[[], Result] | None = None
+    _alone: Callable[..., Result] | None = None
     _again: Callable[[Federation], Result] | None = None  # the same run with other clients
     _stored: dict[str, Any] = field(default_factory=dict)
 
@@ -50,7 +60,7 @@ class Result:
         evaluation: Evaluation,
         history: list[dict[str, Any]],
         about: dict[str, Any],
-        alone: Callable[[], Result] | None,
+        alone: Callable[..., Result] | None,
         again: Callable[[Federation], Result] | None = None,
     ) -> Result:
         """What `fit` returns. alone: how to train the clients alone; again: how to make the same run with others."""
@@ -87,33 +97,56 @@ class Result:
         """The server's final state."""
         return self.evaluation.state
 
-    def evaluate(self) -> pd.DataFrame:
+    def evaluate(self, yardstick: Yardstick | None = None, *, sample: int | None = None) -> pd.DataFrame:
         """One row for *every* client: its own model on its own test data, what it would have had alone, and the gain.
 
-        `gain` is in units of the first metric, positive when taking part is better than training alone with the same
-        optimiser for the same number of rounds."""
-        if "evaluation" not in self._stored:
+        `gain` is in units of the first metric, positive when taking part is better than training alone. yardstick: how
+        alone is trained (`training/yardstick.py`): "tuned" (default), or "equal budget"; None: as `fit` was told. With
+        more than 200 clients a random sample of 200 is trained alone, the others have no gain; `sample` sets the number.
+        `attrs["yardstick"]` and the heading of the columns say which was used, `attrs["mean_gain"]` and
+        `attrs["mean_gain_error"]` the mean over the clients trained alone and its standard error."""
+        if self.loaded:
+            if yardstick is not None and yardstick != self.about.get("yardstick"):
+                raise ConfigError(
+                    f"A loaded result keeps one yardstick, {self.about.get('yardstick')!r}; got {yardstick!r}. Call fit."
+                )
+            kept: pd.DataFrame = self._stored["evaluation"].copy()
+            return kept
+        used = self.about.get("yardstick", "tuned") if yardstick is None else check(yardstick)
+        key = f"evaluation {used} {sample}"
+        if "evaluation" in self._stored:
+            key = "evaluation"
+        if key not in self._stored:
             task, federation, table = self.task, self.federation, self.scores()
-            first, alone = task.metrics[0], self.alone()
-            table["alone"] = np.nan if alone is None else alone.scores()[first]
+            count = min(len(federation), SAMPLE if sample is None else sample)
+            first, alone = task.metrics[0], self.alone(yardstick, sample=count)
+            table["alone"] = np.nan if alone is None else alone.scores()[first].reindex(table.index)
             table["gain"] = task.sign * (table[first] - table["alone"])
             table["cluster"] = self.clusters
             table["n_train"], table["n_test"] = federation.n_train, federation.n_test
-            self._stored["evaluation"] = table.rename_axis("client")
-        evaluation: pd.DataFrame = self._stored["evaluation"].copy()
+            part = f", {count} of {len(federation)} clients" if count < len(federation) and used != "given" else ""
+            self._stored[key] = _headed(table.rename_axis("client"), f"{used}{part}")
+        evaluation: pd.DataFrame = self._stored[key].copy()
         return evaluation
 
-    def alone(self) -> Result | None:
-        """The same clients trained alone: same optimiser, rounds and seed (trained on first use)."""
-        if "alone" not in self._stored:
-            self._stored["alone"] = None if self._alone is None else self._alone()
-        baseline: Result | None = self._stored["alone"]
+    def alone(self, yardstick: Yardstick | None = None, *, sample: int | None = None) -> Result | None:
+        """The same clients trained alone, with the same optimiser and seed, by a yardstick (trained on first use).
+
+        sample: train only so many of the clients, drawn at random; None: all."""
+        if self._alone is None:
+            return None
+        used = self.about.get("yardstick", "tuned") if yardstick is None else check(yardstick)
+        size = len(self.clients) if sample is None or used == "given" else min(sample, len(self.clients))
+        key = f"alone {used} {size}"
+        if key not in self._stored:
+            whole = size == len(self.clients)
+            self._stored[key] = self._alone(None if used == "given" else used, None if whole else size)
+        baseline: Result = self._stored[key]
         return baseline
 
     def participation(
         self,
         level: float = 0.9,
-        resamples: int = 2000,
         *,
         rule: Rule = "interval",
         fewest: int = FEWEST,
@@ -122,7 +155,7 @@ class Result:
         """Who gains, who would leave, and whether the coalition is stable when they do; see `participation.py`."""
         from coterie.training.participation import audit
 
-        return audit(self, level=level, resamples=resamples, rule=rule, fewest=fewest, seed=seed)
+        return audit(self, level=level, rule=rule, fewest=fewest, seed=seed)
 
     def scores(self) -> pd.DataFrame:
         """Every client's own model on its own test data: one row per client, one column per metric."""
@@ -192,6 +225,7 @@ class Result:
             "metrics": list(live.task.metrics),
             "clients": self.clients.tolist(),
             "clusters": self.clusters.tolist(),
+            "heading": self.evaluate().attrs["yardstick"],
         }
         if (special := live.algorithm.predictor()) is not None:
             about["predictor"] = predictors.describe(special)
@@ -217,7 +251,10 @@ class Result:
         tensors, _ = checkpoint.read(folder / "models.safetensors")
         clients: pd.Index[Any] = pd.Index(about.pop("clients"))
         stored: dict[str, Any] = {
-            "evaluation": pd.read_parquet(folder / "evaluation.parquet").set_index(clients).rename_axis("client"),
+            "evaluation": _headed(
+                pd.read_parquet(folder / "evaluation.parquet").set_index(clients).rename_axis("client"),
+                about.pop("heading", "equal budget"),
+            ),
             "models": {k.removeprefix("model/"): t for k, t in tensors.items() if k.startswith("model/")},
             "model_of": tensors["model_of"],
         }

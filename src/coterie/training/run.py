@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.algorithms.local import Local
 from coterie.data.federation import Federation
 from coterie.engines import ENGINES
 from coterie.engines.base import ClientStates, Env, first_contact
@@ -29,6 +28,7 @@ from coterie.training import checkpoint, cohorts
 from coterie.training.evaluation import Evaluation
 from coterie.training.progress import bar, finish_on_interrupt
 from coterie.training.result import FILES, Result
+from coterie.training.yardstick import Alone, Yardstick, check
 from coterie.tree import leaves
 
 _CHOICE_ROUNDS = 30  # rounds of each trial when the number of clusters is chosen
@@ -52,7 +52,7 @@ def fit(
     overwrite: bool = False,
     checkpoint_every: int = 10,
     evaluate_every: int = 0,
-    alone: bool | Result = True,
+    alone: bool | Yardstick | Result = True,
     progress: bool | None = None,
     callbacks: Sequence[Callback] = (),
     start: Any = None,
@@ -61,7 +61,8 @@ def fit(
 
     cohort: None (everyone), a number of clients, a probability (Poisson) or a sampler. out: folder for checkpoints and the
     result; `resume=True` continues the run found there, bit-identically. alone: also train every client alone when the
-    result is evaluated or saved, to tell each what it gains (a Result of `Local` may be passed instead).
+    result is evaluated or saved, to tell each what it gains: True or "tuned" (learning rate and stopping time chosen on
+    its own validation rows), "equal budget" (as the run), False, or a Result of `Local`.
     Ctrl-C finishes the round, saves and returns the result so far. start: a model (parameter dictionary) everyone starts
     from, or a whole server state. An algorithm with clusters=None gets the number of clusters chosen on held-out training
     data first (`choose_clusters`, 1 to 6); `result.about["choice"]` shows the evidence, `"choice_note"` its limit, if any.
@@ -227,7 +228,7 @@ class Run:
         env = replace(self.env, round=self.done, ask=0)  # the same whether the run was resumed or has just failed
         return Evaluation(self.algorithm, self.federation, self.task, self.state, env, self.engine)
 
-    def result(self, rounds: int, alone: bool | Result) -> Result:
+    def result(self, rounds: int, alone: bool | str | Result) -> Result:
         return Result.from_evaluation(
             self.evaluation(),
             self.history,
@@ -238,27 +239,27 @@ class Run:
                 "rounds": self.done,
                 "finished": self.done >= rounds,
                 "fingerprint": self.fingerprint,
+                "yardstick": _yardstick(alone),
             }
             | ({"dropped": list(self.dropped)} if self.dropped else {}),
             self._alone(alone),
             self._again(),
         )
 
-    def _alone(self, alone: bool | Result) -> Callable[[], Result] | None:
+    def _alone(self, alone: bool | str | Result) -> Callable[..., Result] | None:
         """How to get the result of training alone, when it is asked for."""
         if isinstance(alone, Result):
-            return lambda: alone
+            return lambda *_: alone
         local = getattr(self.algorithm, "local", None)
         if not alone or not isinstance(local, LocalSteps):
             return None
-        options: dict[str, Any] = {"seed": self.seed, "engine": self.engine, "alone": False, "progress": False}
-        rounds = self.done
+        part = sum(row["clients"] for row in self.history) / max(len(self.federation), 1)
+        rounds = min(self.done, max(round(part), 1)) if self.history else self.done
+        how = Alone(local, self.federation, self.task, rounds, self.seed, self.engine)
+        usual = check(alone) if isinstance(alone, str) else "tuned"
 
-        def train() -> Result:
-            baseline = fit(Local(local), self.federation, self.task, rounds=rounds, **options)  # type: ignore[arg-type]
-            if not baseline.about["finished"]:  # a yardstick of fewer rounds would flatter every gain
-                raise KeyboardInterrupt
-            return baseline
+        def train(yardstick: str | None = None, sample: int | None = None) -> Result:
+            return (how if sample is None else how.sampled(sample)).train(check(yardstick or usual))
 
         return train
 
@@ -335,6 +336,19 @@ class Run:
         )
         failure.result = self.result(self.done, alone=False)
         return failure
+
+
+def begin_local(algorithm: Algorithm, federation: Federation, task: Task, seed: int, engine: Any) -> Run:
+    """A run of everyone, ready for its first round, without files."""
+    run = Run(algorithm, federation, task, seed, cohorts.Everyone(), (), engine, None)
+    run.begin(resume=False, overwrite=False)
+    return run
+
+
+def _yardstick(alone: bool | str | Result) -> str:
+    if isinstance(alone, Result):
+        return "given"
+    return alone if isinstance(alone, str) else "tuned" if alone else "none"
 
 
 def best_of(

@@ -1,0 +1,95 @@
+"""The first metric, row by row: what a paired comparison of two runs on the same test rows needs.
+
+Accuracy, log loss and squared error are means over rows. For other metrics (AUC, R²) a row's value is its jackknife
+pseudo-value, centred so that a client's rows average to its score. Smaller is better throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.learning.metrics import METRICS
+from coterie.training.bootstrap import ROW_MEANS
+from coterie.training.gains import Floats
+from coterie.training.result import Result
+from coterie.tree import Tree
+
+
+def row_losses(result: Result) -> list[Floats]:
+    """For every client, one number per test row, smaller is better; NaN where a metric hangs on a single row."""
+    live = result.evaluation
+    name, sign = live.task.metrics[0], live.task.sign
+    longest = int(live.federation.n_test.max(initial=0))
+
+    def score(out: Tree) -> Tree:
+        values = _values(name, out["outputs"], out["y"], out["mask"])
+        wide = torch.full((len(values), longest), torch.nan, dtype=torch.float64)
+        wide[:, : values.shape[1]] = values[:, :longest]
+        return {"values": -sign * wide}
+
+    table = live.on_test_rows(score)["values"].numpy()
+    return [table[i, :n].copy() for i, n in enumerate(live.federation.n_test)]
+
+
+def _values(name: str, outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    """(clients, rows): the metric of every row, or its pseudo-value."""
+    metric = METRICS[name]
+    clients, rows = mask.shape
+    if not rows:
+        return torch.zeros(clients, 0, dtype=torch.float64)
+    if name in ROW_MEANS:
+        one = metric(outputs.flatten(0, 1).unsqueeze(1), y.reshape(-1, 1), mask.new_ones(mask.numel(), 1))
+        return one.reshape(clients, rows).double()
+    score = metric(outputs, y, mask).double()
+    n = mask.sum(-1).double()
+    without = torch.stack([metric(outputs, y, mask * (torch.arange(rows) != r)).double() for r in range(rows)], 1)
+    real = mask.bool()
+    centre = torch.where(real, without, 0.0).sum(-1) / n
+    return score.unsqueeze(-1) + (n - 1).unsqueeze(-1) * (centre.unsqueeze(-1) - without)
+
+
+def row_names(results: Sequence[Result]) -> list[list[np.ndarray]]:
+    """For every run and client, a number for each test row, equal in all runs that test the same row.
+
+    Runs may split the rows differently; a row is known by its features and target. Rows of a client that are equal in
+    all of them count as one."""
+    parts, where = [], []
+    for s, result in enumerate(results):
+        fed = result.federation
+        start = fed.offsets[: len(fed)] + fed.n_train
+        for i, n in enumerate(fed.n_test):
+            rows = slice(int(start[i]), int(start[i] + n))
+            x = fed.x[rows].reshape(int(n), -1).double().numpy()
+            y = fed.y[rows].reshape(int(n), -1).double().numpy()
+            client = np.full((int(n), 1), float(results[0].clients.get_loc(result.clients[i])))
+            parts.append(np.concatenate([client, x, y], axis=1))
+            where.append((s, i))
+    _, codes = np.unique(np.concatenate(parts), axis=0, return_inverse=True)
+    ends = np.cumsum([len(p) for p in parts])[:-1]
+    names: list[list[np.ndarray]] = [[] for _ in results]
+    for (s, _), own in zip(where, np.split(codes.reshape(-1), ends), strict=True):
+        names[s].append(own)
+    return names
+
+
+def pooled_rows(results: Sequence[Result], names: list[list[np.ndarray]] | None = None) -> list[Floats]:
+    """Row losses of every client over several runs: each distinct row once, see `pool`."""
+    names = row_names(results) if names is None and len(results) > 1 else names
+    return pool([row_losses(result) for result in results], names)
+
+
+def pool(losses: Sequence[list[Floats]], names: list[list[np.ndarray]] | None) -> list[Floats]:
+    """Row losses (runs, clients) → per client each distinct row once, with its mean over the runs that test it.
+
+    Rows are in the order of their names, so that two sets of runs on the same splits can be compared row by row."""
+    if len(losses) == 1 or names is None:
+        return losses[0]
+    found = []
+    for i in range(len(losses[0])):
+        name, value = np.concatenate([n[i] for n in names]), np.concatenate([v[i] for v in losses])
+        _, place = np.unique(name, return_inverse=True)
+        found.append(np.bincount(place, weights=value) / np.bincount(place) if len(value) else value)
+    return found

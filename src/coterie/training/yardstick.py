@@ -1,0 +1,151 @@
+"""What a client would have alone: the yardstick of every gain.
+
+"tuned" (default): every client chooses its learning rate (a few around the run's) and when to stop on validation rows of its
+own, a quarter of its training rows, and is then trained on all of them. "equal budget": the run's learning rate, and as many
+rounds as a client took part in on average; with a poor rate or too many rounds it flatters the federation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import torch
+
+from coterie.algorithms.local import Local
+from coterie.errors import ConfigError, Diverged
+from coterie.tree import Params
+
+if TYPE_CHECKING:
+    from coterie.data.federation import Federation
+    from coterie.learning.local_sgd import LocalSGD
+    from coterie.learning.task import Task
+    from coterie.training.result import Result
+
+Yardstick = Literal["tuned", "equal budget"]
+RATES = (0.3, 1.0, 3.0, 10.0)  # times the run's learning rate
+LEAST_ROUNDS = 10
+SAMPLE = 200  # clients trained alone when there are more
+_FEWEST = 4  # validation rows below which a client takes the others' usual choice
+_HOLDOUT = 0.25
+
+
+def check(yardstick: str) -> Yardstick:
+    """The name, or a sentence that lists the known ones."""
+    for known in get_args(Yardstick):
+        if known == yardstick:
+            return known  # type: ignore[no-any-return]
+    raise ConfigError(f"yardstick must be one of {', '.join(get_args(Yardstick))}; got {yardstick!r}.")
+
+
+def checkpoints(rounds: int) -> list[int]:
+    """Rounds after which to look: 1, 2, 3, 5, 8, … and the last."""
+    found, step = [], 1.0
+    while step < rounds:
+        found.append(int(step))
+        step = max(step * 1.5, step + 1)
+    return [*found, rounds]
+
+
+@dataclass(frozen=True)
+class Alone:
+    """How a run's clients are trained alone. `rounds` is how often a client took part on average."""
+
+    local: LocalSGD
+    federation: Federation
+    task: Task
+    rounds: int
+    seed: int
+    engine: Any
+
+    def train(self, yardstick: Yardstick) -> Result:
+        """The clients alone, by this yardstick. This trains."""
+        if yardstick == "equal budget" or self.rounds == 0:
+            return self._fit(self.local.lr, self.federation, self.rounds)
+        return self._tuned()
+
+    def sampled(self, count: int) -> Alone:
+        """The same with a random sample of the clients."""
+        if count >= len(self.federation):
+            return self
+        chosen = np.sort(np.random.default_rng([self.seed, 7]).permutation(len(self.federation))[:count])
+        return replace(self, federation=self.federation.subset(self.federation.clients[chosen]))
+
+    def _fit(self, lr: float, federation: Federation, rounds: int, **more: Any) -> Result:
+        from coterie.training.run import fit
+
+        found = fit(
+            Local(replace(self.local, lr=lr)), federation, self.task, rounds=rounds, seed=self.seed, engine=self.engine,
+            alone=False, progress=False, **more,
+        )  # fmt: skip
+        if not found.about["finished"]:  # a yardstick of fewer rounds would flatter every gain
+            raise KeyboardInterrupt
+        return found
+
+    def _tuned(self) -> Result:
+        rates = [factor * self.local.lr for factor in RATES]
+        looks = checkpoints(max(self.rounds, LEAST_ROUNDS))
+        fitting = self.federation.holdout(_HOLDOUT)
+        losses = np.stack([self._path(lr, fitting, looks)[0] for lr in rates])  # (rates, looks, clients)
+        rate, look = self._choose(losses, fitting.n_test)
+        models: Params = {}
+        last: Result | None = None
+        for r in sorted(set(rate.tolist())):
+            mine = np.flatnonzero(rate == r)
+            part = self.federation.subset(self.federation.clients[mine])
+            wanted = look[mine]
+            _, kept, last = self._path(rates[r], part, looks[: int(wanted.max()) + 1], wanted)
+            for name, value in kept.items():
+                models.setdefault(name, value.new_zeros((len(rate), *value.shape[1:])))[mine] = value
+        assert last is not None
+        return self._with_models(models)
+
+    def _path(
+        self, lr: float, federation: Federation, looks: list[int], wanted: Any = None
+    ) -> tuple[Any, Params, Result]:
+        """Test losses after each of the rounds `looks` (infinite once the rate diverged), and each client's model after
+        the look it wants."""
+        from coterie.training.run import Run, begin_local
+
+        run: Run = begin_local(Local(replace(self.local, lr=lr)), federation, self.task, self.seed, self.engine)
+        losses = np.full((len(looks), len(federation)), np.inf)
+        kept: Params = {}
+        for k, stop in enumerate(looks):
+            try:
+                while run.done < stop:
+                    run.one_round()
+            except Diverged:
+                break
+            live = run.evaluation()
+            if wanted is None:
+                losses[k] = live.test_losses()
+                continue
+            mine = np.flatnonzero(wanted == k)
+            if len(mine):
+                for name, value in live.personal(mine).items():
+                    kept.setdefault(name, value.new_zeros((len(federation), *value.shape[1:])))[mine] = value
+        return losses, kept, run.result(run.done, alone=False)
+
+    @staticmethod
+    def _choose(losses: Any, n_validation: Any) -> tuple[Any, Any]:
+        """(rate, look) of every client; who has too few validation rows takes the best choice of all."""
+        rates, looks, clients = losses.shape
+        flat = np.where(np.isfinite(losses), losses, np.inf).reshape(-1, clients)
+        own = flat.argmin(0)
+        enough = n_validation >= _FEWEST
+        some = flat[:, enough] if enough.any() else flat
+        usual = int(np.where(np.isfinite(some), some, 1e9).mean(1).argmin())
+        best = np.where(enough & np.isfinite(flat.min(0)), own, usual)
+        return best // looks, best % looks
+
+    def _with_models(self, models: Params) -> Result:
+        """A result in which every client has the given model."""
+        from coterie.training.run import begin_local
+
+        run = begin_local(Local(self.local), self.federation, self.task, self.seed, self.engine)
+        everyone = np.arange(len(self.federation))
+        run.evaluation().ready(everyone)
+        run.env.states.set(everyone, {"model": {name: torch.as_tensor(t) for name, t in models.items()}})
+        run.env.states.commit()
+        return run.result(0, alone=False)
