@@ -7,6 +7,10 @@ class CoterieError(Exception):
     """Base of every error coterie raises on purpose."""
 
 
+class CoterieWarning(UserWarning):
+    """Something a user should know before trusting a result; one sentence, like an error."""
+
+
 class DataError(CoterieError, ValueError):
     """The data do not fit; the message names the client or column."""
 

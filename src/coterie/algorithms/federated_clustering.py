@@ -3,8 +3,8 @@ gradients of those who pull the same way.
 
 Symbols: x_{i,t} → models (row i), g_j(x_i) → a reply to `gradient`, η → lr, M → inner, τ → radius, |B| → batch_size.
 Step 1: every client j computes its gradient at every client's model x_i. Step 2: v_i = Threshold-Clustering of these
-gradients around i's own. Step 3: x_i ← x_i − η v_i. No clusters are declared; malicious clients far away have no influence. A liar's own model may
-explode, since nobody else's gradients hold it back; it then stays at its last finite value, and the others go on.
+gradients around i's own. Step 3: x_i ← x_i − η v_i. No clusters are declared; malicious clients far away have no influence.
+A liar's own model may explode, since nobody else holds it back; it then stays at its last finite value; the others go on.
 
 **Cost of a round** with N clients in groups of n: N·n gradient evaluations, N·n models down and N·n gradients up; the server
 holds one model's gradients at a time (N × P numbers), never N × N × P. A pass evaluates one model of every group at all its

@@ -98,3 +98,14 @@ def _error(values: npt.NDArray[np.float64]) -> float:
     """Standard error of a mean over clients."""
     known = values[~np.isnan(values)]
     return float(known.std(ddof=1) / np.sqrt(len(known))) if len(known) > 1 else 0.0
+
+
+def fill_in_clusters(
+    algorithm: Any, federation: Federation, task: Task, rounds: int, **options: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Fill in clusters=None; the evidence goes into the result."""
+    if with_clusters(algorithm, 1) is algorithm or with_clusters(algorithm, 1) == algorithm:
+        return algorithm, {}
+    choice = choose_clusters(algorithm, federation, task, rounds=rounds, progress=False, **options)
+    about = {"choice": choice.table.reset_index().to_dict("records"), "clusters": choice.clusters}
+    return with_clusters(algorithm, choice.clusters), about | ({"choice_note": choice.note} if choice.note else {})
