@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 import coterie
+from coterie.cli.privacy import app as privacy_commands
 from coterie.errors import ConfigError, CoterieError, DataError
 
 app = typer.Typer(
@@ -175,6 +176,7 @@ def datasets() -> None:
 
 if importlib.util.find_spec("coterie.incentives") and importlib.util.find_spec("coterie.cli.incentives"):
     app.add_typer(importlib.import_module("coterie.cli.incentives").app, name="incentives")
+app.add_typer(privacy_commands, name="privacy")
 
 
 # ---- shared ----------------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class Releases:
     def partial(self, ask: Ask, env: Env, rows: dict[str, Any]) -> dict[str, Any]:
         ask.check_declared(rows["send"], "Privacy")
         assert ask.reduce is not None
-        sent = dict(sorted(flatten({k: v for k, v in rows["send"].items() if k in ask.updates}).items()))
+        sent = flatten({k: v for k, v in rows["send"].items() if k in ask.updates})
         if not sent:
             return {"sums": {}, "weights": torch.zeros(1), "counts": torch.zeros(1, dtype=torch.int64)}
         whole = [path for path, t in sent.items() if not t.is_floating_point()]
@@ -137,8 +137,8 @@ class Releases:
         """Each client on the lattice, added up exactly."""
         joint = torch.cat([t.double() for t in moved.values()], 1).numpy()
         mechanism = self.mechanism(groups, joint.shape[1])
-        grouped = isinstance(mechanism, GroupSums)
-        total = mechanism.partial(joint, group.numpy()) if grouped else mechanism.partial(joint)
+        labels = (group.numpy(),) if isinstance(mechanism, GroupSums) else ()
+        total = mechanism.partial(joint, *labels)
         return {"sums": {"": torch.from_numpy(total)}, "weights": torch.zeros(1), "counts": torch.zeros(1)}
 
     # ---- all of them -------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class Releases:
         shapes = self._seen.get(ask.name) or expected_shapes(ask, flatten(env.initial))
         mechanism = self.mechanism(groups, sum(s.numel() for s in shapes.values()))
         total = self._total(mechanism, added)
-        released = mechanism.release(total, self._noise(env), self.ledger.book)  # type: ignore[arg-type]
+        released = mechanism.release(total, self._noise(env), self.ledger.book)
         self.released.append(released.map(lambda _: None))
         count, sums = self._parts(mechanism, released.value)
         return self._answer(ask, env, shapes, count, sums, everyone, about)

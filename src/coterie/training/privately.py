@@ -18,7 +18,7 @@ from coterie.engines.private import RELEASE, Releases
 from coterie.errors import ConfigError, CoterieWarning
 from coterie.privacy.ledger import Ledger
 from coterie.privacy.loudness import signal
-from coterie.privacy.plan import Line, make_plan
+from coterie.privacy.plan import Line, Plan, make_plan
 from coterie.privacy.receipt import Receipt, write_receipt
 from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import Released, public
@@ -87,6 +87,7 @@ class Session:
     sampler: Sampler
     n_users: int
     releases: Releases
+    plan: Plan | None = None
     choices: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -106,7 +107,7 @@ class Session:
             privacy = replace(privacy, ledger=out / LEDGER)
         ledger = Ledger(privacy, plan) if state is None else Ledger.restore(privacy, state)
         z = 1.0 if plan is None else plan.noise_multiplier(RELEASE)
-        self = cls(privacy, sampler, n_users, Releases(privacy, ledger, z, n_users, sampling, expected))
+        self = cls(privacy, sampler, n_users, Releases(privacy, ledger, z, n_users, sampling, expected), plan)
         if isinstance(sampler, FixedSize):
             self.notes.append(
                 f"cohorts of {sampler.size} clients are accounted as full participation: a fixed size is no Poisson sample"
@@ -157,7 +158,7 @@ class Session:
             warnings.warn(f"In this private run{where}, {found.warning}", CoterieWarning, stacklevel=5)
 
     def fingerprint(self) -> tuple[Any, ...]:
-        p, plan = self.privacy, self.ledger.plan
+        p, plan = self.privacy, self.plan
         return (p.epsilon, p.delta, p.clip, p.noise, p.adjacency, p.users, None if plan is None else plan.to_json())
 
     def receipt(self) -> Receipt:

@@ -99,10 +99,10 @@ def fit(
     )
     if rounds < 0 or checkpoint_every < 1:
         raise ConfigError(f"rounds must be ≥ 0 and checkpoint_every ≥ 1; got {rounds} and {checkpoint_every}.")
-    run.begin(resume=resume, overwrite=overwrite)
     if privacy is not None and not privacy.simulated:
         checkpoint_every = 1  # what was released and not saved is lost
     try:
+        run.begin(resume=resume, overwrite=overwrite)
         return _train(run, rounds, checkpoint_every, evaluate_every, alone, progress, callbacks)
     finally:
         if run.session is not None:

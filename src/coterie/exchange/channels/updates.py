@@ -92,7 +92,7 @@ def expected_shapes(ask: Ask, like: Mapping[str, Tensor]) -> dict[str, torch.Siz
             shapes |= {f"{name}/{k}": t.shape[1:] for k, t in rows.items()}
         for field in reversed(origin.fields):
             shapes |= {f"{name}/{k}": t.shape for k, t in flatten(ask.down.get(field, {})).items()}
-    return dict(sorted(shapes.items()))
+    return shapes
 
 
 def _rows(ask: Ask, name: str, rest: str) -> Tensor | None:
