@@ -130,6 +130,7 @@ class Config(Section):
         """Everything that can be known before data are read."""
         self.algorithm()
         self.channels()
+        self.privacy()
         self.cohort()
         self._loader()
         if self.run.engine not in ENGINES:

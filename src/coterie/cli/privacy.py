@@ -131,7 +131,7 @@ def _mechanism(name: str, epsilon: float, delta: float) -> tuple[Any, Any, float
     if name == "one-bit":
         made = OneBit("audit", epsilon)
     elif name == "local-gaussian":
-        made = LocalGaussian("audit", 4, 1.0, epsilon, delta)
+        made = LocalGaussian.calibrated("audit", 4, 1.0, epsilon, delta)
     else:
         z = noise_multiplier(epsilon, delta, 1)
         made = JointSum("audit", 4, 1.0, z) if name == "joint-sum" else GroupSums("audit", 3, 4, 1.0, z)
