@@ -33,6 +33,7 @@ from coterie.engines import LoopEngine as LoopEngine
 from coterie.errors import ClientError as ClientError
 from coterie.errors import ConfigError as ConfigError
 from coterie.errors import CoterieError as CoterieError
+from coterie.errors import CoterieWarning as CoterieWarning
 from coterie.errors import DataError as DataError
 from coterie.errors import Diverged as Diverged
 from coterie.errors import TaskError as TaskError
@@ -78,8 +79,8 @@ from coterie.training.number_of_clusters import Choice as Choice
 from coterie.training.number_of_clusters import choose_clusters as choose_clusters
 from coterie.training.participation import Coalition as Coalition
 from coterie.training.participation import Participation as Participation
+from coterie.training.restarts import best_of as best_of
 from coterie.training.result import Result as Result
-from coterie.training.run import best_of as best_of
 from coterie.training.run import fit as fit
 
 robust = _aggregation

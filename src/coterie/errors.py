@@ -14,6 +14,10 @@ class CoterieError(Exception):
         self.cli = f"{message} {cli or python}".strip()
 
 
+class CoterieWarning(UserWarning):
+    """Something a user should know before trusting a result; one sentence, like an error."""
+
+
 class DataError(CoterieError, ValueError):
     """The data do not fit; the message names the client or column."""
 

@@ -223,6 +223,80 @@ def test_a_client_never_sampled_still_has_a_model_and_a_score(
     assert len(result.clusters) == len(fed)
 
 
+INDIVIDUAL = {"oneshot", "cfl", "federated_clustering", "momentum_clustering", "myopic_clustering", "defection_free"}
+CANARIES = ("nothing", "as it is", "huge", "flipped", "empty")
+
+
+def with_canary(fed: ct.Federation, canary: str) -> tuple[ct.Federation, list[Channel]]:
+    """The federation with other data of its second client; "nothing" lets it contribute nothing at all."""
+    x, y = fed.x.clone(), fed.y.clone()
+    rows = slice(int(fed.offsets[1]), int(fed.offsets[2]))
+    if canary == "huge":
+        x[rows] = 1e30 * torch.sign(x[rows])
+    if canary == "flipped":
+        x[rows], y[rows] = -50 * x[rows], y[rows].flip(0)
+    if canary == "empty":
+        x[rows], y[rows] = 0.0, 0
+    return dataclasses.replace(fed, x=x, y=y), [Broken("data")] if canary == "nothing" else []
+
+
+@pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace"])
+@pytest.mark.parametrize("noise", ["simulation", "exact"])
+def test_one_clients_data_move_the_released_sums_by_at_most_the_sensitivity(
+    name: str, algorithm: Any, fed: ct.Federation, task: ct.Task, adjacency: str, noise: str, monkeypatch: Any
+) -> None:
+    """On the integers that noise is added to, after one round. Zero-out: nothing against anything; replace: any two."""
+    privacy = ct.Privacy(3.0, 1e-6, clip=0.3, noise=noise, adjacency=adjacency)
+    if name in INDIVIDUAL:
+        with pytest.raises(ct.ConfigError, match=r"Privacy (needs sums|clips updates)"):
+            ct.fit(algorithm, fed, task, rounds=1, privacy=privacy)
+        return
+    totals: list[Any] = []
+    limits: list[float] = []
+
+    def watch(kind: Any) -> Any:
+        release = kind.release
+
+        def spy(self: Any, total: Any, noise: Any, book: Any = None) -> Any:
+            totals.append(total.astype(np.float64))
+            plain = self.sensitivity / self.lattice.step
+            sensitivity = getattr(self, "lattice_sensitivity", plain)
+            limits.append(sensitivity + (0.0 if privacy.noise == "exact" else np.sqrt(total.size)))
+            return release(self, total, noise, book)
+
+        return spy
+
+    for kind in (ct.privacy.JointSum, ct.privacy.GroupSums):
+        monkeypatch.setattr(kind, "release", watch(kind))
+    for canary in CANARIES:
+        other, channels = with_canary(fed, canary)
+        ct.fit(algorithm, other, task, rounds=1, privacy=privacy, channels=channels, alone=False)
+    if name == "local":
+        assert not totals
+        return
+    assert len(totals) == len(CANARIES)
+    pairs = (
+        [(0, j) for j in range(1, len(totals))]
+        if adjacency == "zero-out"
+        else [(i, j) for i in range(len(totals)) for j in range(i)]
+    )
+    distances = [float(np.linalg.norm(totals[i] - totals[j])) for i, j in pairs]
+    assert max(distances) <= limits[0]
+    assert max(distances) > 0.1 * limits[0]  # somebody did reach the clip
+
+
+@pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
+def test_private_runs_are_equal_on_both_engines(name: str, algorithm: Any, fed: ct.Federation, task: ct.Task) -> None:
+    if name in INDIVIDUAL:
+        return
+    privacy = ct.Privacy(3.0, 1e-6, clip=0.3, noise="simulation")
+    fast, plain = (
+        ct.fit(algorithm, fed, task, rounds=2, privacy=privacy, engine=e, alone=False) for e in ("local", "loop")
+    )
+    close(fast, plain)
+
+
 def test_it_learns(algorithm: Any, fed: ct.Federation, task: ct.Task) -> None:
     before, after = (ct.fit(algorithm, fed, task, rounds=r, alone=False).evaluate()["log_loss"].mean() for r in (0, 20))
     assert after < before - 0.02

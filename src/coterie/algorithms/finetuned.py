@@ -5,7 +5,7 @@ The usual baseline of personalised learning; no paper is followed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -28,6 +28,13 @@ class FineTuned(Algorithm):
     def local(self) -> LocalSGD:
         training: LocalSGD = self.base.local  # type: ignore[attr-defined]
         return training
+
+    @property
+    def asks_per_round(self) -> int:
+        return self.base.asks_per_round
+
+    def private(self) -> FineTuned:
+        return replace(self, base=self.base.private())
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> Any:
         return self.base.init(task, population, seed, start)

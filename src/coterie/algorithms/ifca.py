@@ -89,6 +89,10 @@ class IFCA(Algorithm):
         plain = replace(self, stop_after=None)
         return FromUpdates(self.k, self.local, self.probe_steps, plain.round, lambda ctx: self._part(ctx, 1))
 
+    def private(self) -> IFCA:
+        """The start from updates and the report of settled clusters show single clients; a private run does without."""
+        return replace(self, start="random", stop_after=None, reopen_every=None)
+
     def init(self, task: Task, population: Population, seed: int, start: Params) -> IFCAState:
         dtype = next(iter(start.values())).dtype
         draws = [start] + [task.init(seed * 1_000_003 + j, dtype) for j in range(1, self.k)]
@@ -110,7 +114,7 @@ class IFCA(Algorithm):
         known = self._stop.known(state, cohort)
         replies: list[Reply] = []
         asked, settled = (cohort.clients[mask.numpy()] for mask in (known < 0, known >= 0))
-        if len(asked):
+        if len(asked) or not len(settled):  # a private run answers an empty cohort, too: with noise
             down = {"models": state.models, "shared": state.shared}
             replies.append((yield self._ask(self.train, asked, down, {}, From("shared", groups="models"))))
         if len(settled):
@@ -156,6 +160,8 @@ class IFCA(Algorithm):
         total: Tree = tree_map(lambda *ts: torch.stack(ts).sum(0), *[r.values[self._sends] for r in replies])
         weight = torch.stack([r.weight for r in replies]).sum(0)  # Σ s_ij, or Σ n_i s_ij
         everyone, n = float(weight.sum()), len(state.identity)
+        if not everyone:
+            return state
 
         def by_group(t: Tensor, per: Tensor) -> Tensor:
             return (t / per.reshape(-1, *[1] * (t.dim() - 1))).to(t.dtype)

@@ -21,6 +21,10 @@ class LocalState:
 class Local(Algorithm):
     local: LocalSGD = field(default_factory=LocalSGD)
 
+    @property
+    def asks_per_round(self) -> int:
+        return 0  # nothing is sent
+
     def init(self, task: Task, population: Population, seed: int, start: Params) -> LocalState:
         return LocalState()
 

@@ -45,7 +45,8 @@ class Oracle(Algorithm):
             cohort.clients,
             each={"model": take(state.models, mine), "cluster": mine},
             reduce=MeanBy(groups),
-            updates={"model": From("model")},
+            updates={"model": From("model", groups="models")},
+            known={"models": state.models},
         )
         return OracleState(reply.or_keep("model", state.models), state.truth)
 

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 import coterie
+from coterie.cli.privacy import app as privacy_commands
 from coterie.cli.table_options import TableSource, names, reads_table
 from coterie.errors import ConfigError, CoterieError, DataError
 
@@ -159,6 +160,7 @@ def datasets() -> None:
 
 if importlib.util.find_spec("coterie.incentives") and importlib.util.find_spec("coterie.cli.incentives"):
     app.add_typer(importlib.import_module("coterie.cli.incentives").app, name="incentives")
+app.add_typer(privacy_commands, name="privacy")
 
 
 # ---- shared ----------------------------------------------------------------------------------------------------------

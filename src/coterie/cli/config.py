@@ -1,4 +1,4 @@
-"""A run as a TOML file: [data], [task], [algorithm], [run]. Unknown keys are errors that say what was meant.
+"""A run as a TOML file: [data], [task], [algorithm], [privacy], [run]. Unknown keys are errors that say what was meant.
 
     [data]
     name = "digits"              # a built-in data set and its loader's options; or path, client and target
@@ -36,6 +36,7 @@ from coterie.errors import ConfigError
 from coterie.exchange.channels import Channel
 from coterie.learning.models import MODELS
 from coterie.learning.task import Task
+from coterie.privacy.settings import Privacy
 from coterie.text import suggest
 from coterie.training import checkpoint
 from coterie.training.cohorts import Sampler
@@ -44,7 +45,7 @@ from coterie.training.result import Result
 from coterie.training.run import fit
 
 COPY = "config.toml"
-SECTIONS = ("data", "task", "algorithm", "channels", "run")
+SECTIONS = ("data", "task", "algorithm", "channels", "privacy", "run")
 _READING: tuple[str, ...] = ("delimiter", "decimal", "encoding")  # of [data] with a path
 _KNOWN_SIZES = ("n_in", "n_out", "channels", "side")  # follow from the data
 
@@ -88,6 +89,7 @@ class Config(Section):
     task_: TaskSection = Field(default_factory=TaskSection, alias="task")
     algorithm_: Named = Field(alias="algorithm")
     channels_: list[dict[str, Any]] = Field(default_factory=list, alias="channels")
+    privacy_: dict[str, Any] | None = Field(default=None, alias="privacy")
     run: RunSection = Field(default_factory=RunSection)
     folder: Path = Field(Path("."), exclude=True)
     """Relative data paths start here: where the file lies."""
@@ -128,6 +130,7 @@ class Config(Section):
         """Everything that can be known before data are read."""
         self.algorithm()
         self.channels()
+        self.privacy()
         self.cohort()
         self._loader()
         if self.run.engine not in ENGINES:
@@ -165,6 +168,10 @@ class Config(Section):
             convert(Sampler, given, "run.cohort") if isinstance(given, dict) else given
         )
         return sampler
+
+    def privacy(self) -> Privacy | None:
+        """[privacy]: a budget, with the fields of `coterie.Privacy`."""
+        return None if self.privacy_ is None else build(Privacy, self.privacy_, "privacy")
 
     def federation(self) -> Federation:
         data = self._loader()()
@@ -236,6 +243,7 @@ class Config(Section):
             out=out,
             resume=resume,
             overwrite=overwrite,
+            privacy=self.privacy(),
         )
 
 

@@ -106,6 +106,7 @@ class Env:
     states: ClientStates = field(default_factory=lambda: ClientStates(0))
     channels: tuple[Channel, ...] = ()
     ask: int = 0
+    private: PrivateSums | None = None
     _padded: dict[Split, Ints] = field(default_factory=dict)
 
     def padded(self, split: Split) -> Ints:
@@ -128,6 +129,18 @@ class Env:
         """Random keys of (seed, client, round), one per client."""
         keys = randomness.client_keys(self.federation.keys[clients], self.seed)
         return randomness.fold(keys, "client", self.round)
+
+
+class PrivateSums(Protocol):
+    """What takes the place of plain sums in a differentially private run; `private.py` has the one there is."""
+
+    def partial(self, ask: Ask, env: Env, rows: dict[str, Any]) -> dict[str, Any]:
+        """The share of a chunk of clients (their `send` and `group`, stacked) in a sum; shares add up entry by entry."""
+        ...
+
+    def reply(self, ask: Ask, env: Env, added: dict[str, Any] | None, about: dict[str, Any]) -> Reply:
+        """The noisy answer from the sum of all shares (None: nobody was asked)."""
+        ...
 
 
 class Engine(Protocol):

@@ -65,7 +65,7 @@ def share(ask: Ask, env: Env, out: dict[str, Any], clients: Ints) -> Share:
         "bytes": size,
     }
     if ask.reduce is not None and not env.whole:
-        return mine | group_sums(out["send"], out["weight"], out["group"], ask.reduce.groups)
+        return mine | _sums(ask, env, out)
     return mine | {k: out[k] for k in ("send", "weight", "group")}
 
 
@@ -73,7 +73,7 @@ def assemble(ask: Ask, env: Env, arriving: Iterable[Share]) -> Reply:
     """All chunks' shares as one reply."""
     shares = _added_up(arriving)
     if not shares:
-        return _nothing(ask, ask.clients)
+        return _nothing(ask, ask.clients) if env.private is None else env.private.reply(ask, env, None, {})
     clients = np.concatenate([s["clients"] for s in shares])
     about: dict[str, Any] = {
         "info": {
@@ -85,7 +85,7 @@ def assemble(ask: Ask, env: Env, arriving: Iterable[Share]) -> Reply:
     }
     if "sums" in shares[0]:
         return _additive(ask, env, shares[0], np.sort(clients), about)
-    if not len(clients):
+    if not len(clients) and env.private is None:
         return _nothing(ask, clients, **about)
     order = torch.from_numpy(_as_asked(clients, ask.clients))
     clients = clients[order.numpy()]
@@ -98,9 +98,15 @@ def assemble(ask: Ask, env: Env, arriving: Iterable[Share]) -> Reply:
             return _nothing(ask, clients, **about)
         return Reply(clients, rows["send"], rows["weight"], torch.ones(len(clients), dtype=torch.int64), **about)
     order = torch.from_numpy(np.argsort(clients, kind="stable"))
-    rows = take(rows, order)
-    sums = group_sums(rows["send"], rows["weight"], rows["group"], ask.reduce.groups)
-    return _additive(ask, env, sums, clients[order.numpy()], about)
+    return _additive(ask, env, _sums(ask, env, take(rows, order)), clients[order.numpy()], about)
+
+
+def _sums(ask: Ask, env: Env, rows: dict[str, Any]) -> Share:
+    """Plain sums over groups, or what a private run adds up in their place."""
+    assert ask.reduce is not None
+    if env.private is not None:
+        return env.private.partial(ask, env, rows)
+    return group_sums(rows["send"], rows["weight"], rows["group"], ask.reduce.groups)
 
 
 def _through(
@@ -126,6 +132,8 @@ def _nothing(ask: Ask, clients: Ints, **about: Any) -> Reply:
 
 
 def _additive(ask: Ask, env: Env, added: Share, clients: Ints, about: dict[str, Any]) -> Reply:
+    if env.private is not None:
+        return env.private.reply(ask, env, added, about)
     if not len(clients):
         return _nothing(ask, clients, **about)
     dtype = next(leaves(env.initial)).dtype

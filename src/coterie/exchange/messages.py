@@ -142,7 +142,8 @@ class From:
     """What a sent field is measured from: fields of the ask that hold the same tensors, the first that has one winning.
 
     A client's contribution to a model is how far it moved it. `From("model")` says that the sent model is measured from the
-    ask's field `model`. `groups` names a field with one row per group; the row of the client's own group counts."""
+    ask's field `model`. `groups` names a field of `down` or `known` with one row per group; the row of the client's group
+    counts."""
 
     fields: tuple[str, ...]
     groups: str | None = None
@@ -161,9 +162,12 @@ class Ask:
 
     `updates` declares which fields of the answer are a client's contribution, and what each is measured from (None: it is
     an update by itself, such as a gradient). `auxiliary` declares the other fields. Attacks, clipping, compression and
-    privacy act on updates; they refuse an ask with undeclared fields. `owner` is the position of the client whose model
-    the ask is about, if it is one client's. `optional` lets the round go on when no answer is a finite number; otherwise
-    the run has diverged then (as it has when that is so of all asks of a round).
+    privacy act on updates; they refuse an ask with undeclared fields. `known` holds what the server has for every group and
+    does not send: privacy measures updates from it where a client is sent a row of its own.
+
+    `owner` is the position of the client whose model the ask is about, if it is one client's. `optional` lets the round go
+    on when no answer is a finite number; otherwise the run has diverged then (as it has when that is so of all asks of a
+    round).
 
     With `test` the phase is called with the client's test rows too, `phase(ctx, test_ctx, …)`: only for algorithms whose
     user says that quality is to be measured there."""
@@ -178,6 +182,7 @@ class Ask:
     owner: int | None = None
     optional: bool = False
     test: bool = False
+    known: Tree = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -261,7 +266,10 @@ class Algorithm(Protocol):
     """An algorithm is a frozen dataclass of hyper-parameters. `init` makes the server state (a frozen dataclass of
     tensors), `round` advances it by asking clients, `personal` says which model a client uses. `client` makes a client's
     private state at first contact and `cluster` names its group. `predictor` is for algorithms whose clients predict with
-    more than a model's weights. These three have defaults for algorithms without."""
+    more than a model's weights. These three have defaults for algorithms without.
+
+    `private` gives the form whose asks are all additive, for a differentially private run. `asks_per_round` is the number
+    of asks per round in which clients send updates; each of them is a release."""
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> Any: ...
 
@@ -278,6 +286,14 @@ class Algorithm(Protocol):
     def predictor(self) -> Predictor | None:
         """How a client predicts with its model and its own samples; None when the model alone predicts."""
         return None
+
+    def private(self) -> Any:
+        """The same algorithm with additive asks only, where it has a choice."""
+        return self
+
+    @property
+    def asks_per_round(self) -> int:
+        return 1
 
     def predict(self, ctx: Context, state: Any, x: Tensor) -> Tensor:
         """A client's outputs for new samples."""

@@ -90,3 +90,15 @@ def _error(values: npt.NDArray[np.float64]) -> float:
     """Standard error of a mean over clients."""
     known = values[~np.isnan(values)]
     return float(known.std(ddof=1) / np.sqrt(len(known))) if len(known) > 1 else 0.0
+
+
+def fill_in_clusters(
+    algorithm: Any, federation: Federation, task: Task, rounds: int, **options: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Fill in clusters=None; the evidence goes into the result."""
+    if setting(algorithm, "clusters", 0) is not None:
+        return algorithm, {}
+    choice = choose_clusters(algorithm, federation, task, rounds=rounds, progress=False, **options)
+    about = {"choice": choice.table.reset_index().to_dict("records"), "clusters": choice.clusters}
+    algorithm = with_setting(algorithm, "clusters", choice.clusters)
+    return algorithm, about | ({"choice_note": choice.note} if choice.note else {})

@@ -16,6 +16,7 @@ from coterie.data.federation import Federation
 from coterie.errors import ConfigError, DataError
 from coterie.learning import module_json, predictors
 from coterie.learning.task import Task
+from coterie.privacy.receipt import Receipt
 from coterie.training import checkpoint
 from coterie.training.evaluation import Evaluation
 from coterie.training.gains import FEWEST
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from coterie.training.participation import Participation, Rule
 
 _COLUMNS = ["round", "loss", "clients", "lost", "bytes_down", "bytes_up", "seconds"]
+RECEIPT = "receipt.json"
 FILES = ("result.json", "history.parquet", "evaluation.parquet", "models.safetensors")
 
 
@@ -53,6 +55,7 @@ class Result:
     _alone: Callable[..., Result] | None = None
     _again: Callable[[Federation], Result] | None = None  # the same run with other clients
     _stored: dict[str, Any] = field(default_factory=dict)
+    receipt: Receipt | None = None  # of a private run: what was released
 
     @classmethod
     def from_evaluation(
@@ -62,12 +65,14 @@ class Result:
         about: dict[str, Any],
         alone: Callable[..., Result] | None,
         again: Callable[[Federation], Result] | None = None,
+        receipt: Receipt | None = None,
     ) -> Result:
-        """What `fit` returns. alone: how to train the clients alone; again: how to make the same run with others."""
+        """What `fit` returns. alone: how to train the clients alone; again: how to make the same run with others; receipt:
+        of a private run."""
         clients = evaluation.federation.clients
         clusters = pd.Series(evaluation.clusters(), index=clients, name="cluster")
         table = pd.DataFrame(history, columns=None if history else _COLUMNS)
-        return cls(table, about, clients, clusters, evaluation, alone, again)
+        return cls(table, about, clients, clusters, evaluation, alone, again, receipt=receipt)
 
     @property
     def loaded(self) -> bool:
@@ -215,7 +220,8 @@ class Result:
     # ---- disk --------------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> Path:
-        """history.parquet, evaluation.parquet, models.safetensors (equal models stored once) and result.json."""
+        """history.parquet, evaluation.parquet, models.safetensors (equal models stored once) and result.json; of a private
+        run also receipt.json."""
         folder = Path(folder)
         live = self.evaluation
         models, which = live.distinct_models()
@@ -233,6 +239,9 @@ class Result:
         checkpoint.write(folder / "models.safetensors", tensors, {})
         self.history.to_parquet(folder / "history.parquet")
         self.evaluate().reset_index(drop=True).to_parquet(folder / "evaluation.parquet")
+        (folder / RECEIPT).unlink(missing_ok=True)
+        if self.receipt is not None:
+            (folder / RECEIPT).write_text(self.receipt.to_json(), "utf-8")
         (folder / "result.json").write_text(json.dumps(about, indent=1, default=str))
         return folder
 
@@ -263,7 +272,9 @@ class Result:
         if federation is not None:
             stored["federation"] = federation
         clusters = pd.Series(about.pop("clusters"), index=clients, name="cluster")
-        return cls(pd.read_parquet(folder / "history.parquet"), about, clients, clusters, _stored=stored)
+        receipt = Receipt.from_json((folder / RECEIPT).read_text("utf-8")) if (folder / RECEIPT).exists() else None
+        history = pd.read_parquet(folder / "history.parquet")
+        return cls(history, about, clients, clusters, _stored=stored, receipt=receipt)
 
     # ---- pictures ----------------------------------------------------------------------------------------------------
 

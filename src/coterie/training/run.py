@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,21 @@ import torch
 from coterie.data.federation import Federation
 from coterie.engines import ENGINES
 from coterie.engines.base import ClientStates, Env, first_contact
-from coterie.errors import ConfigError, Diverged
+from coterie.engines.private import check_private
+from coterie.errors import ConfigError, CoterieWarning, Diverged
 from coterie.exchange.channels import Channel
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Population, Reply
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.settings import setting, with_setting
+from coterie.privacy.ledger import BudgetSpent
+from coterie.privacy.settings import Privacy
 from coterie.training import checkpoint, cohorts
+from coterie.training.again import clients_alone, same_run
 from coterie.training.evaluation import Evaluation
+from coterie.training.privately import SIMULATION_ONLY, Session, private_form, unwrapped
 from coterie.training.progress import bar, finish_on_interrupt
-from coterie.training.result import FILES, Result
-from coterie.training.yardstick import Alone, Yardstick, check
+from coterie.training.result import FILES, RECEIPT, Result
+from coterie.training.yardstick import Yardstick
 from coterie.tree import leaves
 
 _CHOICE_ROUNDS = 30  # rounds of each trial when the number of clusters is chosen
@@ -56,6 +59,7 @@ def fit(
     progress: bool | None = None,
     callbacks: Sequence[Callback] = (),
     start: Any = None,
+    privacy: Privacy | None = None,
 ) -> Result:
     """Train with an algorithm and return what every client gets.
 
@@ -66,10 +70,20 @@ def fit(
     Ctrl-C finishes the round, saves and returns the result so far. start: a model (parameter dictionary) everyone starts
     from, or a whole server state. An algorithm with clusters=None gets the number of clusters chosen on held-out training
     data first (`choose_clusters`, 1 to 6); `result.about["choice"]` shows the evidence, `"choice_note"` its limit, if any.
+    A client that sends NaN or infinity is lost in that round; `result.about["dropped"]` names it.
+
+    privacy: a budget, `Privacy(epsilon=3, delta=1e-6, clip=1.0)`; every additive ask then releases noisy sums of clipped
+    updates, and `result.receipt` says what was released. The run stops before a release that would overspend, with
+    `result.about["stopped"]` saying so.
     """
     task = task if task is not None else Task.default(federation)
+    from coterie.training.number_of_clusters import fill_in_clusters
+
+    choices: dict[str, str] = {}
+    if privacy is not None:
+        algorithm, choices = private_form(algorithm)
     how: dict[str, Any] = {"seed": seed, "cohort": cohort, "channels": channels, "engine": engine}
-    algorithm, about = _choose(algorithm, federation, task, min(rounds, _CHOICE_ROUNDS), **how)
+    algorithm, about = fill_in_clusters(algorithm, federation, task, min(rounds, _CHOICE_ROUNDS), **how)
     run = Run(
         algorithm,
         federation,
@@ -81,14 +95,41 @@ def fit(
         None if out is None else Path(out),
         start=start,
         about=about,
+        privacy=privacy,
+        rounds=rounds,
+        choices=choices | ({"number of clusters": "chosen on the clients' data"} if about else {}),
     )
     if rounds < 0 or checkpoint_every < 1:
         raise ConfigError(f"rounds must be ≥ 0 and checkpoint_every ≥ 1; got {rounds} and {checkpoint_every}.")
-    run.begin(resume=resume, overwrite=overwrite)
+    if privacy is not None and not privacy.simulated:
+        checkpoint_every = 1  # what was released and not saved is lost
+    try:
+        run.begin(resume=resume, overwrite=overwrite)
+        return _train(run, rounds, checkpoint_every, evaluate_every, alone, progress, callbacks)
+    finally:
+        if run.session is not None:
+            run.session.ledger.close()
+
+
+def _train(
+    run: Run,
+    rounds: int,
+    checkpoint_every: int,
+    evaluate_every: int,
+    alone: bool | Result,
+    progress: bool | None,
+    callbacks: Sequence[Callback],
+) -> Result:
+    """All rounds, and what they end with."""
     with bar(progress, rounds, run.done) as tick, finish_on_interrupt() as interrupted:
         saved = run.done
         while run.done < rounds and not interrupted:
-            row = run.one_round()
+            try:
+                row = run.one_round()
+            except BudgetSpent as spent:
+                run.about = run.about | {"stopped": str(spent)}
+                warnings.warn(f"Round {run.done + 1} was not made: {spent}", CoterieWarning, stacklevel=3)
+                break
             if evaluate_every and (run.done % evaluate_every == 0 or run.done == rounds):
                 row |= run.evaluation().test_means()
             run.history.append(row)
@@ -125,9 +166,14 @@ class Run:
     start: Any = None
     about: dict[str, Any] = field(default_factory=dict)
     dropped: list[dict[str, Any]] = field(default_factory=list)  # whose replies were no numbers: round, phase, client
+    privacy: Privacy | None = None
+    rounds: int = 0
+    choices: dict[str, str] = field(default_factory=dict)  # for a private run's receipt
+    session: Session | None = None
 
     def begin(self, *, resume: bool, overwrite: bool) -> None:
         self.task.check(self.federation)
+        self.start, taint = unwrapped(self.start)
         dtype = self.federation.x.dtype if self.federation.x.is_floating_point() else torch.float32
         self.env = Env(
             self.task,
@@ -138,31 +184,43 @@ class Run:
             channels=self.channels,
         )
         fed = self.federation
-        self.fingerprint = self._fingerprint()
         population = Population(len(fed), fed.n_train, fed.clusters)
         self.state = self.algorithm.init(self.task, population, self.seed, self.env.initial)
         if self.start is not None and not isinstance(self.start, dict):
             self.state = self.start
         file = None if self.out is None else self.out / checkpoint.FILE
-        if resume:
-            if file is None:
-                raise ConfigError("resume needs the folder of the run. Pass out=….")
-            self._load(file)
-        elif self.out is not None:
-            there = [self.out / name for name in (checkpoint.FILE, *FILES) if (self.out / name).exists()]
-            if there and not overwrite:
-                raise ConfigError(
-                    f"{self.out} already holds a run. Pass resume=True to continue it, overwrite=True to replace it, "
-                    "or another folder."
-                )
-            for old in there:
-                old.unlink()
+        if resume and file is None:
+            raise ConfigError("resume needs the folder of the run. Pass out=….")
+        if not resume:
+            self._clear(overwrite)
+        stored = checkpoint.read(file) if resume and file is not None else None
+        self.session = Session.of(self, None if stored is None else stored[1], taint)
+        self.env.private = None if self.session is None else self.session.releases
+        self.fingerprint = self._fingerprint()
+        if stored is not None and file is not None:
+            self._load(file, *stored)
+        elif self.session is not None and self.out is not None:
+            self.save()  # a private run that dies in its first round can be resumed: its releases are booked
+
+    def _clear(self, overwrite: bool) -> None:
+        """Nothing of an older run may pass for this one; a ledger stays, for what was released was released."""
+        if self.out is None:
+            return
+        there = [self.out / name for name in (checkpoint.FILE, *FILES, RECEIPT) if (self.out / name).exists()]
+        if there and not overwrite:
+            raise ConfigError(
+                f"{self.out} already holds a run. Pass resume=True to continue it, overwrite=True to replace it, "
+                "or another folder."
+            )
+        for old in there:
+            old.unlink()
 
     def one_round(self) -> dict[str, Any]:
         """One round; on failure everything is as it was before it."""
         began = time.perf_counter()
         self.env.round, self.env.ask = self.done, 0
-        who = np.sort(self.sampler.sample(self.federation, self.seed, self.done))
+        drawn = self.seed if self.session is None else self.session.cohort_seed(self.seed)
+        who = np.sort(self.sampler.sample(self.federation, drawn, self.done))
         row: dict[str, Any] = {"round": self.done + 1, "loss": float("nan"), "clients": len(who), "lost": 0}
         row |= {"bytes_down": 0, "bytes_up": 0}
         info: dict[str, tuple[float, int]] = {}
@@ -202,6 +260,8 @@ class Run:
 
     def _exchange(self, ask: Ask) -> Reply:
         asked = ask.clients
+        if self.session is not None:
+            check_private(ask)
         for channel in self.channels:
             ask = channel.ask(ask, self.env.where)
         first_contact(self.algorithm, ask.clients, self.env, self.engine)
@@ -241,57 +301,22 @@ class Run:
                 "fingerprint": self.fingerprint,
                 "yardstick": _yardstick(alone),
             }
-            | ({"dropped": list(self.dropped)} if self.dropped else {}),
-            self._alone(alone),
-            self._again(),
+            | ({"dropped": list(self.dropped)} if self.dropped else {})
+            | ({} if self.session is None else {"simulation_only": list(SIMULATION_ONLY)}),
+            clients_alone(self, alone),
+            same_run(self),
+            None if self.session is None else self.session.receipt(),
         )
-
-    def _alone(self, alone: bool | str | Result) -> Callable[..., Result] | None:
-        """How to get the result of training alone, when it is asked for."""
-        if isinstance(alone, Result):
-            return lambda *_: alone
-        local = getattr(self.algorithm, "local", None)
-        if not alone or not isinstance(local, LocalSteps):
-            return None
-        part = sum(row["clients"] for row in self.history) / max(len(self.federation), 1)
-        rounds = min(self.done, max(round(part), 1)) if self.history else self.done
-        how = Alone(local, self.federation, self.task, rounds, self.seed, self.engine)
-        usual = check(alone) if isinstance(alone, str) else "tuned"
-
-        def train(yardstick: str | None = None, sample: int | None = None) -> Result:
-            return (how if sample is None else how.sampled(sample)).train(check(yardstick or usual))
-
-        return train
-
-    def _again(self) -> Callable[[Federation], Result]:
-        """How to run the same with other clients: same settings, seed and rounds, nobody trained alone."""
-        start = self.start if isinstance(self.start, dict) else None  # a server state is of the clients it was made for
-        rounds = self.done
-
-        def train(federation: Federation) -> Result:
-            sampler = self.sampler
-            if isinstance(sampler, cohorts.FixedSize):
-                sampler = cohorts.FixedSize(min(sampler.size, len(federation)))
-            options: dict[str, Any] = {"seed": self.seed, "channels": self.channels, "engine": self.engine}
-            again = fit(
-                self.algorithm, federation, self.task, rounds=rounds, cohort=sampler, alone=False, progress=False,
-                start=start, **options,
-            )  # fmt: skip
-            if not again.about["finished"]:
-                raise KeyboardInterrupt
-            return again
-
-        return train
 
     def save(self) -> None:
         assert self.out is not None
         tensors, plain = checkpoint.pack(self.state, self.env.states)
         about = {"done": self.done, "plain": plain, "history": self.history, "fingerprint": self.fingerprint}
         about["dropped"] = self.dropped
+        about["privacy"] = None if self.session is None else self.session.ledger.state()
         checkpoint.write(self.out / checkpoint.FILE, tensors, about)
 
-    def _load(self, file: Path) -> None:
-        tensors, about = checkpoint.read(file)
+    def _load(self, file: Path, tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> None:
         if about["fingerprint"] != self.fingerprint:
             raise ConfigError(
                 f"The run in {file.parent} was made with other settings or data; resuming would mix two runs. "
@@ -314,6 +339,7 @@ class Run:
             self.task.metrics,
             self.task.loss if isinstance(self.task.loss, str) else getattr(self.task.loss, "__qualname__", "loss"),
             self.task.skeleton,
+            () if self.session is None else self.session.fingerprint(),
             {k: tuple(t.shape) for k, t in self.env.initial.items()},
             (tuple(fed.x.shape), data, fed.offsets.tobytes(), fed.n_train.tobytes(), fed.keys.tobytes()),
         )
@@ -349,52 +375,6 @@ def _yardstick(alone: bool | str | Result) -> str:
     if isinstance(alone, Result):
         return "given"
     return alone if isinstance(alone, str) else "tuned" if alone else "none"
-
-
-def best_of(
-    restarts: int,
-    algorithm: Algorithm | Sequence[Algorithm],
-    federation: Federation,
-    task: Task | None = None,
-    *,
-    seed: int = 0,
-    **options: Any,
-) -> Result:
-    """Several independent runs with seeds seed, seed + 1, … of an algorithm, or of each of several (a grid of step sizes);
-    the one of smallest mean training loss of the clients' own models is returned (C-1r: the truth, which no server knows,
-    cannot select). `about["restarts"]` lists all losses, algorithm by algorithm; a run that diverged has an infinite one."""
-    candidates = list(algorithm) if isinstance(algorithm, Sequence) else [algorithm]
-    if restarts < 1 or not candidates:
-        raise ConfigError(f"best_of needs at least one run and algorithm; got {restarts} and {len(candidates)}.")
-    best: Result | None = None
-    failure: Diverged | None = None
-    losses: list[float] = []
-    for candidate, r in product(candidates, range(restarts)):
-        try:
-            run = fit(candidate, federation, task, seed=seed + r, **options)
-            loss = float(np.mean(run.evaluation.train_losses()))
-        except Diverged as error:
-            failure, loss = error, math.inf
-        if loss < min(losses, default=math.inf):
-            best = run
-        losses.append(loss)
-    if best is None:
-        raise failure or Diverged(None, "best_of", "Every run of best_of ended with an infinite training loss.")
-    return replace(best, about=best.about | {"restarts": losses})
-
-
-def _choose(
-    algorithm: Any, federation: Federation, task: Task, rounds: int, **options: Any
-) -> tuple[Any, dict[str, Any]]:
-    """Fill in clusters=None; the evidence goes into the result."""
-    from coterie.training.number_of_clusters import choose_clusters
-
-    if setting(algorithm, "clusters", 0) is not None:
-        return algorithm, {}
-    choice = choose_clusters(algorithm, federation, task, rounds=rounds, progress=False, **options)
-    about = {"choice": choice.table.reset_index().to_dict("records"), "clusters": choice.clusters}
-    algorithm = with_setting(algorithm, "clusters", choice.clusters)
-    return algorithm, about | ({"choice_note": choice.note} if choice.note else {})
 
 
 def _plain(client: Any) -> Any:

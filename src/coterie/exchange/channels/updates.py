@@ -7,6 +7,8 @@ all in `down`; `groups` is a field with one row per group. None marks an update 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -43,13 +45,60 @@ def _reference(rest: str, sent: Tensor, origin: From, ask: Ask, where: Where, pl
         if down is not None and down.shape == sent.shape[1:]:
             return down.expand_as(sent)
     if origin.groups is not None and where.group is not None:
-        rows = _leaf(ask.down, origin.groups, rest)
+        rows = _rows(ask, origin.groups, rest)
         if rows is not None and rows.shape[1:] == sent.shape[1:]:
             return rows[where.group]
     raise ConfigError(
         f"The ask '{ask.name}' declares an update that is measured from {origin}, but it gave clients nothing of shape "
         f"{tuple(sent.shape[1:])} there for {rest!r}. Name the field of down or each that the client started from."
     )
+
+
+def public_references(shapes: Mapping[str, torch.Size], ask: Ask) -> dict[str, Tensor | None]:
+    """What updates are measured from as far as it is the same for all clients of a group, by path: one row per group, or one
+    row for all (None: an update by itself). A reference that only the client's own row of `each` holds is refused."""
+    found: dict[str, Tensor | None] = {}
+    for path, shape in shapes.items():
+        name, _, rest = path.partition("/")
+        origin = ask.updates[name]
+        found[path] = None if origin is None else _public(rest, shape, origin, ask)
+    return found
+
+
+def _public(rest: str, shape: torch.Size, origin: From, ask: Ask) -> Tensor:
+    rows = None if origin.groups is None else _rows(ask, origin.groups, rest)
+    if rows is not None and rows.shape[1:] == shape:
+        return rows
+    for name in origin.fields:
+        down = _leaf(ask.down, name, rest)
+        if down is not None and down.shape == shape:
+            return down.unsqueeze(0)
+    raise ConfigError(
+        f"Privacy needs updates measured from something all clients of a group share; '{ask.name}' measures {rest!r} "
+        "from a row that each client gets for itself. Send it in down, or name the server's row per group: "
+        "updates={…: From(…, groups='models')}, known={'models': …}."
+    )
+
+
+def expected_shapes(ask: Ask, like: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    """The shapes of the updates nobody has sent yet: those of what they are measured from, or of the model `like`."""
+    shapes: dict[str, torch.Size] = {}
+    for name, origin in ask.updates.items():
+        if origin is None:
+            shapes |= {f"{name}/{k}": t.shape for k, t in like.items()}
+            continue
+        if origin.groups is not None:
+            rows = flatten(ask.down.get(origin.groups, ask.known.get(origin.groups, {})))
+            shapes |= {f"{name}/{k}": t.shape[1:] for k, t in rows.items()}
+        for field in reversed(origin.fields):
+            shapes |= {f"{name}/{k}": t.shape for k, t in flatten(ask.down.get(field, {})).items()}
+    return shapes
+
+
+def _rows(ask: Ask, name: str, rest: str) -> Tensor | None:
+    """A tensor with one row per group."""
+    rows = _leaf(ask.down, name, rest)
+    return rows if rows is not None else _leaf(ask.known, name, rest)
 
 
 def _leaf(tree: Tree, name: str, rest: str) -> Tensor | None:

@@ -1,0 +1,146 @@
+"""`coterie privacy budget`, `receipt` and `audit`: the noise a budget calls for, what a run released, a test of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coterie.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coterie.privacy import Audit, Receipt
+
+app = typer.Typer(no_args_is_help=True, help="Differential privacy: budgets, receipts and audits.")
+
+Epsilon = Annotated[float, typer.Option(help="ε, above 0; 3 is a usual choice, above 8 is weak.")]
+Delta = Annotated[float, typer.Option(help="δ, well below 1 / number of clients.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Number of releases.")]
+Sampling = Annotated[float, typer.Option(help="Probability with which a client takes part in a round (Poisson).")]
+Adjacency = Annotated[str, typer.Option(help="zero-out or replace.")]
+MECHANISMS = ("joint-sum", "group-sums", "local-gaussian", "one-bit")
+
+
+@app.callback()
+def _group() -> None:
+    """Differential privacy: budgets, receipts and audits."""
+
+
+@app.command()
+def budget(
+    epsilon: Epsilon,
+    delta: Delta,
+    rounds: Rounds,
+    sampling: Sampling = 1.0,
+    adjacency: Adjacency = "zero-out",
+    parameters: Annotated[int | None, typer.Option(min=1, help="Numbers that one client sends.")] = None,
+    clients: Annotated[int | None, typer.Option(min=1, help="Number of clients.")] = None,
+) -> None:
+    """The noise a budget calls for, and what it means for the number of parameters and clients."""
+    from coterie.privacy import budget_text
+
+    typer.echo(
+        budget_text(epsilon, delta, rounds, sampling, adjacency=adjacency, dimension=parameters, clients=clients)
+    )
+
+
+@app.command()
+def receipt(
+    run: Annotated[Path, typer.Argument(help="Folder of a private run, or its receipt.json.")],
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the readable page.")] = False,
+) -> None:
+    """What a private run released, what it cost, and what is not covered."""
+    found = _read(run)
+    typer.echo(found.to_json() if json else found.to_text())
+    if not found.valid:
+        raise typer.Exit(1)
+
+
+@app.command()
+def audit(
+    what: Annotated[str, typer.Argument(help=f"Folder of a private run, or one of {', '.join(MECHANISMS)}.")],
+    epsilon: Epsilon = 1.0,
+    delta: Delta = 1e-5,
+    trials: Annotated[int, typer.Option(min=100, help="Trials in each of the two worlds.")] = 20_000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the trials; exact noise takes none.")] = 0,
+    out: Annotated[Path, typer.Option(help="File for the picture.")] = Path("audit.png"),
+) -> None:
+    """Try to refute a claim: a canary in one of two worlds, told apart from the releases alone.
+
+    A mechanism is run itself, with simulated noise, at --epsilon and --delta. Of a run the booked releases are played again,
+    which audits its accounting. An audit can refute a claim, never prove it."""
+    from coterie.privacy import audit as run_audit
+
+    if not out.parent.is_dir():
+        raise ConfigError(f"The folder of --out must exist; {out.parent} does not. Create it first.")
+    worlds, claim, at = _mechanism(what, epsilon, delta) if what in MECHANISMS else _events(Path(what))
+    found = run_audit(worlds, claim, trials, seed, delta=at)
+    typer.echo(found.to_text())
+    _draw(found, out)
+    typer.echo(f"Figure: {out}")
+    if found.verdict == "fail":
+        raise typer.Exit(1)
+
+
+def _read(run: Path) -> Receipt:
+    from coterie.privacy import Receipt
+
+    file = run / "receipt.json" if run.is_dir() else run
+    if not file.is_file():
+        raise ConfigError(f"{run} holds no receipt. Name the folder of a finished private run.")
+    try:
+        return Receipt.from_json(file.read_text("utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{file} is no privacy receipt: {error}") from None
+
+
+def _events(run: Path) -> tuple[Any, Any, float]:
+    """The releases of a run as two worlds, and what its receipt claims for them."""
+    from coterie.privacy import PointClaim, compose, event_worlds
+    from coterie.privacy.events import Event
+
+    if not run.exists():
+        raise ConfigError(f"{run} is neither a folder of a run nor one of {', '.join(MECHANISMS)}. Name one of them.")
+    found = _read(run)
+    if not found.releases:
+        raise ConfigError(f"The run in {run} released nothing, so there is nothing to audit.")
+    kept = {"name", "sensitivity", "derivation", "sigma", "noise_multiplier", "dimension", "kind", "sampling", "count"}
+    events = [
+        Event(**{k: line[k] for k in kept}, adjacency=line["adjacency"], pure_epsilon=line["pure_epsilon"] or 0.0)
+        for line in found.releases
+    ]
+    costs = compose(events)
+    claim = costs if costs.epsilon(found.delta) <= found.epsilon + 1e-3 else PointClaim(found.epsilon, found.delta)
+    return event_worlds(events), claim, found.delta
+
+
+def _mechanism(name: str, epsilon: float, delta: float) -> tuple[Any, Any, float]:
+    """A mechanism calibrated to (ε, δ), as two worlds and its claim."""
+    from coterie.privacy import (
+        GroupSums,
+        JointSum,
+        LocalGaussian,
+        OneBit,
+        compose,
+        mechanism_worlds,
+        noise_multiplier,
+    )
+
+    made: Any
+    if name == "one-bit":
+        made = OneBit("audit", epsilon)
+    elif name == "local-gaussian":
+        made = LocalGaussian.calibrated("audit", 4, 1.0, epsilon, delta)
+    else:
+        z = noise_multiplier(epsilon, delta, 1)
+        made = JointSum("audit", 4, 1.0, z) if name == "joint-sum" else GroupSums("audit", 3, 4, 1.0, z)
+    return mechanism_worlds(made, "simulation"), compose([made.event("simulation")]), delta
+
+
+def _draw(found: Audit, out: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    found.plot(figure.subplots())
+    figure.savefig(out, dpi=150)

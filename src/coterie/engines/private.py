@@ -1,0 +1,211 @@
+"""Sums of a differentially private run: the place of plain sums, for every additive ask of every algorithm.
+
+Each client's declared updates are one joint vector: what it sent minus what the ask says it is measured from. The vector is
+clipped in L2 norm, every client counts once, and all are added up. Noise is added once per ask, after it was booked. The
+answer looks like any other: for one group the sum is divided by the public expected number of clients; for several, counts
+are released in the same vector, and a group whose noisy count is below four standard deviations is taken as empty.
+
+Whoever sends NaN or infinity contributes nothing, and nobody is told. `noise="exact"` rounds each client to a lattice of
+integers; `"simulation"` adds in float64 and rounds the sum, which is as fast as a plain sum and no release at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.engines.base import Env
+from coterie.engines.reduce import group_sums
+from coterie.errors import ConfigError
+from coterie.exchange.channels.updates import expected_shapes, public_references
+from coterie.exchange.messages import Ask, MeanBy, Reply
+from coterie.privacy.ledger import Ledger
+from coterie.privacy.mechanisms import ExactNoise, GroupSums, JointSum, Noise, SimulationNoise
+from coterie.privacy.settings import Privacy
+from coterie.privacy.taint import Released
+from coterie.tree import flatten, leaves, unflatten
+
+RELEASE = "rounds"  # the name of all releases of a run in its ledger
+_ADDITIVE = "FedAvg, FineTuned, IFCA, HypCluster, Ditto, KNNPer or Oracle"
+Shapes = dict[str, torch.Size]
+
+
+def check_private(ask: Ask) -> None:
+    """Refuse, with the reason, an ask that shows more than sums of clipped updates."""
+    if ask.reduce is None:
+        raise ConfigError(
+            f"Privacy needs sums, and the ask '{ask.name}' shows the server every client's reply. Use an algorithm whose "
+            f"asks are additive, such as {_ADDITIVE}, or train without privacy."
+        )
+    if ask.auxiliary:
+        raise ConfigError(
+            f"Privacy clips updates, and the ask '{ask.name}' also sends {ask.auxiliary[0]!r}, which is none. Use an "
+            f"algorithm that sends updates only, such as {_ADDITIVE}, or declare the field in updates."
+        )
+
+
+@dataclass
+class Releases:
+    """Clips, adds up, books and releases. `expected` is the public number of clients a round counts on."""
+
+    privacy: Privacy
+    ledger: Ledger
+    noise_multiplier: float
+    n_users: int
+    sampling: float
+    expected: float
+    released: list[Released[None]] = field(default_factory=list)
+    _seen: dict[str, Shapes] = field(default_factory=dict)  # the shapes of every ask's updates, from its first answer
+
+    @property
+    def count_weight(self) -> float:
+        """What a count weighs beside a clipped update: for replace the clip costs nothing; else half of it, which raises the
+        noise of the sums by an eighth."""
+        return self.privacy.clip * (1.0 if self.privacy.adjacency == "replace" else 0.5)
+
+    def mechanism(self, groups: int, dimension: int) -> JointSum | GroupSums:
+        p = self.privacy
+        options: dict[str, Any] = {"adjacency": p.adjacency, "sampling": self.sampling}
+        if groups == 1:
+            return JointSum(RELEASE, dimension, p.clip, self.noise_multiplier, **options)
+        return GroupSums(RELEASE, groups, dimension, p.clip, self.noise_multiplier, self.count_weight, **options)
+
+    # ---- a chunk of clients ------------------------------------------------------------------------------------------
+
+    def partial(self, ask: Ask, env: Env, rows: dict[str, Any]) -> dict[str, Any]:
+        ask.check_declared(rows["send"], "Privacy")
+        assert ask.reduce is not None
+        sent = flatten({k: v for k, v in rows["send"].items() if k in ask.updates})
+        if not sent:
+            return {"sums": {}, "weights": torch.zeros(1), "counts": torch.zeros(1, dtype=torch.int64)}
+        whole = [path for path, t in sent.items() if not t.is_floating_point()]
+        if whole:
+            raise ConfigError(
+                f"Privacy clips floating-point updates; '{ask.name}' sends whole numbers in {whole[0]!r}. Convert them."
+            )
+        shapes = {path: t.shape[1:] for path, t in sent.items()}
+        self._seen[ask.name] = shapes
+        moved, group = self._moved(sent, public_references(shapes, ask), rows["group"]), rows["group"]
+        if self.privacy.simulated:
+            return self._added(moved, group, ask.reduce.groups)
+        return self._integers(moved, group, ask.reduce.groups)
+
+    def _moved(self, sent: dict[str, Tensor], origin: dict[str, Tensor | None], group: Tensor) -> dict[str, Tensor]:
+        """How far every client moved each tensor, (clients, numbers)."""
+        moved = {}
+        for path, t in sent.items():
+            start = origin[path]
+            if start is not None:
+                t = t - (start if len(start) == 1 else start[group])
+            moved[path] = t.reshape(len(t), -1)
+        return moved
+
+    def _added(self, moved: dict[str, Tensor], group: Tensor, groups: int) -> dict[str, Any]:
+        """Clipped sums in float64."""
+        norm = torch.stack([torch.linalg.vector_norm(t, dim=1, dtype=torch.float64) for t in moved.values()]).norm(
+            dim=0
+        )
+        good = torch.isfinite(norm)
+        factor = (self.privacy.clip / norm.clamp(min=self.privacy.clip)).where(good, 0.0)
+        if not bool(good.all()):
+            factor, good = self._repair(moved, factor, good)
+            moved = {path: torch.where(good.unsqueeze(1), t, 0) for path, t in moved.items()}
+        added = group_sums(moved, factor, group, groups)
+        return {
+            "sums": added["sums"],
+            "weights": torch.zeros(1),
+            "counts": torch.bincount(group[good], minlength=groups),
+        }
+
+    def _repair(self, moved: dict[str, Tensor], factor: Tensor, good: Tensor) -> tuple[Tensor, Tensor]:
+        """Finite rows so long that the square of their length overflowed are clipped all the same."""
+        rows = (~good).nonzero().squeeze(-1)
+        joint = torch.cat([t[rows].double() for t in moved.values()], 1)
+        largest = joint.abs().amax(1)
+        finite = torch.isfinite(largest)
+        unit = (joint / largest.unsqueeze(1)).norm(dim=1)
+        factor, good = factor.clone(), good.clone()
+        factor[rows] = (self.privacy.clip / largest / unit).where(finite, 0.0)
+        good[rows] = finite
+        return factor, good
+
+    def _integers(self, moved: dict[str, Tensor], group: Tensor, groups: int) -> dict[str, Any]:
+        """Each client on the lattice, added up exactly."""
+        joint = torch.cat([t.double() for t in moved.values()], 1).numpy()
+        mechanism = self.mechanism(groups, joint.shape[1])
+        labels = (group.numpy(),) if isinstance(mechanism, GroupSums) else ()
+        total = mechanism.partial(joint, *labels)
+        return {"sums": {"": torch.from_numpy(total)}, "weights": torch.zeros(1), "counts": torch.zeros(1)}
+
+    # ---- all of them -------------------------------------------------------------------------------------------------
+
+    def reply(self, ask: Ask, env: Env, added: dict[str, Any] | None, about: dict[str, Any]) -> Reply:
+        assert ask.reduce is not None
+        everyone = np.arange(self.n_users)  # who took part stays secret
+        about = about | {"dropped": everyone[:0]}
+        groups = ask.reduce.groups
+        if not ask.updates:
+            share = torch.full((groups,), self.expected / groups, dtype=torch.float64)
+            return Reply(everyone, {}, share, share.round().long(), **about)
+        shapes = self._seen.get(ask.name) or expected_shapes(ask, flatten(env.initial))
+        mechanism = self.mechanism(groups, sum(s.numel() for s in shapes.values()))
+        total = self._total(mechanism, added)
+        released = mechanism.release(total, self._noise(env), self.ledger.book)
+        self.released.append(released.map(lambda _: None))
+        count, sums = self._parts(mechanism, released.value)
+        return self._answer(ask, env, shapes, count, sums, everyone, about)
+
+    def _total(self, mechanism: JointSum | GroupSums, added: dict[str, Any] | None) -> Any:
+        """The sum of all clients as integers on the lattice."""
+        shape: tuple[int, ...] = (mechanism.dimension,)
+        if isinstance(mechanism, GroupSums):
+            shape = (mechanism.n_groups, 1 + mechanism.dimension)
+        if added is None:
+            return np.zeros(shape, np.int64)
+        if not self.privacy.simulated:
+            return added["sums"][""].numpy()
+        sums = torch.cat([t.flatten(1) for t in added["sums"].values()], 1).numpy()
+        whole = np.rint(sums / mechanism.lattice.step).astype(np.int64)
+        if isinstance(mechanism, GroupSums):
+            counts = added["counts"].numpy().astype(np.int64) * mechanism.weight
+            return np.concatenate([counts[:, None], whole], axis=1)
+        return whole[0]
+
+    def _noise(self, env: Env) -> Noise:
+        if not self.privacy.simulated:
+            return ExactNoise()
+        return SimulationNoise(np.random.default_rng([abs(env.seed), env.round, env.ask, 0x5EED]))
+
+    def _parts(self, mechanism: JointSum | GroupSums, value: Any) -> tuple[Tensor, Tensor]:
+        """(numbers of clients by group, 0 for one taken as empty; noisy sums by group)."""
+        if isinstance(mechanism, JointSum):
+            return torch.tensor([self.expected], dtype=torch.float64), torch.from_numpy(value).unsqueeze(0)
+        counts, sums = (torch.from_numpy(part) for part in value)
+        deviation = mechanism.sigma / (mechanism.weight * mechanism.lattice.step)
+        return counts.where(counts >= 4 * deviation, 0.0), sums
+
+    def _answer(
+        self, ask: Ask, env: Env, shapes: Shapes, count: Tensor, sums: Tensor, everyone: Any, about: dict[str, Any]
+    ) -> Reply:
+        """The noisy sums as means or sums of what clients send: their reference plus how far they moved."""
+        dtype = next(leaves(env.initial)).dtype
+        safe, seen = torch.where(count > 0, count, 1.0).unsqueeze(1), (count > 0).unsqueeze(1)
+        origin = public_references(shapes, ask)
+        parts = torch.split(sums, [s.numel() for s in shapes.values()], 1)
+        values = {}
+        for (path, shape), part in zip(shapes.items(), parts, strict=True):
+            start = origin[path]
+            base = torch.zeros(1, dtype=torch.float64) if start is None else start.reshape(len(start), -1).double()
+            mean = base + torch.where(seen, part / safe, 0.0)
+            wanted = mean if isinstance(ask.reduce, MeanBy) else torch.where(seen, mean * safe, 0.0)
+            values[path] = wanted.to(dtype).reshape(len(count), *shape)
+        return Reply(everyone, unflatten(values), count, count.round().long(), **about)
+
+
+def simulated(privacy: Privacy) -> Privacy:
+    """The same budget, spent on nothing: for runs that only show what would have happened."""
+    return replace(privacy, noise="simulation", ledger=None)

@@ -1,0 +1,177 @@
+"""A private run: its plan, its ledger, what voids its receipt, and the receipt itself.
+
+The number of releases is fixed in advance: rounds times the asks of a round in which clients send updates. Only Poisson
+cohorts are accounted as sampling. Their members stay secret, so an exact run draws them from the operating system's entropy
+and not from the run's seed. A cohort of fixed size is accounted as if everybody took part in every round.
+"""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from coterie.aggregation import Mean
+from coterie.engines.private import RELEASE, Releases
+from coterie.errors import ConfigError, CoterieWarning
+from coterie.privacy.ledger import Ledger
+from coterie.privacy.loudness import signal
+from coterie.privacy.plan import Line, Plan, make_plan
+from coterie.privacy.receipt import Receipt, write_receipt
+from coterie.privacy.settings import Privacy
+from coterie.privacy.taint import Released, public
+from coterie.settings import setting
+from coterie.training.cohorts import Everyone, FixedSize, Poisson, Sampler
+
+LEDGER = "ledger.sqlite"
+SIMULATION_ONLY = (
+    "history (losses, numbers of clients and bytes)",
+    "evaluate() and scores()",
+    "clusters and models of other clients than one's own",
+    "participation() and gains",
+)
+"""What a run also shows to whoever runs it, and what no receipt covers."""
+
+
+def private_form(algorithm: Any) -> tuple[Any, dict[str, str]]:
+    """The algorithm with additive asks only, and what was changed for it, in the words of a receipt's choices."""
+    rule = setting(algorithm, "aggregate")
+    if rule is not None and not isinstance(rule, Mean):
+        raise ConfigError(
+            f"A robust aggregate needs clear replies, and a private run has only sums; got {type(rule).__name__}. Use "
+            "aggregate=Mean(): privacy clips every client's update, which bounds a liar's influence."
+        )
+    form = algorithm.private() if hasattr(algorithm, "private") else algorithm
+    return form, dict.fromkeys(_changes(algorithm, form, type(algorithm).__name__), "fixed in advance")
+
+
+def _changes(before: Any, after: Any, place: str) -> list[str]:
+    """The settings in which two algorithms differ."""
+    if type(before) is not type(after) or not is_dataclass(before):
+        return [] if before == after else [f"{place}={after!r} instead of {before!r}"]
+    found = []
+    for f in fields(before):
+        found += _changes(getattr(before, f.name), getattr(after, f.name), f"{place}.{f.name}")
+    return found
+
+
+def unwrapped(start: Any) -> tuple[Any, tuple[str, ...]]:
+    """A start without its history, and why it voids a receipt: one of unknown origin does."""
+    if isinstance(start, Released):
+        return start.value, start.taint
+    unknown = "unaccounted: the start is of unknown origin; wrap one that needs nobody's data in privacy.public(…)"
+    return start, () if start is None else (unknown,)
+
+
+def participation(sampler: Sampler, n_users: int) -> tuple[float, float]:
+    """(the sampling that may be accounted, the public expected number of clients in a round)."""
+    if isinstance(sampler, Everyone):
+        return 1.0, float(n_users)
+    if isinstance(sampler, Poisson):
+        return float(sampler.rate), sampler.rate * n_users
+    if isinstance(sampler, FixedSize):
+        return 1.0, float(sampler.size)
+    raise ConfigError(
+        f"A private run needs to know how clients are sampled; got {type(sampler).__name__}. Use everyone (None), a "
+        "probability (Poisson), or a number of clients (accounted as if everybody took part)."
+    )
+
+
+@dataclass
+class Session:
+    """What a run knows about its privacy. `releases` is what engines use in place of plain sums."""
+
+    privacy: Privacy
+    sampler: Sampler
+    n_users: int
+    releases: Releases
+    plan: Plan | None = None
+    choices: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def open(
+        cls, privacy: Privacy, algorithm: Any, sampler: Sampler, n_users: int, rounds: int, out: Path | None, state: Any
+    ) -> Session:
+        """Plan, and reserve the plan in the ledger (`state`: the ledger of a checkpoint, to go on with)."""
+        sampling, expected = participation(sampler, n_users)
+        count = rounds * int(getattr(algorithm, "asks_per_round", 1))
+        plan = None
+        if count:
+            lines = [Line(RELEASE, 1.0, count, sampling)]
+            plan = make_plan(privacy.epsilon, privacy.delta, lines, privacy.adjacency)
+        if out is not None and privacy.ledger is None and not privacy.simulated:
+            out.mkdir(parents=True, exist_ok=True)
+            privacy = replace(privacy, ledger=out / LEDGER)
+        ledger = Ledger(privacy, plan) if state is None else Ledger.restore(privacy, state)
+        z = 1.0 if plan is None else plan.noise_multiplier(RELEASE)
+        self = cls(privacy, sampler, n_users, Releases(privacy, ledger, z, n_users, sampling, expected), plan)
+        if isinstance(sampler, FixedSize):
+            self.notes.append(
+                f"cohorts of {sampler.size} clients are accounted as full participation: a fixed size is no Poisson sample"
+            )
+        return self
+
+    @classmethod
+    def of(cls, run: Any, stored: dict[str, Any] | None, taint: tuple[str, ...]) -> Session | None:
+        """The session of a run that has a budget; `stored` is what its checkpoint says, if it is resumed."""
+        if run.privacy is None:
+            return None
+        if stored is not None and stored.get("privacy") is None:
+            raise ConfigError(
+                "The run in this folder is not private; resuming would mix two runs. Choose another folder."
+            )
+        state, n = (None if stored is None else stored["privacy"]), len(run.federation)
+        self = cls.open(run.privacy, run.algorithm, run.sampler, n, run.rounds, run.out, state)
+        for reason in taint:
+            self.ledger.void(reason)
+        if run.federation.preprocessing is not None:
+            self.ledger.void("unaccounted: the table was scaled and encoded with statistics of all clients' rows")
+        if stored is None:
+            self.warn(sum(t.numel() for t in run.env.initial.values()), int(setting(run.algorithm, "clusters") or 1))
+        self.choices |= run.choices
+        return self
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.releases.ledger
+
+    def cohort_seed(self, seed: int) -> int:
+        """What cohorts are drawn from: a fresh secret where their secrecy is part of the claim."""
+        secret = isinstance(self.sampler, Poisson) and not self.privacy.simulated
+        return secrets.randbits(62) if secret else seed
+
+    def warn(self, dimension: int, groups: int) -> None:
+        """Say before the run that the noise will drown the signal."""
+        if self.ledger.plan is None:
+            return
+        z = self.releases.noise_multiplier
+        if groups > 1:
+            z *= (1 + (self.releases.count_weight / self.privacy.clip) ** 2) ** 0.5
+        n, p = max(self.n_users // groups, 1), self.privacy
+        share = min(1.0, self.releases.expected / self.n_users)
+        found = signal(z, dimension, n, share, adjacency=p.adjacency)
+        if found.drowned:
+            where = f" in each of {groups} groups" if groups > 1 else ""
+            warnings.warn(f"In this private run{where}, {found.warning}", CoterieWarning, stacklevel=5)
+
+    def fingerprint(self) -> tuple[Any, ...]:
+        p, plan = self.privacy, self.plan
+        return (p.epsilon, p.delta, p.clip, p.noise, p.adjacency, p.users, None if plan is None else plan.to_json())
+
+    def receipt(self) -> Receipt:
+        """What was released until now."""
+        values: list[Released[Any]] = [*self.releases.released, public("the start and all settings")]
+        known = ("the task, the network, and the names and numbers of features and classes", *self.notes)
+        expected = f"the number of clients a round counts on, {self.releases.expected:g}"
+        return write_receipt(
+            self.ledger,
+            values,
+            n_users=self.n_users,
+            public=(expected, *known),
+            choices=self.choices | {"rounds": "fixed in advance", "clip": "public"},
+            guarantee="joint",
+            not_covered=SIMULATION_ONLY,
+        )

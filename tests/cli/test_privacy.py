@@ -1,0 +1,88 @@
+"""`coterie privacy`: budget, receipt and audit; [privacy] in a configuration file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import coterie as ct
+from coterie.cli.commands import main
+from coterie.cli.config import Config
+
+pytestmark = pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["privacy", *arguments])
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def folder(fed: ct.Federation, task: ct.Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run")
+    sgd = ct.LocalSGD(steps=1, lr=0.1, batch_size=None)
+    privacy = ct.Privacy(2.0, 1e-5, clip=1.0)
+    with pytest.warns(ct.CoterieWarning):
+        ct.fit(ct.FedAvg(sgd), fed, task, rounds=4, out=out, alone=False, privacy=privacy)
+    return out
+
+
+def test_budget_prints_the_noise(capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = ("budget", "--epsilon", "3", "--delta", "1e-6", "--rounds", "50")
+    assert call(*wanted) == 0
+    assert "z = 10.92" in capsys.readouterr().out
+    assert call(*wanted, "--parameters", "44000", "--clients", "66") == 0
+    assert "drown" in capsys.readouterr().out
+    assert call("budget", "--epsilon", "-1", "--delta", "1e-6", "--rounds", "5") == 2
+    assert "epsilon must be" in capsys.readouterr().err
+
+
+def test_receipt_of_a_run(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("receipt", str(folder)) == 0
+    assert "zero-out" in capsys.readouterr().out
+    assert call("receipt", str(folder), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["valid"] is True
+    assert call("receipt", str(tmp_path)) == 2
+    assert "holds no receipt" in capsys.readouterr().err
+
+
+def test_audit_of_a_run_and_of_a_mechanism(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "audit.png"
+    for what in (str(folder), "joint-sum", "group-sums"):
+        assert call("audit", what, "--epsilon", "3", "--trials", "20000", "--out", str(picture)) == 0
+        assert "audit: pass" in capsys.readouterr().out
+        assert picture.read_bytes().startswith(b"\x89PNG")
+    for what in ("local-gaussian", "one-bit"):
+        assert call("audit", what, "--trials", "500", "--out", str(picture)) == 0
+    lie = json.loads((folder / "receipt.json").read_text())
+    lie["epsilon"] = 0.2
+    (tmp_path / "receipt.json").write_text(json.dumps(lie))
+    capsys.readouterr()
+    assert call("audit", str(tmp_path), "--trials", "5000", "--out", str(picture)) == 1
+    assert "audit: fail" in capsys.readouterr().out
+    assert call("audit", "nothing", "--out", str(picture)) == 2
+
+
+def test_a_configuration_has_a_privacy_section(tmp_path: Path) -> None:
+    text = """
+        [data]
+        name = "digits"
+        [algorithm]
+        name = "fedavg"
+        [privacy]
+        epsilon = 3
+        delta = 1e-6
+        clip = 0.5
+        noise = "simulation"
+        ledger = "book.sqlite"
+    """
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    wanted = ct.Privacy(3.0, 1e-6, 0.5, noise="simulation", ledger="book.sqlite")
+    assert Config.load(file).privacy() == wanted
+    file.write_text(text.replace("clip", "clp"))
+    with pytest.raises(ct.ConfigError, match=r"privacy\.clp.*clip"):
+        Config.load(file)
