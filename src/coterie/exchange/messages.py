@@ -20,7 +20,7 @@ from torch import Tensor
 from coterie import randomness
 from coterie.errors import ConfigError
 from coterie.learning.batches import Walk, minibatches
-from coterie.learning.gradients import descend, grad_and_loss
+from coterie.learning.gradients import Pullback, descend, grad_and_loss, pullback
 from coterie.learning.predictors import Predictor
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, tree_map
@@ -70,6 +70,11 @@ class Context:
         to write a step."""
         self.task.require(params)
         return descend(self.task, params, self.x, self.y, self.mask, lr)
+
+    def pullback(self, params: Params) -> tuple[Tensor, Pullback]:
+        """The outputs, and a function from any derivative by the outputs to that by the parameters. For loss terms on
+        outputs, such as distillation: the pass forward is shared by all of them."""
+        return pullback(self.task, params, self.x)
 
     def fresh(self, purpose: str) -> Tensor:
         """The random key of the next draw for a purpose: the client's own for the first draw in a phase, and a key of its

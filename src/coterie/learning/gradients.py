@@ -7,7 +7,7 @@ autograd under `vmap` for anything else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,8 +83,34 @@ def _plain(task: Task, params: Params, x: Tensor, y: Tensor, mask: Tensor) -> tu
         losses = task.sample_losses(task.outputs(params, x), y)
         return (losses * mask).sum() / mask.sum().clamp(min=1)
 
-    gradient, loss = torch.func.grad_and_value(mean_loss)(params)
-    return gradient, loss
+    if torch._C._functorch.get_interpreter_stack():
+        gradient, loss = torch.func.grad_and_value(mean_loss)(params)
+        return gradient, loss
+    with torch.enable_grad():  # nothing is mapped and no further derivative is taken: plain autograd is faster
+        own = {name: p.detach().requires_grad_() for name, p in params.items()}
+        loss = mean_loss(own)
+        grads = torch.autograd.grad(loss, list(own.values()), materialize_grads=True)
+    return dict(zip(own, grads, strict=True)), loss.detach()
+
+
+Pullback = Callable[[Tensor], Params]
+"""Turns the derivative of anything by a network's outputs into its derivative by the parameters."""
+
+
+def pullback(task: Task, params: Params, x: Tensor) -> tuple[Tensor, Pullback]:
+    """A network's outputs and their pullback: one pass forward serves the value and the gradient."""
+    if torch._C._functorch.get_interpreter_stack():
+        outputs, back = torch.func.vjp(lambda p: task.outputs(p, x), params)
+        return outputs, lambda d: back(d)[0]
+    with torch.enable_grad():
+        own = {name: p.detach().requires_grad_() for name, p in params.items()}
+        outputs = task.outputs(own, x)
+
+    def by_parameters(d: Tensor) -> Params:
+        grads = torch.autograd.grad(outputs, list(own.values()), d, materialize_grads=True)
+        return dict(zip(own, grads, strict=True))
+
+    return outputs.detach(), by_parameters
 
 
 def _in_one_vmap() -> bool:

@@ -22,7 +22,7 @@ from coterie.learning.gradients import Model
 from coterie.learning.schedules import Cosine, StepDecay, Warmup
 from coterie.learning.sgd_batched import Given, Plan
 from coterie.learning.task import Task
-from coterie.learning.update_rules import Rate, Rule
+from coterie.learning.update_rules import Descent, Rate, Rule
 from coterie.tree import Params, Tree, named_like, names
 
 Schedule = Cosine | StepDecay | Warmup | Callable[[int, int], float]
@@ -142,6 +142,18 @@ class LocalSteps(ABC):
         if memory is None:
             return model, loss
         return model, loss, _as_memory(dict(zip(sgd_batched.kept_names(plan.rule, trained), kept, strict=True)))
+
+    def each(self, ctx: Samples) -> Iterator[tuple[Any, Rate]]:
+        """The mini-batches of these steps with the learning rate of each, for loops of your own. The rate is 0 for the
+        empty batches that a small client meets at the end of its epochs."""
+        rate = self.lr * self.decay**ctx.round
+        for s, batch in enumerate(ctx.batches(steps=self.steps, epochs=self.epochs, batch_size=self.batch_size)):
+            lr = rate if self.schedule is None else rate * self.schedule(ctx.round, s)
+            yield batch, lr if self.epochs is None else lr * (batch.n > 0).to(batch.n.dtype)
+
+    def descent(self) -> Descent:
+        """These settings' optimiser for a loop of your own, with an empty memory."""
+        return Descent(self.rule, self.clip)
 
     def _plan(
         self, ctx: Samples, params: Params, trained: tuple[str, ...], pull: Rate | Params, lr: Rate | None

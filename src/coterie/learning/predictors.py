@@ -6,6 +6,7 @@ predictor's name and settings, and a loaded result builds it again from `PREDICT
 
 from __future__ import annotations
 
+import copy
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,6 +29,9 @@ class Predictor(Protocol):
 
     def outputs(self, task: Task, params: Params, x: Tensor, samples: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """Outputs for the rows of `x`. `samples` are the client's features, labels and mask (0 for padding)."""
+
+    def fill(self, network: nn.Module, params: Params) -> nn.Module:
+        """A fresh network with a client's parameters in it."""
 
     def module(self, network: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
         """The same as a module, for a client with these training samples."""
@@ -53,6 +57,9 @@ class NearestNeighbours:
         own, labels, mask = samples
         memory, near = (features(task.skeleton, params, data) for data in (own, x))
         return self.mixture(near, task.outputs(params, x), memory, labels, mask)
+
+    def fill(self, network: nn.Module, params: Params) -> nn.Module:
+        return filled(network, params)
 
     def module(self, network: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
         with torch.no_grad():
@@ -99,7 +106,67 @@ class KNNModel(nn.Module):
         return self.rule.mixture(near, self.network(x), self.memory, self.labels, mask)
 
 
+def filled(network: nn.Module, params: Params) -> nn.Module:
+    """The network in the parameters' dtype, with copies of them; frozen ones stay its own."""
+    network.to(next(iter(params.values())).dtype)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name in params:
+                parameter.copy_(params[name])
+    return network
+
+
+WEIGHTS = "mixture.weights"
+"""The entry of a mixture's parameters that holds the networks' shares; the others hold the networks, stacked."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Σ_m π_m p_m(y|x): the mean prediction of several networks, with the client's own weights π.
+
+    Outputs are log-probabilities, or the mean number where networks have one output."""
+
+    def outputs(self, task: Task, params: Params, x: Tensor, samples: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        weights = params[WEIGHTS]
+        each = [task.outputs(one_of(params, m), x) for m in range(weights.shape[0])]
+        return self.mixed(torch.stack(each), weights)
+
+    def mixed(self, each: Tensor, weights: Tensor) -> Tensor:
+        """One output from those of the networks, stacked."""
+        share = weights.reshape(-1, *[1] * (each.dim() - 1))
+        if each.dim() > 2 and each.shape[-1] > 1:
+            return torch.log((share * each.softmax(-1)).sum(0).clamp(min=_SMALLEST))
+        return (share * each).sum(0)
+
+    def fill(self, network: nn.Module, params: Params) -> nn.Module:
+        networks = [filled(copy.deepcopy(network), one_of(params, m)) for m in range(len(params[WEIGHTS]))]
+        return MixtureModel(networks, params[WEIGHTS].clone(), self)
+
+    def module(self, network: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
+        return network
+
+
+def one_of(params: Params, m: int) -> Params:
+    """One network of a mixture's parameters."""
+    return {name: t[m] for name, t in params.items() if name != WEIGHTS}
+
+
+class MixtureModel(nn.Module):
+    """Several networks and their weights."""
+
+    weights: Tensor
+
+    def __init__(self, networks: list[nn.Module], weights: Tensor, rule: Mixture) -> None:
+        super().__init__()
+        self.networks, self.rule = nn.ModuleList(networks), rule
+        self.register_buffer("weights", weights)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rule.mixed(torch.stack([network(x) for network in self.networks]), self.weights)
+
+
 PREDICTORS: dict[str, type[Any]] = {
+    "mixture": Mixture,
     "nearest_neighbours": NearestNeighbours,
 }
 

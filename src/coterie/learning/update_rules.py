@@ -131,6 +131,23 @@ class Optimiser:
         return p
 
 
+class Descent:
+    """An optimiser of one client's model for loops of one's own: `params = descent(params, gradient, lr)`."""
+
+    def __init__(self, rule: Rule, clip: float | None = None) -> None:
+        self._optimiser = Optimiser(rule, clip)
+        self._begun = False
+
+    def __call__(self, params: dict[str, Tensor], gradient: dict[str, Tensor], lr: Rate) -> dict[str, Tensor]:
+        optimiser = self._optimiser
+        if not self._begun:
+            optimiser.slots = [[torch.zeros_like(p) for _ in optimiser.rule.slots] for p in params.values()]
+            optimiser.count = next(iter(params.values())).new_zeros(()) if optimiser.rule.counts else None
+            self._begun = True
+        moved = optimiser.step(list(params.values()), [gradient[name] for name in params], lr, None, 0)
+        return dict(zip(params, moved, strict=True))
+
+
 def clipped(grads: Sequence[Tensor], most: float, batch_dims: int) -> list[Tensor]:
     """Scaled to a joint norm of at most `most`, for each client by itself; `torch.nn.utils.clip_grad_norm_`'s rule."""
     squares = torch.stack([g.square().reshape(*g.shape[:batch_dims], -1).sum(-1) for g in grads]).sum(0)

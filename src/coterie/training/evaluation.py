@@ -17,6 +17,7 @@ from coterie.data.federation import Federation
 from coterie.engines.base import Env, first_contact
 from coterie.exchange.messages import Algorithm, Context, Ints
 from coterie.learning.metrics import METRICS
+from coterie.learning.predictors import Mixture
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, row
 
@@ -106,8 +107,13 @@ class Evaluation:
         """The task's loss of every client's model on its own training rows."""
         clients = self.ready(self.everyone())
 
+        mixed = isinstance(self.algorithm.predictor(), Mixture)  # several networks: no one of them has the loss
+
         def loss(ctx: Context) -> Tree:
-            return {"loss": ctx.loss(self.algorithm.personal(ctx, self.state))}
+            if not mixed:
+                return {"loss": ctx.loss(self.algorithm.personal(ctx, self.state))}
+            losses = self.task.sample_losses(self.algorithm.predict(ctx, self.state, ctx.x), ctx.y)
+            return {"loss": (losses * ctx.mask).sum() / ctx.mask.sum().clamp(min=1)}
 
         losses: Tensor = self.engine.map(loss, clients, self.env, test=False)["loss"]
         return losses.double().numpy()

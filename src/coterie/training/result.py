@@ -183,39 +183,39 @@ class Result:
         if not self.loaded:
             live = self.evaluation
             index = live.federation.index(client)
-            network = live.task.module(params=row(live.personal(np.array([index])), 0))
-            special = live.algorithm.predictor()
-            if special is not None:
-                network = special.module(network, *live.federation.train(client))
-            return network.eval()
-        network = self._stored_model(client)
+            params, special = row(live.personal(np.array([index])), 0), live.algorithm.predictor()
+            if special is None:
+                return live.task.module(params=params).eval()
+            return special.module(special.fill(live.task.module(), params), *live.federation.train(client)).eval()
         if "predictor" not in self.about:
-            return network
+            return self._stored_model(client).eval()
+        special = predictors.build(self.about["predictor"])
+        network = self._stored_model(client, special)
+        if isinstance(special, predictors.Mixture):
+            return network.eval()
         if "federation" not in self._stored:
             raise ConfigError(
                 "The clients of this result predict with their own samples, which are not saved. "
                 "Load with Result.load(folder, federation=…)."
             )
         samples = self._stored["federation"].train(client)
-        return predictors.build(self.about["predictor"]).module(network, *samples).eval()
+        return special.module(network, *samples).eval()
 
-    def _stored_model(self, client: Hashable) -> nn.Module:
+    def _stored_model(self, client: Hashable, special: predictors.Predictor | None = None) -> nn.Module:
         if client not in self.clients:
             raise DataError(f"There is no client {client!r} in this result.")
         which = int(self._stored["model_of"][self.clients.get_loc(client)])
         params = {name: t[which] for name, t in self._stored["models"].items()}
+        fill = predictors.filled if special is None else special.fill
         if "task" in self._stored:
-            own: nn.Module = self._stored["task"].module(params=params)
-            return own.eval()
+            return fill(self._stored["task"].module(), params)
         spec = self.about["architecture"]
         if spec is None:
             raise ConfigError(
                 "This network is not made of plain torch.nn layers, so its code was not saved. "
                 "Load with Result.load(folder, task=…)."
             )
-        module = module_json.build(spec).to(next(iter(params.values())).dtype)
-        module.load_state_dict(params)
-        return module.eval()
+        return fill(module_json.build(spec), params)
 
     # ---- disk --------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,136 @@
+"""AdaPeD: adaptive personalisation by distillation. A prior on models through their predictions, of learned width ψ.
+
+Algorithms 5 and 6 (L-4, L-5) of "A Statistical Framework for Personalized Federated Learning and Estimation: Theory,
+Algorithms, and Privacy" (Kaan Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023,
+https://arxiv.org/abs/2207.01771).
+
+A client minimises f_i(θ) + f_KD(θ, μ)/(2ψ) + ½ log(2ψ), where f_KD is the mean of KL(p_μ ‖ p_θ) over its samples.
+Symbols: θ_i → the client's state, μ → model, ψ → psi, τ → local.steps (a round is a synchronisation), η1 → local.lr,
+η2 → shared_lr (default: the same), η3 → psi_lr. Clients send what they have *after* the update (E15), one message
+[μ_i, ψ_i]. `psi_floor` keeps the weight 1/(2ψ) bounded and the objective bounded below. ψ → ∞ is Local.
+
+A client that missed rounds has gone on by itself from the μ and ψ it last received (Algorithm 6): up to `catch_up`
+rounds of steps, taken when its model is asked for.
+
+mode="paper" is DP-AdaPeD as printed (L-6): in every step ∂f_KD/∂μ and ∂/∂ψ are clipped to `clips` and noise of
+deviations `noises` is added on the client. Its accounting is wrong (E17), so it earns no receipt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from coterie.algorithms.priors import by_student, by_teacher, distillation, loss_and_slope, require_predictions
+from coterie.errors import ConfigError
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.task import Task
+from coterie.learning.update_rules import clipped
+from coterie.settings import whole_number
+from coterie.tree import Params, Tree, like_vector, row, tree_map
+
+
+@dataclass(frozen=True)
+class AdaPeDState:
+    model: Params
+    psi: Tensor
+
+
+@dataclass(frozen=True)
+class AdaPeD(Algorithm):
+    psi: float = 4.0
+    psi_floor: float = 0.5
+    local: LocalSGD = field(default_factory=LocalSGD)
+    shared_lr: float | None = None
+    psi_lr: float = 0.03
+    catch_up: int = 1
+    mode: Literal["corrected", "paper"] = "corrected"
+    clips: tuple[float, float] = (1.0, 1.0)
+    noises: tuple[float, float] = (0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        whole_number("catch_up", self.catch_up, 0, owner=self)
+        if not 0 < self.psi_floor <= self.psi:
+            raise ConfigError(f"AdaPeD needs 0 < psi_floor ≤ psi; got {self.psi_floor} and {self.psi}.")
+        if not self.psi_lr >= 0 or (self.shared_lr is not None and not self.shared_lr >= 0):
+            raise ConfigError(f"AdaPeD needs rates ≥ 0; got psi_lr {self.psi_lr} and shared_lr {self.shared_lr}.")
+        if self.mode not in ("corrected", "paper"):
+            raise ConfigError(f"AdaPeD's mode is 'corrected' or 'paper'; got {self.mode!r}.")
+        if min(self.clips) <= 0 or min(self.noises) < 0:
+            raise ConfigError(f"AdaPeD needs clips above 0 and noises ≥ 0; got {self.clips} and {self.noises}.")
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> AdaPeDState:
+        require_predictions(task, self)
+        return AdaPeDState(start, next(iter(start.values())).new_tensor(self.psi))
+
+    def client(self, ctx: Context) -> Tree:
+        start = torch.full_like(ctx.n, self.psi)
+        return {"model": ctx.initial, "shared": ctx.initial, "psi": start, "round": torch.full_like(ctx.n, -1)}
+
+    def round(self, state: AdaPeDState, cohort: Cohort) -> Exchange[AdaPeDState]:
+        reply = yield Ask(
+            self.train,
+            cohort.clients,
+            {"model": state.model, "psi": state.psi},
+            reduce=MeanBy(),
+            updates={"model": From("model"), "psi": From("psi")},
+        )
+        if not len(reply.clients):
+            return state
+        return AdaPeDState(row(reply.values["model"], 0), reply.values["psi"][0].clamp(min=self.psi_floor))
+
+    def train(self, ctx: Context, model: Params, psi: Tensor) -> Up:
+        """Algorithm 5, steps 2 to 5, from one synchronisation to the next."""
+        theta, mu, width, losses = ctx.state["model"], model, psi, []
+        step_theta, step_mu = self.local.descent(), self.local.descent()
+        for batch, lr in self.local.each(ctx):
+            (z, back), (z_mu, back_mu) = batch.pullback(theta), batch.pullback(mu)
+            loss, slope = loss_and_slope(batch, z)
+            theta = step_theta(theta, back(slope + by_student(batch, z_mu, z) / (2 * width)), lr)  # step 2
+            z = batch.outputs(theta)
+            h = back_mu(by_teacher(batch, z_mu, z) / (2 * width))
+            mu = step_mu(mu, self._released(batch, h, 0), self._shared(lr))  # step 3
+            kappa = 1 / (2 * width) - distillation(batch, batch.outputs(mu), z) / (2 * width**2)
+            kappa = self._released(batch, {"kappa": kappa}, 1)["kappa"]
+            moved = (width - self.psi_lr * kappa).clamp(min=self.psi_floor)  # step 4
+            width = torch.where(batch.n > 0, moved, width)
+            losses.append(loss)
+        state = {"model": theta, "shared": model, "psi": psi + 0 * ctx.n, "round": ctx.n * 0 + ctx.round}
+        return Up({"model": mu, "psi": width}, state=state, info={"loss": losses[0], "psi": width})  # step 5
+
+    def _shared(self, lr: float | Tensor) -> float | Tensor:
+        """η2, with the same schedule as η1."""
+        return lr if self.shared_lr is None else lr * (self.shared_lr / self.local.lr)
+
+    def _released(self, batch: Context, slope: Params, which: int) -> Params:
+        """A derivative as it may leave: in mode="paper" clipped and noised, in every step (L-6)."""
+        if self.mode != "paper":
+            return slope
+        bounded = dict(zip(slope, clipped(list(slope.values()), self.clips[which], 0), strict=True))
+        if not self.noises[which]:
+            return bounded
+        count = sum(t.numel() for t in slope.values())
+        noise = like_vector(batch.normal(f"adaped {which}", count), slope)
+        noised: Params = tree_map(lambda g, e: g + self.noises[which] * e, bounded, noise)
+        return noised
+
+    def personal(self, ctx: Context, state: AdaPeDState) -> Params:
+        """θ_i after the steps of Algorithm 6 for the rounds that the client missed."""
+        theta: Params = ctx.state["model"]
+        mu, width = ctx.state["shared"], ctx.state["psi"]
+        missed = ctx.round - 1 - ctx.state["round"]
+        for lag in range(self.catch_up):
+            step, moved = self.local.descent(), theta
+            for batch, lr in self.local.each(ctx):
+                z, back = batch.pullback(moved)
+                slope = loss_and_slope(batch, z)[1] + by_student(batch, batch.outputs(mu), z) / (2 * width)
+                moved = step(moved, back(slope), lr)
+            theta = tree_map(lambda new, old, lag=lag: torch.where(missed > lag, new, old), moved, theta)
+        return theta
+
+    def cluster(self, ctx: Context, state: AdaPeDState) -> Tensor:
+        return ctx.index

@@ -1,0 +1,74 @@
+"""APFL: every client mixes the common model with one of its own, and learns how much.
+
+"Adaptive Personalized Federated Learning" (Yuyang Deng, Mohammad Mahdi Kamani, Mehrdad Mahdavi, 2020,
+https://arxiv.org/abs/2003.13461).
+
+Symbols of Algorithm 1: w → the common model, v_i and α_i → the client's state, v̄_i = α_i v_i + (1 − α_i) w_i → the
+model it uses. Each step: w_i ← w_i − η∇f_i(w_i), v_i ← v_i − η∇_v f_i(v̄_i), where ∇_v = α_i ∇f_i(v̄_i); with `adapt`,
+the first step of a round also moves α_i ← α_i − η⟨v_i − w_i, ∇f_i(v̄_i)⟩ (equation 11), kept in [0, 1]. α = 0 is
+FedAvg and α = 1 is Local.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from coterie.aggregation import Aggregator, Mean
+from coterie.algorithms.fedavg import FedAvgState, average
+from coterie.errors import ConfigError
+from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population, Up
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.task import Task
+from coterie.tree import Params, Tree, tree_map
+
+
+@dataclass(frozen=True)
+class APFL(Algorithm):
+    """`alpha` is the share of a client's own model, at the start if it adapts."""
+
+    alpha: float = 0.5
+    adapt: bool = True
+    local: LocalSGD = field(default_factory=LocalSGD)
+    aggregate: Aggregator = field(default_factory=Mean)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise ConfigError(f"APFL needs alpha in [0, 1]; got {self.alpha}.")
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> FedAvgState:
+        return FedAvgState(start, {})
+
+    def client(self, ctx: Context) -> Tree:
+        return {"model": ctx.initial, "alpha": torch.full_like(ctx.n, self.alpha)}
+
+    def round(self, state: FedAvgState, cohort: Cohort) -> Exchange[FedAvgState]:
+        mean = yield from average(self.train, state.model, cohort, self.aggregate)
+        return state if mean is None else FedAvgState(mean, {})
+
+    def train(self, ctx: Context, model: Params) -> Up:
+        own, alpha, common, total, first = ctx.state["model"], ctx.state["alpha"], model, ctx.n * 0, True
+        step_own, step_common = self.local.descent(), self.local.descent()
+        for batch, lr in self.local.each(ctx):
+            slope, loss = batch.grad_and_loss(_mix(alpha, own, common))
+            if first and self.adapt:
+                along = torch.stack([((own[name] - common[name]) * g).sum() for name, g in slope.items()]).sum()
+            common = step_common(common, batch.grad(common), lr)
+            own = step_own(own, tree_map(lambda g, a=alpha: a * g, slope), lr)
+            if first and self.adapt:
+                alpha = (alpha - lr * along).clamp(0, 1)
+            total, first = loss if first else total, False
+        return Up({"model": common}, ctx.n, state={"model": own, "alpha": alpha}, info={"loss": total})
+
+    def personal(self, ctx: Context, state: FedAvgState) -> Params:
+        return _mix(ctx.state["alpha"], ctx.state["model"], state.model)
+
+    def cluster(self, ctx: Context, state: FedAvgState) -> Tensor:
+        return ctx.index
+
+
+def _mix(alpha: Tensor, own: Params, common: Params) -> Params:
+    mixed: Params = tree_map(lambda v, w: alpha * v + (1 - alpha) * w, own, common)
+    return mixed

@@ -1,0 +1,138 @@
+"""A few possible models as the prior: every client has one of them, and knows with what probability which.
+
+Algorithm 7 (L-7), for any network, of "A Statistical Framework for Personalized Federated Learning and Estimation:
+Theory, Algorithms, and Privacy" (Kaan Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023,
+https://arxiv.org/abs/2207.01771).
+
+Symbols: k → models, μ_l → models (row l), p_l → shares, w_il = softmax_l(log p_l − n f_i(μ_l)) → a client's weights.
+The first round clusters models that clients trained alone (the print leaves the start open).
+
+- repair="em" (default): p_l = mean_i w_il, and clients train every μ_l with weight w_il·n_i. All sums: the server sees
+  no client. For linear models it is the exact EM step (Σ_i w_il X_iᵀX_i)⁻¹ Σ_i w_il X_iᵀY_i, taken in gradient steps.
+- repair="none" is the print: clients send Σ_l w_il μ_l, and the server clusters these. New centres lie inside the hull
+  of the old ones, so they contract to one point and nothing is learnt after the first round (E11).
+
+A client predicts with Σ_l w_il p_l(y|x).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.aggregation.kmeans import kmeans_rows
+from coterie.algorithms.priors import blend, prior_weight, require_predictions
+from coterie.errors import ConfigError
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, Population, Reply, SumBy, Up
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.predictors import WEIGHTS, Mixture
+from coterie.learning.task import Task
+from coterie.settings import whole_number
+from coterie.tree import Params, flat_vector, like_vector, repeat, row, stack, take, tree_map
+
+
+@dataclass(frozen=True)
+class DiscretePriorState:
+    models: Params  # (k, …)
+    shares: Tensor
+    started: bool
+
+
+@dataclass(frozen=True)
+class DiscretePrior(Algorithm):
+    """`models` is k. `noise` is σ_x² of the loss "mse"."""
+
+    models: int = 2
+    repair: Literal["em", "none"] = "em"
+    noise: float = 0.5
+    local: LocalSGD = field(default_factory=LocalSGD)
+
+    def __post_init__(self) -> None:
+        whole_number("models", self.models, owner=self)
+        if self.repair not in ("em", "none"):
+            raise ConfigError(f"DiscretePrior's repair is 'em' or 'none'; got {self.repair!r}.")
+        if not self.noise > 0:
+            raise ConfigError(f"DiscretePrior needs noise above 0; got {self.noise}.")
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> DiscretePriorState:
+        require_predictions(task, self, ("cross_entropy", "mse"))
+        shares = next(iter(start.values())).new_full((self.models,), 1 / self.models)
+        return DiscretePriorState(repeat(start, self.models), shares, False)
+
+    def round(self, state: DiscretePriorState, cohort: Cohort) -> Exchange[DiscretePriorState]:
+        if not state.started or self.repair == "none":
+            phase = self.choose if state.started else self.alone
+            down = {"models": state.models, "shares": state.shares, "start": blend(state.models, state.shares)}
+            reply = yield Ask(phase, cohort.clients, down, updates={"model": From("start")})
+            return self._clustered(state, reply, cohort) if len(reply.clients) else state
+        updates = {"moved": None, "weights": None}
+        down = {"models": state.models, "shares": state.shares}
+        reply = yield Ask(self.train, cohort.clients, down, reduce=SumBy(), updates=updates)
+        return self._summed(state, reply) if len(reply.clients) else state
+
+    # ---- what clients do ---------------------------------------------------------------------------------------------
+
+    def weights(self, ctx: Context, models: Params, shares: Tensor) -> Tensor:
+        """w_i, in logarithms: the printed exponentials underflow."""
+        fit = ctx.losses(models, self.models) / prior_weight(ctx, self.noise)
+        return (torch.log(shares) - fit).softmax(0)
+
+    def alone(self, ctx: Context, models: Params, shares: Tensor, start: Params) -> Up:
+        """θ_i^(0): a model trained alone."""
+        trained, loss = self.local.fit(ctx, start)
+        return Up(send={"model": trained}, info={"loss": loss})
+
+    def choose(self, ctx: Context, models: Params, shares: Tensor, start: Params) -> Up:
+        """The printed client: the posterior mean of the models."""
+        mean = blend(models, self.weights(ctx, models, shares))
+        return Up(send={"model": mean}, info={"loss": ctx.loss(mean)})
+
+    def train(self, ctx: Context, models: Params, shares: Tensor) -> Up:
+        """Every model's local steps on this client, to count by the client's weight for it."""
+        weights = self.weights(ctx, models, shares)
+        fits = [self.local.fit(ctx.rewound(), row(models, j)) for j in range(self.models)]
+        trained = stack([model for model, _ in fits])
+        share = ctx.n * weights
+        moved = tree_map(lambda new, old: (new - old) * share.reshape(-1, *[1] * (old.dim() - 1)), trained, models)
+        loss = (weights * torch.stack([loss for _, loss in fits])).sum()
+        return Up(send={"moved": moved, "weights": {"samples": share, "client": weights}}, info={"loss": loss})
+
+    # ---- what the server does ----------------------------------------------------------------------------------------
+
+    def _summed(self, state: DiscretePriorState, reply: Reply) -> DiscretePriorState:
+        moved, weights = row(reply.values["moved"], 0), row(reply.values["weights"], 0)
+        per = weights["samples"].clamp(min=1e-12)
+        models = tree_map(lambda t, d: t + d / per.reshape(-1, *[1] * (t.dim() - 1)), state.models, moved)
+        return DiscretePriorState(models, _positive(weights["client"] / weights["client"].sum()), True)
+
+    def _clustered(self, state: DiscretePriorState, reply: Reply, cohort: Cohort) -> DiscretePriorState:
+        order = torch.from_numpy(np.argsort(reply.clients, kind="stable"))
+        rows = flat_vector(take(reply.values["model"], order), 1).double()
+        found = min(self.models, len(rows))
+        label = torch.from_numpy(kmeans_rows(rows, found, seed=int(cohort.key("models")) & 0x7FFFFFFF))
+        member = (label[:, None] == torch.arange(self.models)).double()
+        count = member.sum(0)
+        centres = (member.T @ rows) / count.clamp(min=1)[:, None]
+        centres = torch.where(count[:, None] > 0, centres, centres[0])  # fewer clients than models: some are equal
+        like, dtype = row(state.models, 0), state.shares.dtype
+        models = tree_map(lambda t: t.to(dtype), like_vector(centres, like, 1))
+        return DiscretePriorState(models, _positive((count / count.sum()).to(dtype)), True)
+
+    def personal(self, ctx: Context, state: DiscretePriorState) -> Params:
+        return state.models | {WEIGHTS: self.weights(ctx, state.models, state.shares)}
+
+    def predictor(self) -> Mixture:
+        return Mixture()
+
+    def cluster(self, ctx: Context, state: DiscretePriorState) -> Tensor:
+        return self.weights(ctx, state.models, state.shares).argmax()
+
+
+def _positive(shares: Tensor) -> Tensor:
+    """No model is impossible for good."""
+    least = shares.clamp(min=1e-3)
+    return least / least.sum()

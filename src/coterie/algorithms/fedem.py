@@ -1,0 +1,101 @@
+"""FedEM: every client's data are a mixture, in its own proportions, of the same few distributions.
+
+"Federated Multi-Task Learning under a Mixture of Distributions" (Othmane Marfoq, Giovanni Neglia, Aurélien Bellet,
+Laetitia Kameni, Richard Vidal, 2021, https://arxiv.org/abs/2108.10252).
+
+Symbols of Algorithm 1: M → components, θ_m → models (row m), π_i → the client's state, q(z_j = m) → shares. E-step
+(line 7): q_j(m) ∝ π_im exp(−ℓ(θ_m; sample j)); M-steps: π_im = mean_j q_j(m) (line 8), and local steps on Σ_j q_j(m)
+ℓ(θ_m; j)/n (line 9). The server averages each component by sample counts. A client predicts with Σ_m π_im p_m(y|x).
+π_i is renewed by `e_steps` E-steps with the newest models when a client's model is asked for, so that a client that
+never took part has its own. M = 1 is FedAvg.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from coterie.algorithms.ifca_start import first_models
+from coterie.algorithms.priors import require_predictions
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.predictors import WEIGHTS, Mixture
+from coterie.learning.task import Task
+from coterie.settings import whole_number
+from coterie.tree import Params, Tree, row, stack
+
+
+@dataclass(frozen=True)
+class FedEMState:
+    models: Params  # (M, …)
+
+
+@dataclass(frozen=True)
+class FedEM(Algorithm):
+    components: int = 2
+    e_steps: int = 10
+    local: LocalSGD = field(default_factory=LocalSGD)
+
+    def __post_init__(self) -> None:
+        whole_number("components", self.components, owner=self)
+        whole_number("e_steps", self.e_steps, owner=self)
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> FedEMState:
+        require_predictions(task, self, ("cross_entropy", "mse"))
+        dtype = next(iter(start.values())).dtype
+        draws = [start] + [task.init(seed * 1_000_003 + m, dtype) for m in range(1, self.components)]
+        return FedEMState(first_models(draws, {}))
+
+    def client(self, ctx: Context) -> Tree:
+        return {"shares": ctx.n * 0 + ctx.mask.new_full((self.components,), 1 / self.components)}
+
+    def round(self, state: FedEMState, cohort: Cohort) -> Exchange[FedEMState]:
+        updates = {"models": From("models")}
+        reply = yield Ask(self.train, cohort.clients, {"models": state.models}, reduce=MeanBy(), updates=updates)
+        return FedEMState(row(reply.values["models"], 0)) if len(reply.clients) else state
+
+    def train(self, ctx: Context, models: Params) -> Up:
+        start = [row(models, m) for m in range(self.components)]
+        shares = self.shares(ctx, start, ctx.state["shares"])
+        loss = -torch.logsumexp(log_joint(ctx, start, ctx.state["shares"]), 0)
+        moving, steps = start, [self.local.descent() for _ in start]
+        for batch, lr in self.local.each(ctx):
+            q = log_joint(batch, start, ctx.state["shares"]).softmax(0) * batch.mask / batch.n.clamp(min=1)
+            slopes = [_weighted_slope(batch, model, q[m]) for m, model in enumerate(moving)]
+            moving = [step(model, slope, lr) for step, model, slope in zip(steps, moving, slopes, strict=True)]
+        mean_loss = (loss * ctx.mask).sum() / ctx.n.clamp(min=1)
+        return Up({"models": stack(moving)}, ctx.n, state={"shares": shares}, info={"loss": mean_loss})
+
+    def shares(self, ctx: Context, models: list[Params], shares: Tensor, steps: int = 1) -> Tensor:
+        """π_i after some E-steps with fixed models; the likelihood never falls."""
+        fits = log_joint(ctx, models, torch.ones_like(shares))
+        for _ in range(steps):
+            q = (torch.log(shares).unsqueeze(1) + fits).softmax(0)
+            shares = (q * ctx.mask).sum(1) / ctx.n.clamp(min=1)
+        return shares
+
+    def personal(self, ctx: Context, state: FedEMState) -> Params:
+        models = [row(state.models, m) for m in range(self.components)]
+        return state.models | {WEIGHTS: self.shares(ctx, models, ctx.state["shares"], self.e_steps)}
+
+    def predictor(self) -> Mixture:
+        return Mixture()
+
+    def cluster(self, ctx: Context, state: FedEMState) -> Tensor:
+        return self.personal(ctx, state)[WEIGHTS].argmax()
+
+
+def log_joint(ctx: Context, models: list[Params], shares: Tensor) -> Tensor:
+    """log π_m − ℓ(θ_m; sample j), (M, samples)."""
+    losses = torch.stack([ctx.task.sample_losses(ctx.outputs(model), ctx.y) for model in models])
+    return torch.log(shares).unsqueeze(1) - losses
+
+
+def _weighted_slope(batch: Context, model: Params, weight: Tensor) -> Params:
+    """The gradient of Σ_j weight_j ℓ(model; j)."""
+    slope: Params = torch.func.grad(lambda p: (batch.task.sample_losses(batch.outputs(p), batch.y) * weight).sum())(
+        model
+    )
+    return slope

@@ -1,0 +1,29 @@
+"""FedProx: FedAvg whose local steps are pulled towards the model received.
+
+"Federated Optimization in Heterogeneous Networks" (Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet
+Talwalkar, Virginia Smith, 2020, https://arxiv.org/abs/1812.06127).
+
+Algorithm 2, line 5: a client minimises F_i(w) + (μ/2)‖w − w^t‖², with μ → mu; μ = 0 is FedAvg.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coterie.algorithms.fedavg import FedAvg
+from coterie.errors import ConfigError
+from coterie.exchange.messages import Context, Up
+from coterie.tree import Params
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    mu: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not self.mu >= 0:
+            raise ConfigError(f"FedProx needs mu ≥ 0; got {self.mu}.")
+
+    def train(self, ctx: Context, model: Params) -> Up:
+        trained, loss = self.local.fit(ctx, model, anchor=model, pull=self.mu)
+        return Up(send={"model": trained}, weight=ctx.n, info={"loss": loss})

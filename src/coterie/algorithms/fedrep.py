@@ -1,0 +1,83 @@
+"""FedRep: a common body, and a head of every client's own.
+
+"Exploiting Shared Representations for Personalized Federated Learning" (Liam Collins, Hamed Hassani, Aryan Mokhtari,
+Sanjay Shakkottai, 2021, https://arxiv.org/abs/2102.07078).
+
+Symbols of Algorithm 1: φ → the body, h_i → the head, in the client's state. A client takes its steps on the head with
+the body fixed (lines 6–8), then on the body with the head fixed (line 9); the server averages bodies. A client's model
+is the newest body with its head trained once more on it, which is also how a client that never took part gets one. A
+network of one layer is all head: then every client trains alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from coterie.errors import ConfigError
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.task import Task
+from coterie.tree import Params, Tree, named_like, names, row
+
+
+@dataclass(frozen=True)
+class FedRepState:
+    body: Params
+
+
+@dataclass(frozen=True)
+class FedRep(Algorithm):
+    """`head` names parts of the network, such as ["4"]; by default its last layer. `head_local` are the head's steps; by
+    default as the body's."""
+
+    head: Sequence[str] = ()
+    local: LocalSGD = field(default_factory=LocalSGD)
+    head_local: LocalSGD | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "head", names(self.head, "FedRep", "head"))
+
+    def own(self, params: Params) -> Params:
+        """The head's part of a model."""
+        last = next(reversed(params)).rpartition(".")[0]
+        return named_like(params, self.head or (last,)) if self.head or last else params
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> FedRepState:
+        for part in self.head:
+            if not named_like(start, (part,)):
+                raise ConfigError(
+                    f"FedRep's head names parts of the network; got {part!r}, none of {', '.join(start)}."
+                )
+        head = self.own(start)
+        return FedRepState({name: t for name, t in start.items() if name not in head})
+
+    def client(self, ctx: Context) -> Tree:
+        return {"head": self.own(ctx.initial)}
+
+    def round(self, state: FedRepState, cohort: Cohort) -> Exchange[FedRepState]:
+        updates = {"body": From("body")} if state.body else {}
+        reply = yield Ask(self.train, cohort.clients, {"body": state.body}, reduce=MeanBy(), updates=updates)
+        return FedRepState(row(reply.values["body"], 0)) if len(reply.clients) and state.body else state
+
+    def train(self, ctx: Context, body: Params) -> Up:
+        model = self._with_head(ctx, body)
+        if not body:
+            return Up(send={}, state={"head": model}, info={"loss": ctx.loss(model)})
+        model, loss = self.local.fit(ctx, model, train=list(body))
+        sent = {name: model[name] for name in body}
+        return Up(send={"body": sent}, weight=ctx.n, state={"head": self.own(model)}, info={"loss": loss})
+
+    def _with_head(self, ctx: Context, body: Params) -> Params:
+        """The body with the client's head, after the head's steps."""
+        head = ctx.state["head"]
+        whole = {name: head[name] if name in head else body[name] for name in ctx.initial}
+        return (self.head_local or self.local).fit(ctx, whole, train=list(head))[0]
+
+    def personal(self, ctx: Context, state: FedRepState) -> Params:
+        return self._with_head(ctx, state.body)
+
+    def cluster(self, ctx: Context, state: FedRepState) -> Tensor:
+        return ctx.index

@@ -1,0 +1,164 @@
+"""Learned Gaussian and Laplace priors over clients' models.
+
+Algorithms 2 and 3 (L-1b, L-2), for any network, of "A Statistical Framework for Personalized Federated Learning and
+Estimation: Theory, Algorithms, and Privacy" (Kaan Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023,
+https://arxiv.org/abs/2207.01771).
+
+Symbols: θ_i → the client's state, μ → model, σ_θ (or b) → scale, σ_x² → noise. A round: every client takes local steps
+on its loss − log p(θ | μ, σ)/n, pulled *towards* μ (E12); the server renews μ and σ.
+
+Departures, each with its reason:
+- The server takes the best μ and σ for the clients' θ_i instead of a gradient step on each.
+- Minimised over θ and σ together the objective has no minimum, at σ → 0 (E19): so σ is learned by EM. A client adds to
+  (θ_i − μ)² the variance that its data leave in θ_i, 1/(1/σ² + its Fisher information), from `probes` mini-batch
+  gradients; and `floor` bounds σ.
+- A client that never took part starts from μ, and so does one in its first round.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from coterie.algorithms.priors import keep, own_or, prior_weight, towards, unseen
+from coterie.errors import ConfigError
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.task import Task
+from coterie.settings import whole_number
+from coterie.tree import Params, Tree, row, tree_map
+
+
+@dataclass(frozen=True)
+class LearnedPriorState:
+    model: Params  # μ
+    scale: Params  # σ or b: a number for every tensor, or for every single parameter
+
+
+@dataclass(frozen=True)
+class GaussianPrior(Algorithm):
+    """`scale` is σ_θ: fixed, or where it starts if it is learned (`learn`), for all parameters, each layer's tensor
+    or each single parameter (`per`). `noise` is σ_x² of the loss "mse"."""
+
+    scale: float = 0.1
+    learn: bool = True
+    per: Literal["all", "layer", "parameter"] = "layer"
+    floor: float = 0.01
+    noise: float = 0.5
+    probes: int = 4
+    local: LocalSGD = field(default_factory=LocalSGD)
+
+    def __post_init__(self) -> None:
+        whole_number("probes", self.probes, owner=self)
+        if self.per not in ("all", "layer", "parameter"):
+            raise ConfigError(f"A prior has a scale per 'all', 'layer' or 'parameter'; got {self.per!r}.")
+        if not min(self.scale, self.floor, self.noise) > 0:
+            raise ConfigError(
+                f"{type(self).__name__} needs scale, floor and noise above 0; got {self.scale}, {self.floor} and "
+                f"{self.noise}."
+            )
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> LearnedPriorState:
+        return LearnedPriorState(start, self._pooled(tree_map(lambda t: torch.full_like(t, self.scale), start)))
+
+    def client(self, ctx: Context) -> Tree:
+        return unseen(ctx.initial)
+
+    def round(self, state: LearnedPriorState, cohort: Cohort) -> Exchange[LearnedPriorState]:
+        updates = {"model": From("model")} | ({"spread": None} if self.learn else {})
+        down = {"model": state.model, "scale": state.scale}
+        reply = yield Ask(self.train, cohort.clients, down, reduce=MeanBy(), updates=updates)
+        if not len(reply.clients):
+            return state
+        mean = row(reply.values, 0)
+        scale = self._renewed(state, mean["model"], mean["spread"]) if self.learn else state.scale
+        return LearnedPriorState(mean["model"], scale)
+
+    def train(self, ctx: Context, model: Params, scale: Params) -> Up:
+        theta, loss = self.steps(ctx, own_or(ctx, model), model, scale)
+        send: Tree = {"model": theta}
+        if self.learn:
+            left = self._left_open(ctx, theta, scale)
+            send["spread"] = self._pooled(tree_map(self.spread, theta, model, left))
+        return Up(send=send, state=keep(theta), info={"loss": loss})
+
+    def personal(self, ctx: Context, state: LearnedPriorState) -> Params:
+        return own_or(ctx, self.steps(ctx, state.model, state.model, state.scale)[0])
+
+    def cluster(self, ctx: Context, state: LearnedPriorState) -> Tensor:
+        return ctx.index
+
+    # ---- the prior ---------------------------------------------------------------------------------------------------
+
+    def steps(self, ctx: Context, theta: Params, mean: Params, scale: Params) -> tuple[Params, Tensor]:
+        """Local steps on loss + ‖θ − μ‖²/(2nσ²): a pull of 1/(nσ²)."""
+        weight = prior_weight(ctx, self.noise)
+        return self.local.fit(ctx, theta, anchor=mean, pull={name: weight / s**2 for name, s in scale.items()})
+
+    def spread(self, theta: Tensor, mean: Tensor, left: Tensor) -> Tensor:
+        """What a client says of σ²: E(θ − μ)²."""
+        return (theta - mean) ** 2 + left
+
+    def _renewed(self, state: LearnedPriorState, mean: Params, spread: Params) -> Params:
+        """σ around the new mean."""
+        moved = self._pooled(tree_map(lambda new, old: (new - old) ** 2, mean, state.model))
+        scale: Params = tree_map(lambda s, m: (s - m).clamp(min=self.floor**2).sqrt(), spread, moved)
+        return scale
+
+    def variance(self, scale: Tensor) -> Tensor:
+        return scale**2
+
+    # ---- what both have ----------------------------------------------------------------------------------------------
+
+    def _left_open(self, ctx: Context, theta: Params, scale: Params) -> Params:
+        """The variance of every parameter given the client's data, with the diagonal of the Fisher information."""
+        information = tree_map(torch.zeros_like, theta)
+        for batch in ctx.batches(steps=self.probes, batch_size=self.local.batch_size or ctx.mask.shape[0]):
+            slope = batch.grad(theta)
+            information = tree_map(lambda f, g, n=batch.n: f + n * g**2 / self.probes, information, slope)
+        data = 1 / (prior_weight(ctx, self.noise) ** 2 * ctx.n.clamp(min=1))
+        left: Params = tree_map(lambda f, s: 1 / (1 / self.variance(s) + data * f), information, _like(scale, theta))
+        return left
+
+    def _pooled(self, tree: Params) -> Params:
+        """Means over what shares a scale."""
+        if self.per == "parameter":
+            return tree
+        if self.per == "layer":
+            return {name: t.mean() for name, t in tree.items()}
+        mean = torch.stack([t.sum() for t in tree.values()]).sum() / sum(t.numel() for t in tree.values())
+        return dict.fromkeys(tree, mean)
+
+
+@dataclass(frozen=True)
+class LaplacePrior(GaussianPrior):
+    """The same with −log p(θ) = Σ|θ − μ|/b: most parameters stay exactly at μ. `scale` is b."""
+
+    def steps(self, ctx: Context, theta: Params, mean: Params, scale: Params) -> tuple[Params, Tensor]:
+        """Each local step is followed by the proximal step of ‖θ − μ‖₁/(nb)."""
+        weight, step, losses = prior_weight(ctx, self.noise), self.local.descent(), []
+        for batch, lr in self.local.each(ctx):
+            slope, loss = batch.grad_and_loss(theta)
+            theta = step(theta, slope, lr)
+            theta = tree_map(lambda t, m, b, lr=lr: towards(t, m, lr * weight / b), theta, mean, scale)
+            losses.append(loss)
+        return theta, losses[0]
+
+    def spread(self, theta: Tensor, mean: Tensor, left: Tensor) -> Tensor:
+        """What a client says of b: E|θ − μ|; exact where θ = μ, and far from it."""
+        return ((theta - mean) ** 2 + 2 / math.pi * left).sqrt()
+
+    def _renewed(self, state: LearnedPriorState, mean: Params, spread: Params) -> Params:
+        scale: Params = tree_map(lambda s: s.clamp(min=self.floor), spread)
+        return scale
+
+    def variance(self, scale: Tensor) -> Tensor:
+        return 2 * scale**2
+
+
+def _like(scale: Params, tree: Params) -> Params:
+    return {name: scale[name].expand_as(t) for name, t in tree.items()}

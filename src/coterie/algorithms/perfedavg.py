@@ -1,0 +1,78 @@
+"""Per-FedAvg: one common model that is good after a step on a client's own data.
+
+"Personalized Federated Learning: A Meta-Learning Approach" (Alireza Fallah, Aryan Mokhtari, Asuman Ozdaglar, 2020,
+https://arxiv.org/abs/2002.07948).
+
+Symbols of Algorithm 1: w → the common model, α → alpha, β → local.lr, τ → local.steps. Each step (lines 6–8), on
+batches D, D', D'': u = w − α∇f(w; D), then w ← w − β(I − α∇²f(w; D''))∇f(u; D'). order="first" leaves the Hessian out
+(FO), "hessian" multiplies by it exactly, where the paper's HF takes a difference of gradients. A client's model is w
+after `adapt` steps of α.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from coterie.aggregation import Aggregator, Mean
+from coterie.algorithms.fedavg import FedAvgState, average
+from coterie.errors import ConfigError
+from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population, Up
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.task import Task
+from coterie.settings import whole_number
+from coterie.tree import Params, tree_map
+
+
+@dataclass(frozen=True)
+class PerFedAvg(Algorithm):
+    alpha: float = 0.01
+    order: Literal["first", "hessian"] = "first"
+    adapt: int = 1
+    local: LocalSGD = field(default_factory=LocalSGD)
+    aggregate: Aggregator = field(default_factory=Mean)
+
+    def __post_init__(self) -> None:
+        whole_number("adapt", self.adapt, owner=self)
+        if not self.alpha >= 0 or self.order not in ("first", "hessian"):
+            raise ConfigError(
+                f"PerFedAvg needs alpha ≥ 0 and order 'first' or 'hessian'; got {self.alpha} and {self.order!r}."
+            )
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> FedAvgState:
+        return FedAvgState(start, {})
+
+    def round(self, state: FedAvgState, cohort: Cohort) -> Exchange[FedAvgState]:
+        mean = yield from average(self.train, state.model, cohort, self.aggregate)
+        return state if mean is None else FedAvgState(mean, {})
+
+    def train(self, ctx: Context, model: Params) -> Up:
+        step, losses = self.local.descent(), []
+        walks = (self.local.each(ctx) for _ in range(3 if self.order == "hessian" else 2))
+        for (inner, lr), (outer, _), *third in zip(*walks, strict=True):
+            slope, loss = outer.grad_and_loss(inner.descend(model, self.alpha))
+            if third:
+                curved = hessian_times(third[0][0], model, slope)
+                slope = tree_map(lambda g, h: g - self.alpha * h, slope, curved)
+            model = step(model, slope, lr)
+            losses.append(loss)
+        return Up(send={"model": model}, weight=ctx.n, info={"loss": losses[0]})
+
+    def personal(self, ctx: Context, state: FedAvgState) -> Params:
+        model = state.model
+        for _ in range(self.adapt):
+            model = ctx.descend(model, self.alpha)
+        return model
+
+
+def hessian_times(ctx: Context, model: Params, vector: Params) -> Params:
+    """∇²f(model)·vector, exactly, by differentiating ⟨∇f, vector⟩."""
+
+    def along(params: Params) -> torch.Tensor:
+        slope = torch.func.grad(ctx.loss)(params)
+        return torch.stack([(g * vector[name]).sum() for name, g in slope.items()]).sum()
+
+    product: Params = torch.func.grad(along)(model)
+    return product
