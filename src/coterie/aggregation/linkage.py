@@ -6,6 +6,8 @@ size of a group. Updates are not centred: the common part of all updates keeps s
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 from scipy.cluster.hierarchy import fcluster, linkage
@@ -40,7 +42,7 @@ def cut_without_loners(distance: Floats, k: int) -> Ints:
     if k < len(distance):
         tree = linkage(squareform(distance, checks=False), "average")
         for groups in range(k, len(distance) + 1):
-            label = fcluster(tree, groups, "maxclust")
+            label = fcluster(tree, groups, "maxclust").astype(np.int64)
             names, sizes = np.unique(label, return_counts=True)
             kept = names[sizes >= 2]
             if len(kept) >= k:
@@ -56,9 +58,9 @@ def _joined(distance: Floats, label: Ints, kept: Ints) -> Ints:
     return np.where(np.isin(label, kept), label, nearest)
 
 
-def relabelled(label: npt.NDArray[np.integer]) -> Ints:
+def relabelled(label: npt.NDArray[np.integer[Any]]) -> Ints:
     """The same groups, numbered by first appearance."""
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first, kind="stable")] = np.arange(len(first))
-    return rank[inverse.ravel()]
+    return np.asarray(rank[inverse.ravel()])

@@ -73,7 +73,8 @@ def federation(world: World, seed: int) -> Federation:
     if isinstance(world.rows, int):
         sizes = np.full(CLIENTS, world.rows)
     else:
-        sizes = np.exp(rng.uniform(*np.log(world.rows), CLIENTS)).astype(int)
+        low, high = np.log(world.rows)
+        sizes = np.exp(rng.uniform(low, high, CLIENTS)).astype(int)
     data, at = {}, 0
     for i, (group, n) in enumerate(zip(truth, sizes, strict=True)):
         rows, at = order[at : at + n], at + n

@@ -6,8 +6,8 @@ femnist  66 clients, each the digits of three writers; a third takes part in a r
 Both use the five-layer network of section 4 of
 "A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy" (Kaan Ozkara,
 Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023, https://arxiv.org/abs/2207.01771), EX-4, with τ = 10 steps a round
-and 60 batches an epoch. Every method's learning rate is chosen from the same grid on validation rows of the training data, with
-half the rounds; all else is as published. The file is written after every run, and a second call goes on where it ended.
+and 60 batches an epoch. Every method's learning rate is chosen from the same grid on validation rows of the training
+data, with half the rounds; all else is as published. The file is written after every run, and a second call goes on where it ended.
 """
 
 from __future__ import annotations
@@ -104,9 +104,16 @@ def score(name: str, federation: ct.Federation, share: float, rounds: int, rate:
     return float(run.scores()["accuracy"].mean())
 
 
+def _best_rate(tuning: dict[str, float]) -> float:
+    """The learning rate with the best validation score; a run that diverged has none."""
+    return max(RATES, key=lambda rate: float(np.nan_to_num(tuning[str(rate)], nan=-1.0)))
+
+
 def study(setting: str, seeds: int, rounds: int, out: Path, only: list[str]) -> dict[str, Any]:
     """All runs of a setting; those that the file already has are not made again."""
-    found = json.loads(out.read_text()) if out.exists() else {"setting": setting, "rounds": rounds, "methods": {}}
+    found: dict[str, Any] = (
+        json.loads(out.read_text()) if out.exists() else {"setting": setting, "rounds": rounds, "methods": {}}
+    )
     if (found["setting"], found["rounds"]) != (setting, rounds):
         raise ConfigError(f"{out} holds {found['rounds']} rounds of {found['setting']}. Choose another file.")
     make: Callable[[int], ct.Federation] = {"mnist": mnist, "femnist": femnist}[setting]
@@ -123,7 +130,7 @@ def study(setting: str, seeds: int, rounds: int, out: Path, only: list[str]) -> 
             kept = found["methods"][name]
             if str(seed) in kept["runs"]:
                 continue
-            rate = max(RATES, key=lambda r, k=kept: np.nan_to_num(k["tuning"][str(r)], nan=-1.0))
+            rate = _best_rate(kept["tuning"])
             began = time.perf_counter()
             accuracy = score(name, federation, SHARE[setting], rounds, rate, seed)
             seconds = time.perf_counter() - began

@@ -52,7 +52,7 @@ def find_coalition(
             parts[i] = losses
         return parts
 
-    place = [audit.alone[0].clients.get_loc(c) for c in clients]
+    place = [int(i) for i in audit.alone[0].clients.get_indexer(clients)]
     alone = pool([[losses[i] for i in place] for losses in map(row_losses, audit.alone)], names)
     s = audit.settings
     settings = SearchSettings(s.level, s.fewest, audit.worth, SPLIT_Z, departures=max_rounds)

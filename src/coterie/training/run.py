@@ -116,7 +116,7 @@ def _train(
     rounds: int,
     checkpoint_every: int,
     evaluate_every: int,
-    alone: bool | Result,
+    alone: bool | Yardstick | Result,
     progress: bool | None,
     callbacks: Sequence[Callback],
 ) -> Result:

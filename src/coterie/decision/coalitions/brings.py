@@ -7,6 +7,7 @@ clients, exact over all coalitions. Thorough, more clients: a least-squares fit 
 
 from itertools import combinations
 from math import factorial
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,8 @@ def shapley(bank: Bank) -> tuple[Floats, Floats]:
 def halves(bank: Bank, pairs: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Least squares of u on membership over random halves and their complements, with HC3 standard errors."""
     m = bank.n_clients
-    design, worth = [], []
+    design: list[Any] = []
+    worth: list[float] = []
     while len(design) < 2 * pairs:
         member = rng.random(m) < 0.5
         if not member.any() or member.all():

@@ -87,14 +87,14 @@ def find(
     mean, se = _mean_gain(table)
     return Coalitions(
         table[["group", "gets", "gets_se", "brings", "brings_se", "verdict", "sure", "rows"]],
-        tuple(named),  # type: ignore[arg-type]
+        tuple(named),
         mean,
         se,
         support,
         tried,
         limit,
         settings.worth,
-        tuple(tuple(clients[i] for i in sorted(b)) for b in seceding),  # type: ignore[misc]
+        tuple(tuple(clients[i] for i in sorted(b)) for b in seceding),
         how,
         dict(bank.rows),
     )
@@ -156,7 +156,7 @@ def _half(owner: np.ndarray, m: int, rng: np.random.Generator) -> Floats:
     size = np.bincount(owner, minlength=m)
     place = np.empty(len(owner), np.int64)
     place[order] = np.arange(len(owner)) - np.repeat(np.cumsum(size) - size, size)
-    return ((place + rng.integers(2, size=m)[owner]) % 2).astype(np.float64)
+    return np.asarray((place + rng.integers(2, size=m)[owner]) % 2, np.float64)
 
 
 def _table(

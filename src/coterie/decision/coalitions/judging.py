@@ -50,9 +50,9 @@ class Gains:
 def gains_of(rows: Floats, owner: Ints, n_clients: int, weight: Floats | None = None) -> Gains:
     """Means and variances of row gains per client; rows that are NaN are left out, ``weight`` counts rows."""
     use = np.isfinite(rows)
-    count = use * (1.0 if weight is None else weight)
+    count = np.asarray(use * (1.0 if weight is None else weight), np.float64)
     value = np.where(use, rows, 0.0)
-    n = np.bincount(owner, weights=count, minlength=n_clients)
+    n = np.bincount(owner, weights=count, minlength=n_clients).astype(np.float64)
     mean = np.bincount(owner, weights=count * value, minlength=n_clients) / np.maximum(n, 1)
     centred = (value - mean[owner]) ** 2
     spread = np.bincount(owner, weights=count * centred, minlength=n_clients)
