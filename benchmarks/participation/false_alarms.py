@@ -2,7 +2,8 @@
 
 Two logistic models of equal expected log loss (one perturbed along the truth, one across it, as an overconfident and a
 misdirected model) are compared on n test rows; the true mean difference is taken off. Printed: false alarms a side, at
-a nominal 5 %, of the percentile bootstrap, of the paired t interval, of the same 1.4 times as wide (used by `participation` for log loss), and of the bootstrap-t.
+a nominal 5 %, of the percentile bootstrap, of the paired t interval, of the same 1.4 times as wide (used by
+`participation` for log loss), and of the bootstrap-t.
 
 Run: python benchmarks/participation/false_alarms.py [WORLDS]
 """

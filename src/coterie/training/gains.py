@@ -1,8 +1,8 @@
 """When is a gain clear? One definition, and one way to say it, for tables, reports, verdicts and audits.
 
 A client clearly gains (or loses) when the whole interval of its gain is above (or below) zero and it has at least `FEWEST`
-test rows. Who compares methods takes the gain ± `CLEAR` standard errors as the interval; a participation audit has a paired t
-interval, corrected for looking at many clients, with the level it was asked for. A client leaves only for a loss that is
+test rows. Who compares methods takes the gain ± `CLEAR` standard errors as the interval; a participation audit has a paired
+t interval, corrected for looking at many clients, with the level it was asked for. A client leaves only for a loss that is
 worth it: `worth_it`.
 """
 

@@ -99,9 +99,7 @@ class Participation:
         lower = self.metric in LOWER_IS_BETTER
         return self.metric.replace("_", " ") + (" (how much lower it is)" if lower else "")
 
-    def coalition(
-        self, max_rounds: int | None = None, *, brings: bool = False, thorough: bool = False
-    ) -> Coalition:
+    def coalition(self, max_rounds: int | None = None, *, brings: bool = False, thorough: bool = False) -> Coalition:
         """Which groups would hold? This trains: all others with the same algorithm, seeds and rounds; at most three
         groups a client. See `training/coalition.py`.
 
@@ -316,4 +314,3 @@ def _named(table: pd.DataFrame, clients: pd.Index[Any], most: int = 6) -> str:
     gains = table.loc[clients, "gain"].sort_values(key=abs, ascending=False)
     names = listed([f"{client} ({gain:+.3f})" for client, gain in gains.items()], most)
     return f"{names} {'is' if len(clients) == 1 else 'are'}"
-

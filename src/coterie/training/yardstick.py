@@ -130,7 +130,7 @@ class Alone:
     @staticmethod
     def _choose(losses: Any, n_validation: Any) -> tuple[Any, Any]:
         """(rate, look) of every client; who has too few validation rows takes the best choice of all."""
-        rates, looks, clients = losses.shape
+        _, looks, clients = losses.shape
         flat = np.where(np.isfinite(losses), losses, np.inf).reshape(-1, clients)
         own = flat.argmin(0)
         enough = n_validation >= _FEWEST

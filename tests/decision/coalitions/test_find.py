@@ -84,9 +84,7 @@ def test_unrelated_clients_train_alone():
 
 def test_folds_of_equal_clients_do_not_split():
     """The tree's gradients saw the judging rows; four standard errors keep equals together."""
-    whole = sum(
-        coalitions(*regression(np.ones((8, 5)), n=30, seed=s), brings=False).together for s in range(12)
-    )
+    whole = sum(coalitions(*regression(np.ones((8, 5)), n=30, seed=s), brings=False).together for s in range(12))
     assert whole >= 11
 
 

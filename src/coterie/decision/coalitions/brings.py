@@ -46,9 +46,7 @@ def leave_one_out(bank: Bank, blocks: list[Block]) -> tuple[Floats, Floats]:
 def shapley(bank: Bank) -> tuple[Floats, Floats]:
     """Exact Shapley values of u; they sum to u(all) − u(nobody). Costs 2ⁿ − 1 trainings; no sampling error."""
     m = bank.n_clients
-    worth = {
-        frozenset(s): value(bank, frozenset(s)) for size in range(m + 1) for s in combinations(range(m), size)
-    }
+    worth = {frozenset(s): value(bank, frozenset(s)) for size in range(m + 1) for s in combinations(range(m), size)}
     share = [factorial(size) * factorial(m - size - 1) / factorial(m) for size in range(m)]
     found = np.zeros(m)
     for s, u in worth.items():

@@ -195,4 +195,3 @@ def _mean_gain(table: pd.DataFrame) -> tuple[float, float]:
     error = inside["gets_se"].replace(np.inf, np.nan)
     error = error.fillna(error.median() if error.notna().any() else 0.0)
     return float(inside["gets"].mean()), float(np.sqrt((error**2).sum()) / len(inside))
-

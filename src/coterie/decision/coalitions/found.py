@@ -86,12 +86,16 @@ class Coalitions:
 
     def _what(self) -> str:
         if self.together:
-            return "Everyone gains; stay together." if (self.table["gets"].dropna() > 0).all() else (
-                "The group gains and nobody clearly loses; stay together."
+            return (
+                "Everyone gains; stay together."
+                if (self.table["gets"].dropna() > 0).all()
+                else ("The group gains and nobody clearly loses; stay together.")
             )
         main, alone = self.groups[0], self.lone
         if len(self.groups) == 1 and len(main) > len(alone):
-            return f"All but {listed(alone)} stay; {listed(alone)} {'is' if len(alone) == 1 else 'are'} better off alone."
+            return (
+                f"All but {listed(alone)} stay; {listed(alone)} {'is' if len(alone) == 1 else 'are'} better off alone."
+            )
         each = "; ".join(f"{number + 1}: {listed(group, 12)}" for number, group in enumerate(self.groups))
         rest = f"; alone: {listed(alone, 12)}" if alone else ""
         count = f"{len(self.groups)} groups" if len(self.groups) > 1 else "one group"
