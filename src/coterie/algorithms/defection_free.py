@@ -24,6 +24,7 @@ which costs one more measurement and no more training.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -63,6 +64,7 @@ LowMode = Literal["trained", "simulated", "frozen"]
 COLUMNS = ("q_low", "q_high", "step_high", "target")
 _WORST = 1e-6  # a market needs positive qualities
 _NOTHING = 1e-13  # a gain in quality below this is rounding
+_NO_DEAL = 1e-12  # a Nash product that is rounding
 _BOTH: Ints = np.array([0, 1])
 
 
@@ -78,7 +80,11 @@ class DefectionFreeState:
 
 @dataclass(frozen=True)
 class DefectionFree(Algorithm):
-    """Two firms learn together so that no round lowers either firm's revenue; `ledger(result)` proves it.
+    """Two firms learn together so that no round lowers either firm's revenue; `ledger(result)` shows it.
+
+    What is promised holds on the rows that measure quality. On other rows revenue may fall: measured on test rows it fell
+    in 6 of 9 runs on the heart hospitals. When the
+    better firm is already as good as `q_max`, or no bargain leaves both better off, a warning says that no deal is possible.
 
     quality: "accuracy", or "loss" for 1 − loss where losses are in [0, 1]. measure: where it is measured, on a part
     `holdout` of each firm's training rows that is kept for that, on all training rows, or on the test rows (the
@@ -176,6 +182,13 @@ class DefectionFree(Algorithm):
             raise ConfigError(
                 f"q_max is the best quality the firms could reach, but one has {high:.4g} already; got {self.q_max}. "
                 "Raise q_max."
+            )
+        bargain = nash_bargaining(low, high, self.q_max)
+        if self.scheme == "defection_free" and not bargain.value > _NO_DEAL:
+            warnings.warn(
+                f"No deal is possible from the start: with qualities {low:.3g} and {high:.3g} and q_max {self.q_max:.3g} no "
+                "bargain leaves both firms better off. Let the firms differ more, or check q_max.",
+                stacklevel=2,
             )
         first = torch.tensor([[low, high, 0.0, low]], dtype=torch.float64)
         return DefectionFreeState(models, first, torch.tensor(int(qualities[1] >= qualities[0])))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from coterie.algorithms.fedavg import FedAvg
 from coterie.decision.coalitions.find import find
@@ -52,7 +53,7 @@ def find_coalition(
             parts[i] = losses
         return parts
 
-    place = [int(i) for i in audit.alone[0].clients.get_indexer(clients)]
+    place = [int(i) for i in audit.alone[0].clients.get_indexer(pd.Index(clients))]
     alone = pool([[losses[i] for i in place] for losses in map(row_losses, audit.alone)], names)
     s = audit.settings
     settings = SearchSettings(s.level, s.fewest, audit.worth, SPLIT_Z, departures=max_rounds)

@@ -287,7 +287,7 @@ def _gains(runs: tuple[Result, ...], alone: tuple[Result, ...], each: Floats) ->
     names = row_names(runs) if len(runs) > 1 else None
     clients = list(runs[0].clients)
     theirs = pooled_rows(runs, names)
-    place = [int(i) for i in alone[0].clients.get_indexer(clients)]
+    place = [int(i) for i in alone[0].clients.get_indexer(pd.Index(clients))]
     own = pool([[losses[i] for i in place] for losses in map(row_losses, alone)], names)
     rows = [b - a for a, b in zip(theirs, own, strict=True)]
     n = np.array([len(r) for r in rows], np.float64)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -64,7 +65,7 @@ def row_names(results: Sequence[Result]) -> list[list[np.ndarray]]:
             rows = slice(int(start[i]), int(start[i] + n))
             x = fed.x[rows].reshape(int(n), -1).double().numpy()
             y = fed.y[rows].reshape(int(n), -1).double().numpy()
-            client = np.full((int(n), 1), float(int(results[0].clients.get_indexer([result.clients[i]])[0])))
+            client = np.full((int(n), 1), float(int(results[0].clients.get_indexer(pd.Index([result.clients[i]]))[0])))
             parts.append(np.concatenate([client, x, y], axis=1))
             where.append((s, i))
     _, codes = np.unique(np.concatenate(parts), axis=0, return_inverse=True)
