@@ -56,7 +56,13 @@ class Books:
         return released.value
 
     def receipt(
-        self, n_users: int, choices: Mapping[str, str], *, guarantee: str = "joint", public: Iterable[str] = ()
+        self,
+        n_users: int,
+        choices: Mapping[str, str],
+        *,
+        guarantee: str = "joint",
+        public: Iterable[str] = (),
+        not_covered: Iterable[str] = (),
     ) -> Receipt:
         """Close the run and write its receipt."""
         self.ledger.close()
@@ -67,5 +73,6 @@ class Books:
             choices=choices,
             guarantee=guarantee,
             public=public,
+            not_covered=not_covered,
             noise_source=self.noise.source,
         )

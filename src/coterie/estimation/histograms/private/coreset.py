@@ -39,8 +39,8 @@ def private_directions(
     """The noisy power method, block by block, so that users may stay on disk."""
     width, n_components = len(space.value.base), min(clusters, len(space.value.base))
     z, adjacency = books.noise_multiplier(POWER_LINE.name), books.privacy.adjacency
-    # Along K directions a user is much shorter than in all d: a third of the clip leaves nearly all of it.
-    projected = space.value.clip * max(1 / 3, math.sqrt(n_components / width))
+    # Along K directions a user is much shorter than in all d: a quarter of the clip leaves nearly all of it.
+    projected = space.value.clip * max(1 / 4, math.sqrt(n_components / width))
     mechanism = NoisyPower(POWER_LINE.name, width, n_components, space.value.clip, z, ITERATIONS, projected, adjacency)
     start = np.linalg.qr(rng.normal(size=(width, n_components)))[0]
     found = combine(lambda _, q: Directions(q, np.ones(n_components)), space, public(start))

@@ -70,7 +70,7 @@ def fit_mixture(
         first = coreset.coreset_start(users.rows, space, directions, clusters, books, rng)
     else:
         first = base.map(lambda mean: free_start(mean, clusters, rng))
-    late = rounds if found else min(4, max(1, rounds // 2))
+    late = max(1, rounds - 1) if found else min(4, max(1, rounds // 2))
     shared = private_lloyd(users.rows, space, first, books, "rounds", rounds, rng, late)
     tuned = tuning.private_tuning(users.counts, shared.map(lambda s: s.centers), base, books)
     books.kept += [shared, base, tuned]

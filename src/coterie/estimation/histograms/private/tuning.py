@@ -100,15 +100,20 @@ def private_tuning(
 
 
 def _decide(means: Floats, error: float) -> Tuning:
-    """The best α with clusters; the gain compares the best of both. Losses are smooth in log α: three are averaged."""
+    """The best α with clusters; the gain compares the best of both models."""
     size = len(GRID)
     clustered, saved = means[:size], means[size:] * math.sqrt(size) / _SCALE
-    alone = clustered + saved
-    best, best_alone = _lowest(clustered), _lowest(alone)
-    gain = float(alone[best_alone] - clustered[best])
-    return Tuning(float(GRID[best]), gain, error * math.hypot(math.sqrt(2), math.sqrt(size) / _SCALE))
+    (best, place), (best_alone, _) = _lowest(clustered), _lowest(clustered + saved)
+    gain = float((clustered + saved)[best_alone] - clustered[best])
+    alpha = float(np.exp(np.interp(place, np.arange(size), np.log(GRID))))
+    return Tuning(alpha, gain, error * math.hypot(math.sqrt(2), math.sqrt(size) / _SCALE))
 
 
-def _lowest(losses: Floats) -> int:
+def _lowest(losses: Floats) -> tuple[int, float]:
+    """The lowest of the losses averaged in threes, and the place of the lowest point of a parabola through five of them."""
     padded = np.concatenate([losses[:1], losses, losses[-1:]])
-    return int((padded[:-2] + 2 * padded[1:-1] + padded[2:]).argmin())
+    best = int((padded[:-2] + 2 * padded[1:-1] + padded[2:]).argmin())
+    middle = min(max(best, 2), len(losses) - 3)
+    curve, slope, _ = np.polyfit(np.arange(-2, 3), losses[middle - 2 : middle + 3], 2)
+    place = middle - slope / (2 * curve) if curve > 0 else float(best)
+    return best, float(np.clip(place, best - 1, best + 1))
