@@ -36,12 +36,13 @@ from coterie.estimation.private_means import (
     NOT_COVERED,
     ROUNDS,
     MixtureRounds,
+    NoisyGroups,
     PrivateMixture,
     next_mixture,
     start_mixture,
 )
 from coterie.kmeans import kmeans
-from coterie.privacy import Line, Privacy, public
+from coterie.privacy import Line, Privacy, Released, public
 from coterie.settings import whole_number
 
 FLOOR = 1e-300
@@ -193,7 +194,8 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
         privacy = checked(self.privacy, "MixtureMeans")
         books = Books.open(privacy, [Line("rounds", 1.0, self.rounds)], self.seed)
         run = MixtureRounds(sums, self.noise_variance_, self.clusters, within, books, self.rounds)
-        rng, here, averaged = np.random.default_rng([self.seed, 2]), start_mixture(run, self.seed), public(None)
+        rng, here = np.random.default_rng([self.seed, 2]), start_mixture(run, self.seed)
+        averaged: Released[NoisyGroups | None] = public(None)
         for number in range(self.rounds):
             self._take_mixture(here.value)
             w, _ = self._posterior(run.rows, noise)

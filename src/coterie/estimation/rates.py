@@ -65,6 +65,8 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
     Clients without trials get the population mean. If every trial failed, or every one succeeded, so do all estimates.
     """
 
+    standard_errors_: Array
+
     def __init__(
         self,
         variance: str = "corrected",
@@ -142,7 +144,7 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
         lower = max(moments.variance - moments.variance_error, 0.0)
         self.client_risk_ = own**2 * (odds - lower) / n + (1 - own) ** 2 * (variance + sampling)
         self.risk_, self.local_risk_ = float(self.client_risk_.mean()), (odds - lower) / float(n[0])
-        self.standard_errors_ = np.sqrt(np.maximum(self.standard_errors_**2, self.client_risk_))
+        self.standard_errors_ = np.maximum(self.standard_errors_, np.sqrt(self.client_risk_))
         self.prior_ = BetaPrior.from_moments(mean, variance)
         return self
 

@@ -21,7 +21,6 @@ from coterie.estimation.histograms.counts import (
     Floats,
     Ints,
     Source,
-    has_public_vocabulary,
     read_counts,
 )
 from coterie.estimation.histograms.kl import normalise, smooth
@@ -35,8 +34,10 @@ from coterie.privacy import Privacy
 
 
 def _users(counts: Counts, source: Source, threads: int | None) -> Users:
-    views = [HistogramRows.in_memory(counts, weighting, None, threads) for weighting in ("user", "token")]
-    return Users(*views, counts.shape[1], has_public_vocabulary(source))
+    def view(weighting: Weighting) -> HistogramRows:
+        return HistogramRows.in_memory(counts, weighting, None, threads)
+
+    return Users.view(view, counts.shape[1], source)
 
 
 class FedAvgHistogram(CenterModel):

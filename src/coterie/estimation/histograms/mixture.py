@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.books import checked
-from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, has_public_vocabulary, read_counts
+from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
 from coterie.estimation.histograms.kl import kl_rows, mean_kl, normalise, smooth
 from coterie.estimation.histograms.lloyd import LloydResult, Reseed, lloyd
 from coterie.estimation.histograms.personal import CenterModel
@@ -121,10 +121,11 @@ class HistogramMixture(CenterModel):
             return self.fit_stream(counts)
         table = read_counts(counts)
         if self.privacy is not None:
-            views = [HistogramRows.in_memory(table.counts, w, None, self.threads) for w in ("user", "token")]
-            return self._fit_private(
-                Users(*views, table.counts.shape[1], has_public_vocabulary(counts)), table.vocabulary
-            )
+
+            def view(weighting: Weighting) -> HistogramRows:
+                return HistogramRows.in_memory(table.counts, weighting, None, self.threads)
+
+            return self._fit_private(Users.view(view, table.counts.shape[1], counts), table.vocabulary)
         prepare = self._fit_reduction(HistogramRows.in_memory(table.counts, "user", None, self.threads))
         rows = HistogramRows.in_memory(table.counts, self.weighting, prepare, self.threads)
         return self._fit(rows, table.users, table.vocabulary)
@@ -138,10 +139,8 @@ class HistogramMixture(CenterModel):
         self._check_settings()
         with open_store(Path(source)) as store:
             if self.privacy is not None:
-                views = [self._stream(store, w, None) for w in ("user", "token")]
-                return self._fit_private(
-                    Users(*views, store.shape[1], has_public_vocabulary(source)), store.vocabulary()
-                )
+                users = Users.view(lambda weighting: self._stream(store, weighting, None), store.shape[1], source)
+                return self._fit_private(users, store.vocabulary())
             prepare = self._fit_reduction(self._stream(store, "user", None))
             return self._fit(self._stream(store, self.weighting, prepare), store.users(), store.vocabulary())
 

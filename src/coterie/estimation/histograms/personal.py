@@ -33,6 +33,7 @@ class CenterModel(BaseEstimator):  # type: ignore[misc]
     concentration_: float
     reduction_: FittedReduction | None
     vocabulary_: NDArray[Any] | None
+    users_: NDArray[Any] | None
 
     def predict(self, counts: Source) -> Ints:
         """Nearest centre in KL for each user, known or new; the largest cluster for a user without tokens."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -46,13 +47,16 @@ def private_directions(
     found = combine(lambda _, q: Directions(q, np.ones(n_components)), space, public(start))
     for _ in range(ITERATIONS):
         total = np.zeros((width, n_components), np.int64)
-        basis = found.value.basis
-        for part in rows.each(lambda a, b, block, q=basis: mechanism.partial(space.value.rows(block), q)):
+        for part in rows.each(partial(_product, mechanism, space.value, found.value.basis)):
             total += part
         booking, taint = booked(mechanism.event(books.noise.name), books.book)
         noisy = books.noise.gaussian(total, mechanism.sigma / mechanism.step).astype(np.float64) * mechanism.step
         found = combine(lambda old, y: _next(old, y / rows.users), found, Released(noisy, (booking,), taint))
     return found
+
+
+def _product(mechanism: NoisyPower, space: Space, basis: Floats, start: int, stop: int, block: Counts) -> Ints:
+    return mechanism.partial(space.rows(block), basis)
 
 
 def _next(old: Directions, product: Floats) -> Directions:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.estimation.books import Books
-from coterie.estimation.histograms.counts import Floats
+from coterie.estimation.histograms.counts import Floats, Source, has_public_vocabulary
 from coterie.estimation.histograms.private import coreset, paper, tuning
 from coterie.estimation.histograms.private.lloyd import Shared, free_start, private_lloyd
 from coterie.estimation.histograms.private.space import CLIP_LINE, MEAN_LINES, private_mean, private_space
-from coterie.estimation.histograms.rows import HistogramRows
+from coterie.estimation.histograms.rows import HistogramRows, Weighting
 from coterie.privacy import Event, Ledger, Line, Privacy, Receipt, Released, non_private, public, write_receipt
 
 ROUNDS = {"A+": 10, "B+": 3, "paper": 10}
@@ -33,6 +33,11 @@ class Users:
     counts: HistogramRows
     width: int
     public_vocabulary: bool
+
+    @classmethod
+    def view(cls, rows: Callable[[Weighting], HistogramRows], width: int, source: Source) -> Users:
+        """Both views of the same users; ``source`` tells whether its vocabulary is public."""
+        return cls(rows("user"), rows("token"), width, has_public_vocabulary(source))
 
     def choices(self, **more: str) -> dict[str, str]:
         """How each choice that could depend on data was paid for."""

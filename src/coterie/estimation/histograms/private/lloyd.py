@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,7 +125,8 @@ def private_lloyd(
     z, adjacency = books.noise_multiplier(name), books.privacy.adjacency
     mechanism = GroupSums(name, clusters, width, space.value.clip, z, count_weight, adjacency)
     users, variance = RoundedUsers(rows, space.value, mechanism), mechanism.sigma**2
-    centers, averaged = start, public(None)
+    centers = start
+    averaged: Released[Any] = public(None)
     for number in range(rounds):
         total = users.total(centers.value)
         released = mechanism.release(total, books.noise, books.book)
