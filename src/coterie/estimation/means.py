@@ -20,8 +20,20 @@ from scipy.stats import norm
 from sklearn.base import BaseEstimator
 
 from coterie.errors import ConfigError, DataError
-from coterie.estimation.checks import Array, ClientSums, Samples, client_sums, confidence, fitted, known_variance
+from coterie.estimation.books import checked
+from coterie.estimation.checks import (
+    Array,
+    ClientSums,
+    Samples,
+    choice,
+    client_sums,
+    confidence,
+    fitted,
+    known_variance,
+)
+from coterie.estimation.private_means import central_mean, local_mean, own_weights
 from coterie.estimation.quantiser import Mechanism
+from coterie.privacy import Privacy
 
 
 @dataclass(frozen=True)
@@ -85,13 +97,20 @@ class GaussianMeans(BaseEstimator):  # type: ignore[misc]
     mechanism : unbiased map applied to the means sent to the server, such as `Quantiser(bits=4, radius=b)`. Means are
         clipped to ±radius first; `clipping_radius` gives a safe one. Needs both variances (they fix the radius, and
         count as public). The client's own mean stays exact.
-    seed : of the mechanism's randomness; unused without one.
+    seed : of the mechanism's randomness, and of simulated privacy noise; unused without them.
+    privacy : a `ct.Privacy`; its `clip` is the radius R to which the clients' means are clipped. noise_variance is then
+        public and must be given.
+    trust : of a private fit: "central", where a server adds noise to the joint sum of all means (and of their squares, if
+        prior_variance is None), or "local", where each client adds noise itself and prior_variance must be given too.
 
     Attributes
     ----------
     estimates_ (m, d), weights_ (m,) own weight a_i, mean_ (d,), prior_variance_, noise_variance_, standard_errors_ (m,)
     per coordinate, client_risk_ (m,) and risk_ = the closed-form E‖θ̂_i − θ_i‖², local_risk_ = d·σ_x²·mean(1/n_i),
     clipped_ (clients whose mean was clipped). Samples that are plain numbers give estimates_ (m,) and a number mean_.
+
+    A private fit has receipt_, and no clipped_. Its mean_ and prior_variance_ may be shown to all; row i of the others is
+    for client i alone (joint privacy). Risks and standard errors include the noise.
 
     With estimated variances, standard errors and risk plug the estimates in and do not count their uncertainty.
     """
@@ -102,7 +121,11 @@ class GaussianMeans(BaseEstimator):  # type: ignore[misc]
         noise_variance: float | None = None,
         mechanism: Mechanism | None = None,
         seed: int = 0,
+        privacy: Privacy | None = None,
+        trust: str = "central",
     ) -> None:
+        self.privacy = privacy
+        self.trust = trust
         self.prior_variance = prior_variance
         self.noise_variance = noise_variance
         self.mechanism = mechanism
@@ -118,6 +141,8 @@ class GaussianMeans(BaseEstimator):  # type: ignore[misc]
                 "A mechanism needs both variances known, since they set its radius; got None. "
                 "Pass prior_variance and noise_variance."
             )
+        if self.privacy is not None:
+            return self._fit_private(sums, noise_variance, prior_variance)
         self.noise_variance_ = sums.pooled_variance() if noise_variance is None else noise_variance
         self.prior_variance_ = (
             between_variance(sums, self.noise_variance_) if prior_variance is None else prior_variance
@@ -129,15 +154,39 @@ class GaussianMeans(BaseEstimator):  # type: ignore[misc]
         noise = self.noise_variance_ / sums.counts
         mechanism_variance = 0.0 if self.mechanism is None else self.mechanism.variance
         best = combine(noise, self.prior_variance_, mechanism_variance)
-        mean = best.shares @ self._sent(sums.means)
-        estimates = best.own[:, None] * sums.means + (1 - best.own)[:, None] * mean
-        self.weights_ = best.own
+        self._finish(sums, noise, best.own, best.risk, best.shares @ self._sent(sums.means))
+
+    def _finish(self, sums: ClientSums, noise: Array, own: Array, risk: Array, mean: Array) -> None:
+        self.weights_ = own
         self.mean_ = sums.shaped(mean)
-        self.estimates_ = sums.shaped(estimates)
-        self.standard_errors_ = np.sqrt(best.risk)
-        self.client_risk_ = sums.dimension * best.risk
+        self.estimates_ = sums.shaped(own[:, None] * sums.means + (1 - own)[:, None] * mean)
+        self.standard_errors_ = np.sqrt(risk)
+        self.client_risk_ = sums.dimension * risk
         self.risk_ = float(self.client_risk_.mean())
         self.local_risk_ = float(sums.dimension * noise.mean())
+
+    def _fit_private(
+        self, sums: ClientSums, noise_variance: float | None, prior_variance: float | None
+    ) -> GaussianMeans:
+        """Theorem 2 with the repairs of `private_means`; the client's own mean stays exact, and on its device."""
+        privacy = checked(self.privacy, "GaussianMeans")
+        choice("trust", self.trust, ("central", "local"))
+        if self.mechanism is not None:
+            raise ConfigError("GaussianMeans takes privacy or a mechanism, got both; a quantiser is not private.")
+        if noise_variance is None or (self.trust == "local" and prior_variance is None):
+            needed = "noise_variance" if self.trust == "central" else "noise_variance and prior_variance"
+            raise ConfigError(f"a private fit with trust={self.trust!r} needs public {needed}, got None; pass numbers.")
+        if self.trust == "local":
+            assert prior_variance is not None
+            common, self.receipt_ = local_mean(sums, prior_variance, privacy, self.seed)
+        else:
+            common, self.receipt_ = central_mean(sums, noise_variance, prior_variance, privacy, self.seed)
+        self.noise_variance_, self.prior_variance_ = noise_variance, common.prior_variance
+        noise = noise_variance / sums.counts
+        own, risk = own_weights(noise, common, sums.clients)
+        self.__dict__.pop("clipped_", None)
+        self._finish(sums, noise, own, risk, common.mean)
+        return self
 
     def _sent(self, means: Array) -> Array:
         if self.mechanism is None:

@@ -20,6 +20,7 @@ from scipy.special import logsumexp, ndtr, softmax
 from sklearn.base import BaseEstimator
 
 from coterie.errors import ConfigError
+from coterie.estimation.books import Books, checked
 from coterie.estimation.checks import (
     Array,
     ClientSums,
@@ -31,7 +32,17 @@ from coterie.estimation.checks import (
     fitted,
     known_variance,
 )
+from coterie.estimation.private_means import (
+    NOT_COVERED,
+    ROUNDS,
+    MixtureRounds,
+    NoisyGroups,
+    PrivateMixture,
+    next_mixture,
+    start_mixture,
+)
 from coterie.kmeans import kmeans
+from coterie.privacy import Line, Privacy, Released, public
 from coterie.settings import whole_number
 
 FLOOR = 1e-300
@@ -80,13 +91,17 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
     prior : known (proportions, centers); then nothing is learned but the posterior means (Theorem 5).
     max_iter, tol : rounds, and the change of the centres (in noise deviations) at which they stop.
     restarts, seed : of the k-means++ initialisation.
+    privacy : a `ct.Privacy`; its `clip` is the radius R of the ball to which the clients' means are clipped. EM then starts
+        from public centres and releases noisy sums; noise_variance is public and must be given.
+    rounds : of a private fit, fixed in advance.
 
     Attributes
     ----------
     estimates_ (m, d), weights_ (m, k) posterior probabilities, labels_ (m,), centers_ (k, d), proportions_ (k,),
     own_weights_ (m,) the weight a_i of the client's own mean (0 for point masses), noise_variance_,
     component_variance_, standard_errors_ (m, d), client_risk_ (m,), risk_ = Bayes risk of the fitted prior,
-    local_risk_, n_iter_.
+    local_risk_, n_iter_. A private fit has receipt_: centers_, proportions_ and component_variance_ may be shown to all,
+    row i of the others is for client i alone (joint privacy). Its risks and intervals include the noise of the centres.
     """
 
     def __init__(
@@ -100,7 +115,11 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
         tol: float = 1e-6,
         restarts: int = 10,
         seed: int = 0,
+        privacy: Privacy | None = None,
+        rounds: int = ROUNDS,
     ) -> None:
+        self.privacy = privacy
+        self.rounds = rounds
         self.clusters = clusters
         self.method = method
         self.noise_variance = noise_variance
@@ -129,12 +148,19 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
                 'method="paper" needs component_variance as a number; got None. Pass a number, or use method="em".'
             )
         noise_variance = known_variance("noise_variance", self.noise_variance)
+        if self.privacy is not None:
+            self._check_private(noise_variance)
         self.noise_variance_ = sums.pooled_variance() if noise_variance is None else noise_variance
-        least = max(1e-24 * float(sums.means.var(0).mean()), FLOOR)  # so that without noise the nearest centre is taken
+        spread = 1.0 if self.privacy is not None else float(sums.means.var(0).mean())
+        least = max(1e-24 * spread, FLOOR)  # so that without noise the nearest centre is taken
         noise = np.maximum(self.noise_variance_ / sums.counts, least)
         within = known_variance("component_variance", self.component_variance)
         self.component_variance_ = float(np.mean(noise)) if within is None else within
-        if self.prior is not None:
+        self._private_error: Array | None = None
+        self._component_error = 0.0
+        if self.privacy is not None:
+            self._fit_private(sums, noise, within)
+        elif self.prior is not None:
             self._take_prior(sums)
         elif self.method == "paper":
             self._alternate(sums, noise)
@@ -153,6 +179,42 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
                 "Pass one proportion and one centre per cluster."
             )
         self.proportions_, self.centers_, self.n_iter_ = p, mu, 0
+
+    def _check_private(self, noise_variance: float | None) -> None:
+        whole_number("rounds", self.rounds)
+        if self.prior is not None or self.method != "em":
+            raise ConfigError(
+                'a private fit needs method="em" and prior=None; got another, leave them at their defaults.'
+            )
+        if not noise_variance:
+            raise ConfigError("a private fit needs a public noise_variance above 0, got None or 0; pass a number.")
+
+    def _fit_private(self, sums: ClientSums, noise: Array, within: float | None) -> None:
+        """E-7em, every M-step from one joint release. The centres of the first round look at no data."""
+        privacy = checked(self.privacy, "MixtureMeans")
+        books = Books.open(privacy, [Line("rounds", 1.0, self.rounds)], self.seed)
+        run = MixtureRounds(sums, self.noise_variance_, self.clusters, within, books, self.rounds)
+        rng, here = np.random.default_rng([self.seed, 2]), start_mixture(run, self.seed)
+        averaged: Released[NoisyGroups | None] = public(None)
+        for number in range(self.rounds):
+            self._take_mixture(here.value)
+            w, _ = self._posterior(run.rows, noise)
+            here, averaged = next_mixture(run, (here, averaged), w, number, rng)
+        self._take_mixture(books.keep(here))
+        self.n_iter_, self._private_error = self.rounds, here.value.centre_variance
+        self._component_error = here.value.component_error
+        choices = {"noise variance": "public", "clip": "public", "start": "public"}
+        self.receipt_ = books.receipt(sums.clients, choices, not_covered=NOT_COVERED)
+
+    def _take_mixture(self, found: PrivateMixture) -> None:
+        self.proportions_, self.centers_ = found.proportions, found.centers
+        self.component_variance_ = found.component_variance
+
+    def _centre_error(self, means: Array, w: Array, total: Array) -> Array | float:
+        """Variance of the learned centres (k, d); a private fit released it."""
+        if self._private_error is not None:
+            return self._private_error
+        return _centre_variance(means, w, self.centers_, total) if self.prior is None else 0.0
 
     def _posterior(self, means: Array, noise: Array) -> tuple[Array, Array]:
         """w_il, and θ̂_i = Σ_l w_il (a_i X̄_i + (1−a_i) μ_l)."""
@@ -212,14 +274,16 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
         self.own_weights_ = self.component_variance_ / total
         self.weights_ = w
         self.labels_ = w.argmax(1)
-        self.log_likelihood_ = float(
-            logsumexp(log_joint(sums.means, self.proportions_, self.centers_, total), axis=1).sum()
-        )
+        self.__dict__.pop("log_likelihood_", None)
+        if self.privacy is None:  # it would tell about all clients
+            joint = log_joint(sums.means, self.proportions_, self.centers_, total)
+            self.log_likelihood_ = float(logsumexp(joint, axis=1).sum())
         away = 1 - self.own_weights_
         # One normal distribution per client and component: its mean, and its variance with the error of the learned centre.
         self._locations = self.own_weights_[:, None, None] * sums.means[:, None] + away[:, None, None] * self.centers_
-        centre_error = _centre_variance(sums.means, w, self.centers_, total) if self.prior is None else 0.0
-        self._spreads = (self.own_weights_ * noise)[:, None, None] + away[:, None, None] ** 2 * centre_error
+        centre_error = self._centre_error(sums.means, w, total)
+        within = self.own_weights_ * noise + away**2 * self._component_error  # a·v = a²v + (1−a)²σ_θ²
+        self._spreads = within[:, None, None] + away[:, None, None] ** 2 * centre_error
         variance = (w[:, :, None] * (np.square(self._locations - estimates[:, None]) + self._spreads)).sum(1)
         self.standard_errors_ = sums.shaped(np.sqrt(variance))
         self.client_risk_ = variance.sum(1)

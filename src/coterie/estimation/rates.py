@@ -22,7 +22,10 @@ from scipy.stats import beta as beta_distribution
 from sklearn.base import BaseEstimator
 
 from coterie.errors import ConfigError, DataError
+from coterie.estimation.books import Books, checked
 from coterie.estimation.checks import Array, choice, confidence, finite, fitted
+from coterie.estimation.private_means import NOT_COVERED
+from coterie.privacy import OneBit, Privacy, rate_moments
 
 
 class BetaPrior(NamedTuple):
@@ -47,6 +50,10 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
     minus_one : False drops the −1 of α+β = μ(1−μ)/σ² − 1, as the paper's proof does (erratum E05).
     prior : known (α, β); then there is nothing to estimate and one client is enough.
     weight : a fixed own weight a in [0, 1] for all clients, for data that cannot show it (one trial each).
+    privacy : a `ct.Privacy` makes the fit locally private: each client reports one bit, a random half about Z/n, the other
+        half about Z(Z−1)/(n(n−1)). Only its ε is used (δ is 0, and rates need no clip). All clients need the same, public,
+        number of trials, two or more.
+    seed : of the public coins that split the clients, and of simulated noise.
 
     Attributes
     ----------
@@ -58,13 +65,19 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
     Clients without trials get the population mean. If every trial failed, or every one succeeded, so do all estimates.
     """
 
+    standard_errors_: Array
+
     def __init__(
         self,
         variance: str = "corrected",
         minus_one: bool = True,
         prior: tuple[float, float] | None = None,
         weight: float | None = None,
+        privacy: Privacy | None = None,
+        seed: int = 0,
     ) -> None:
+        self.privacy = privacy
+        self.seed = seed
         self.variance = variance
         self.minus_one = minus_one
         self.prior = prior
@@ -74,6 +87,8 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
         """`successes` (m,) counts and `trials` (m,) or one number for all."""
         choice("variance", self.variance, ("corrected", "paper"))
         z, n = check_counts(successes, trials)
+        if self.privacy is not None:
+            return self._fit_private(z, n)
         if self.prior is not None:
             return self._fit_known(z, n)
         if self.weight is not None and not 0 <= self.weight <= 1:
@@ -101,6 +116,36 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
         mean = alpha / (alpha + beta)
         self._finish(z, n, n / (n + alpha + beta), mean, np.zeros_like(z), mean, mean * (1 - mean) / (alpha + beta + 1))
         self.prior_ = BetaPrior(float(alpha), float(beta))
+        return self
+
+    def _fit_private(self, z: Array, n: Array) -> BernoulliRates:
+        """Theorem 4 with the user split (erratum E07); the weight takes σ² one error higher.
+
+        The risk takes it one error higher or lower, whichever is worse in each term."""
+        privacy = checked(self.privacy, "BernoulliRates")
+        if self.prior is not None or self.weight is not None:
+            raise ConfigError("BernoulliRates takes privacy, or a known prior or weight, got both; pass one of them.")
+        if n.min() != n.max() or n.min() < 2 or len(n) < 4:
+            raise DataError(
+                "a private fit needs four or more clients with one public number of trials, two or more; "
+                f"got {len(n)} clients with {n.min():g} to {n.max():g} trials. Take as many trials of each."
+            )
+        books = Books.open(privacy, (), self.seed)
+        epsilon = privacy.epsilon * (1 - 1e-6)  # the ledger rounds upwards
+        moments = books.keep(rate_moments(z, int(n[0]), epsilon, books.noise, books.book, seed=self.seed))
+        choices = {"number of trials": "public", "split of the clients": "public"}
+        self.receipt_ = books.receipt(len(z), choices, guarantee="local", not_covered=NOT_COVERED)
+        mean, odds = moments.mean, moments.mean * (1 - moments.mean)
+        variance = min(moments.variance + moments.variance_error, odds)
+        reports, low_high = int(moments.split.sum()), OneBit("reports", epsilon).values
+        sampling = (mean - low_high[0]) * (low_high[1] - mean) / reports  # two-valued reports with this mean
+        own = self._own_weights(n, np.full_like(z, mean), np.full_like(z, variance))
+        self._finish(z, n, own, mean, np.full_like(z, sampling), mean, variance)
+        lower = max(moments.variance - moments.variance_error, 0.0)
+        self.client_risk_ = own**2 * (odds - lower) / n + (1 - own) ** 2 * (variance + sampling)
+        self.risk_, self.local_risk_ = float(self.client_risk_.mean()), (odds - lower) / float(n[0])
+        self.standard_errors_ = np.maximum(self.standard_errors_, np.sqrt(self.client_risk_))
+        self.prior_ = BetaPrior.from_moments(mean, variance)
         return self
 
     def _fit_left_out(self, z: Array, n: Array) -> BernoulliRates:

@@ -17,7 +17,7 @@ from scipy.special import log_ndtr
 def delta_of(mu: float, epsilon: float) -> float:
     """δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2), computed so that small values keep their digits."""
     if mu == 0:
-        return max(0.0, -math.expm1(epsilon))
+        return max(0.0, -math.expm1(min(epsilon, 0.0)))
     if math.isinf(mu):
         return 1.0
     first = float(log_ndtr(-epsilon / mu + mu / 2))

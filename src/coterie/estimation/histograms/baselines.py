@@ -14,18 +14,38 @@ from numpy.typing import ArrayLike
 from scipy.special import softmax, xlogy
 
 from coterie.errors import ConfigError
-from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
+from coterie.estimation.books import checked
+from coterie.estimation.histograms.counts import (
+    Counts,
+    CountTable,
+    Floats,
+    Ints,
+    Source,
+    read_counts,
+)
 from coterie.estimation.histograms.kl import normalise, smooth
 from coterie.estimation.histograms.lloyd import assign
 from coterie.estimation.histograms.personal import CenterModel
+from coterie.estimation.histograms.private.descent import fit_ifca
+from coterie.estimation.histograms.private.designs import Users, fit_fedavg
 from coterie.estimation.histograms.rows import HistogramRows, Weighting
 from coterie.estimation.histograms.seeding import Direction, seed_centers
+from coterie.privacy import Privacy
+
+
+def _users(counts: Counts, source: Source, threads: int | None) -> Users:
+    def view(weighting: Weighting) -> HistogramRows:
+        return HistogramRows.in_memory(counts, weighting, None, threads)
+
+    return Users.view(view, counts.shape[1], source)
 
 
 class FedAvgHistogram(CenterModel):
     """One histogram for all, Q_fa = (1/n) Σ_u Q̂_u = argmin_Q Σ_u KL(Q̂_u‖Q) (Lemma 2.1).
 
     `lam=1` is FedAvg itself; a smaller `lam`, or None (λ_u = α/(α + m_u)), is FedAvg with fine-tuning.
+    `privacy`, a `ct.Privacy`, makes it one private mean (and a private choice of α where `lam` and `concentration` are
+    None); then there is a receipt_, and no labels_, objective_ or history_.
     """
 
     labels_: Ints
@@ -39,7 +59,9 @@ class FedAvgHistogram(CenterModel):
         weighting: Weighting = "user",
         smoothing: float = 1e-5,
         seed: int = 0,
+        privacy: Privacy | None = None,
     ) -> None:
+        self.privacy = privacy
         self.lam, self.concentration, self.weighting, self.smoothing, self.seed = (
             lam,
             concentration,
@@ -51,6 +73,17 @@ class FedAvgHistogram(CenterModel):
     def fit(self, counts: Source, y: object = None) -> Self:
         self._check_fine_tuning()
         table = read_counts(counts)
+        if self.privacy is not None:
+            if self.weighting != "user":
+                raise ConfigError(
+                    f"a private fit needs weighting='user', got {self.weighting!r}; leave it at its default."
+                )
+            tune = self.lam is None and self.concentration is None
+            privacy = checked(self.privacy, "FedAvgHistogram")
+            fit = fit_fedavg(_users(table.counts, counts, 1), privacy, tune=tune, seed=self.seed)
+            self._take(fit, table.vocabulary)
+            self.n_iter_ = 1
+            return self
         rows = HistogramRows.in_memory(table.counts, self.weighting, None, 1)
         tokens, entropy = rows.statistics()
         mean = rows.mean()
@@ -85,6 +118,10 @@ class IFCAHistograms(CenterModel):
     one step of `learning_rate`, times n_k/n when `scale="share"`, or 1 when "mean". Neither is in the paper (H27).
     `init` "kl++" seeds as `HistogramMixture` does; "mean" perturbs the overall mean, Q_fa·exp(0.3·N(0, 1));
     an array gives the K first centres.
+
+    `privacy`, a `ct.Privacy`, adds noise to the users' clipped gradients: the start is "mean" with a private mean, the scale
+    "share" with the public number of users, and the number of rounds is `max_iter`. There is then a receipt_ and advice_,
+    and no labels_, objective_ or history_.
     """
 
     labels_: Ints
@@ -107,7 +144,9 @@ class IFCAHistograms(CenterModel):
         lam: float | None = None,
         concentration: float | None = None,
         threads: int | None = None,
+        privacy: Privacy | None = None,
     ) -> None:
+        self.privacy = privacy
         self.clusters, self.max_iter, self.learning_rate, self.seed = clusters, max_iter, learning_rate, seed
         self.scale, self.init = scale, init
         self.temperature, self.direction, self.trials = temperature, direction, trials
@@ -128,6 +167,8 @@ class IFCAHistograms(CenterModel):
                 f"IFCAHistograms needs learning_rate > 0 and scale 'mean' or 'share'; "
                 f"got {self.learning_rate} and {self.scale!r}. Correct the one that differs."
             )
+        if self.privacy is not None:
+            return self._fit_private(table, counts)
         rng = np.random.default_rng(self.seed)
         rows = HistogramRows.in_memory(used, "user", None, self.threads)
         _, entropy = rows.statistics()
@@ -140,6 +181,19 @@ class IFCAHistograms(CenterModel):
         self.reduction_, self.users_, self.vocabulary_ = None, table.users, table.vocabulary
         self.labels_ = self._nearest(table.counts)
         self.concentration_ = self._estimate_concentration(used, rng)
+        return self
+
+    def _fit_private(self, table: CountTable, source: Source) -> Self:
+        fit = fit_ifca(
+            _users(table.counts, source, self.threads),
+            checked(self.privacy, "IFCAHistograms"),
+            clusters=self.clusters,
+            rounds=self.max_iter,
+            learning_rate=self.learning_rate,
+            seed=self.seed,
+        )
+        self._take(fit, table.vocabulary)
+        self.n_iter_ = self.max_iter
         return self
 
     def _first(self, used: Counts, rng: np.random.Generator) -> Floats:

@@ -46,6 +46,13 @@ def read_counts(source: Source, vocabulary: NDArray[Any] | None = None, width: i
     return CountTable(check_counts(source, width))
 
 
+def has_public_vocabulary(source: Source) -> bool:
+    """Whether the columns were given with the matrix, and not read off the users' own tokens."""
+    if isinstance(source, (str, Path)):
+        return Path(source).suffix not in {".parquet", ".pq", ".csv"}
+    return not isinstance(source, pd.DataFrame)
+
+
 def check_counts(given: Any, width: int | None = None) -> Counts:
     """The counts as a canonical float64 CSR array, or one sentence saying which rule they break."""
     counts: Any = given if sp.issparse(given) else np.asarray(given)

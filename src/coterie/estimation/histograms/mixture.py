@@ -1,4 +1,4 @@
-"""Personalised histograms by clustering in KL divergence, without privacy.
+"""Personalised histograms by clustering in KL divergence; with `privacy=`, differentially private for whole users.
 
 Algorithms 1 and 2, section 3 and Lemma 2.2 of
 "Private and Personalized Histogram Estimation in a Federated Setting" (Setlur, Feldman, Talwar, 2023,
@@ -8,7 +8,8 @@ Symbols: Q̂_u the empirical histogram of user u and m_u its tokens; P_k (`cente
 τ (`temperature`) of the seeding; λ (`lam`) the weight on the shared model when fine-tuning; α (`concentration`) of the
 Dirichlet law of users around their centre; s (`smoothing`, `seed_smoothing`). Steps: seeding (Algorithm 1), Lloyd
 (Algorithm 2), optional reduction of the vocabulary (section 3), fine-tuning (Lemma 2.2). Between users only sums per
-cluster are exchanged, except for the seeds and the sample that α is estimated on, which are raw rows.
+cluster are exchanged, except for the seeds and the sample that α is estimated on, which are raw rows. A private run
+replaces both: see `coterie.estimation.histograms.private`.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.errors import ConfigError, DataError
+from coterie.estimation.books import checked
 from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
 from coterie.estimation.histograms.kl import kl_rows, mean_kl, normalise, smooth
 from coterie.estimation.histograms.lloyd import LloydResult, Reseed, lloyd
 from coterie.estimation.histograms.personal import CenterModel
+from coterie.estimation.histograms.private.designs import ROUNDS, PrivateFit, Users, fit_mixture, fit_paper
 from coterie.estimation.histograms.reduction import FittedReduction, TokenReduction
 from coterie.estimation.histograms.rows import HistogramRows, Weighting
 from coterie.estimation.histograms.seeding import Direction, farthest_rows, seed_centers
 from coterie.estimation.histograms.store import CountStore, open_store, save_counts
+from coterie.privacy import Privacy
 from coterie.settings import whole_number
 
 __all__ = ["HistogramMixture", "TokenReduction", "kl_rows", "mean_kl", "save_counts"]
@@ -57,11 +61,17 @@ class HistogramMixture(CenterModel):
     reduction : a `TokenReduction`, or None.
     sample_users : at most so many users serve as seeds.
     threads : None means all cores.
+    privacy : a `ct.Privacy` makes the fit differentially private for whole users. Its `clip` bounds ‖Q̂_u‖₂, which is at
+        most 1, and `clip`·√d bounds the whitened histograms; private quantiles choose below, so 1.0 is a good value.
+    method : of a private fit: "A+", "B+" for many users, or "paper", Algorithm 3, which earns no receipt.
+    rounds : of a private fit, fixed in advance; None: 10 for A+, 3 for B+, 10 for the paper's.
 
     Attributes
     ----------
     centers_, labels_, objective_ (Σ_u w_u KL(Q̂_u‖P_{c_u}), in nats), history_ (the objective after each recentring),
     n_iter_, weights_, concentration_, reduction_, n_empty_users_; users_ and vocabulary_ when the counts came with names.
+    A private fit has receipt_, mean_, and advice_, a sentence on whether clustering pays (clustering_pays_, gain_,
+    gain_error_). It has no labels_, objective_ or history_: those are secrets of the users, who call `predict` on their own.
 
     Users without tokens are kept but contribute nothing: they get the largest cluster's label and, from `personalise`,
     the population's histogram.
@@ -93,12 +103,16 @@ class HistogramMixture(CenterModel):
         reduction: TokenReduction | None = None,
         sample_users: int = 20_000,
         threads: int | None = None,
+        privacy: Privacy | None = None,
+        method: Literal["A+", "B+", "paper"] = "A+",
+        rounds: int | None = None,
     ) -> None:
         self.clusters, self.max_iter, self.tol, self.restarts, self.seed = clusters, max_iter, tol, restarts, seed
         self.temperature, self.direction, self.trials, self.init = temperature, direction, trials, init
         self.smoothing, self.seed_smoothing, self.weighting, self.empty = smoothing, seed_smoothing, weighting, empty
         self.lam, self.concentration, self.reduction = lam, concentration, reduction
         self.sample_users, self.threads = sample_users, threads
+        self.privacy, self.method, self.rounds = privacy, method, rounds
 
     def fit(self, counts: Source, y: object = None) -> Self:
         """Users × tokens counts: sparse, dense, a frame or file of (user, token, count), or a folder (streamed)."""
@@ -106,6 +120,12 @@ class HistogramMixture(CenterModel):
         if isinstance(counts, (str, Path)) and Path(counts).is_dir():
             return self.fit_stream(counts)
         table = read_counts(counts)
+        if self.privacy is not None:
+
+            def view(weighting: Weighting) -> HistogramRows:
+                return HistogramRows.in_memory(table.counts, weighting, None, self.threads)
+
+            return self._fit_private(Users.view(view, table.counts.shape[1], counts), table.vocabulary)
         prepare = self._fit_reduction(HistogramRows.in_memory(table.counts, "user", None, self.threads))
         rows = HistogramRows.in_memory(table.counts, self.weighting, prepare, self.threads)
         return self._fit(rows, table.users, table.vocabulary)
@@ -118,11 +138,48 @@ class HistogramMixture(CenterModel):
         """
         self._check_settings()
         with open_store(Path(source)) as store:
+            if self.privacy is not None:
+                users = Users.view(lambda weighting: self._stream(store, weighting, None), store.shape[1], source)
+                return self._fit_private(users, store.vocabulary())
             prepare = self._fit_reduction(self._stream(store, "user", None))
             return self._fit(self._stream(store, self.weighting, prepare), store.users(), store.vocabulary())
 
     def fit_predict(self, counts: Source, y: object = None) -> Ints:
+        if self.privacy is not None:
+            raise ConfigError(
+                "a private fit does not give out labels, got fit_predict; call fit, and let each user call predict."
+            )
         return self.fit(counts).labels_
+
+    def _fit_private(self, users: Users, vocabulary: NDArray[Any] | None) -> Self:
+        """Design A+ or B+, or the paper's Algorithm 3. Names of users are not kept."""
+        privacy = checked(self.privacy, "HistogramMixture")
+        rounds = ROUNDS[self.method] if self.rounds is None else self.rounds
+        start = None if isinstance(self.init, str) else self._given_start(users.width)
+        if self.method == "paper":
+            fit = self._fit_paper(users, privacy, rounds, start)
+        else:
+            options = {"clusters": self.clusters, "method": self.method, "rounds": rounds, "seed": self.seed}
+            fit = fit_mixture(users, privacy, start=start, **options)  # type: ignore[arg-type]
+        self._take(fit, vocabulary)
+        self.n_iter_, self.n_features_in_ = rounds, users.width
+        return self
+
+    def _fit_paper(self, users: Users, privacy: Privacy, rounds: int, start: Floats | None) -> PrivateFit:
+        rng = np.random.default_rng(self.seed)
+        sample, _ = users.rows.sample(self.sample_users, rng)
+        sample = sample[np.diff(sample.indptr) > 0]
+        self._check_users(sample.shape[0], sample.shape[0])
+        seeds = self._seeds(normalise(sample)[0], rng) if start is None else start
+
+        def concentration(centers: Floats) -> float:
+            self.centers_, self.weights_, self.reduction_ = centers, np.ones(len(centers)), None
+            return self._estimate_concentration(sample, rng)
+
+        fit, self.concentration_ = fit_paper(
+            users, privacy, seeds, rounds=rounds, seed=self.seed, concentration=concentration
+        )
+        return fit
 
     def _stream(self, store: CountStore, weighting: Weighting, prepare: Any) -> HistogramRows:
         return HistogramRows(store.load, store.shape[0], weighting, prepare=prepare, keep=False, threads=self.threads)
@@ -170,14 +227,13 @@ class HistogramMixture(CenterModel):
         if isinstance(self.init, str):
             options = (self.temperature, self.seed_smoothing, self.direction, self.trials)
             return seed_centers(candidates, self.clusters, rng, *options)[0]
+        return self._given_start(candidates.shape[1])
+
+    def _given_start(self, width: int) -> Floats:
         seeds = np.asarray(self.init, dtype=np.float64)
-        if (
-            seeds.shape != (self.clusters, candidates.shape[1])
-            or not (seeds >= 0).all()
-            or not (seeds.sum(axis=1) > 0).all()
-        ):
+        if seeds.shape != (self.clusters, width) or not (seeds >= 0).all() or not (seeds.sum(axis=1) > 0).all():
             raise ConfigError(
-                f"init must be {self.clusters} non-negative centres over {candidates.shape[1]} tokens; "
+                f"init must be {self.clusters} non-negative centres over {width} tokens; "
                 f"got shape {seeds.shape}. Pass one row per cluster."
             )
         return smooth(seeds / seeds.sum(axis=1, keepdims=True), self.seed_smoothing)
@@ -208,6 +264,7 @@ class HistogramMixture(CenterModel):
             ("direction", ("center_user", "user_center")),
             ("weighting", ("user", "token")),
             ("empty", ("uniform", "farthest")),
+            ("method", tuple(ROUNDS)),
         ):
             if getattr(self, name) not in allowed:
                 raise ConfigError(
@@ -216,3 +273,16 @@ class HistogramMixture(CenterModel):
         if isinstance(self.init, str) and self.init != "kl++":
             raise ConfigError(f"init must be 'kl++' or an array of centres; got {self.init!r}. Pass one of these.")
         self._check_fine_tuning()
+        self._check_private()
+
+    def _check_private(self) -> None:
+        if self.rounds is not None:
+            whole_number("rounds", self.rounds)
+        if self.privacy is None:
+            return
+        plain = {"weighting": "user", "reduction": None, "restarts": 1}
+        for name, value in plain.items():
+            if getattr(self, name) != value:
+                raise ConfigError(
+                    f"a private fit needs {name}={value!r}, got {getattr(self, name)!r}; leave it at its default."
+                )

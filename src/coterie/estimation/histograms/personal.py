@@ -13,6 +13,7 @@ from coterie.errors import ConfigError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
 from coterie.estimation.histograms.dirichlet import concentration_mle
 from coterie.estimation.histograms.kl import kl_to_centers, normalise, safe_log, smooth
+from coterie.estimation.histograms.private.designs import PrivateFit
 from coterie.estimation.histograms.reduction import FittedReduction
 
 _ALPHA_ENTRIES = 100_000  # α is estimated from so many non-zero counts; its error is then about one percent.
@@ -32,6 +33,7 @@ class CenterModel(BaseEstimator):  # type: ignore[misc]
     concentration_: float
     reduction_: FittedReduction | None
     vocabulary_: NDArray[Any] | None
+    users_: NDArray[Any] | None
 
     def predict(self, counts: Source) -> Ints:
         """Nearest centre in KL for each user, known or new; the largest cluster for a user without tokens."""
@@ -67,6 +69,20 @@ class CenterModel(BaseEstimator):  # type: ignore[misc]
             return np.where(tokens > 0, self.lam, 1.0)
         check_is_fitted(self, "concentration_")
         return np.asarray(self.concentration_ / (self.concentration_ + tokens), dtype=np.float64)
+
+    def _take(self, fit: PrivateFit, vocabulary: NDArray[Any] | None) -> None:
+        """What a private run gives out; what an earlier fit knew of single users is forgotten."""
+        for name in ("labels_", "objective_", "history_", "n_empty_users_"):
+            self.__dict__.pop(name, None)
+        self.reduction_, self.users_, self.vocabulary_ = None, None, vocabulary
+        self.centers_, self.weights_, self.mean_, self.receipt_ = fit.centers, fit.weights, fit.mean, fit.receipt
+        if fit.tuning is not None:
+            self.concentration_ = fit.tuning.concentration
+            if len(fit.centers) > 1:
+                self.gain_, self.gain_error_ = fit.tuning.gain, fit.tuning.gain_error
+                self.clustering_pays_, self.advice_ = fit.tuning.pays, fit.tuning.sentence
+        if self.concentration is not None:
+            self.concentration_ = float(self.concentration)
 
     def _read(self, counts: Source) -> Counts:
         check_is_fitted(self, "centers_")

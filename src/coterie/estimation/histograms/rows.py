@@ -52,6 +52,11 @@ class HistogramRows:
         if keep:
             self._kept = self.map(lambda start, stop, rows: rows)
 
+    @property
+    def keeps(self) -> bool:
+        """Whether the blocks are in memory."""
+        return self._kept is not None
+
     @classmethod
     def in_memory(
         cls, counts: Counts, weighting: Weighting, prepare: Callable[[Counts], Counts] | None, threads: int | None

@@ -192,10 +192,16 @@ class GroupSums:
             raise DataError(f"labels must lie in −1 … {self.n_groups - 1}; got {labels.min()} … {labels.max()}.")
         kept = (labels >= 0) & np.isfinite(rows).all(axis=1)
         whole_numbers = self.lattice.round(rows[kept]) if kept.any() else np.zeros((0, self.dimension), np.int64)
+        return self.add_up(whole_numbers, labels[kept])
+
+    def add_up(self, whole_numbers: NDArray[Any], labels: Any) -> Integers:
+        """``partial`` of users that ``lattice.round`` has rounded already, for rounds in which rows stay and labels change.
+
+        Whole numbers of 32 bits will do: a rounded user is not longer than 2^bits + √D/2."""
         n = len(whole_numbers)
-        member = csr_array((np.ones(n, np.int64), (labels[kept], np.arange(n))), shape=(self.n_groups, n))
-        counts = np.bincount(labels[kept], minlength=self.n_groups).astype(np.int64) * self.weight
-        return np.concatenate([counts[:, None], np.asarray(member @ whole_numbers)], axis=1)
+        member = csr_array((np.ones(n, np.int64), (labels, np.arange(n))), shape=(self.n_groups, n))
+        counts = np.bincount(labels, minlength=self.n_groups).astype(np.int64) * self.weight
+        return np.concatenate([counts[:, None], np.asarray(member @ whole_numbers, dtype=np.int64)], axis=1)
 
     def release(
         self, total: Integers, noise: Noise, book: Book | None = None

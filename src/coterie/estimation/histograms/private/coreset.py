@@ -1,0 +1,110 @@
+"""Design B+ for many users: private directions, a private coreset in them, k-means++ on the coreset.
+
+The noisy power method finds the K leading directions of the whitened users. In these few coordinates users are sent to the
+nearest of 200 public points, and one joint release of counts and sums turns the points into a small noisy copy of the
+data. Whatever k-means does with that copy is free.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from coterie.estimation.books import Books
+from coterie.estimation.histograms.counts import Counts, Floats, Ints
+from coterie.estimation.histograms.private.lloyd import Sums
+from coterie.estimation.histograms.private.space import Space
+from coterie.estimation.histograms.rows import HistogramRows
+from coterie.kmeans import kmeans
+from coterie.privacy import GroupSums, Line, NoisyPower, Released, combine, public
+from coterie.privacy.mechanisms.sums import booked
+
+ITERATIONS, POINTS = 4, 200
+POWER_LINE, CORESET_LINE = Line("directions", 0.30, ITERATIONS), Line("coreset", 0.18)
+
+
+@dataclass(frozen=True)
+class Directions:
+    """An orthonormal basis (d × K) and the mean square of the users along each direction, as far as noise shows it."""
+
+    basis: Floats
+    squares: Floats
+
+
+def private_directions(
+    rows: HistogramRows, space: Released[Space], clusters: int, books: Books, rng: np.random.Generator
+) -> Released[Directions]:
+    """The noisy power method, block by block, so that users may stay on disk."""
+    width, n_components = len(space.value.base), min(clusters, len(space.value.base))
+    z, adjacency = books.noise_multiplier(POWER_LINE.name), books.privacy.adjacency
+    # Along K directions a user is much shorter than in all d: a quarter of the clip leaves nearly all of it.
+    projected = space.value.clip * max(1 / 4, math.sqrt(n_components / width))
+    mechanism = NoisyPower(POWER_LINE.name, width, n_components, space.value.clip, z, ITERATIONS, projected, adjacency)
+    start = np.linalg.qr(rng.normal(size=(width, n_components)))[0]
+    found = combine(lambda _, q: Directions(q, np.ones(n_components)), space, public(start))
+    for _ in range(ITERATIONS):
+        total = np.zeros((width, n_components), np.int64)
+        for part in rows.each(partial(_product, mechanism, space.value, found.value.basis)):
+            total += part
+        booking, taint = booked(mechanism.event(books.noise.name), books.book)
+        noisy = books.noise.gaussian(total, mechanism.sigma / mechanism.step).astype(np.float64) * mechanism.step
+        found = combine(lambda old, y: _next(old, y / rows.users), found, Released(noisy, (booking,), taint))
+    return found
+
+
+def _product(mechanism: NoisyPower, space: Space, basis: Floats, start: int, stop: int, block: Counts) -> Ints:
+    return mechanism.partial(space.rows(block), basis)
+
+
+def _next(old: Directions, product: Floats) -> Directions:
+    """Orthonormal directions by size: M·Q = U S Vᵀ, and S estimates the mean squares along U."""
+    left, sizes, _ = np.linalg.svd(product, full_matrices=False)
+    return Directions(np.asarray(left), np.asarray(sizes))
+
+
+def coreset_start(
+    rows: HistogramRows,
+    space: Released[Space],
+    directions: Released[Directions],
+    clusters: int,
+    books: Books,
+    rng: np.random.Generator,
+) -> Released[Floats]:
+    """First centres for the full rounds."""
+    found = directions.value
+    points = rng.normal(size=(POINTS, len(found.squares))) * np.sqrt(found.squares)
+    clip = min(space.value.clip, 2 * math.sqrt(float(found.squares.sum())))
+    z, adjacency = books.noise_multiplier(CORESET_LINE.name), books.privacy.adjacency
+    mechanism = GroupSums(CORESET_LINE.name, POINTS, len(found.squares), clip, z, clip, adjacency)
+
+    def work(start: int, stop: int, block: Counts) -> Ints:
+        projected = space.value.rows(block) @ found.basis
+        labels = (projected @ points.T - np.square(points).sum(axis=1) / 2).argmax(axis=1)
+        labels[np.diff(block.indptr) == 0] = -1
+        return mechanism.partial(projected, labels)
+
+    total = np.zeros((POINTS, 1 + mechanism.dimension), np.int64)
+    for part in rows.each(work):
+        total += part
+    released = mechanism.release(total, books.noise, books.book)
+    variance, seed = mechanism.sigma**2, int(rng.integers(2**31))
+
+    def finish(pair: tuple[Floats, Floats], here: Space, axes: Directions) -> Floats:
+        means = _cluster(Sums(*pair, variance, variance / mechanism.count_weight**2), clusters, seed)
+        return here.centers(means @ axes.basis.T)
+
+    return combine(finish, released, space, directions)
+
+
+def _cluster(coreset: Sums, clusters: int, seed: int) -> Floats:
+    """k-means++ on the points that hold enough users to be seen, weighted by their counts."""
+    seen = coreset.counts > coreset.least / 4
+    if seen.sum() < clusters:
+        seen = coreset.counts >= np.sort(coreset.counts)[-clusters]
+    weights = np.maximum(coreset.counts[seen], math.sqrt(coreset.count_variance))
+    points = coreset.sums[seen] / weights[:, None]
+    fitted = kmeans(points, clusters, restarts=20, seed=seed, weights=weights)
+    return np.asarray(fitted.cluster_centers_, dtype=np.float64)

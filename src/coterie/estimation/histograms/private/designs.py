@@ -1,0 +1,147 @@
+"""The private runs from end to end: A+ (the default), B+ (many users), the paper's, FedAvg and IFCA.
+
+A+: quantiles for two clips, a private mean, a free start around it, ten rounds, the choice of α.
+B+: the same, but directions and a coreset find the start, and three rounds finish it.
+All releases of a run share one plan and one ledger. Users keep their cluster to themselves: labels are no output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.estimation.books import Books
+from coterie.estimation.histograms.counts import Floats, Source, has_public_vocabulary
+from coterie.estimation.histograms.private import coreset, paper, tuning
+from coterie.estimation.histograms.private.lloyd import Shared, free_start, private_lloyd
+from coterie.estimation.histograms.private.space import CLIP_LINE, MEAN_LINES, private_mean, private_space
+from coterie.estimation.histograms.rows import HistogramRows, Weighting
+from coterie.privacy import Event, Ledger, Line, Privacy, Receipt, Released, non_private, public, write_receipt
+
+ROUNDS = {"A+": 10, "B+": 3, "paper": 10}
+LEVEL = 0.9  # of the quantile of whitened norms that is the clip
+_VOCABULARY = "unaccounted: the tokens were read from the users' data; pass a matrix over a public vocabulary"
+
+
+@dataclass(frozen=True)
+class Users:
+    """The data of one run: user-weighted rows, the same users' raw counts, and whether the vocabulary is public."""
+
+    rows: HistogramRows
+    counts: HistogramRows
+    width: int
+    public_vocabulary: bool
+
+    @classmethod
+    def view(cls, rows: Callable[[Weighting], HistogramRows], width: int, source: Source) -> Users:
+        """Both views of the same users; ``source`` tells whether its vocabulary is public."""
+        return cls(rows("user"), rows("token"), width, has_public_vocabulary(source))
+
+    def choices(self, **more: str) -> dict[str, str]:
+        """How each choice that could depend on data was paid for."""
+        words = "public" if self.public_vocabulary else _VOCABULARY
+        return {"vocabulary": words, "hyper-parameters": "fixed in advance"} | more
+
+
+@dataclass(frozen=True)
+class PrivateFit:
+    """What a private run gives out. ``tuning`` is None where α was not asked for."""
+
+    centers: Floats
+    weights: Floats
+    mean: Floats
+    tuning: tuning.Tuning | None
+    receipt: Receipt
+
+
+def fit_mixture(
+    users: Users, privacy: Privacy, *, clusters: int, method: str, rounds: int, seed: int, start: Floats | None
+) -> PrivateFit:
+    """Design A+ or B+. ``start``: public first centres instead of those of the design."""
+    rng = np.random.default_rng([seed, 1])  # public coins
+    found = method == "B+" and start is None
+    share = 0.40 if found else 0.86
+    extra = (coreset.POWER_LINE, coreset.CORESET_LINE) if found else ()
+    lines = [*MEAN_LINES, CLIP_LINE, *extra, Line("rounds", share, rounds), tuning.LINE]
+    books = Books.open(privacy, lines, seed)
+    base = private_mean(users.rows, users.width, books)
+    space = private_space(users.rows, base, books, LEVEL)
+    if start is not None:
+        first = public(start)
+    elif found:
+        directions = coreset.private_directions(users.rows, space, clusters, books, rng)
+        first = coreset.coreset_start(users.rows, space, directions, clusters, books, rng)
+    else:
+        first = base.map(lambda mean: free_start(mean, clusters, rng))
+    late = max(1, rounds - 1) if found else min(4, max(1, rounds // 2))
+    shared = private_lloyd(users.rows, space, first, books, "rounds", rounds, rng, late)
+    tuned = tuning.private_tuning(users.counts, shared.map(lambda s: s.centers), base, books)
+    books.kept += [shared, base, tuned]
+    paid = {
+        "clip of histograms": "released: quantile of norms",
+        "clip of whitened histograms": f"released: {CLIP_LINE.name}",
+        "concentration": "released: tuning",
+        "start": "public" if start is not None else f"released: {'coreset' if found else 'mean'}",
+    }
+    receipt = books.receipt(users.rows.users, users.choices(**paid), public=("the size of the vocabulary",))
+    return PrivateFit(shared.value.centers, shared.value.weights, base.value, tuned.value, receipt)
+
+
+def fit_fedavg(users: Users, privacy: Privacy, *, tune: bool, seed: int) -> PrivateFit:
+    """One private mean; with ``tune`` also α."""
+    lines = [Line(MEAN_LINES[0].name, 0.02, MEAN_LINES[0].count), Line("mean", 0.96)]
+    books = Books.open(privacy, lines + ([tuning.LINE] if tune else []), seed)
+    base = private_mean(users.rows, users.width, books, level=0.99)
+    centers = base.map(lambda mean: mean[None])
+    tuned = tuning.private_tuning(users.counts, centers, base, books) if tune else None
+    books.kept += [base] if tuned is None else [base, tuned]
+    paid = {"clip of histograms": "released: quantile of norms"}
+    paid |= {} if tuned is None else {"concentration": "released: tuning"}
+    receipt = books.receipt(users.rows.users, users.choices(**paid), public=("the size of the vocabulary",))
+    return PrivateFit(centers.value, np.ones(1), base.value, None if tuned is None else tuned.value, receipt)
+
+
+def fit_paper(
+    users: Users,
+    privacy: Privacy,
+    seeds: Floats,
+    *,
+    rounds: int,
+    seed: int,
+    concentration: Callable[[Floats], float],
+) -> tuple[PrivateFit, float]:
+    """Algorithm 2 with Algorithm 3 in place of step 5, from the seeds of Algorithm 1; and the concentration."""
+    epsilon, delta = paper.per_round(privacy.epsilon, privacy.delta, rounds)
+    sigma, rng = paper.noise_deviation(epsilon, delta), np.random.default_rng([seed, 2])
+    ledger = Ledger(privacy)
+    for reason in paper.REASONS:
+        ledger.void(f"unaccounted: {reason}")
+    factor = 1.0 if privacy.adjacency == "zero-out" else 2.0
+    centers, counts = seeds, np.ones(len(seeds))
+    for _ in range(rounds):
+        for name, size in (("Algorithm 3, b1", 1.0), ("Algorithm 3, b2", privacy.clip)):
+            how, z = f"{factor:g} times {size:g}, the norm of a user", sigma / factor
+            ledger.book(
+                Event(
+                    name,
+                    factor * size,
+                    how,
+                    sigma * size,
+                    z,
+                    seeds.size,
+                    adjacency=privacy.adjacency,
+                    noise=privacy.noise,
+                )
+            )
+        centers, counts = paper.centring(
+            users.rows, centers, epsilon=epsilon, delta=delta, clip=privacy.clip, floor=0.1 / users.width, rng=rng
+        )
+    value: Released[Shared] = non_private(Shared(centers, counts / counts.sum()), "Algorithm 3 from raw seeds")
+    ledger.close()
+    receipt = write_receipt(
+        ledger, [value], n_users=users.rows.users, choices=users.choices(), noise_source="NumPy, in floating point"
+    )
+    mean = np.asarray(value.value.weights @ centers)
+    return PrivateFit(centers, value.value.weights, mean, None, receipt), concentration(centers)

@@ -1,0 +1,171 @@
+"""Lloyd's rounds with one joint Gaussian each: [w·counts ; sums of φ] of all clusters.
+
+What is done with the noisy sums is free: clusters whose noisy count is below four deviations are reseeded, the sums of the
+late rounds are averaged, and means are shrunk by the noise that is known to be in them (James and Stein 1961, in the
+form of Efron and Morris 1973 for coordinates whose signal differs).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.estimation.books import Books
+from coterie.estimation.histograms.counts import Counts, Floats, Ints
+from coterie.estimation.histograms.private.space import Space
+from coterie.estimation.histograms.rows import HistogramRows
+from coterie.privacy import GroupSums, Released, combine, public
+
+KEPT_BYTES = 2**29
+SPREAD = 0.3  # of the free start p̃·exp(0.3·N(0, 1))
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What a private run may show: centres, and the shares of the clusters."""
+
+    centers: Floats
+    weights: Floats
+
+
+def free_start(base: Floats, clusters: int, rng: np.random.Generator) -> Floats:
+    """p̃·exp(0.3·N(0, I)): no data but p̃, public coins."""
+    raw = base * np.exp(SPREAD * rng.normal(size=(clusters, len(base))))
+    return np.asarray(raw / raw.sum(axis=1, keepdims=True), dtype=np.float64)
+
+
+def nearest(block: Counts, centers: Floats) -> Ints:
+    """Each user's cluster, argmax_k q·log P_k, on its own device; −1 without tokens."""
+    labels: Ints = np.asarray(block @ np.ascontiguousarray(np.log(centers).T)).argmax(axis=1)
+    labels[np.diff(block.indptr) == 0] = -1
+    return labels
+
+
+class RoundedUsers:
+    """Users' whitened rows on the lattice. They stay the same over the rounds, so they are kept if they fit into memory.
+
+    A user without tokens is left out."""
+
+    def __init__(self, rows: HistogramRows, space: Space, mechanism: GroupSums) -> None:
+        self._rows, self._space, self._mechanism = rows, space, mechanism
+        size = 4 * rows.users * mechanism.dimension
+        self._kept: dict[int, NDArray[np.int32]] | None = {} if rows.keeps and size <= KEPT_BYTES else None
+
+    def total(self, centers: Floats) -> Ints:
+        """The exact integers of one round; blocks add up in any order."""
+        shape = (self._mechanism.n_groups, 1 + self._mechanism.dimension)
+        total = np.zeros(shape, np.int64)
+        for part in self._rows.each(lambda start, stop, block: self._partial(start, block, centers)):
+            total += part
+        return total
+
+    def _partial(self, start: int, block: Counts, centers: Floats) -> Ints:
+        labels = nearest(block, centers)
+        return self._mechanism.add_up(self._rounded(start, block), labels[labels >= 0])
+
+    def _rounded(self, start: int, block: Counts) -> NDArray[np.int32]:
+        found = None if self._kept is None else self._kept.get(start)
+        if found is None:
+            used = block[np.diff(block.indptr) > 0]
+            found = self._mechanism.lattice.round(self._space.rows(used)).astype(np.int32)
+            if self._kept is not None:
+                self._kept[start] = found
+        return found
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Noisy counts and sums of some rounds added up, with the noise's variance in each sum and count."""
+
+    counts: Floats
+    sums: Floats
+    variance: float
+    count_variance: float
+
+    def __add__(self, other: Sums) -> Sums:
+        mine, theirs = (self.counts, self.sums), (other.counts, other.sums)
+        counts, sums = (a + b for a, b in zip(mine, theirs, strict=True))
+        return Sums(counts, sums, self.variance + other.variance, self.count_variance + other.count_variance)
+
+    @property
+    def least(self) -> float:
+        """A cluster with a count below this, four deviations of the noise, cannot be told from an empty one."""
+        return 4 * math.sqrt(self.count_variance)
+
+
+def shrunken(found: Sums, space: Space) -> Floats:
+    """Means v_k (0 for a cluster too small to be seen), each coordinate shrunk by τ²p̃/(τ²p̃ + noise).
+
+    A relative change of P of variance τ² makes whitened coordinates of variance τ²p̃. τ² = ‖v‖² − d·noise is unbiased."""
+    counts = np.maximum(found.counts, found.least)[:, None]
+    means = found.sums / counts
+    noise = found.variance / counts**2
+    signal = np.maximum(np.square(means).sum(axis=1, keepdims=True) - means.shape[1] * noise, 0.0) * space.base
+    seen = (found.counts >= found.least)[:, None]
+    return np.asarray(np.where(seen, means * signal / (signal + noise), 0.0), dtype=np.float64)
+
+
+def private_lloyd(
+    rows: HistogramRows,
+    space: Released[Space],
+    start: Released[Floats],
+    books: Books,
+    name: str,
+    rounds: int,
+    rng: np.random.Generator,
+    late: int,
+) -> Released[Shared]:
+    """``rounds`` joint releases, fixed in advance; the last ``late`` ones are averaged."""
+    clusters, width = start.value.shape
+    count_weight = space.value.clip / 2
+    z, adjacency = books.noise_multiplier(name), books.privacy.adjacency
+    mechanism = GroupSums(name, clusters, width, space.value.clip, z, count_weight, adjacency)
+    users, variance = RoundedUsers(rows, space.value, mechanism), mechanism.sigma**2
+    centers = start
+    averaged: Released[Any] = public(None)
+    for number in range(rounds):
+        total = users.total(centers.value)
+        released = mechanism.release(total, books.noise, books.book)
+        now = released.map(lambda pair: Sums(*pair, variance, variance / count_weight**2))
+        early = number < rounds - late  # and the first of the late rounds starts the average
+        coins = rng if early else None
+        averaged = combine(_added if number > rounds - late else _newest, averaged, now)
+        centers = combine(lambda found, here, coins=coins: _recentred(found, here, coins), averaged, space)
+    return combine(lambda c, found: Shared(c, _shares(found)), centers, averaged)
+
+
+def _recentred(found: Sums, space: Space, rng: np.random.Generator | None) -> Floats:
+    """New centres from noisy sums alone; with ``rng`` (in the early rounds) small clusters are replaced.
+
+    A cluster whose count is below four deviations of its noise, or below a quarter of an equal share, is replaced: it and
+    the largest cluster start anew on two opposite sides of the largest one's centre."""
+    centers, counts = space.centers(shrunken(found, space)), found.counts.copy()
+    if rng is None:
+        return centers
+    least = max(found.least, counts.clip(0).sum() / (4 * len(counts)))
+    for small in np.flatnonzero(counts < least):
+        largest = int(counts.argmax())
+        if counts[largest] < 2 * least:
+            break
+        step = np.exp(SPREAD / 2 * rng.normal(size=centers.shape[1]))
+        centers[small], centers[largest] = centers[largest] * step, centers[largest] / step
+        counts[small] = counts[largest] = counts[largest] / 2
+    return np.asarray(centers / centers.sum(axis=1, keepdims=True), dtype=np.float64)
+
+
+def _added(old: Sums, new: Sums) -> Sums:
+    return old + new
+
+
+def _newest(old: Sums | None, new: Sums) -> Sums:
+    return new
+
+
+def _shares(found: Sums) -> Floats:
+    counts = np.maximum(found.counts, 0.0)
+    total = counts.sum()
+    return np.asarray(counts / total if total > 0 else np.full(len(counts), 1 / len(counts)), dtype=np.float64)

@@ -1,0 +1,95 @@
+"""The paper's own private centring, for comparison. It earns no receipt.
+
+Algorithm 3 and Theorem 3.1 of
+"Private and Personalized Histogram Estimation in a Federated Setting" (Setlur, Feldman, Talwar, 2023,
+https://machinelearning.apple.com/research/private-personalized-histogram), with the repairs without which it gives
+nothing useful: noise on the sum (H07), floor and renormalise (H09), ε per round from the composed ε′ (H15, H16).
+
+The promise of the whole run is false: its seeds are raw rows of users (H13), and λ is tuned on users (H14).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.optimize import brentq
+
+from coterie.estimation.histograms.counts import Counts, Floats, Ints
+from coterie.estimation.histograms.kl import one_hot
+from coterie.estimation.histograms.private.lloyd import nearest
+from coterie.estimation.histograms.rows import HistogramRows
+
+REASONS = (
+    "the seeds of Algorithm 1 are raw rows of users",
+    "the counts get Laplace noise in floating point",
+    "the Gaussian noise is drawn in floating point from a seed",
+    "the concentration is estimated on a sample of raw rows",
+)
+
+
+def composed(epsilon: float, delta: float, rounds: int) -> tuple[float, float]:
+    """Theorem 3.1, as intended: (ε′, δ′) of so many calls of Algorithm 3."""
+    each = 3 * epsilon
+    total = each * (math.sqrt(2 * rounds * math.log(1 / delta)) + rounds * math.tanh(each / 2))
+    return total, (2 * rounds + 1) * delta
+
+
+def per_round(epsilon: float, delta: float, rounds: int) -> tuple[float, float]:
+    """The (ε, δ) of each call that compose to the given (ε′, δ′)."""
+    part = delta / (2 * rounds + 1)
+    return float(brentq(lambda e: composed(e, part, rounds)[0] - epsilon, 1e-9, epsilon, xtol=1e-14)), part
+
+
+def noise_deviation(epsilon: float, delta: float) -> float:
+    """σ of Algorithm 3, line 1: the classical Gaussian mechanism, which needs ε < 1."""
+    return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+
+
+def centring(
+    rows: HistogramRows,
+    centers: Floats,
+    *,
+    epsilon: float,
+    delta: float,
+    clip: float,
+    floor: float,
+    rng: np.random.Generator,
+) -> tuple[Floats, Floats]:
+    """One call of Algorithm 3 after an assignment: new centres, and the noisy counts a."""
+    clusters, d = centers.shape
+    sigma = noise_deviation(epsilon, delta)
+    counts, sums = _add(rows.map(lambda start, stop, block: _first(block, centers)))
+    a = np.maximum(counts + rng.laplace(scale=1 / epsilon, size=clusters), 1.0)
+    b1 = np.maximum((sums + rng.normal(scale=sigma, size=sums.shape)) / a[:, None], floor)
+    second = np.sum(rows.map(lambda start, stop, block: _second(block, centers, b1, clip / math.sqrt(d))), axis=0)
+    b2 = second + rng.normal(scale=clip * sigma, size=sums.shape)
+    raw = np.maximum(b1 + np.sqrt(b1) * b2 / a[:, None], floor)
+    return np.asarray(raw / raw.sum(axis=1, keepdims=True), dtype=np.float64), a
+
+
+def _add(parts: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    counts, sums = zip(*parts, strict=True)
+    return np.sum(counts, axis=0), np.sum(sums, axis=0)
+
+
+def _members(block: Counts, centers: Floats) -> tuple[Counts, Ints]:
+    used = block[np.diff(block.indptr) > 0]
+    return used, nearest(used, centers)
+
+
+def _first(block: Counts, centers: Floats) -> tuple[Floats, Floats]:
+    used, labels = _members(block, centers)
+    return np.bincount(labels, minlength=len(centers)).astype(np.float64), np.asarray(
+        used.T @ one_hot(labels, len(centers))
+    ).T
+
+
+def _second(block: Counts, centers: Floats, b1: Floats, bound: float) -> Floats:
+    """Σ over each cluster's users of Clip_{c/√d}(Diag(b1)^(-1/2)(q − b1)), coordinate by coordinate."""
+    used, labels = _members(block, centers)
+    dense = used.toarray()
+    dense -= b1[labels]
+    dense /= np.sqrt(b1)[labels]
+    np.clip(dense, -bound, bound, out=dense)
+    return np.asarray(one_hot(labels, len(centers)).T @ dense, dtype=np.float64)

@@ -1,0 +1,226 @@
+"""Private histograms: every release keeps its sensitivity, receipts say what is true, and clustering still pays."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+
+import coterie as ct
+from coterie.estimation.histograms.kl import mean_kl, normalise
+from coterie.estimation.histograms.model import sample_histograms
+from coterie.estimation.histograms.private import paper
+from coterie.estimation.histograms.private.space import Space, whitened, whitened_norms
+from coterie.estimation.histograms.private.tuning import GRID, left_out_losses
+
+EXACT = ct.Privacy(3, 1e-6, clip=1.0)
+SIMULATED = ct.Privacy(3, 1e-6, clip=1.0, noise="simulation")
+
+
+def make(users, *, tokens=60, clusters=3, length=100, deviation=0.7, seed=0):
+    rng = np.random.default_rng(seed)
+    centers = np.exp(deviation * rng.normal(size=(clusters, tokens))) / (np.arange(tokens) + 3)
+    centers /= centers.sum(axis=1, keepdims=True)
+    return sample_histograms(centers, users=users, tokens=length, concentration=150, rng=rng)
+
+
+@pytest.fixture(scope="module")
+def small():
+    return make(1500)
+
+
+MODELS = {
+    "A+": lambda p: ct.HistogramMixture(3, privacy=p, threads=1),
+    "B+": lambda p: ct.HistogramMixture(3, privacy=p, method="B+", threads=1),
+    "FedAvg": lambda p: ct.FedAvgHistogram(lam=None, privacy=p),
+    "IFCA": lambda p: ct.IFCAHistograms(3, 4, 50.0, privacy=p, threads=1),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_exact_noise_earns_a_valid_receipt_within_the_budget(name, small):
+    model = MODELS[name](EXACT).fit(small.counts)
+    receipt = model.receipt_
+    assert receipt.valid
+    assert receipt.reasons == ()
+    assert 2.99 < receipt.epsilon <= 3
+    assert receipt.delta == 1e-6
+    assert receipt.guarantee == "joint"
+    assert receipt.n_users == 1500
+    assert type(receipt).from_json(receipt.to_json()) == receipt
+    assert sum(line["share"] for line in receipt.releases) == pytest.approx(1)
+    for secret in ("labels_", "objective_", "history_", "n_empty_users_"):
+        assert not hasattr(model, secret)
+    np.testing.assert_allclose(model.centers_.sum(axis=1), 1)
+    assert (model.centers_ > 0).all()
+    assert model.personalise(small.counts[:5]).shape == (5, 60)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_simulation_is_no_release_and_is_the_same_twice(name, small):
+    model = MODELS[name](SIMULATED).fit(small.counts)
+    assert not model.receipt_.valid
+    assert "NOT A DP RELEASE" in model.receipt_.reasons[0]
+    np.testing.assert_array_equal(model.centers_, clone(model).fit(small.counts).centers_)
+
+
+def test_the_papers_algorithm_earns_no_receipt(small):
+    model = ct.HistogramMixture(3, privacy=EXACT, method="paper").fit(small.counts)
+    assert not model.receipt_.valid
+    assert any("raw rows" in reason for reason in model.receipt_.reasons)
+    assert any("floating point" in reason for reason in model.receipt_.reasons)
+
+
+def test_a_vocabulary_read_from_the_users_voids_the_receipt(small):
+    table = small.counts.tocoo()
+    frame = pd.DataFrame({"user": table.coords[0], "token": [f"t{x}" for x in table.coords[1]], "count": table.data})
+    receipt = ct.FedAvgHistogram(privacy=EXACT).fit(frame).receipt_
+    assert not receipt.valid
+    assert "vocabulary" in receipt.reasons[0]
+
+
+CANARIES = {
+    "nothing": lambda d: np.zeros(d),
+    "one rare token": lambda d: 1e6 * np.eye(d)[-1],
+    "one common token": lambda d: np.eye(d)[0],
+    "everything": lambda d: np.ones(d),
+}
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace"])
+@pytest.mark.parametrize("name", MODELS)
+def test_one_user_moves_no_release_by_more_than_its_sensitivity(name, adjacency, differences):
+    data = make(300, tokens=20).counts.toarray()
+    privacy = ct.Privacy(3, 1e-6, clip=1.0, noise="simulation", adjacency=adjacency)
+    moved = 0.0
+    for before in ("one rare token", "everything"):
+        for after in ("nothing",) if adjacency == "zero-out" else ("nothing", "one common token", "one rare token"):
+            ours, theirs = data.copy(), data.copy()
+            ours[7], theirs[7] = CANARIES[before](20), CANARIES[after](20)
+
+            def fit(counts):
+                MODELS[name](privacy).fit(sp.csr_array(counts))
+
+            for event, moved_by, bound in differences(fit, ours, theirs):
+                assert moved_by <= bound * (1 + 1e-12), event.name
+                moved = max(moved, moved_by / bound)
+    assert moved > 0.9 if adjacency == "zero-out" else moved > 0.45  # a Δ much too large would pass as well
+
+
+def test_order_and_chunks_of_users_do_not_matter(small, tmp_path):
+    model = ct.HistogramMixture(3, privacy=SIMULATED, rounds=3, seed=4)
+    whole = clone(model).fit(small.counts)
+    shuffled = clone(model).fit(small.counts[np.random.default_rng(0).permutation(1500)])
+    np.testing.assert_array_equal(whole.centers_, shuffled.centers_)
+    ct.save_counts(tmp_path, (small.counts[start : start + 400] for start in range(0, 1500, 400)))
+    streamed = clone(model).fit_stream(tmp_path)
+    np.testing.assert_array_equal(whole.centers_, streamed.centers_)
+    assert streamed.concentration_ == pytest.approx(whole.concentration_)
+
+
+def test_private_clustering_beats_private_fedavg_and_nears_the_plain_fit():
+    data = make(8000)
+    plain = ct.HistogramMixture(3, seed=0).fit(data.counts)
+    fedavg = ct.FedAvgHistogram(lam=None, privacy=SIMULATED).fit(data.counts)
+    risks = {}
+    for name in ("A+", "B+"):
+        model = MODELS[name](SIMULATED).fit(data.counts)
+        assert model.clustering_pays_
+        assert "Clustering pays" in model.advice_
+        assert 100 < model.concentration_ < 220  # the truth is 150
+        for lam in (1.0, None):
+            ours, theirs = (m.set_params(lam=lam).personalise(data.counts) for m in (model, fedavg))
+            risks[name, lam] = mean_kl(data.histograms, ours)
+            assert risks[name, lam] < 0.95 * mean_kl(data.histograms, theirs), (name, lam)
+    best = mean_kl(data.histograms, plain.personalise(data.counts))
+    assert min(risks["A+", None], risks["B+", None]) < best + 0.01
+
+
+def test_it_is_said_when_clustering_does_not_pay():
+    data = make(3000, deviation=0.0)  # one kind of users
+    model = ct.HistogramMixture(3, privacy=SIMULATED).fit(data.counts)
+    assert not model.clustering_pays_
+    assert "does not clearly pay" in model.advice_
+    assert abs(model.gain_) < 4 * model.gain_error_
+
+
+def test_users_without_tokens_and_public_starts():
+    data = make(600, tokens=20)
+    counts = sp.csr_array(sp.vstack([data.counts, sp.csr_array((5, 20))]))
+    start = np.full((3, 20), 1 / 20) + 0.01 * np.eye(3, 20)
+    model = ct.HistogramMixture(3, privacy=EXACT, init=start, rounds=2).fit(counts)
+    assert model.receipt_.valid
+    assert model.receipt_.choices["start"] == "public"
+    np.testing.assert_allclose(model.personalise(np.zeros((1, 20)))[0], model.weights_ @ model.centers_)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"weighting": "token"}, "weighting"),
+        ({"restarts": 2}, "restarts"),
+        ({"method": "C"}, "method"),
+        ({"rounds": 0}, "rounds"),
+        ({"privacy": 3.0}, "Privacy"),
+    ],
+)
+def test_settings_that_a_private_fit_cannot_keep_are_refused(settings, text, small):
+    with pytest.raises(ct.errors.ConfigError, match=text):
+        ct.HistogramMixture(3, **({"privacy": EXACT} | settings)).fit(small.counts)
+
+
+def test_labels_are_not_given_out(small):
+    with pytest.raises(ct.errors.ConfigError, match="labels"):
+        ct.HistogramMixture(3, privacy=EXACT).fit_predict(small.counts)
+
+
+def test_whitened_rows_and_their_norms(small):
+    block = normalise(small.counts[:50])[0]
+    base = np.asarray(block.mean(axis=0)).ravel() + 1e-3
+    base /= base.sum()
+    rows = whitened(block, base)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), whitened_norms(block, base), rtol=1e-9)
+    np.testing.assert_allclose(Space(base, 1.0).centers(np.zeros((1, 60)))[0], base)
+    mean = rows.mean(axis=0)[None]
+    np.testing.assert_allclose(Space(base, 1.0).centers(mean)[0], np.asarray(block.mean(axis=0)).ravel(), atol=1e-4)
+
+
+def test_losses_with_one_token_left_out_agree_with_leaving_it_out():
+    counts = sp.csr_array(np.array([[3.0, 1, 0, 2], [0, 1, 0, 0]]))
+    centers = np.array([[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4]])
+    found = left_out_losses(counts, centers, GRID)
+    for user, row in enumerate(counts.toarray()):
+        for column, alpha in enumerate(GRID):
+            loss = 0.0
+            for token in np.flatnonzero(row):
+                rest = row - np.eye(4)[token]
+                nearest = centers[(np.log(centers) @ rest).argmax()]
+                model = (alpha * nearest + rest) / (alpha + rest.sum())
+                loss -= row[token] / row.sum() * np.log(model[token])
+            assert found[user, column] == pytest.approx(loss)
+
+
+def test_the_papers_composition():
+    assert paper.composed(0.1, 1e-6, 10) == pytest.approx((5.43343, 2.1e-5), rel=1e-5)
+    assert paper.composed(0.01, 1e-6, 50) == pytest.approx((1.13757, 1.01e-4), rel=1e-5)
+    for rounds, epsilon, sigma in ((50, 0.0848802, 87.949), (10, 0.194741, 37.238), (5, 0.278972, 25.673)):
+        found = paper.per_round(15, 1e-10, rounds)
+        assert found[0] == pytest.approx(epsilon, rel=1e-5)
+        assert paper.noise_deviation(*found) == pytest.approx(sigma, rel=1e-4)
+
+
+def test_the_papers_centring_without_noise_is_the_mean(monkeypatch, small):
+    monkeypatch.setattr(paper, "noise_deviation", lambda *_: 0.0)
+    rows = ct.estimation.histograms.rows.HistogramRows.in_memory(small.counts, "user", None, 1)
+
+    class Silent:
+        def laplace(self, scale, size):
+            return np.zeros(size)
+
+        def normal(self, scale, size):
+            return np.zeros(size)
+
+    start = np.full((1, 60), 1 / 60)
+    centers, counts = paper.centring(rows, start, epsilon=1, delta=0.1, clip=1e9, floor=1e-9, rng=Silent())
+    np.testing.assert_allclose(centers[0], rows.mean(), rtol=1e-9)
+    assert counts[0] == 1500
