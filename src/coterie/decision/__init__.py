@@ -2,7 +2,7 @@
 
 `decide` answers. Everything here is NumPy and SciPy: all candidates are convex or closed-form and solved exactly."""
 
-from coterie.decision.decision import Decision, decide, from_evaluation
+from coterie.decision.decision import Decision, decide, decide_table, from_evaluation
 from coterie.decision.distinguish import distinguish
 from coterie.decision.evaluation import METHODS, Evaluation, Scores, evaluate
 from coterie.decision.predictor import Predictor
@@ -18,6 +18,7 @@ __all__ = [
     "Table",
     "Verdict",
     "decide",
+    "decide_table",
     "distinguish",
     "evaluate",
     "from_evaluation",
