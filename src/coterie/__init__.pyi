@@ -67,6 +67,8 @@ from coterie.exchange.messages import SumBy as SumBy
 from coterie.exchange.messages import Up as Up
 from coterie.learning import metrics as metrics
 from coterie.learning import models as models
+from coterie.learning import schedules as schedules
+from coterie.learning.local_sgd import LocalAdam as LocalAdam
 from coterie.learning.local_sgd import LocalSGD as LocalSGD
 from coterie.learning.task import Task as Task
 from coterie.privacy.settings import Privacy as Privacy

@@ -4,7 +4,14 @@ from typing import Any
 
 
 class CoterieError(Exception):
-    """Base of every error coterie raises on purpose."""
+    """Base of every error coterie raises on purpose.
+
+    The advice may differ by interface: `python` names arguments, `cli` names options. The text of the error gives the
+    first; the command line prints `error.cli`."""
+
+    def __init__(self, message: str = "", *, python: str = "", cli: str = "") -> None:
+        super().__init__(f"{message} {python}".strip())
+        self.cli = f"{message} {cli or python}".strip()
 
 
 class DataError(CoterieError, ValueError):

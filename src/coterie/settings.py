@@ -24,14 +24,14 @@ def cluster_count(owner: Any) -> int:
     return int(owner.clusters)
 
 
-def setting(owner: Any, name: str) -> Any:
-    """A setting of an algorithm or of the one it wraps (its `base`); None where neither has it."""
+def setting(owner: Any, name: str, default: Any = None) -> Any:
+    """A setting of an algorithm or of the one it wraps (its `base`); `default` where neither has it."""
     if name in _names(owner):
         return getattr(owner, name)
-    return setting(owner.base, name) if "base" in _names(owner) else None
+    return setting(owner.base, name, default) if "base" in _names(owner) else default
 
 
-def with_setting(owner: Any, name: str, value: Any) -> Any | None:
+def with_setting(owner: Any, name: str, value: Any) -> Any:
     """The same algorithm with one setting replaced, its own or that of the one it wraps; None where neither has it."""
     if name in _names(owner):
         return replace(owner, **{name: value})

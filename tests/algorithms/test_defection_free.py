@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
-from coterie.algorithms.defection_free import COLUMNS, DefectionFree, Firms, ledger
+from coterie.algorithms.defection_free import COLUMNS, DefectionFree, DefectionFreeState, ledger
 from coterie.engines.base import ClientStates, Env, context, gather, in_round
 from coterie.incentives import nash_bargaining
 from coterie.tree import stack
@@ -36,14 +36,14 @@ def quadratics() -> ct.Federation:
     return ct.Federation.from_arrays(data, test_fraction=0.0, dtype="float64", kind="regression")
 
 
-def starting(q_low: float, q_high: float) -> Firms:
+def starting(q_low: float, q_high: float) -> DefectionFreeState:
     def model(quality: float, side: float) -> dict[str, Tensor]:
         direction = np.array([side, 1.0, 1.0])
         length = np.sqrt((BEST - quality) / ((CURVATURE * direction) ** 2).sum())
         return {"weight": torch.tensor(length * direction).reshape(1, 3)}
 
     empty = torch.zeros(0, len(COLUMNS), dtype=torch.float64)
-    return Firms(stack([model(q_low, 1.0), model(q_high, -1.0)]), empty, torch.tensor(-1))
+    return DefectionFreeState(stack([model(q_low, 1.0), model(q_high, -1.0)]), empty, torch.tensor(-1))
 
 
 def run(quadratics: ct.Federation, start: tuple[float, float], rounds: int = 60, **options: Any) -> ct.Result:
@@ -151,7 +151,7 @@ def pair() -> ct.Federation:
 LOGISTIC = ct.Task(lambda: nn.Linear(4, 2), metric=("accuracy", "log_loss"))
 
 
-def bad_models() -> Firms:
+def bad_models() -> DefectionFreeState:
     """A low firm whose model is wrong more often than right, and a high firm whose model is poor."""
 
     def model(*direction: float) -> dict[str, Tensor]:
@@ -159,7 +159,7 @@ def bad_models() -> Firms:
         return {"weight": torch.stack([-weight, weight]), "bias": torch.zeros(2)}
 
     models = stack([model(-1.5, 1.0, -0.5, 0.0), model(1.0, 1.0, 0.0, 1.5)])
-    return Firms(models, torch.zeros(0, len(COLUMNS), dtype=torch.float64), torch.tensor(-1))
+    return DefectionFreeState(models, torch.zeros(0, len(COLUMNS), dtype=torch.float64), torch.tensor(-1))
 
 
 @pytest.mark.parametrize("measure", ["holdout", "train", "test"])
@@ -264,7 +264,7 @@ def test_it_says_what_is_wrong(
         ct.fit(DefectionFree(q_max=0.2), pair, LOGISTIC, rounds=1)
     with pytest.raises(ct.ConfigError, match="a firm has none"):
         ct.fit(DefectionFree(measure="test", quality="loss", pretrain=0), quadratics, QUADRATIC, rounds=1)
-    with pytest.raises(ct.ConfigError, match="keeps a revenue ledger; got a Nothing"):
+    with pytest.raises(ct.ConfigError, match="keeps a revenue ledger; got a LocalState"):
         ledger(ct.fit(ct.Local(), pair, LOGISTIC, rounds=0, alone=False))
     assert ledger(ct.fit(DefectionFree(), pair, LOGISTIC, rounds=0, alone=False)).rows == ()
 

@@ -67,3 +67,11 @@ def test_a_loaded_client_predicts_as_before_and_never_without_its_samples(fed64,
         torch.testing.assert_close(again, knn.model(client)(x))
     with pytest.raises(ct.ConfigError, match="federation="):
         ct.Result.load(tmp_path).model(client)
+
+
+def test_a_predictor_without_a_name_in_the_registry_says_so_when_it_is_needed(fed64, task, tmp_path, monkeypatch):
+    knn, _ = runs(fed64, task, 1.0, 3)
+    monkeypatch.setattr("coterie.learning.predictors.PREDICTORS", {})
+    knn.save(tmp_path)
+    with pytest.raises(ct.ConfigError, match=r"'NearestNeighbours'.*no such name"):
+        ct.Result.load(tmp_path, federation=fed64).model(fed64.clients[0])

@@ -242,6 +242,6 @@ def test_advise_says_who_should_learn_together_before_any_training(
     assert "log loss on a new row" in text
     assert {"local", "global", "shrunk", "clustered", "method"} <= set(text.split())
     assert "Recommended for these 3 clients: global" not in text  # shop c decides the other way round
-    pd.DataFrame({"shop": ["a", "b"], "x": [1.0, 2.0], "y": [0.5, 1.5]}).to_csv(tmp_path / "two.csv")
+    pd.DataFrame({"shop": [*"aabb"], "x": [1.0, 2.0, 4.0, 3.0], "y": [0.5, 1.5, 2, 3]}).to_csv(tmp_path / "two.csv")
     assert "three or more clients" in fails(capsys, "advise", tmp_path / "two.csv", "--client", "shop", "--target", "y")
     assert "did you mean 'shop'" in fails(capsys, "advise", table, "--client", "shap", "--target", "y")

@@ -13,7 +13,7 @@ import pytest
 
 import coterie as ct
 from coterie.comparison.compare import Comparison, compare
-from coterie.comparison.tuning import OWN_RATES, tune, validation_split, with_local
+from coterie.comparison.tuning import OWN_RATES, tune, validation_split
 from coterie.errors import ConfigError
 from coterie.report.page import page
 from coterie.report.terminal import comparison_tables
@@ -175,10 +175,6 @@ def test_tuning_prefers_what_works_and_survives_divergence() -> None:
     assert tuned.algorithm.local.lr < 0.01
     assert np.isfinite(tuned.candidates["validation"]).all()
     assert tuned.candidates["validation"].min() < 0.5 * float(fed.y.var())
-
-
-def test_the_optimiser_is_found_inside_a_base() -> None:
-    assert with_local(ct.FineTuned(), FAST).base.local == FAST
 
 
 def test_names_are_tuned_and_repeatable() -> None:

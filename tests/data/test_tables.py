@@ -216,11 +216,14 @@ def test_duplicate_and_clashing_columns_are_refused() -> None:
         build(table(), features="age")
 
 
-def test_dates_are_refused_until_left_out() -> None:
+def test_dates_are_left_out_and_refused_as_features() -> None:
     frame = table().assign(visit=pd.date_range("2020-01-01", periods=60))
+    fed = build(frame)
+    assert fed.columns == build(frame, exclude=["visit"]).columns == ("age", "ward=x", "ward=y")
+    assert fed.notes is not None
+    assert fed.notes.ignored == ["visit"]
     with pytest.raises(DataError, match=r"'visit' holds dates.*exclude=\['visit'\]"):
-        build(frame)
-    assert build(frame, exclude=["visit"]).columns == ("age", "ward=x", "ward=y")
+        build(frame, features=["visit", "age"])
 
 
 def test_a_table_without_usable_features_says_why() -> None:
@@ -261,7 +264,7 @@ def test_bad_files_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"There is no file .*date\.csv\. Did you mean data.csv"):
         read_table(tmp_path / "date.csv")
     with pytest.raises(DataError, match="neither Parquet nor CSV"):
-        read_table(tmp_path / "data.xlsx")
+        read_table(tmp_path / "data.docx")
     for name in ("data.csv", "data.parquet"):
         with pytest.raises(DataError, match="cannot be read as a table"):
             read_table(tmp_path / name)

@@ -7,7 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.datasets import elections, har, heart, heart_frame, user_tokens
+from coterie.datasets import (
+    elections,
+    har,
+    heart,
+    heart_frame,
+    rain,
+    rain_frame,
+    rain_stations,
+    train_tickets,
+    user_tokens,
+)
 from coterie.errors import DataError
 
 
@@ -37,6 +47,38 @@ def test_heart_treats_impossible_zeros_as_missing() -> None:
 def test_heart_splits_by_seed() -> None:
     assert np.array_equal(heart(seed=1).x, heart(seed=1).x)
     assert not np.array_equal(heart(seed=1).x, heart(seed=2).x)
+
+
+def test_rain_has_36_months_at_each_of_360_gauges() -> None:
+    fed = rain()
+    assert len(fed) == 360
+    assert set(fed.n_samples) == {36}
+    assert fed.kind == "regression"
+    assert fed.columns is not None
+    assert {c.split("=")[0] for c in fed.columns} == {"month"}  # neither year nor position
+    assert len(fed.columns) == 12
+    frame = rain_frame()
+    assert (frame.groupby(["station", "month"]).size() == 3).all()
+    assert 400 < 12 * (frame["rain"] ** 2).mean() < 550  # millimetres a year around Colorado
+    frame["rain"] = 0.0  # a copy: the next caller sees the original
+    assert rain_frame()["rain"].max() > 10
+
+
+def test_rain_stations_tell_the_plains_from_the_mountains() -> None:
+    where = rain_stations()
+    assert list(where.columns) == ["lon", "lat", "elevation_m"]
+    assert set(where.index) == set(rain().clients)
+    east, west = (where.loc[side, "elevation_m"].median() for side in (where["lon"] > -103.5, where["lon"] < -106))
+    assert east < 1500 < 1800 < west
+
+
+def test_train_tickets_are_choices_of_229_travellers(data_folder: Path) -> None:
+    fed = train_tickets()
+    assert len(fed) == 229
+    assert fed.n_samples.sum() == 2892
+    assert fed.columns == ("price", "minutes", "changes", "comfort")
+    x, y, _ = fed.rows()
+    assert x[y == 1, 0].mean() < x[y == 0, 0].mean()  # the first is chosen when it is cheap
 
 
 def test_elections_count_the_training_years_only() -> None:

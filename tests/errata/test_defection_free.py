@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from coterie.incentives.defection_free import climb, descent
+
+from coterie.incentives.market.defection_free import climb, descent
 
 L = 4.0
 

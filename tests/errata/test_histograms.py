@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.sparse as sp
-from coterie.estimation._histogram_kl import kl_to_centers, normalise, smooth
-from coterie.estimation._histogram_reduction import TokenReduction, second_moment
-from coterie.estimation._histogram_rows import HistogramRows
-from coterie.estimation._histogram_seeding import seed_centers
 from scipy.special import rel_entr
+
+from coterie.estimation.histograms.kl import kl_to_centers, normalise, smooth
+from coterie.estimation.histograms.reduction import TokenReduction, second_moment
+from coterie.estimation.histograms.rows import HistogramRows
+from coterie.estimation.histograms.seeding import seed_centers
 
 
 def test_raw_rows_are_infinitely_far_apart_and_smoothed_seeds_are_not() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from coterie.estimation.mixture import MixtureMeans
+
+from coterie.estimation.mixtures import MixtureMeans
 
 
 def test_the_first_round_clusters_the_clients_own_means() -> None:

@@ -64,7 +64,7 @@ def test_pairwise_quality_of_labels_is_that_of_the_table_they_make():
         quality = metrics.pairwise_quality(labels, true)
         np.testing.assert_allclose(quality.precisions, [2 / 3, 2 / 3, 1 / 3, 1])
         np.testing.assert_allclose(quality.recalls, [1, 1, 0.5, 0.5])
-    with pytest.raises(DataError, match="a label a client"):
+    with pytest.raises(DataError, match="one label per client"):
         metrics.pairwise_quality([0, 1], true)
 
 
@@ -80,8 +80,8 @@ def test_pairwise_quality_by_hand():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: metrics.cluster_accuracy([0, 1], [0]), "label a client"),
-        (lambda: metrics.cluster_accuracy([], []), "label a client"),
+        (lambda: metrics.cluster_accuracy([0, 1], [0]), "label per client"),
+        (lambda: metrics.cluster_accuracy([], []), "label per client"),
         (lambda: metrics.cluster_accuracy([0, np.nan], [0, 1]), "missing"),
         (lambda: metrics.parameter_distance(np.eye(2), np.eye(3)), "equally many parameters"),
         (lambda: metrics.parameter_distance(np.eye(3)[:2], np.eye(3)), "nearest"),

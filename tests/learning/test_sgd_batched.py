@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -14,16 +15,22 @@ import coterie as ct
 from coterie import randomness
 from coterie.learning import models
 from coterie.learning import sgd_batched as stacked
-from coterie.learning.sgd_batched import Network, Plan
+from coterie.learning.batches import Walk
+from coterie.learning.gradients import Model
+from coterie.learning.sgd_batched import Given, Plan, kept_names
+from coterie.learning.update_rules import Adam, Momentum
 
+WALK, RULE = {"steps", "epochs", "batch_size"}, {"momentum", "nesterov", "weight_decay", "decoupled"}
 SIZES = (9, 4, 1, 12, 7)
 
 
-def plan(task: ct.Task, **changes: Any) -> Plan:
-    options: dict[str, Any] = {
-        "steps": 5, "epochs": None, "batch_size": 4, "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0, "pull": 0.0
-    }  # fmt: skip
-    return Plan(task=task, names=tuple(task.init(0)), **(options | changes))
+def plan(task: ct.Task, train: tuple[str, ...] | None = None, **changes: Any) -> Plan:
+    names = tuple(task.init(0))
+    trained = tuple(i for i, name in enumerate(names) if train is None or name in train)
+    walk = {"steps": 5, "epochs": None, "batch_size": 4} | {k: changes.pop(k) for k in WALK & changes.keys()}
+    rule = Adam() if changes.pop("adam", False) else Momentum()
+    rule = dataclasses.replace(rule, **{k: changes.pop(k) for k in RULE & changes.keys()})
+    return Plan(Model(task, names, trained), Walk(**walk), rule, **({"lr": 0.1} | changes))
 
 
 def clients(shape: tuple[int, ...], classes: int | None, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
@@ -40,29 +47,40 @@ def clients(shape: tuple[int, ...], classes: int | None, dtype: torch.dtype = to
     return x, y, mask, randomness.fold(torch.arange(len(SIZES)), "test")
 
 
-def compare(p: Plan, data: tuple[Tensor, ...], tolerance: float = 1e-10) -> None:
+def tensors(p: Plan, x: Tensor) -> Given:
+    """Models, and whatever else the plan needs, other for every client."""
+    g = torch.Generator().manual_seed(1)
+    start = p.model.task.init(0, x.dtype)
+
+    def some(kind: str, names: tuple[str, ...], scale: float) -> Given:
+        return {
+            f"{kind}/{n}": start[n] + scale * torch.randn(len(x), *start[n].shape, generator=g, dtype=x.dtype)
+            for n in names
+        }
+
+    given = some("weight", p.model.names, 0.1)
+    given |= some("anchor", p.trained, 0.5) if p.pull else {}
+    for slot in p.rule.slots:
+        given |= {k: 0.1 * t**2 for k, t in some(slot, p.trained, 0.1).items()}
+    return given | ({"count": torch.arange(len(x)).to(x.dtype)} if p.rule.counts else {})
+
+
+def compare(p: Plan, data: tuple[Tensor, ...], tolerance: float = 1e-10, also: Given | None = None) -> None:
     """`train` on the padded chunk against `train_one` on each client without its padding."""
     x, y, mask, key = data
-    g = torch.Generator().manual_seed(1)
-    start = p.task.init(0, x.dtype)
-
-    def some(scale: float) -> tuple[Tensor, ...]:
-        noise = [scale * torch.randn(len(x), *t.shape, generator=g, dtype=x.dtype) for t in start.values()]
-        return tuple(t + n for t, n in zip(start.values(), noise, strict=True))
-
-    weights, anchors = some(0.1), some(0.5) if p.pull else ()
-    before = [w.clone() for w in weights]
-    *together, losses = stacked.train(p, x, y, mask, key, weights, anchors)
+    given = tensors(p, x) | (also or {})
+    before = {name: t.clone() for name, t in given.items()}
+    together = stacked.train(p, x, y, mask, key, given)
+    labels = [f"weight/{n}" for n in p.trained] + kept_names(p.rule, p.trained) + ["loss"]
     for c, n in enumerate(SIZES):
-        mine, far = tuple(w[c] for w in weights), tuple(a[c] for a in anchors)
-        *alone, loss = stacked.train_one(p, x[c, :n], y[c, :n], mask[c, :n], key[c], mine, far)
-        for name, a, b in zip((*p.names, "loss"), (*together, losses), (*alone, loss), strict=True):
+        alone = stacked.train_one(p, x[c, :n], y[c, :n], mask[c, :n], key[c], {k: t[c] for k, t in given.items()})
+        for name, a, b in zip(labels, together, alone, strict=True):
             torch.testing.assert_close(
                 a[c], b, rtol=tolerance, atol=tolerance, msg=lambda m, n=name, c=c: f"{n} of {c}: {m}"
             )
-            if c == 0 and name not in ("loss", "unused"):
-                assert not torch.equal(a[c], before[p.names.index(name)][c]), f"{name} did not move"
-    assert all(torch.equal(a, b) for a, b in zip(weights, before, strict=True))  # inputs are not touched
+            if c == 0 and name != "loss" and "unused" not in name:
+                assert not torch.equal(a[c], before[name][c]), f"{name} did not move"
+    assert all(torch.equal(t, before[name]) for name, t in given.items())  # inputs are not touched
 
 
 OPTIONS = {
@@ -77,6 +95,12 @@ OPTIONS = {
     "epochs, all": {"steps": None, "epochs": 2, "momentum": 0.5, "weight_decay": 0.1, "pull": 0.3},
     "epochs, full batch": {"steps": None, "epochs": 3, "batch_size": None, "momentum": 0.5},
     "large batch": {"batch_size": 50},
+    "nesterov": {"momentum": 0.9, "nesterov": True},
+    "clip": {"clip": 0.1},
+    "schedule": {"factor": lambda step: 1 / (step + 1)},
+    "adam": {"adam": True},
+    "adamw, epochs": {"adam": True, "weight_decay": 0.1, "steps": None, "epochs": 2},
+    "adam, all": {"adam": True, "weight_decay": 0.1, "decoupled": False, "pull": 0.3, "clip": 0.5},
 }
 
 
@@ -119,7 +143,7 @@ PATHS: dict[str, tuple[Any, bool]] = {  # model, hand-written gradients
 def test_stacked_equals_one_at_a_time(path: str, option: str) -> None:
     model, fast = PATHS[path]
     p = plan(ct.Task(model), **OPTIONS[option])
-    assert (Network.of(p.task.skeleton, p.names, p.task.loss, 1) is not None) == fast
+    assert (p.model.network(torch.zeros(1, 1, 3)) is not None) == fast
     compare(p, clients((3,), 4))
 
 
@@ -136,7 +160,7 @@ def huber(outputs: Tensor, y: Tensor) -> Tensor:
 
 def test_a_loss_of_your_own() -> None:
     p = plan(ct.Task(models.mlp(3, 5, 1), loss=huber, metric="mse"))
-    assert Network.of(p.task.skeleton, p.names, p.task.loss, 1) is None
+    assert p.model.network(torch.zeros(1, 1, 3)) is None
     compare(p, clients((3,), None))
 
 
@@ -185,18 +209,13 @@ def test_any_fully_connected_network(
     changes = {"steps": None, "epochs": None, count[0]: count[1], "batch_size": batch, "momentum": momentum}
     p = plan(ct.Task(make), **changes)
     x, y, mask, key = clients((3,), 4)
-    weights = tuple(w.expand(len(x), *w.shape) for w in p.task.init(1, torch.float64).values())
-    *together, losses = stacked.train(p, x, y, mask, key, weights, ())
-    for c, n in enumerate(SIZES):
-        *alone, loss = stacked.train_one(p, x[c, :n], y[c, :n], mask[c, :n], key[c], tuple(w[c] for w in weights), ())
-        for a, b in zip((*together, losses), (*alone, loss), strict=True):
-            torch.testing.assert_close(a[c], b, rtol=1e-10, atol=1e-10)
+    compare(p, (x, y, mask, key))
 
 
 def test_batches_walk_through_every_sample_once_an_epoch() -> None:
     p = plan(ct.Task(lambda: nn.Linear(3, 4)), steps=None, epochs=2)
     mask = clients((3,), 4)[2]
-    chosen, weight = stacked.batches(p, mask, randomness.fold(torch.arange(len(SIZES)), "x"))
+    chosen, weight = p.walk.rows(mask, randomness.fold(torch.arange(len(SIZES)), "x"))
     assert chosen is not None
     for c, n in enumerate(SIZES):
         used = chosen[c][weight[c] > 0].reshape(2, n)

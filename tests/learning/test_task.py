@@ -81,7 +81,7 @@ def test_bad_tasks_are_refused(task: dict[str, Any], message: str) -> None:
         ("fed", {"model": linear(4, 3), "loss": "mse"}, "mse needs a model with one output; this one has 3"),
         ("fed", {"model": linear(4, 1), "loss": "bce"}, "bce needs two classes; this federation has 3"),
         ("fed", {"model": linear(4, 3), "metric": "r2"}, "metric r2 needs a model with one output"),
-        ("fed", {"model": linear(), "loss": nn.functional.cross_entropy}, "one number a sample.*reduction='none'"),
+        ("fed", {"model": linear(), "loss": nn.functional.cross_entropy}, "one number per sample.*reduction='none'"),
         ("numbers", {"model": linear(4, 1)}, "cross_entropy needs classes"),
         ("numbers", {"model": linear(4, 1), "loss": "mse", "metric": "accuracy"}, "metric accuracy needs classes"),
         ("fed", {"model": lambda: nn.Flatten()}, "no parameters to learn"),

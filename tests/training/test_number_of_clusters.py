@@ -53,9 +53,10 @@ def test_the_choice_never_sees_test_data() -> None:
     assert one.table.equals(two.table)
 
 
-def test_an_algorithm_without_a_number_to_choose_is_refused() -> None:
+@pytest.mark.parametrize("algorithm", [ct.FedAvg(), ct.FineTuned(), ct.IFCA(2), ct.FineTuned(ct.IFCA(2))])
+def test_an_algorithm_without_a_number_to_choose_is_refused(algorithm: ct.Algorithm) -> None:
     with pytest.raises(ct.ConfigError, match="clusters=None"):
-        ct.choose_clusters(ct.FedAvg(), planted(1), TASK)
+        ct.choose_clusters(algorithm, planted(1), TASK)
 
 
 def test_the_best_of_several_runs_has_the_smallest_training_loss() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from coterie.aggregation.rules import Aggregator
 from coterie.errors import ConfigError, TooFew
+from coterie.settings import with_setting
 
 
 def aggregated(
@@ -26,11 +26,9 @@ def aggregated(
 
 def with_aggregate(algorithm: Any, aggregate: Aggregator) -> Any:
     """The same algorithm with another aggregator, also inside a wrapper's `base`; an error if its server sees only sums."""
-    names = {f.name for f in fields(algorithm)} if is_dataclass(algorithm) else set()
-    if "aggregate" in names:
-        return replace(algorithm, aggregate=aggregate)
-    if "base" in names:
-        return replace(algorithm, base=with_aggregate(algorithm.base, aggregate))
+    changed = with_setting(algorithm, "aggregate", aggregate)
+    if changed is not None:
+        return changed
     raise ConfigError(
         f"{type(algorithm).__name__} only offers additive asks, whose server never sees one client's reply, or combines "
         f"replies by a rule of its own, so {type(aggregate).__name__} has nothing to work on. Use one with an `aggregate` "

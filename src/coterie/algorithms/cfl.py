@@ -1,10 +1,13 @@
-"""CFL: clustered federated learning by recursive bipartition (Sattler, Müller, Samek).
+"""CFL: clustered federated learning by splitting clusters in two.
 
-(a) Federated averaging inside every current cluster, with updates ΔW_i; (b) a cluster splits when its mean update is short,
-‖mean ΔW‖ < ε₁, while some client still pulls hard, max‖ΔW_i‖ > ε₂; (c) into the two parts between which the largest cosine
-similarity of updates is smallest; (d) recursively, never merging. Labels are kept for every client by its own index, so
-later splits act on the right clients. `aggregate` takes the mean's place in (a); a cluster with too few members in a round
-for a robust rule keeps its model.
+"Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization under Privacy Constraints" (Felix Sattler,
+Klaus-Robert Müller, Wojciech Samek, 2019, https://arxiv.org/abs/1910.01991).
+
+(a) Federated averaging inside every current cluster gives one update ΔW_i per client. (b) A cluster splits when its mean
+update is short, ‖mean ΔW‖ < ε₁, while some client still pulls hard, max‖ΔW_i‖ > ε₂. (c) It splits into the two parts
+between which the largest cosine similarity of updates is smallest. (d) Splits go on recursively, and nothing is merged.
+The label of every client is kept under its own index, so later splits act on the right clients. `aggregate` takes the
+mean's place in (a). A cluster that has too few members in a round for a robust rule keeps its model.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ Linkage = Literal["single", "complete"]
 
 
 @dataclass(frozen=True)
-class Splits:
+class CFLState:
     models: Params  # (clusters so far, …)
     label: Tensor  # (m,)
 
@@ -58,10 +61,10 @@ class CFL(Algorithm):
     most: int = 64
     aggregate: Aggregator = field(default_factory=Mean)
 
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> Splits:
-        return Splits(repeat(start, 1), torch.zeros(population.n_clients, dtype=torch.int64))
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> CFLState:
+        return CFLState(repeat(start, 1), torch.zeros(population.n_clients, dtype=torch.int64))
 
-    def round(self, state: Splits, cohort: Cohort) -> Exchange[Splits]:
+    def round(self, state: CFLState, cohort: Cohort) -> Exchange[CFLState]:
         reply = yield self._ask(state, cohort.clients)
         if not len(reply.clients):
             return state
@@ -89,9 +92,9 @@ class CFL(Algorithm):
                 labels[torch.from_numpy(members[part])] = count + len(children)
                 children.append(model)
         stacked = {k: torch.stack([m[k] for m in models + children]) for k in models[0]}
-        return Splits(stacked, labels)
+        return CFLState(stacked, labels)
 
-    def _ask(self, state: Splits, clients: Ints) -> Ask:
+    def _ask(self, state: CFLState, clients: Ints) -> Ask:
         own = take(state.models, state.label[torch.from_numpy(clients)])
         return Ask(self.train, clients, each={"model": own}, updates={"update": None})
 
@@ -101,7 +104,7 @@ class CFL(Algorithm):
             return False
         return bool(flat_vector(mean).norm() < self.quiet) and bool(rows.norm(dim=1).max() > self.loud)
 
-    def _split(self, state: Splits, c: int, here: Ints, rows: Tensor) -> Exchange[tuple[Ints, npt.NDArray[np.bool_]]]:
+    def _split(self, state: CFLState, c: int, here: Ints, rows: Tensor) -> Exchange[tuple[Ints, npt.NDArray[np.bool_]]]:
         """All members of the cluster and which of them leave; members outside this round's cohort are asked now."""
         away = np.setdiff1d(np.flatnonzero((state.label == c).numpy()), here)
         if len(away):
@@ -116,9 +119,9 @@ class CFL(Algorithm):
         update = tree_map(lambda new, old: new - old, trained, model)
         return Up(send={"update": update}, weight=ctx.n, info={"loss": loss})
 
-    def personal(self, ctx: Context, state: Splits) -> Params:
+    def personal(self, ctx: Context, state: CFLState) -> Params:
         model: Params = take(state.models, self.cluster(ctx, state))
         return model
 
-    def cluster(self, ctx: Context, state: Splits) -> Tensor:
+    def cluster(self, ctx: Context, state: CFLState) -> Tensor:
         return state.label.index_select(0, ctx.index.reshape(1)).reshape(())

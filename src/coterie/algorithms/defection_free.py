@@ -1,4 +1,8 @@
-"""Defection-Free Collaborative Learning (Werner's dissertation, ch. 3, Algorithm 5) between two competing firms.
+"""Defection-Free Collaborative Learning between two competing firms.
+
+Chapter 3, Algorithm 5 (section 3.4) of
+"Collaborative Learning: Aligning Goals and Outcomes" (Mariel Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
 
 The clients are the firms. f(x) = (f(x; l) + f(x; h))/2 is the common loss and q(x) the quality of a model, the mean over
 both firms of its accuracy (or 1 − loss) on rows that measure it. The high firm is the one that is better when they meet;
@@ -11,11 +15,10 @@ One round of scheme "defection_free", with ρ = q_l/q_h before the round:
 Other schemes (section 3.3): "complete" (both train on f), "high_shares" (the low firm trains on f, the high firm alone),
 "low_shares" (the other way round); somebody loses revenue in each of the first two.
 
-Departures from the text (errata EI-4, EI-5): every step that passes its target or lowers a quality is taken back and halved,
-or cut more where a straight line says so (step 2d), because nothing guarantees convexity here; the loop ends at the target
-instead of beyond it. A step is the mean of what `local` does on the firms' data: with LocalSGD(steps=1) exactly one gradient
-step on f of size at most `local.lr` = 1/L, with more steps an average of local models. Cutting shortens the step just made:
-one more measurement, no more training.
+Departures from the text (errata EI-4, EI-5) are those of `coterie.incentives.market.climb`, which decides how far a firm
+goes. A step is the mean of what `local` does on the firms' data. With LocalSGD(steps=1) that is exactly one gradient step on
+f of size at most `local.lr` = 1/L; with more steps it is an average of local models. A step that is too long is shortened,
+which costs one more measurement and no more training.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -45,6 +48,7 @@ from coterie.exchange.messages import (
     Up,
 )
 from coterie.incentives.market.bargaining import nash_bargaining, pacing_constant
+from coterie.incentives.market.climb import Climb, Offer, Step, climbing
 from coterie.incentives.market.defection_free import low_target
 from coterie.incentives.market.ledger import RevenueLedger
 from coterie.learning.local_sgd import LocalSGD
@@ -63,19 +67,13 @@ _BOTH: Ints = np.array([0, 1])
 
 
 @dataclass(frozen=True)
-class Firms:
-    """`models` in the federation's order; `ledger` a row a round, see COLUMNS (row 0: when they met); `high` is the position
-    of the high firm, −1 before they met."""
+class DefectionFreeState:
+    """`models` are in the federation's order. `ledger` has one row per round, with COLUMNS; row 0 is when they met. `high`
+    is the position of the high firm, −1 before they met."""
 
     models: Params
     ledger: Tensor
     high: Tensor
-
-
-class Climbed(NamedTuple):
-    model: Params
-    quality: float
-    size: float = 0.0  # sum of the accepted step sizes
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ class DefectionFree(Algorithm):
             return self.tolerance
         return 1e-9 if self.quality == "loss" else 1e-3
 
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> Firms:
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> DefectionFreeState:
         if population.n_clients != 2:
             raise ConfigError(
                 f"DefectionFree is a deal between exactly two firms; this federation has {population.n_clients} clients. "
@@ -144,11 +142,11 @@ class DefectionFree(Algorithm):
             )
         if self.quality == "accuracy" and task.loss == "mse":
             raise ConfigError("quality='accuracy' needs a task with classes; for numbers use quality='loss'.")
-        return Firms(repeat(start, 2), torch.zeros(0, len(COLUMNS), dtype=torch.float64), torch.tensor(-1))
+        return DefectionFreeState(repeat(start, 2), torch.zeros(0, len(COLUMNS), dtype=torch.float64), torch.tensor(-1))
 
     # ---- server ------------------------------------------------------------------------------------------------------
 
-    def round(self, state: Firms, cohort: Cohort) -> Exchange[Firms]:
+    def round(self, state: DefectionFreeState, cohort: Cohort) -> Exchange[DefectionFreeState]:
         """A firm that does not answer ends what it was asked for; what was agreed before stands."""
         if len(cohort.clients) < 2:
             return state
@@ -158,7 +156,7 @@ class DefectionFree(Algorithm):
             return state
         return (yield from self._collaborate(state, self.local.lr * self.local.decay**cohort.round))
 
-    def _meet(self, state: Firms) -> Exchange[Firms]:
+    def _meet(self, state: DefectionFreeState) -> Exchange[DefectionFreeState]:
         """Each firm trains alone; then both are measured: who is better is the high firm."""
         models = state.models
         if max(self._passes):
@@ -180,9 +178,9 @@ class DefectionFree(Algorithm):
                 "Raise q_max."
             )
         first = torch.tensor([[low, high, 0.0, low]], dtype=torch.float64)
-        return Firms(models, first, torch.tensor(int(qualities[1] >= qualities[0])))
+        return DefectionFreeState(models, first, torch.tensor(int(qualities[1] >= qualities[0])))
 
-    def _collaborate(self, state: Firms, lr: float) -> Exchange[Firms]:
+    def _collaborate(self, state: DefectionFreeState, lr: float) -> Exchange[DefectionFreeState]:
         """One round of the scheme."""
         high = int(state.high)
         x_low, x_high = row(state.models, 1 - high), row(state.models, high)
@@ -197,9 +195,9 @@ class DefectionFree(Algorithm):
         if free:
             bargain = nash_bargaining(float(state.ledger[0, 0]), float(state.ledger[0, 1]), self.q_max)
             target = low_target(q_low, before, better.quality, bargain)
-        worse = Climbed(x_low, q_low)
+        worse = Climb(x_low, q_low, 0.0)
         if self.low_mode == "simulated" and target is not None:
-            worse = Climbed(x_low, max(target, q_low))
+            worse = Climb(x_low, max(target, q_low), 0.0)
         elif self.low_mode == "trained" and target is not None:
             who = _BOTH[[1 - high]] if self.scheme == "low_shares" else _BOTH
             worse = yield from self._climb(
@@ -214,7 +212,7 @@ class DefectionFree(Algorithm):
             )
         reached = max(target, worse.quality) if free and target is not None else worse.quality  # max: B(ρ, 1) rounds
         entry = torch.tensor([[worse.quality, better.quality, better.size, reached]], dtype=torch.float64)
-        pair = (worse.model, better.model) if high else (better.model, worse.model)
+        pair = (worse.state, better.state) if high else (better.state, worse.state)
         return replace(state, models=stack(list(pair)), ledger=torch.cat([state.ledger, entry]))
 
     def _climb(
@@ -227,56 +225,55 @@ class DefectionFree(Algorithm):
         firm: int,
         lr: float,
         close: float = 0.0,
-    ) -> Generator[Ask, Reply, Climbed]:
+    ) -> Generator[Ask, Reply, Climb[Params]]:
         """At most `steps` steps on the mean loss of `who`, never past the target, never down (steps 2c and 2d).
+
+        The pace of the high firm (firm 0) is a soft target: growing faster costs nobody revenue."""
+        climber = climbing(
+            model,
+            quality,
+            target,
+            max_steps=steps,
+            tolerance=close,
+            max_halvings=self.halvings,
+            soft=firm == 0,
+            stochastic=True,
+        )
+        answer: Offer[Params] | float | None = None
+        while True:
+            try:
+                need = climber.send(answer)
+            except StopIteration as end:
+                climbed: Climb[Params] = end.value
+                return climbed
+            if isinstance(need, Step):
+                answer = yield from self._offer(need, who, firm, lr)
+            else:
+                answer = yield from self._measure(need.state)
+
+    def _offer(
+        self, need: Step[Params], who: Ints, firm: int, lr: float
+    ) -> Generator[Ask, Reply, Offer[Params] | None]:
+        """A training step of `who`, any part of which may be taken; None when a reply was lost or nothing moves.
 
         For one gradient step on a loss that is the quality, the size min((q̄ − q)/‖∇f‖², 1/L) cannot pass the target of a
         convex loss; other steps are tried in full first."""
-        total, first = 0.0, 1.0
-        for s in range(steps):
-            gap = target - quality
-            if gap <= close:
-                break
-            down = {"model": model, "number": torch.tensor(2 * s + firm)}
-            reply = yield Ask(self.train, who, down, reduce=MeanBy(), updates={"move": None})
-            if len(reply.clients) < len(who):
-                break
-            move: Params = row(reply.values["move"], 0)
-            length = float(sum((t.double() ** 2).sum() for t in move.values()))  # (lr ‖∇f‖)²
-            exact = self.quality == "loss" and self.local.steps == 1
-            if length == 0 or (exact and length < _NOTHING * lr):
-                break
-            scale = min(gap * lr / length, 1.0) if exact else first
-            found = yield from self._cut(model, move, quality, target, scale, soft=firm == 0)
-            if found is None:
-                break
-            if found.size:  # else this step does not help however short; the next one sees other rows
-                model, quality, total = found.model, found.quality, total + found.size * lr
-                first = min(2 * found.size, 1.0)
-        return Climbed(model, quality, total)
+        model = need.state
+        down = {"model": model, "number": torch.tensor(2 * need.number + firm)}
+        reply = yield Ask(self.train, who, down, reduce=MeanBy(), updates={"move": None})
+        if len(reply.clients) < len(who):
+            return None
+        move: Params = row(reply.values["move"], 0)
+        length = float(sum((t.double() ** 2).sum() for t in move.values()))  # (lr ‖∇f‖)²
+        exact = self.quality == "loss" and self.local.steps == 1
+        if length == 0 or (exact and length < _NOTHING * lr):
+            return None
 
-    def _cut(
-        self, model: Params, move: Params, quality: float, target: float, scale: float, soft: bool
-    ) -> Generator[Ask, Reply, Climbed | None]:
-        """The longest tried part of a move that neither lowers the quality nor passes the target (step 2d); None when a
-        reply was lost.
+        def part(size: float) -> Params:
+            moved: Params = tree_map(lambda x, d: x + size * d, model, move)
+            return moved
 
-        The pace of the high firm is a `soft` target: growing faster costs nobody revenue. Where measurement is too coarse
-        to see a gain below it (an accuracy on few rows), the smallest gain seen beyond it is taken."""
-        beyond: Climbed | None = None
-        for _ in range(self.halvings + 1):
-            trial: Params = tree_map(lambda x, d, a=scale: x + a * d, model, move)
-            reached = yield from self._measure(trial)
-            if reached is None:
-                return None
-            if quality <= reached <= target:
-                return beyond if soft and beyond is not None and reached == quality else Climbed(trial, reached, scale)
-            if reached > target:
-                beyond = Climbed(trial, reached, scale)
-                scale *= min((target - quality) / (reached - quality), 0.5)  # where a straight line meets the target
-            else:
-                scale /= 2
-        return beyond if soft and beyond is not None else Climbed(model, quality)
+        return Offer(part, min(need.gap * lr / length, 1.0) if exact else None, unit=lr)
 
     def _measure(self, model: Params) -> Generator[Ask, Reply, float | None]:
         """The quality q(x): the mean over both firms; None when one did not answer."""
@@ -335,19 +332,19 @@ class DefectionFree(Algorithm):
         mask = ctx.mask * (position >= kept if held else position < kept)
         return replace(ctx, mask=mask, n=mask.sum())
 
-    def personal(self, ctx: Context, state: Firms) -> Params:
+    def personal(self, ctx: Context, state: DefectionFreeState) -> Params:
         model: Params = take(state.models, ctx.index)
         return model
 
-    def cluster(self, ctx: Context, state: Firms) -> Tensor:
+    def cluster(self, ctx: Context, state: DefectionFreeState) -> Tensor:
         return ctx.index
 
 
 def ledger(result: Any) -> RevenueLedger:
     """The revenue ledger of a run of `DefectionFree` (its Result or its state): `.frame`, `.largest_drop`,
     `.defection_free()`. Row 0 is the market when the firms met."""
-    state = result if isinstance(result, Firms) else result.state
-    if not isinstance(state, Firms):
+    state = result if isinstance(result, DefectionFreeState) else result.state
+    if not isinstance(state, DefectionFreeState):
         raise ConfigError(f"Only a run of DefectionFree keeps a revenue ledger; got a {type(state).__name__}.")
     book = RevenueLedger()
     for q_low, q_high, step_high, _ in state.ledger.tolist():

@@ -1,7 +1,10 @@
-"""FedAvg (McMahan et al. 2017): one model for all, the sample-weighted mean of the clients' local models.
+"""FedAvg: one model for all, the sample-weighted mean of the clients' local models.
 
-Server step: with d = mean of local models − model, velocity ← momentum · velocity + d, model ← model + lr · velocity;
-lr = 1 and momentum = 0 give plain averaging. A robust `aggregate` takes the mean's place; the server then needs every
+"Communication-Efficient Learning of Deep Networks from Decentralized Data" (H. Brendan McMahan, Eider Moore, Daniel
+Ramage, Seth Hampson, Blaise Agüera y Arcas, 2017, https://arxiv.org/abs/1602.05629).
+
+Server step, with d = mean of local models − model: velocity ← momentum · velocity + d, then model ← model + lr · velocity.
+Plain averaging is lr = 1 and momentum = 0. A robust `aggregate` takes the mean's place. The server then needs every
 client's model (an individual ask) instead of their sum.
 """
 
@@ -18,7 +21,7 @@ from coterie.tree import Params, row, tree_map
 
 
 @dataclass(frozen=True)
-class Shared:
+class FedAvgState:
     model: Params
     velocity: Params
 
@@ -49,24 +52,24 @@ class FedAvg(Algorithm):
     server_momentum: float = 0.0
     aggregate: Aggregator = field(default_factory=Mean)
 
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> Shared:
-        return Shared(start, tree_map(lambda t: t * 0, start) if self.server_momentum else {})
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> FedAvgState:
+        return FedAvgState(start, tree_map(lambda t: t * 0, start) if self.server_momentum else {})
 
-    def round(self, state: Shared, cohort: Cohort) -> Exchange[Shared]:
+    def round(self, state: FedAvgState, cohort: Cohort) -> Exchange[FedAvgState]:
         mean = yield from average(self.train, state.model, cohort, self.aggregate)
         if mean is None:
             return state
         if self.server_lr == 1 and not self.server_momentum:
-            return Shared(mean, state.velocity)
+            return FedAvgState(mean, state.velocity)
         step = tree_map(lambda new, old: new - old, mean, state.model)
         if self.server_momentum:
             step = tree_map(lambda v, d: self.server_momentum * v + d, state.velocity, step)
         model = tree_map(lambda old, d: old + self.server_lr * d, state.model, step)
-        return Shared(model, step if self.server_momentum else {})
+        return FedAvgState(model, step if self.server_momentum else {})
 
     def train(self, ctx: Context, model: Params) -> Up:
         model, loss = self.local.fit(ctx, model)
         return Up(send={"model": model}, weight=ctx.n, info={"loss": loss})
 
-    def personal(self, ctx: Context, state: Shared) -> Params:
+    def personal(self, ctx: Context, state: FedAvgState) -> Params:
         return state.model

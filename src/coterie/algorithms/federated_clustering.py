@@ -1,14 +1,17 @@
-"""Federated-Clustering (Werner, ch. 2, Algorithm 2): every client has its own model and averages, at that model, the
-gradients of those who pull the same way.
+"""Federated-Clustering: every client has its own model and averages, at that model, the gradients that agree with its own.
+
+Chapter 2, Algorithm 2 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Mariel Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
 
 Symbols: x_{i,t} → models (row i), g_j(x_i) → a reply to `gradient`, η → lr, M → inner, τ → radius, |B| → batch_size.
 Step 1: every client j computes its gradient at every client's model x_i. Step 2: v_i = Threshold-Clustering of these
-gradients around i's own. Step 3: x_i ← x_i − η v_i. No clusters are declared; malicious clients far away have no influence.
+gradients around i's own. Step 3: x_i ← x_i − η v_i. No clusters are declared. Malicious clients far away have no influence.
 
-**Cost of a round** with N clients in groups of n: N·n gradient evaluations, N·n models down and N·n gradients up; the server
-holds one model's gradients at a time (N × P numbers), never N × N × P. A pass evaluates one model of every group at all its
-members at once, so there are n batched passes, not N² calls. `groups=G` splits the clients at random into G groups each
-round (n = N/G); `local_steps=s` clusters only every s-th step and takes plain local steps in between.
+**Cost per round** with N clients in groups of n: N·n gradient evaluations, N·n models down and N·n gradients up. The server
+holds one model's gradients at a time (N × P numbers), never N × N × P. One pass evaluates one model per group at all members
+of the group at once, so there are n batched passes, not N² calls. `groups=G` splits the clients at random into G groups in
+each round (n = N/G). `local_steps=s` clusters only at every s-th step and takes plain local steps in between.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ _MEMBERS_UP_TO = 4096  # clients whose N × N table of who listened to whom is k
 
 
 @dataclass(frozen=True)
-class Personal:
+class FederatedClusteringState:
     models: Params  # (N, …)
     velocity: Params
     members: Tensor  # (N, N): j was in i's last ball
@@ -65,14 +68,14 @@ class FederatedClustering(Algorithm):
         """What a client alone would do in a round."""
         return LocalSGD(steps=1, lr=self.lr, batch_size=self.batch_size, momentum=0.0)
 
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> Personal:
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> FederatedClusteringState:
         n = population.n_clients
         kept = n if n <= _MEMBERS_UP_TO else 0
         models = repeat(start, n)
         velocity = tree_map(torch.zeros_like, models) if self.momentum else {}
-        return Personal(models, velocity, torch.eye(kept, dtype=torch.bool), torch.arange(n))
+        return FederatedClusteringState(models, velocity, torch.eye(kept, dtype=torch.bool), torch.arange(n))
 
-    def round(self, state: Personal, cohort: Cohort) -> Exchange[Personal]:
+    def round(self, state: FederatedClusteringState, cohort: Cohort) -> Exchange[FederatedClusteringState]:
         if (cohort.round + 1) % self.local_steps:
             own = {"model": _rows(state.models, cohort.clients)}
             reply = yield Ask(self.descend, cohort.clients, each=own, updates={"model": From("model")})
@@ -104,7 +107,7 @@ class FederatedClustering(Algorithm):
         order = randomness.bits(cohort.key("groups"), len(cohort.clients)).argsort().numpy()
         return [np.sort(part) for part in np.array_split(cohort.clients[order], self.groups) if len(part)]
 
-    def _ask(self, state: Personal, served: list[Ints], s: int) -> Ask:
+    def _ask(self, state: FederatedClusteringState, served: list[Ints], s: int) -> Ask:
         """Step 1 for the s-th member of every group: all its group compute their gradient at its model."""
         asked = np.concatenate(served)
         owner = np.concatenate([np.full(len(g), g[s]) for g in served])
@@ -116,7 +119,9 @@ class FederatedClustering(Algorithm):
         each = {"model": _rows(state.models, owner), "mine": mine}
         return Ask(self.gradient, asked, each=each, updates={"grad": None})
 
-    def _step(self, state: Personal, direction: dict[int, Any], members: Tensor) -> Personal:
+    def _step(
+        self, state: FederatedClusteringState, direction: dict[int, Any], members: Tensor
+    ) -> FederatedClusteringState:
         """Step 3."""
         if not direction:
             return state
@@ -133,7 +138,7 @@ class FederatedClustering(Algorithm):
         if len(members):
             mutual = (members & members.T).numpy()
             label = torch.from_numpy(connected_components(mutual, directed=False)[1].astype(np.int64))
-        return Personal(models, velocity, members, label)
+        return FederatedClusteringState(models, velocity, members, label)
 
     # ---- client ------------------------------------------------------------------------------------------------------
 
@@ -146,11 +151,11 @@ class FederatedClustering(Algorithm):
         model, loss = self.local.fit(ctx, model)
         return Up(send={"model": model}, info={"loss": loss})
 
-    def personal(self, ctx: Context, state: Personal) -> Params:
+    def personal(self, ctx: Context, state: FederatedClusteringState) -> Params:
         model: Params = take(state.models, ctx.index)
         return model
 
-    def cluster(self, ctx: Context, state: Personal) -> Tensor:
+    def cluster(self, ctx: Context, state: FederatedClusteringState) -> Tensor:
         return state.label.index_select(0, ctx.index.reshape(1)).reshape(())
 
 

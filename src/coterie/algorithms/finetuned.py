@@ -1,4 +1,7 @@
-"""FineTuned: any algorithm, then some steps of each client on its own data, starting from the model it was given."""
+"""FineTuned: any algorithm, then some steps of each client on its own data, from the model that the algorithm gave it.
+
+The usual baseline of personalised learning; no paper is followed.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,11 @@
-"""HypCluster (Mansour, Mohri, Ro, Suresh): clients choose the best of k hypotheses and train it; each hypothesis becomes the
-sample-weighted mean of those who chose it. Equal to IFCA's option II up to the weights; random start, as published."""
+"""HypCluster: clients choose the best of k hypotheses and train it.
+
+"Three Approaches for Personalization with Applications to Federated Learning" (Yishay Mansour, Mehryar Mohri, Jae Ro,
+Ananda Theertha Suresh, 2020, https://arxiv.org/abs/2002.10619).
+
+Each hypothesis becomes the sample-weighted mean of the models of those who chose it. This is IFCA's option II up to the
+weights. The start is random, as published.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """IFCA: the iterative federated clustering algorithm.
 
-A. Ghosh, J. Chung, D. Yin, K. Ramchandran, "An Efficient Framework for Clustered Federated Learning", 2020,
-https://arxiv.org/abs/2006.04088. `round` and `train` have Algorithm 1's four steps in their order.
+Algorithm 2 of
+"An Efficient Framework for Clustered Federated Learning" (Avishek Ghosh, Jichan Chung, Dong Yin, Kannan Ramchandran, 2020,
+https://arxiv.org/abs/2006.04088). `round` and `train` have its four steps in their order.
 
 Symbols: k → clusters, θ_j → models (row j), ĵ_i → a client's cluster, M_t → the cohort, m → number of clients, γ → local.lr,
 τ → local.steps. Option I is option="gradient", option II is option="model".
@@ -93,7 +94,7 @@ class IFCA(Algorithm):
         unknown = torch.full((population.n_clients,), -1)
         return IFCAState(own, shared, self.start == "random" or self.k == 1, unknown, False)
 
-    # ---- Algorithm 1 -------------------------------------------------------------------------------------------------
+    # ---- Algorithm 2 -------------------------------------------------------------------------------------------------
 
     def round(self, state: IFCAState, cohort: Cohort) -> Exchange[IFCAState]:
         if not state.started:

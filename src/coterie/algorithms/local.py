@@ -1,4 +1,4 @@
-"""Local: every client trains alone, from the common start, with no exchange (the yardstick of every gain)."""
+"""Local: every client trains alone, from the common start, with no exchange. All gains are measured against it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coterie.tree import Params, Tree
 
 
 @dataclass(frozen=True)
-class Nothing:
+class LocalState:
     """A server that knows nothing."""
 
 
@@ -21,13 +21,13 @@ class Nothing:
 class Local(Algorithm):
     local: LocalSGD = field(default_factory=LocalSGD)
 
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> Nothing:
-        return Nothing()
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> LocalState:
+        return LocalState()
 
     def client(self, ctx: Context) -> Tree:
         return {"model": ctx.initial}
 
-    def round(self, state: Nothing, cohort: Cohort) -> Exchange[Nothing]:
+    def round(self, state: LocalState, cohort: Cohort) -> Exchange[LocalState]:
         yield Ask(self.train, cohort.clients, reduce=SumBy())
         return state
 
@@ -35,9 +35,9 @@ class Local(Algorithm):
         model, loss = self.local.fit(ctx, ctx.state["model"])
         return Up(send={}, state={"model": model}, info={"loss": loss})
 
-    def personal(self, ctx: Context, state: Nothing) -> Params:
+    def personal(self, ctx: Context, state: LocalState) -> Params:
         model: Params = ctx.state["model"]
         return model
 
-    def cluster(self, ctx: Context, state: Nothing) -> Tensor:
+    def cluster(self, ctx: Context, state: LocalState) -> Tensor:
         return ctx.index

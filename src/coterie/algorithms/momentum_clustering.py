@@ -1,9 +1,14 @@
-"""Momentum-Clustering (Werner, ch. 2, Algorithm 4): clients send momenta, the server clusters them around K centres by
-Threshold-Clustering, and every client steps along its centre. N messages up and N down a round, not N².
+"""Momentum-Clustering: clients send momenta, the server clusters them around K centres, and every client follows its centre.
+
+Chapter 2, Algorithm 4 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Mariel Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
+
+The server uses Threshold-Clustering. It sends and receives N messages per round, not N².
 
 Symbols: m_{i,t} → a client's momentum, α → alpha, v_{k,t} → centers, η → lr, M → inner. Choices the text leaves open (gaps
-GAP/EC-18): m_{i,0} = 0, or the first gradient with `warm=True`, which removes the bias (1−α)^t; centres start by k-means++
-on the first momenta; a client belongs to the nearest centre; a centre without clients is seeded again at the momentum
+GAP/EC-18): m_{i,0} = 0, or with `warm=True` the first gradient, which removes the bias (1−α)^t. Centres start by k-means++
+on the first momenta. A client belongs to the nearest centre. A centre without clients is seeded again at the momentum
 farthest from all centres. A centre with an empty ball is seeded again by k-means++ too: it would stay where it is for ever
 and lead its clients along a gradient nobody has any more (the proof starts every round within σ of the true means).
 """
@@ -28,7 +33,7 @@ from coterie.tree import Params, Tree, flat_vector, like_vector, tree_map
 
 
 @dataclass(frozen=True)
-class Centres:
+class MomentumClusteringState:
     centers: Tensor  # (K, P); K = 0 before the first round
     label: Tensor  # (N,), −1 for a client never seen
     start: Params
@@ -59,14 +64,14 @@ class MomentumClustering(Algorithm):
     def k(self) -> int:
         return cluster_count(self)
 
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> Centres:
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> MomentumClusteringState:
         empty = next(iter(start.values())).new_zeros((0, sum(t.numel() for t in start.values())))
-        return Centres(empty, torch.full((population.n_clients,), -1), start)
+        return MomentumClusteringState(empty, torch.full((population.n_clients,), -1), start)
 
     def client(self, ctx: Context) -> Tree:
         return {"model": ctx.initial, "momentum": tree_map(torch.zeros_like, ctx.initial), "seen": torch.tensor(0.0)}
 
-    def round(self, state: Centres, cohort: Cohort) -> Exchange[Centres]:
+    def round(self, state: MomentumClusteringState, cohort: Cohort) -> Exchange[MomentumClusteringState]:
         reply = yield Ask(self.momentum, cohort.clients, updates={"momentum": None})
         if not len(reply.clients):
             return state
@@ -115,9 +120,9 @@ class MomentumClustering(Algorithm):
         model = tree_map(lambda x, v: x - self.lr * v, ctx.state["model"], direction)
         return Up(send={}, state=ctx.state | {"model": model})
 
-    def personal(self, ctx: Context, state: Centres) -> Params:
+    def personal(self, ctx: Context, state: MomentumClusteringState) -> Params:
         model: Params = ctx.state["model"]
         return model
 
-    def cluster(self, ctx: Context, state: Centres) -> Tensor:
+    def cluster(self, ctx: Context, state: MomentumClusteringState) -> Tensor:
         return state.label.index_select(0, ctx.index.reshape(1)).reshape(())

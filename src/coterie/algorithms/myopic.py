@@ -1,9 +1,14 @@
-"""Myopic-Clustering (Werner, ch. 2, Algorithm 1): designed to fail. The server clusters the clients' *current* gradients and
-every client follows its cluster's mean. Once gradients vanish they say nothing about who belongs together, and wrong
-partitions become permanent. It stands here for the failure examples and as a warning.
+"""Myopic-Clustering, which fails by design: it is here for the examples of failure and as a warning.
 
-Partition rule (the text leaves it open): exact k-means by trying every partition up to ten clients, else Lloyd's k-means.
-`aggregate` takes the mean's place; a cluster too small for a robust rule does not move.
+Chapter 2, Algorithm 1 of
+"Collaborative Learning: Aligning Goals and Outcomes" (Mariel Werner, 2024,
+http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
+
+The server clusters the clients' *current* gradients, and every client follows its cluster's mean. Once gradients vanish they
+say nothing about who belongs together, and wrong partitions become permanent.
+
+The text leaves the partition rule open. Here it is exact k-means by trying every partition up to ten clients, else Lloyd's
+k-means. `aggregate` takes the mean's place. A cluster that is too small for a robust rule does not move.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from torch import Tensor
 from coterie import randomness
 from coterie.aggregation import Aggregator, Mean, aggregated
 from coterie.aggregation.kmeans import kmeans_rows
-from coterie.algorithms.momentum_clustering import Centres, MomentumClustering
+from coterie.algorithms.momentum_clustering import MomentumClustering, MomentumClusteringState
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
@@ -74,13 +79,13 @@ class MyopicClustering(Algorithm):
     def k(self) -> int:
         return cluster_count(self)
 
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> Centres:
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> MomentumClusteringState:
         return MomentumClustering(self.clusters).init(task, population, seed, start)
 
     def client(self, ctx: Context) -> Tree:
         return {"model": ctx.initial}
 
-    def round(self, state: Centres, cohort: Cohort) -> Exchange[Centres]:
+    def round(self, state: MomentumClusteringState, cohort: Cohort) -> Exchange[MomentumClusteringState]:
         reply = yield Ask(self.gradient, cohort.clients, updates={"grad": None})
         if not len(reply.clients):
             return state
@@ -106,9 +111,9 @@ class MyopicClustering(Algorithm):
     def apply(self, ctx: Context, direction: Params) -> Up:
         return Up(send={}, state={"model": tree_map(lambda x, v: x - self.lr * v, ctx.state["model"], direction)})
 
-    def personal(self, ctx: Context, state: Centres) -> Params:
+    def personal(self, ctx: Context, state: MomentumClusteringState) -> Params:
         model: Params = ctx.state["model"]
         return model
 
-    def cluster(self, ctx: Context, state: Centres) -> Tensor:
+    def cluster(self, ctx: Context, state: MomentumClusteringState) -> Tensor:
         return state.label.index_select(0, ctx.index.reshape(1)).reshape(())

@@ -1,10 +1,14 @@
-"""One-shot clustering (the baseline of Ghosh et al.): cluster the clients' own solutions once, then train inside clusters.
+"""One-shot clustering: cluster the clients' own solutions once, then train inside the clusters.
+
+Section 4.1, Algorithm 1 of
+"An Efficient Framework for Clustered Federated Learning" (Avishek Ghosh, Jichan Chung, Dong Yin, Kannan Ramchandran, 2020,
+https://arxiv.org/abs/2006.04088).
 
 Step 1: every client sends its empirical risk minimiser. Step 2: the server runs k-means on them (k-means++ seeds, ten
-restarts). Step 3: federated averaging inside each estimated cluster, the partition frozen.
+restarts). Step 3: federated averaging inside each estimated cluster. The partition is never changed again.
 
 Caveats: errors of step 2 are never repaired. Two networks that compute the same function can have very different weights
-(hidden units permuted), so cluster convex models, or name the last layer with `on` after a start shared by everyone.
+(hidden units permuted). So cluster convex models, or name the last layer with `on` after a start shared by everyone.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ _TRAINED = {"model": From("model")}
 
 
 @dataclass(frozen=True)
-class Partitioned:
+class OneShotState:
     models: Params  # (k, …)
     label: Tensor  # (m,); −1 before step 2 or for a client that did not answer it
 
@@ -51,10 +55,10 @@ class OneShot(Algorithm):
     def k(self) -> int:
         return cluster_count(self)
 
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> Partitioned:
-        return Partitioned(repeat(start, self.k), torch.full((population.n_clients,), -1))
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> OneShotState:
+        return OneShotState(repeat(start, self.k), torch.full((population.n_clients,), -1))
 
-    def round(self, state: Partitioned, cohort: Cohort) -> Exchange[Partitioned]:
+    def round(self, state: OneShotState, cohort: Cohort) -> Exchange[OneShotState]:
         if not len(cohort.clients):
             return state
         if bool((state.label < 0).all()):
@@ -66,7 +70,7 @@ class OneShot(Algorithm):
         reply = yield Ask(self.train, who, each=each, reduce=MeanBy(self.k), updates=_TRAINED)
         return replace(state, models=reply.or_keep("model", state.models))
 
-    def _partition(self, state: Partitioned, cohort: Cohort) -> Exchange[Partitioned]:
+    def _partition(self, state: OneShotState, cohort: Cohort) -> Exchange[OneShotState]:
         """Steps 1 and 2, with every client, whoever takes part in this round."""
         everyone = np.arange(len(state.label))
         reply = yield Ask(self.minimise, everyone, {"model": row(state.models, 0)}, updates=_TRAINED)
@@ -85,7 +89,7 @@ class OneShot(Algorithm):
             name: torch.stack([t[found == j].mean(0) if bool((found == j).any()) else t[0] for j in range(self.k)])
             for name, t in solution.items()
         }
-        return Partitioned(models, label)
+        return OneShotState(models, label)
 
     def minimise(self, ctx: Context, model: Params) -> Up:
         model, loss = self.solve.fit(ctx, model)
@@ -95,11 +99,11 @@ class OneShot(Algorithm):
         model, loss = self.local.fit(ctx, model)
         return Up(send={"model": model}, weight=ctx.n, group=cluster, info={"loss": loss})
 
-    def personal(self, ctx: Context, state: Partitioned) -> Params:
+    def personal(self, ctx: Context, state: OneShotState) -> Params:
         model: Params = take(state.models, self.cluster(ctx, state))
         return model
 
-    def cluster(self, ctx: Context, state: Partitioned) -> Tensor:
+    def cluster(self, ctx: Context, state: OneShotState) -> Tensor:
         """The frozen label; a client that missed step 2 takes the model of smallest loss."""
         known = state.label.index_select(0, ctx.index.reshape(1)).reshape(())
         return torch.where(known >= 0, known, ctx.losses(state.models, self.k).argmin())

@@ -1,4 +1,7 @@
-"""Oracle: FedAvg inside the true clusters; what a perfect clustering would give (needs a federation that knows them)."""
+"""Oracle: FedAvg inside the true clusters, which is what a perfect clustering would give.
+
+It needs a federation that knows its clusters. A yardstick; no paper is followed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from coterie.tree import Params, repeat, take
 
 
 @dataclass(frozen=True)
-class Clustered:
+class OracleState:
     models: Params
     truth: Tensor
 
@@ -24,13 +27,17 @@ class Clustered:
 class Oracle(Algorithm):
     local: LocalSGD = field(default_factory=LocalSGD)
 
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> Clustered:
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> OracleState:
         if population.clusters is None:
-            raise ConfigError("Oracle needs the true clusters; this federation has none. Pass clusters=… or use IFCA.")
+            raise ConfigError(
+                "Oracle needs the true clusters; this federation has none.",
+                python="Pass clusters=… or use IFCA.",
+                cli="Name their column with --cluster, or use ifca.",
+            )
         truth = torch.from_numpy(population.clusters)
-        return Clustered(repeat(start, int(truth.max()) + 1), truth)
+        return OracleState(repeat(start, int(truth.max()) + 1), truth)
 
-    def round(self, state: Clustered, cohort: Cohort) -> Exchange[Clustered]:
+    def round(self, state: OracleState, cohort: Cohort) -> Exchange[OracleState]:
         mine = state.truth[torch.from_numpy(cohort.clients)]
         groups = len(next(iter(state.models.values())))
         reply = yield Ask(
@@ -40,15 +47,15 @@ class Oracle(Algorithm):
             reduce=MeanBy(groups),
             updates={"model": From("model")},
         )
-        return Clustered(reply.or_keep("model", state.models), state.truth)
+        return OracleState(reply.or_keep("model", state.models), state.truth)
 
     def train(self, ctx: Context, model: Params, cluster: Tensor) -> Up:
         model, loss = self.local.fit(ctx, model)
         return Up(send={"model": model}, weight=ctx.n, group=cluster, info={"loss": loss})
 
-    def personal(self, ctx: Context, state: Clustered) -> Params:
+    def personal(self, ctx: Context, state: OracleState) -> Params:
         model: Params = take(state.models, self.cluster(ctx, state))
         return model
 
-    def cluster(self, ctx: Context, state: Clustered) -> Tensor:
+    def cluster(self, ctx: Context, state: OracleState) -> Tensor:
         return state.truth[ctx.index]

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 import coterie
+from coterie.cli.table_options import TableSource, names, reads_table
 from coterie.errors import ConfigError, CoterieError, DataError
 
 app = typer.Typer(
@@ -27,11 +28,6 @@ app = typer.Typer(
 )
 console = Console()
 errors = Console(stderr=True, soft_wrap=True, highlight=False)
-
-
-class Kind(StrEnum):
-    classification = "classification"
-    regression = "regression"
 
 
 class OneClass(StrEnum):
@@ -82,18 +78,14 @@ def demo(
 
 
 @app.command()
+@reads_table
 def compare(
-    table: Annotated[Path, typer.Argument(help="A CSV or Parquet file, one row a sample.", metavar="TABLE")],
-    client: Annotated[str, typer.Option(help="The column that says whose row it is.")],
-    target: Annotated[str, typer.Option(help="The column to predict.")],
+    source: TableSource,
     algorithms: Algorithms = "local,fedavg,finetuned",
     rounds: Rounds = None,
     seeds: Seeds = 3,
     metric: Metric = None,
-    features: Annotated[str | None, typer.Option(help="Use only these columns, separated by commas.")] = None,
-    exclude: Annotated[str | None, typer.Option(help="Leave these columns out, separated by commas.")] = None,
     cluster: Annotated[str | None, typer.Option(help="A column with each client's true group (for `oracle`).")] = None,
-    kind: Annotated[Kind | None, typer.Option(help="Override what is inferred from the target.")] = None,
     one_class: Annotated[
         OneClass, typer.Option("--one-class", help="Whether a client may have only one class in its rows.")
     ] = OneClass.error,
@@ -102,37 +94,29 @@ def compare(
     report: Report = False,
 ) -> None:
     """Your own table: should its clients train alone or together, and what does each gain?"""
-    from coterie.data.tables import federation_from_frame, read_table
-
-    frame = read_table(table)
-    options: dict[str, Any] = {"client": client, "target": target, "test_fraction": test_fraction}
-    options |= {"kind": None if kind is None else kind.value, "one_class": one_class.value}
-    options |= {"cluster": cluster, "features": _names(features), "exclude": _names(exclude) or ()}
+    options: dict[str, Any] = {"test_fraction": test_fraction, "one_class": one_class.value, "cluster": cluster}
+    _show_columns(source.federation(**options))
     if report and out is None:
         out = Path("coterie-report")
-    _compare(lambda seed: federation_from_frame(frame, seed=seed, **options), algorithms, rounds, seeds, metric, out)
+    _compare(lambda seed: source.federation(seed=seed, **options), algorithms, rounds, seeds, metric, out)
 
 
 @app.command()
+@reads_table
 def advise(
-    table: Annotated[Path, typer.Argument(help="A CSV or Parquet file, one row a sample.", metavar="TABLE")],
-    client: Annotated[str, typer.Option(help="The column that says whose row it is.")],
-    target: Annotated[str, typer.Option(help="The column to predict.")],
-    features: Annotated[str | None, typer.Option(help="Use only these columns, separated by commas.")] = None,
-    exclude: Annotated[str | None, typer.Option(help="Leave these columns out, separated by commas.")] = None,
-    kind: Annotated[Kind | None, typer.Option(help="Override what is inferred from the target.")] = None,
+    source: TableSource,
     seed: Annotated[int, typer.Option(help="Of the cross-validation.")] = 0,
 ) -> None:
     """Before any training: would the clients of your table gain by learning together, and how?"""
-    from coterie.data.tables import federation_from_frame, read_table
     from coterie.estimation import advise as predict_gain
 
-    options: dict[str, Any] = {"client": client, "target": target, "test_fraction": 0.0, "one_class": "allow"}
-    options |= {"kind": None if kind is None else kind.value}
-    options |= {"features": _names(features), "exclude": _names(exclude) or ()}
+    federation = source.federation(test_fraction=0.0, one_class="allow")
+    _show_columns(federation)
     with _stoppable("nothing was written"):
         try:
-            told = predict_gain(federation_from_frame(read_table(table), **options), seed=seed)
+            told = predict_gain(federation, seed=seed)
+        except CoterieError:
+            raise
         except ValueError as error:
             raise DataError(str(error)) from None
     console.print(told.explain(), highlight=False, soft_wrap=True)
@@ -180,8 +164,13 @@ if importlib.util.find_spec("coterie.incentives") and importlib.util.find_spec("
 # ---- shared ----------------------------------------------------------------------------------------------------------
 
 
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+def _show_columns(federation: Any) -> None:
+    """Used, ignored and suspicious columns, and what was done to the rows, before anything is trained."""
+    styles = {"suspicious": "yellow", "Note": "yellow", "ignored": "dim"}
+    for line in federation.notes.lines(cli=True):
+        style = styles.get(line.split(":")[0], "")
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+    console.print()
 
 
 def _compare(split: Any, algorithms: str, rounds: int | None, seeds: int, metric: str | None, out: Path | None) -> None:
@@ -190,7 +179,7 @@ def _compare(split: Any, algorithms: str, rounds: int | None, seeds: int, metric
 
     if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(f"--out must be a folder; {out} is a file. Name another.")
-    names = _names(algorithms) or []
+    chosen = names(algorithms) or []
     waiting = console.status("Loading …") if console.is_terminal else nullcontext()
     with _stoppable("nothing was written"), waiting as status:
 
@@ -200,7 +189,7 @@ def _compare(split: Any, algorithms: str, rounds: int | None, seeds: int, metric
                     f"{method}: choosing settings on validation rows, then training (split {seed + 1} of {seeds})"
                 )
 
-        comparison = compare(split, algorithms=names, rounds=rounds, seeds=seeds, metric=metric, note=note)
+        comparison = compare(split, algorithms=chosen, rounds=rounds, seeds=seeds, metric=metric, note=note)
         if status is not None:
             status.update("Who would stay? Training again without those who would leave")
         coalition = comparison.coalition()
@@ -247,12 +236,14 @@ def main(arguments: list[str] | None = None) -> None:
     except (CoterieError, OSError) as error:
         if debug:
             raise
-        errors.print(_sentence(error), style="red", markup=False)
+        errors.print(_sentence(error, arguments), style="red", markup=False)
         sys.exit(2)
 
 
-def _sentence(error: Exception) -> str:
+def _sentence(error: Exception, arguments: list[str]) -> str:
+    """The error with advice that names options; a run's options are keys of its file, named as in Python."""
     if isinstance(error, OSError) and error.strerror:
         where = f" {error.filename}" if error.filename else ""
         return f"The file{where} cannot be used: {error.strerror}. Check the path and its permissions."
-    return str(error)
+    by_file = next((a for a in arguments if not a.startswith("-")), "") in ("run", "resume")
+    return error.cli if isinstance(error, CoterieError) and not by_file else str(error)

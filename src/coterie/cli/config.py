@@ -24,7 +24,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coterie import datasets
@@ -46,6 +45,7 @@ from coterie.training.run import fit
 
 COPY = "config.toml"
 SECTIONS = ("data", "task", "algorithm", "channels", "run")
+_READING: tuple[str, ...] = ("delimiter", "decimal", "encoding")  # of [data] with a path
 _KNOWN_SIZES = ("n_in", "n_out", "channels", "side")  # follow from the data
 
 
@@ -192,11 +192,10 @@ class Config(Section):
         for key in ("client", "target"):
             if key not in options:
                 raise ConfigError(f"data.{key} is missing. Name the table's {key} column.")
-        given = arguments(federation_from_frame, options, "data", skip=("frame",), also=("path",))
-        return lambda: federation_from_frame(self._table(path), **given)
-
-    def _table(self, path: str) -> pd.DataFrame:
-        return read_table(self.folder / path)
+        told = {k: options.pop(k) for k in _READING if k in options}
+        reading = arguments(read_table, told, "data", skip=("client",), known=("path",))
+        given = arguments(federation_from_frame, options, "data", skip=("frame",), also=("path", *_READING))
+        return lambda: federation_from_frame(read_table(self.folder / path, client=given["client"], **reading), **given)
 
     def task(self, federation: Federation) -> Task:
         default = Task.default(federation)

@@ -21,11 +21,13 @@ import pandas as pd
 from coterie.algorithms import ALGORITHMS
 from coterie.algorithms.local import Local
 from coterie.comparison import verdict
-from coterie.comparison.tuning import MOST_ROUNDS, has_local, tune
+from coterie.comparison.tuning import MOST_ROUNDS, tune
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError, DataError
+from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.metrics import METRICS
 from coterie.learning.task import Task
+from coterie.settings import setting
 from coterie.text import suggest
 from coterie.training.bootstrap import bootstrap_scores, column_mean, gain_error
 from coterie.training.gains import MARKS, NO_SCORE, Floats, interval, mark
@@ -217,7 +219,8 @@ def _methods(algorithms: Sequence[str | Any] | Mapping[str, Any]) -> dict[str, A
     if not methods:
         raise ConfigError(f"compare needs at least one algorithm; got none. {suggest('', ALGORITHMS)}")
     if "local" not in methods:
-        given_local = next((a.local for a in methods.values() if not isinstance(a, type) and has_local(a)), None)
+        optimisers = (setting(a, "local") for a in methods.values())
+        given_local = next((found for found in optimisers if isinstance(found, LocalSGD)), None)
         methods["local"] = Local if given_local is None else Local(given_local)
     return {"local": methods.pop("local"), **methods}
 

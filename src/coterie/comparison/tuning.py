@@ -7,7 +7,7 @@ same choice.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -18,6 +18,7 @@ from coterie.data.federation import Federation
 from coterie.errors import Diverged
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
+from coterie.settings import setting, with_setting
 from coterie.training.run import fit
 
 RATES, DECAYS = (0.02, 0.2), (0.0, 0.03, 0.3)
@@ -51,8 +52,9 @@ def tune(
     batch = None if np.median(federation.n_train) <= _FULL_BATCH else 100
     loss = _VALIDATION.get(task.loss) if isinstance(task.loss, str) else None
     judge = replace(task, metric=loss or task.metrics[0])
-    # an algorithm with a rate of its own takes one step a round where LocalSGD takes ten
-    most, every = (MOST_ROUNDS, EVERY) if has_local(algorithm) else (10 * MOST_ROUNDS, 10 * EVERY)
+    # An algorithm with a rate of its own takes one step per round where LocalSGD takes ten.
+    longer = 1 if isinstance(setting(algorithm, "local"), LocalSGD) else 10
+    most, every = longer * MOST_ROUNDS, longer * EVERY
     spans = (most, every) if rounds is None else (rounds, rounds)
     found: list[tuple[Any, int, float]] = []
     for shrink in (1.0, 0.01):  # when even the smallest rate diverges, much smaller ones
@@ -70,9 +72,9 @@ def tune(
 
 
 def _grid(algorithm: Any, shrink: float, batch: int | None) -> list[Any]:
-    if has_local(algorithm):
+    if isinstance(setting(algorithm, "local"), LocalSGD):
         return [
-            with_local(algorithm, LocalSGD(10, lr * shrink, batch, momentum=0.9, weight_decay=decay))
+            with_setting(algorithm, "local", LocalSGD(10, lr * shrink, batch, momentum=0.9, weight_decay=decay))
             for lr, decay in product(RATES, DECAYS)
         ]
     if is_dataclass(algorithm) and isinstance(getattr(algorithm, "lr", None), float):
@@ -104,28 +106,3 @@ def validation_split(federation: Federation, fraction: float = 0.25, seed: int =
         chosen = np.random.default_rng([seed, 1]).choice(len(federation), _MOST_CLIENTS, replace=False)
         federation = federation.subset(federation.clients[np.sort(chosen)])
     return federation.holdout(fraction, seed)
-
-
-# ---- where an algorithm keeps its LocalSGD ---------------------------------------------------------------------------
-
-
-def _inner(algorithm: Any) -> str | None:
-    """The field with the optimiser, or with the algorithm that has it."""
-    if not is_dataclass(algorithm):
-        return None
-    names = {f.name for f in fields(algorithm)}
-    if "local" in names and isinstance(getattr(algorithm, "local", None), LocalSGD):
-        return "local"
-    return "base" if "base" in names and has_local(getattr(algorithm, "base", None)) else None
-
-
-def has_local(algorithm: Any) -> bool:
-    return _inner(algorithm) is not None
-
-
-def with_local(algorithm: Any, local: LocalSGD) -> Any:
-    """The same algorithm with another optimiser."""
-    name = _inner(algorithm)
-    if name is None:
-        return algorithm
-    return replace(algorithm, **{name: local if name == "local" else with_local(algorithm.base, local)})

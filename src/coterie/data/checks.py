@@ -116,8 +116,9 @@ def encode_target(
         if np.isnan(values).any():
             bad = np.isnan(values)
             raise DataError(
-                f"A regression target must be numeric; client {whose(bad)} holds {shown(y[bad][0])}. "
-                "Correct it, or use kind='classification'."
+                f"A regression target must be numeric; client {whose(bad)} holds {shown(y[bad][0])}.",
+                python="Correct it, or use kind='classification'.",
+                cli="Correct it, or use --kind classification.",
             )
         if np.isinf(values).any():
             raise DataError(
@@ -148,5 +149,7 @@ def refuse_one_class(y: npt.NDArray[Any], ids: pd.Index[Any], sizes: Ints, class
         name = y[starts[i]] if classes is None else classes[y[starts[i]]]
         raise DataError(
             f"Every client needs at least two classes; client {shown(ids[i])} has only {name!r} in {sizes[i]} samples. "
-            "Drop it, merge it with another, or pass one_class='allow' if that is meant."
+            "Drop it, merge it with another,",
+            python="or pass one_class='allow' if that is meant.",
+            cli="or give --one-class allow if that is meant.",
         )

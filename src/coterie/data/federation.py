@@ -36,6 +36,7 @@ from coterie.data.checks import (
     refuse_one_class,
     shown,
 )
+from coterie.data.columns import ColumnReport
 from coterie.errors import DataError
 
 __all__ = [
@@ -70,6 +71,8 @@ class Federation:
     clusters: Ints | None = None
     columns: tuple[str, ...] | None = None
     preprocessing: pd.DataFrame | None = None
+    notes: ColumnReport | None = None
+    """What became of a table's columns and rows: used, ignored, suspicious, dropped."""
     keys: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __post_init__(self) -> None:
@@ -295,10 +298,11 @@ class Federation:
 
     @classmethod
     def from_parquet(cls, path: str | Path, *, client: str, target: str, **options: Any) -> Federation:
-        """Like `from_frame`, read from a Parquet or CSV file."""
-        from coterie.data.tables import read_table
+        """Like `from_frame`, from a file; takes `delimiter`, `decimal` and `encoding` too (`read_table`)."""
+        from coterie.data.reading import read_table
 
-        return cls.from_frame(read_table(path), client=client, target=target, **options)
+        reading = {k: options.pop(k) for k in ("delimiter", "decimal", "encoding") if k in options}
+        return cls.from_frame(read_table(path, client=client, **reading), client=client, target=target, **options)
 
     from_csv = from_parquet
 
@@ -316,7 +320,13 @@ class Federation:
             np.save(folder / "clusters.npy", self.clusters)
         if self.preprocessing is not None:
             self.preprocessing.to_parquet(folder / "preprocessing.parquet")
-        about = {"kind": self.kind, "classes": self.classes, "columns": self.columns, "clients": self.clients.tolist()}
+        about: dict[str, Any] = {
+            "kind": self.kind,
+            "classes": self.classes,
+            "columns": self.columns,
+            "clients": self.clients.tolist(),
+        }
+        about["notes"] = None if self.notes is None else self.notes.to_json()
         (folder / "federation.json").write_text(json.dumps(about, default=plain))
         return folder
 
@@ -341,6 +351,7 @@ class Federation:
             clusters=np.load(clusters) if clusters.exists() else None,
             columns=None if about["columns"] is None else tuple(about["columns"]),
             preprocessing=pd.read_parquet(preprocessing) if preprocessing.exists() else None,
+            notes=ColumnReport.from_json(about["notes"]) if about.get("notes") else None,
         )
 
 
@@ -370,7 +381,11 @@ def split_order(sizes: Ints, keys: Ints, seed: int) -> Ints:
 def held_out_sizes(sizes: Ints, fraction: float) -> Ints:
     """How many rows of every client are held out; at least one stays for training."""
     if not 0.0 <= fraction < 1.0:
-        raise DataError(f"test_fraction must be in [0, 1); got {fraction}. Use for example 0.25.")
+        raise DataError(
+            f"test_fraction must be in [0, 1); got {fraction}.",
+            python="Use for example test_fraction=0.25.",
+            cli="Use for example --test-fraction 0.25.",
+        )
     return np.minimum(np.round(sizes * fraction).astype(np.int64), sizes - 1)
 
 

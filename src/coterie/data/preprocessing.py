@@ -16,7 +16,7 @@ numeric. Categories are compared as text, so the table survives Parquet and CSV.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -38,11 +38,21 @@ PLAIN = (str, int, float, bool, np.integer, np.floating, np.bool_)
 
 
 def fit_preprocessing(
-    frame: pd.DataFrame, features: Sequence[Any], train: npt.NDArray[np.int64], *, max_categories: int = 50
+    frame: pd.DataFrame,
+    features: Sequence[Any],
+    train: npt.NDArray[np.int64],
+    *,
+    max_categories: int = 50,
+    left_out: Mapping[Any, str] | None = None,
 ) -> pd.DataFrame:
-    """Statistics of the rows `train` (positions) for the columns `features`; the table above says what they mean."""
+    """Statistics of the rows `train` (positions) for the columns `features`; the table above says what they mean.
+
+    `left_out` names those that shall not be used, with the reason."""
     rows: list[PlanRow] = []
     for name in features:
+        if left_out and name in left_out:
+            rows.append(_dropped(name, left_out[name]))
+            continue
         fit = _fit_numeric if column_kind(frame[name]) == "numeric" else _fit_category
         rows += fit(frame[name], train, max_categories)
     plan = pd.DataFrame(rows, columns=list(PLAN_COLUMNS))
@@ -90,30 +100,44 @@ def column_kind(values: pd.Series[Any]) -> Literal["numeric", "category"]:
     if any(word in found for word in ("date", "time", "period", "interval")):
         raise DataError(
             f"Column {name!r} holds dates or times ({found}), which a model cannot use as they are. "
-            f"Turn it into numbers, for example days since a start, or leave it out with exclude=[{name!r}]."
+            "Turn it into numbers, for example days since a start,",
+            python=f"or leave it out with exclude=[{name!r}].",
+            cli=f"or leave it out with --exclude {name}.",
         )
     if found not in ("string", "boolean", "empty"):
         for value in values.dropna():
             if not isinstance(value, PLAIN):
                 raise DataError(
                     f"Column {name!r} holds a {type(value).__name__}; a feature must be a number or a category. "
-                    f"Turn it into numbers or leave it out with exclude=[{name!r}]."
+                    "Turn it into numbers,",
+                    python=f"or leave it out with exclude=[{name!r}].",
+                    cli=f"or leave it out with --exclude {name}.",
                 )
     refuse_stray_text(values, "Column")
     return "category"
 
 
-def refuse_stray_text(values: pd.Series[Any], what: str) -> None:
-    """A column of numbers with a few texts in it was read as text; say which text spoils it."""
+def stray_text(values: pd.Series[Any]) -> str | None:
+    """The text that spoils a column of numbers, which was read as text because of it."""
     counts = values.value_counts()
     numbers = pd.to_numeric(pd.Series([str(v) for v in counts.index], dtype="str"), errors="coerce").to_numpy()
     text = np.isnan(numbers)
     share = counts.to_numpy()[~text].sum() / max(counts.sum(), 1)
     quantity = (~text).sum() > FEW or bool(np.any(numbers[~text] % 1))
-    if text.any() and quantity and share >= MOSTLY:
+    return str(counts.index[text][0]) if text.any() and quantity and share >= MOSTLY else None
+
+
+def refuse_stray_text(values: pd.Series[Any], what: Literal["Column", "The target"]) -> None:
+    text = stray_text(values)
+    if text is not None:
+        out = (
+            f"or leave the column out with --exclude {values.name}." if what == "Column" else "or name another target."
+        )
         raise DataError(
-            f"{what} {values.name!r} is mostly numbers but also holds the text {str(counts.index[text][0])!r}. Replace "
-            "that text by a number or a missing value, or, if these are codes, use astype('category')."
+            f"{what} {values.name!r} is mostly numbers but also holds the text {text!r}. Replace that text by a number "
+            "or a missing value,",
+            python="or, if these are codes, use astype('category').",
+            cli=out,
         )
 
 

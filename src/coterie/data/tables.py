@@ -10,47 +10,20 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from coterie.data.columns import ColumnReport, inspect_columns
 from coterie.data.federation import DType, Federation, Ints, Kind, OneClass, client_keys, held_out_sizes, split_order
 from coterie.data.preprocessing import FEW, PLAIN, apply_preprocessing, first_text, fit_preprocessing, refuse_stray_text
+from coterie.data.reading import read_table
+from coterie.data.rows import Note, choose_rows
 from coterie.errors import DataError
 
 __all__ = ["apply_preprocessing", "federation_from_frame", "infer_kind", "read_table"]
-
-_CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt")
-_PARQUET = (".parquet", ".pq")
-
-
-def read_table(path: str | Path) -> pd.DataFrame:
-    """A Parquet (.parquet, .pq) or CSV (.csv, .tsv, .txt, also .gz) file.
-
-    In CSV files `?` counts as missing, beside pandas' own list (empty, NA, NaN, null, …). A first column
-    without a name that only counts the rows (as `DataFrame.to_csv` writes it) is left out.
-    """
-    path = Path(path)
-    name = path.name.lower()
-    if not name.endswith(_CSV + _PARQUET):
-        raise DataError(f"{path} is neither Parquet nor CSV: give a file ending in {', '.join(_CSV + _PARQUET)}.")
-    if not path.is_file():
-        near = difflib.get_close_matches(path.name, [p.name for p in _siblings(path)], n=1)
-        raise DataError(f"There is no file {path}. " + (f"Did you mean {near[0]}?" if near else "Check the path."))
-    try:
-        if name.endswith(_PARQUET):
-            return pd.read_parquet(path)
-        separator = "\t" if ".tsv" in name else ","
-        frame = pd.read_csv(path, sep=separator, na_values=["?"], low_memory=False, skipinitialspace=True)
-    except Exception as problem:  # pandas and pyarrow raise many kinds of errors; the user needs one sentence
-        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-        raise DataError(f"{path} cannot be read as a table: {reason}. Check that it is a whole, valid file.") from None
-    first = frame.columns[0] if len(frame.columns) else ""
-    counts_rows = str(first).startswith("Unnamed") and np.array_equal(frame[first].to_numpy(), np.arange(len(frame)))
-    return frame.drop(columns=first) if counts_rows else frame
 
 
 def federation_from_frame(
@@ -67,12 +40,19 @@ def federation_from_frame(
     one_class: OneClass = "error",
     max_categories: int = 50,
     dtype: DType = "float32",
+    drop_missing: bool = False,
+    min_rows: int = 1,
+    same_clients: bool = False,
 ) -> Federation:
     """One row per sample; `client` says whose it is, `target` is what to predict, the other columns are features.
 
     `features` picks columns, `exclude` leaves some out, `cluster` names a column with each client's true cluster.
     Clients keep the order in which they first appear. `kind` overrides the inference: text, booleans and whole numbers
     with at most 20 distinct values mean classification, all other numbers regression.
+
+    `drop_missing` drops rows without client or target, `min_rows` leaves out clients with fewer rows, `same_clients`
+    merges clients that differ only by case or blank space. Columns that are no features are left out
+    (`coterie.data.columns`); `federation.notes` says what became of every column, row and client.
     """
     _check_table(frame)
     for role, column in (("client", client), ("target", target), ("cluster", cluster)):
@@ -80,21 +60,25 @@ def federation_from_frame(
             _check_column(frame, column, role)
     if client == target:
         raise DataError(f"The client and the target are both column {client!r}. Name two different columns.")
-    chosen = _feature_columns(frame, features, exclude, {client, target, cluster})
-
+    wanted = _feature_columns(frame, features, exclude, {client, target, cluster})
+    frame, notes = choose_rows(
+        frame, client, target, drop_missing=drop_missing, min_rows=min_rows, same_clients=same_clients
+    )
     owner, clients = _owners(frame[client])
     y, kind, classes = _target(frame[target], kind, owner, clients)
+    report = inspect_columns(frame, client, target, features, exclude, cluster=cluster)
     sizes = np.bincount(owner, minlength=len(clients)).astype(np.int64)
     n_test = held_out_sizes(sizes, test_fraction)
     order = np.argsort(owner, kind="stable")[split_order(sizes, client_keys(clients), seed)]
     starts = np.cumsum(sizes) - sizes
     train = order[np.arange(len(order)) - np.repeat(starts, sizes) < np.repeat(sizes - n_test, sizes)]
 
-    plan = fit_preprocessing(frame, chosen, train, max_categories=max_categories)
+    left_out = report.reasons(["ignored", "suspicious"])
+    plan = fit_preprocessing(frame, wanted, train, max_categories=max_categories, left_out=left_out)
     outputs = plan.loc[plan["kind"] != "dropped", "column"].tolist()
     if not outputs:
-        notes = "; ".join(f"{row.source}: {row.note}" for row in plan.itertuples())
-        raise DataError(f"No usable feature is left ({notes}). Add a column that varies between rows.")
+        why = "; ".join(f"{row.source}: {row.note}" for row in plan.itertuples())
+        raise DataError(f"No usable feature is left ({why}). Add a column that varies between rows.")
     federation = Federation.from_flat(
         apply_preprocessing(frame, plan, dtype=dtype)[order],
         y[order],
@@ -108,14 +92,17 @@ def federation_from_frame(
         one_class=one_class,
         dtype=dtype,
     )
-    return replace(federation, preprocessing=plan)
+    return replace(federation, preprocessing=plan, notes=_reported(report, plan, notes))
+
+
+def _reported(report: ColumnReport, plan: pd.DataFrame, notes: list[Note]) -> ColumnReport:
+    """The report with the columns of which the training rows left nothing to use."""
+    kept = set(plan.loc[plan["kind"] != "dropped", "source"])
+    late = {str(row.source): str(row.note) for row in plan.itertuples() if row.source not in kept}
+    return replace(report.without(late), notes=tuple(notes))
 
 
 # ---- columns ---------------------------------------------------------------------------------------------------------
-
-
-def _siblings(path: Path) -> Iterable[Path]:
-    return path.parent.iterdir() if path.parent.is_dir() else ()
 
 
 def _check_table(frame: Any) -> None:
@@ -136,6 +123,12 @@ def _check_column(frame: pd.DataFrame, column: Any, role: str) -> None:
         return
     if column in frame.index.names:
         raise DataError(f"The {role} {column!r} is the table's index, not a column. Call frame.reset_index() first.")
+    if len(frame.columns) == 1:
+        raise DataError(
+            f"There is no {role} column {column!r}; the table has a single column, {str(frame.columns[0])!r}.",
+            python="If it holds several, read it with its delimiter, such as read_table(path, delimiter=' ').",
+            cli="If it holds several, name what separates them, such as --delimiter space.",
+        )
     raise DataError(f"There is no {role} column {column!r}; {_suggest(column, frame.columns)}")
 
 
@@ -163,7 +156,9 @@ def _feature_columns(
     chosen = [c for c in wanted if c not in taken and c not in set(exclude)]
     if not chosen:
         raise DataError(
-            "No feature column is left beside the client and the target. Add one or check features/exclude."
+            "No feature column is left beside the client and the target.",
+            python="Add one or check features and exclude.",
+            cli="Add one or check --features and --exclude.",
         )
     return chosen
 
@@ -175,7 +170,9 @@ def _owners(ids: pd.Series[Any]) -> tuple[Ints, pd.Index[Any]]:
     if len(missing):
         raise DataError(
             f"Every row needs a client; column {ids.name!r} is missing in {len(missing)} rows, first in "
-            f"row {missing[0]}. Fill in the client or drop those rows."
+            f"row {missing[0]}. Fill it in,",
+            python="or drop those rows with drop_missing=True.",
+            cli="or drop those rows with --drop-missing.",
         )
     clients = pd.Index(np.asarray(uniques).tolist())
     alike = clients.astype("str")
@@ -213,7 +210,8 @@ def infer_kind(values: pd.Series[Any]) -> Kind:
     if numbers.isna().any():
         return "classification"
     distinct = numbers.unique()
-    whole = bool(np.all(np.asarray(distinct, np.float64) % 1 == 0))
+    with np.errstate(invalid="ignore"):  # an infinite value is no whole number
+        whole = bool(np.all(np.asarray(distinct, np.float64) % 1 == 0))
     return "classification" if whole and len(distinct) <= FEW else "regression"
 
 
@@ -225,7 +223,9 @@ def _target(
     if len(missing):
         raise DataError(
             f"The target must not be missing; client {_plain(clients[owner[missing[0]]])!r} has a NaN in column "
-            f"{values.name!r} ({len(missing)} rows in all). Drop those rows or fill them in."
+            f"{values.name!r} ({len(missing)} rows in all). Fill them in,",
+            python="or drop those rows with drop_missing=True.",
+            cli="or drop those rows with --drop-missing.",
         )
     found = pd.api.types.infer_dtype(values)
     odd = any(word in found for word in ("date", "time", "period", "interval", "complex", "bytes"))
@@ -251,8 +251,9 @@ def _regression_target(values: pd.Series[Any], owner: Ints, clients: pd.Index[An
     except (TypeError, ValueError):
         bad = first_text(values)
         raise DataError(
-            f"A regression target must be numeric; column {values.name!r} holds {bad!r}. "
-            "Correct that value, or use kind='classification'."
+            f"A regression target must be numeric; column {values.name!r} holds {bad!r}. Correct that value,",
+            python="or use kind='classification'.",
+            cli="or use --kind classification.",
         ) from None
     infinite = np.flatnonzero(np.isinf(y))
     if len(infinite):
@@ -275,7 +276,9 @@ def _class_target(values: pd.Series[Any]) -> tuple[npt.NDArray[Any], list[Any]]:
     if len(uniques) > FEW and len(uniques) > 0.5 * len(values):
         raise DataError(
             f"The target {values.name!r} has {len(uniques)} distinct values in {len(values)} rows, too many for class "
-            "labels. Name another target, or use kind='regression' if it is a quantity."
+            "labels. Name another target,",
+            python="or use kind='regression' if it is a quantity.",
+            cli="or use --kind regression if it is a quantity.",
         )
     plain = [_plain(u) for u in uniques]
     if len({type(p) for p in plain}) > 1:  # 1 and "1" in one column: compare and sort them as text

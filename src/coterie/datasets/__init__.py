@@ -1,6 +1,6 @@
 """Data: embedded small real sets, loaders for larger ones, generators with known truth, and ways to share out rows.
 
-`heart`, `elections` and `digits` need no file. The others are looked for in the folder named by the environment
+`heart`, `rain`, `elections` and `digits` need no file. The others are looked for in the folder named by the environment
 variable COTERIE_DATA, then in the per-user cache; see `catalogue()` and `find_data`.
 """
 
@@ -9,7 +9,19 @@ from coterie.datasets.images import cifar10, digits, femnist, mnist
 from coterie.datasets.partition import by_group, dirichlet, iid, label_shards
 from coterie.datasets.registry import DATASETS, catalogue
 from coterie.datasets.synthetic import blobs, cluster_quadratics, linear_model
-from coterie.datasets.tabular import Elections, UserTokens, elections, har, heart, heart_frame, user_tokens
+from coterie.datasets.tabular import (
+    Elections,
+    UserTokens,
+    elections,
+    har,
+    heart,
+    heart_frame,
+    rain,
+    rain_frame,
+    rain_stations,
+    train_tickets,
+    user_tokens,
+)
 
 __all__ = [
     "DATASETS",
@@ -32,5 +44,9 @@ __all__ = [
     "label_shards",
     "linear_model",
     "mnist",
+    "rain",
+    "rain_frame",
+    "rain_stations",
+    "train_tickets",
     "user_tokens",
 ]

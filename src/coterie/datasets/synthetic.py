@@ -82,7 +82,7 @@ def cluster_quadratics(
     seed: int = 0,
     dtype: DType = "float32",
 ) -> tuple[Federation, Truth]:
-    """Werner, section 2.6: A_i ∈ R^{d×n} with N(k, 1) entries and y_i = A_iᵀ x*_k without noise, k = 1 … K.
+    """Werner, section 2.4: A_i ∈ R^{d×n} with N(k, 1) entries and y_i = A_iᵀ x*_k without noise, k = 1 … K.
 
     x*_k ~ N(0, I_d) is our choice; the source leaves it open. Row s of a client's x is column s of A_i. With d = 10 and
     n = 9 a client alone is *under*determined (the source says over-). The entries' mean k is the cluster index + 1, so

@@ -1,4 +1,4 @@
-"""Real tables: heart disease in four hospitals, county elections, movement of thirty people, words of users."""
+"""Real tables: hospitals, rain gauges, county elections, train tickets, movement of people, words of users."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scipy import sparse
 from coterie.data.federation import Federation, Ints, OneClass
 from coterie.data.preprocessing import apply_preprocessing, fit_preprocessing
 from coterie.data.tables import federation_from_frame
-from coterie.datasets.files import load_arrays
+from coterie.datasets.files import find_data, load_arrays
 from coterie.datasets.partition import by_group
 from coterie.errors import DataError
 
@@ -47,6 +47,42 @@ def heart_frame() -> pd.DataFrame:
     for column, labels in _HEART_LABELS.items():
         frame[column] = frame[column].map(labels)
     return frame
+
+
+def rain(*, test_fraction: float = 0.25, seed: int = 0) -> Federation:
+    """Monthly rain at 360 gauges (clients) around Colorado, 36 months each; the feature is the month, as 12 categories.
+
+    `rain` is the square root of the monthly precipitation (mm, judging by its size: 40 a month on average). Neighbouring
+    gauges have the same weather, so errors that take them for independent are optimistic. Where the gauges are is no
+    feature: see `rain_stations`. US weather-station records, compiled as `COmonthlyMet` in the R package fields (Nychka
+    et al.).
+    """
+    return federation_from_frame(
+        rain_frame(), client="station", target="rain", exclude=["year"], test_fraction=test_fraction, seed=seed
+    )
+
+
+def rain_frame() -> pd.DataFrame:
+    """The table behind `rain`: station, month (Jan … Dec), year, rain; three complete years of 1950–1997 per gauge."""
+    return _embedded("colorado_rain")
+
+
+def rain_stations() -> pd.DataFrame:
+    """Where the gauges of `rain` are: longitude, latitude (degrees) and elevation (metres), by station."""
+    return _embedded("colorado_stations").set_index("station")
+
+
+def train_tickets(*, test_fraction: float = 0.25, seed: int = 0, one_class: OneClass = "error") -> Federation:
+    """Did each of 229 travellers (clients) choose the first of two train journeys (1) or the second (0)?
+
+    About 13 choices each, by price, minutes, changes and comfort (first − second). A survey of Ben-Akiva, Bolduc and
+    Bradley (1993).
+    """
+    with find_data("train_tickets.csv.gz").open("rb") as stream:
+        frame = pd.read_csv(stream, compression="gzip")
+    return federation_from_frame(
+        frame, client="traveller", target="first", test_fraction=test_fraction, seed=seed, one_class=one_class
+    )
 
 
 class Elections(NamedTuple):

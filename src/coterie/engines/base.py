@@ -125,7 +125,7 @@ class Env:
         return Where(self.federation, self.seed, self.round, self.ask)
 
     def keys(self, clients: Ints) -> Tensor:
-        """Random key of (seed, client, round), one a client."""
+        """Random keys of (seed, client, round), one per client."""
         keys = randomness.client_keys(self.federation.keys[clients], self.seed)
         return randomness.fold(keys, "client", self.round)
 

@@ -8,7 +8,7 @@ without is *individual*: the server sees every client's reply.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -19,6 +19,9 @@ from torch import Tensor
 
 from coterie import randomness
 from coterie.errors import ConfigError
+from coterie.learning.batches import Walk, minibatches
+from coterie.learning.gradients import descend, grad_and_loss
+from coterie.learning.predictors import Predictor
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, tree_map
 
@@ -39,6 +42,7 @@ class Context:
     round: int
     initial: Params  # the common start of the run
     state: Tree = field(default_factory=dict)
+    draws: Any = field(default_factory=dict, repr=False, compare=False)  # how often `fresh` was asked for a purpose
 
     def outputs(self, params: Params) -> Tensor:
         return self.task.outputs(params, self.x)
@@ -54,23 +58,51 @@ class Context:
 
     def grad(self, params: Params) -> Params:
         """Gradient of `loss`."""
-        gradient: Params = torch.func.grad(self.loss)(params)
-        return gradient
+        return self.grad_and_loss(params)[0]
+
+    def grad_and_loss(self, params: Params) -> tuple[Params, Tensor]:
+        """Gradient of `loss` and its value, for the price of the gradient."""
+        self.task.require(params)
+        return grad_and_loss(self.task, params, self.x, self.y, self.mask)
+
+    def descend(self, params: Params, lr: float | Tensor) -> Params:
+        """`params − lr·grad(params)`; on a fully connected network the gradient is never stored, so it is the fastest way
+        to write a step."""
+        self.task.require(params)
+        return descend(self.task, params, self.x, self.y, self.mask, lr)
+
+    def fresh(self, purpose: str) -> Tensor:
+        """The random key of the next draw for a purpose: the client's own for the first draw in a phase, and a key of its
+        own for each later one. Reproducible, and equal on every engine: draws are counted, not timed."""
+        count, _ = self.draws.get((id(self.key), purpose), (0, self.key))
+        self.draws[id(self.key), purpose] = (count + 1, self.key)  # the key is held, so that its id stays its own
+        return self.key if count == 0 else randomness.fold(self.key, "again", count)
+
+    def rewound(self) -> Context:
+        """The same client with its draws counted from the start again, to meet the same batches a second time."""
+        return replace(self, draws={})
 
     def minibatch(self, size: int | None, purpose: str = "minibatch") -> Context:
-        """The same client with a random sample of its data (None: all of it)."""
+        """The same client with a random sample of its data (None: all of it). The n-th call in a phase gives the n-th
+        sample of its purpose, independent of the others."""
         if size is None or size >= self.mask.shape[0]:
             return self
-        chosen = randomness.permutation(randomness.fold(self.key, purpose), self.mask)[:size]
-        return Context(
-            **{
-                **{f: getattr(self, f) for f in self.__dataclass_fields__},
-                "x": self.x[chosen],
-                "y": self.y[chosen],
-                "mask": self.mask[chosen],
-                "n": self.mask[chosen].sum(),
-            }
-        )
+        chosen = randomness.permutation(randomness.fold(self.fresh(purpose), purpose), self.mask)[:size]
+        mask = self.mask[chosen]
+        return replace(self, x=self.x[chosen], y=self.y[chosen], mask=mask, n=mask.sum())
+
+    def batches(
+        self, *, steps: int | None = None, epochs: int | None = None, batch_size: int | None = None
+    ) -> Iterator[Context]:
+        """The same client with one mini-batch after the other, for loops of your own: the batches `LocalSGD` takes.
+
+        `steps` batches or `epochs` passes through fresh permutations; `batch_size=None` is all of the data in every step.
+        Each batch has a random key of its own. With `epochs`, a client with fewer samples than others may get empty
+        batches (`n` is 0) at the end: their loss and gradient are 0, and a step that does more than follow the gradient
+        must be masked with `torch.where(batch.n > 0, …)`."""
+        key = self.fresh("batches")
+        parts = minibatches(Walk(steps, epochs, batch_size), self.x, self.y, self.mask, key)
+        return (replace(self, x=x, y=y, mask=mask, n=n, key=step_key) for x, y, mask, n, step_key in parts)
 
     def uniform(self, purpose: str, count: int) -> Tensor:
         return randomness.uniform(randomness.fold(self.key, purpose), count, self.mask.dtype)
@@ -224,7 +256,8 @@ Exchange = Generator[Ask, Reply, State]
 class Algorithm(Protocol):
     """An algorithm is a frozen dataclass of hyper-parameters. `init` makes the server state (a frozen dataclass of
     tensors), `round` advances it by asking clients, `personal` says which model a client uses. `client` makes a client's
-    private state at first contact and `cluster` names its group; both have defaults for algorithms without."""
+    private state at first contact and `cluster` names its group. `predictor` is for algorithms whose clients predict with
+    more than a model's weights. These three have defaults for algorithms without."""
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> Any: ...
 
@@ -238,6 +271,13 @@ class Algorithm(Protocol):
     def cluster(self, ctx: Context, state: Any) -> Tensor:
         return torch.zeros((), dtype=torch.int64)
 
+    def predictor(self) -> Predictor | None:
+        """How a client predicts with its model and its own samples; None when the model alone predicts."""
+        return None
+
     def predict(self, ctx: Context, state: Any, x: Tensor) -> Tensor:
-        """Outputs for new samples; override only when a client's predictor is more than a model's weights."""
-        return ctx.task.outputs(self.personal(ctx, state), x)
+        """A client's outputs for new samples."""
+        model, more = self.personal(ctx, state), self.predictor()
+        return (
+            ctx.task.outputs(model, x) if more is None else more.outputs(ctx.task, model, x, (ctx.x, ctx.y, ctx.mask))
+        )

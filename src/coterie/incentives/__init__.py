@@ -14,8 +14,8 @@ from coterie.incentives.market.bargaining import (
     pacing_constant,
     quality_cap,
 )
+from coterie.incentives.market.climb import Climb
 from coterie.incentives.market.defection_free import (
-    Climb,
     Collaboration,
     CompleteSharing,
     DefectionFreeSharing,

@@ -22,7 +22,7 @@ from coterie.errors import DataError
 from coterie.tree import flat_vector
 
 Labels = Any
-"""One label a client: an array, list, tensor or Series of anything with equality."""
+"""One label per client: an array, list, tensor or Series of anything with equality."""
 Models = Any
 """k stacked models: an array or tensor with k rows, or a parameter dictionary of such."""
 
@@ -84,7 +84,9 @@ def pairwise_quality(members: Any, true: Labels) -> PairwiseQuality:
     else:
         inside, (codes, _) = np.asarray(members, dtype=bool), _codes(true, true)
     if inside.shape != (len(codes), len(codes)):
-        raise DataError(f"members needs a row and a column a client; got shape {inside.shape} for {len(codes)} labels.")
+        raise DataError(
+            f"members needs a row and a column per client; got shape {inside.shape} for {len(codes)} labels."
+        )
     same = codes[:, None] == codes
     hits, size = (inside & same).sum(1), inside.sum(1)
     precisions = np.full(len(codes), np.nan)
@@ -113,7 +115,9 @@ def _codes(estimated: Labels, true: Labels) -> tuple[npt.NDArray[np.int64], npt.
         pd.Series(labels.detach().numpy() if isinstance(labels, Tensor) else labels) for labels in (estimated, true)
     ]
     if len(columns[0]) != len(columns[1]) or not len(columns[0]):
-        raise DataError(f"Both labellings need a label a client; got {len(columns[0])} and {len(columns[1])} labels.")
+        raise DataError(
+            f"Both labellings need one label per client; got {len(columns[0])} and {len(columns[1])} labels."
+        )
     if any(bool(column.isna().any()) for column in columns):
         raise DataError("Every client needs a label; got missing ones. Drop those clients.")
     a, b = (pd.factorize(column)[0].astype(np.int64) for column in columns)

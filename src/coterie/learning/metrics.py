@@ -1,7 +1,7 @@
 """Losses and metrics.
 
-Losses map one client's (outputs, targets) to one number a sample. Metrics score many clients at once: outputs
-(clients, samples, out), targets (clients, samples) and a mask of the real samples give one number a client. Metrics of
+Losses map one client's (outputs, targets) to one number per sample. Metrics score many clients at once: outputs
+(clients, samples, out), targets (clients, samples) and a mask of the real samples give one number per client. Metrics of
 clusterings are in `cluster_metrics` and can be reached from here.
 """
 

@@ -23,7 +23,7 @@ _CPU_RNG: list[int] = []  # fork_rng over no accelerator
 
 @dataclass(frozen=True)
 class Task:
-    """What is learnt: `model` makes a fresh `nn.Module`; `loss` is a name or a function to one number a sample;
+    """What is learnt: `model` makes a fresh `nn.Module`; `loss` is a name or a function to one number per sample;
     `metric` is a name or several, the first being the one gains are measured in (None: mse for the loss
     mse, else accuracy)."""
 
@@ -81,7 +81,7 @@ class Task:
 
     @property
     def skeleton(self) -> nn.Module:
-        """A module whose weights are never used. One a thread: `functional_call` swaps its parameters while it runs."""
+        """A module whose weights are never used, one per thread: `functional_call` swaps its parameters while it runs."""
         return self._mine("skeleton")
 
     @property
@@ -105,10 +105,11 @@ class Task:
             raise TaskError(f"The model factory must return an nn.Module; got {type(module).__name__}.")
         refuse_unsupported(module)
         if params is not None:
+            self.require(params)
             module.to(next(iter(params.values())).dtype)
             with torch.no_grad():
                 for name, parameter in module.named_parameters():
-                    if name in params:
+                    if name in params:  # frozen ones are the module's own
                         parameter.copy_(params[name])
         return module
 
@@ -120,7 +121,23 @@ class Task:
             raise TaskError("The model has no parameters to learn. Add a layer with weights, or unfreeze one.")
         return params
 
+    @cached_property
+    def trainable(self) -> frozenset[str]:
+        """The names a parameter dictionary must have; frozen parameters stay inside the module."""
+        return frozenset(name for name, p in self._master.named_parameters() if p.requires_grad)
+
+    def require(self, params: Params) -> None:
+        """Refuse a dictionary without exactly the trainable names: a module would fill the gaps with weights of its own."""
+        if params.keys() == self.trainable:
+            return
+        missing, unknown = sorted(self.trainable - params.keys()), sorted(params.keys() - self.trainable)
+        raise TaskError(
+            f"A parameter dictionary needs exactly the model's trainable names; missing: {', '.join(missing) or 'none'}; "
+            f"unknown: {', '.join(unknown) or 'none'}. To train a part, pass the whole dictionary and fit(…, train=names)."
+        )
+
     def outputs(self, params: Params, x: Tensor) -> Tensor:
+        self.require(params)
         result: Tensor = functional_call(self.skeleton, params, (x,))
         return result
 
@@ -129,7 +146,7 @@ class Task:
         losses = function(outputs, y)
         if losses.shape != y.shape:
             raise TaskError(
-                f"A loss must give one number a sample, shape {tuple(y.shape)}; got {tuple(losses.shape)}. "
+                f"A loss must give one number per sample, shape {tuple(y.shape)}; got {tuple(losses.shape)}. "
                 "Use reduction='none'."
             )
         return losses
@@ -165,7 +182,7 @@ class Task:
             if classes is None:
                 raise TaskError("cross_entropy needs classes; this federation holds numbers. Use loss='mse'.")
             if width < classes:
-                raise TaskError(f"The model has {width} outputs for {classes} classes. Give it one a class.")
+                raise TaskError(f"The model has {width} outputs for {classes} classes. Give it one per class.")
         if self.loss in ("mse", "bce") and width != 1:
             raise TaskError(f"{self.loss} needs a model with one output; this one has {width}. Use nn.Linear(…, 1).")
         if self.loss == "bce" and classes != 2:

@@ -4,7 +4,7 @@ All need MNIST (COTERIE_DATA). Each prints a table with its seeds, time and mach
 
 start      how often IFCA finds all rotations: the start from updates, the paper's random start, and restarts at equal cost
 rotated    IFCA, one global model and local models on rotated MNIST (IFCA, section 6.2, Table 1 and Figure 4)
-byzantine  private labels with half the clients malicious (Werner, section 2.6, Figure 2.6)
+byzantine  private labels with half the clients malicious (Werner, section 2.4, Figure 2.6)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import typer
 from torch import Tensor
 
 import coterie as ct
-from coterie.algorithms.oracle import Clustered
+from coterie.algorithms.oracle import OracleState
 from coterie.learning.metrics import cluster_accuracy
 from coterie.training.run import Run
 from coterie.tree import row
@@ -152,7 +152,7 @@ def follow(algorithm: Any, federation: ct.Federation, task: ct.Task, seed: int, 
         if isinstance(algorithm, ct.IFCA):  # the clusters are found once, not once more for the scores
             labels = live.clusters()
             found = cluster_accuracy(labels, federation.clusters)
-            live = replace(live, algorithm=ct.Oracle(), state=Clustered(run.state.models, torch.from_numpy(labels)))
+            live = replace(live, algorithm=ct.Oracle(), state=OracleState(run.state.models, torch.from_numpy(labels)))
         accuracy = live.test_means()["test_accuracy"]
         rows.append({"round": t, "accuracy": accuracy, "cluster accuracy": found, "seconds": seconds})
     return rows, run

@@ -9,7 +9,7 @@ of several candidates is ahead by chance. Test data are never touched.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import pandas as pd
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError, DataError
 from coterie.learning.task import Task
+from coterie.settings import setting, with_setting
 from coterie.training.run import fit
 
 if TYPE_CHECKING:
@@ -46,15 +47,6 @@ class Choice:
         return ax
 
 
-def with_clusters(algorithm: Any, k: int) -> Any:
-    """The algorithm (or the one it wraps) with its number of clusters filled in."""
-    if getattr(algorithm, "clusters", 0) is None:
-        return replace(algorithm, clusters=k)
-    if is_dataclass(algorithm) and any(f.name == "base" for f in fields(algorithm)):
-        return replace(algorithm, base=with_clusters(getattr(algorithm, "base"), k))  # type: ignore[type-var]  # noqa: B009
-    return algorithm
-
-
 def choose_clusters(
     algorithm: Any,
     federation: Federation,
@@ -67,7 +59,7 @@ def choose_clusters(
     """Try each number of clusters with `fit(…, **options)` and choose by held-out loss.
 
     Numbers above the largest candidate are not tried; when that one wins, the choice's `note` says so."""
-    if with_clusters(algorithm, 1) is algorithm:
+    if setting(algorithm, "clusters", 0) is not None:
         raise ConfigError(f"{type(algorithm).__name__} has no clusters=None to choose. Pass the number yourself.")
     fitting = federation.holdout(holdout)
     if not fitting.n_test.any():
@@ -80,7 +72,7 @@ def choose_clusters(
         raise ConfigError(f"No candidate is at most the number of clients; got {list(candidates)}, {len(federation)}.")
     losses = {}
     for k in counts:
-        result = fit(with_clusters(algorithm, k), fitting, task, alone=False, **options)
+        result = fit(with_setting(algorithm, "clusters", k), fitting, task, alone=False, **options)
         losses[k] = result.evaluation.test_losses()
     means = {k: float(np.nanmean(v)) for k, v in losses.items()}
     best = min(means, key=means.__getitem__)

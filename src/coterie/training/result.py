@@ -12,10 +12,9 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from coterie.algorithms.knnper import KNNPer
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError, DataError
-from coterie.learning import module_json
+from coterie.learning import module_json, predictors
 from coterie.learning.task import Task
 from coterie.training import checkpoint
 from coterie.training.evaluation import Evaluation
@@ -147,20 +146,20 @@ class Result:
             live = self.evaluation
             index = live.federation.index(client)
             network = live.task.module(params=row(live.personal(np.array([index])), 0))
-            special = getattr(live.algorithm, "module", None)  # a predictor that is more than the personal parameters
+            special = live.algorithm.predictor()
             if special is not None:
-                network = special(network, *live.federation.train(client))
+                network = special.module(network, *live.federation.train(client))
             return network.eval()
         network = self._stored_model(client)
-        if "memory" not in self.about:
+        if "predictor" not in self.about:
             return network
         if "federation" not in self._stored:
             raise ConfigError(
-                "A client of KNNPer predicts with its own samples, which are not saved. "
+                "The clients of this result predict with their own samples, which are not saved. "
                 "Load with Result.load(folder, federation=…)."
             )
         samples = self._stored["federation"].train(client)
-        return KNNPer(**self.about["memory"]).module(network, *samples).eval()
+        return predictors.build(self.about["predictor"]).module(network, *samples).eval()
 
     def _stored_model(self, client: Hashable) -> nn.Module:
         if client not in self.clients:
@@ -194,8 +193,8 @@ class Result:
             "clients": self.clients.tolist(),
             "clusters": self.clusters.tolist(),
         }
-        if isinstance(live.algorithm, KNNPer):
-            about["memory"] = {"lam": live.algorithm.lam, "neighbours": live.algorithm.neighbours}
+        if (special := live.algorithm.predictor()) is not None:
+            about["predictor"] = predictors.describe(special)
         (folder / "result.json").unlink(missing_ok=True)  # written last: a folder with it is whole
         checkpoint.write(folder / "models.safetensors", tensors, {})
         self.history.to_parquet(folder / "history.parquet")
@@ -205,8 +204,8 @@ class Result:
 
     @classmethod
     def load(cls, folder: str | Path, task: Task | None = None, federation: Federation | None = None) -> Result:
-        """A result saved by `save` (or by `fit` with `out`); no pickle needed, and no data but for the models of KNNPer,
-        which predict with the client's samples: pass the `federation`."""
+        """A result saved by `save` (or by `fit` with `out`); no pickle needed. Clients that predict with their own
+        samples (KNNPer) need these: pass the `federation`."""
         folder = Path(folder)
         missing = [name for name in FILES if not (folder / name).exists()]
         if missing:

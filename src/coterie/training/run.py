@@ -22,8 +22,9 @@ from coterie.engines.base import ClientStates, Env, first_contact
 from coterie.errors import ConfigError, Diverged
 from coterie.exchange.channels import Channel
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Population, Reply
-from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
+from coterie.settings import setting, with_setting
 from coterie.training import checkpoint, cohorts
 from coterie.training.evaluation import Evaluation
 from coterie.training.progress import bar, finish_on_interrupt
@@ -234,13 +235,13 @@ class Run:
         if isinstance(alone, Result):
             return lambda: alone
         local = getattr(self.algorithm, "local", None)
-        if not alone or not isinstance(local, LocalSGD):
+        if not alone or not isinstance(local, LocalSteps):
             return None
         options: dict[str, Any] = {"seed": self.seed, "engine": self.engine, "alone": False, "progress": False}
         rounds = self.done
 
         def train() -> Result:
-            baseline = fit(Local(local), self.federation, self.task, rounds=rounds, **options)
+            baseline = fit(Local(local), self.federation, self.task, rounds=rounds, **options)  # type: ignore[arg-type]
             if not baseline.about["finished"]:  # a yardstick of fewer rounds would flatter every gain
                 raise KeyboardInterrupt
             return baseline
@@ -305,7 +306,7 @@ class Run:
     def _explain(self, error: Diverged) -> Diverged:
         who = "" if error.client is None else f" at client {self.federation.name(error.client)}"
         local = getattr(self.algorithm, "local", None)
-        lower = f"the learning rate (now {local.lr})" if isinstance(local, LocalSGD) else "the learning rate"
+        lower = f"the learning rate (now {local.lr})" if isinstance(local, LocalSteps) else "the learning rate"
         kept = "The last good state is kept"
         if self.out is not None and self.done:
             self.save()
@@ -356,13 +357,14 @@ def _choose(
     algorithm: Any, federation: Federation, task: Task, rounds: int, **options: Any
 ) -> tuple[Any, dict[str, Any]]:
     """Fill in clusters=None; the evidence goes into the result."""
-    from coterie.training.number_of_clusters import choose_clusters, with_clusters
+    from coterie.training.number_of_clusters import choose_clusters
 
-    if with_clusters(algorithm, 1) is algorithm or with_clusters(algorithm, 1) == algorithm:
+    if setting(algorithm, "clusters", 0) is not None:
         return algorithm, {}
     choice = choose_clusters(algorithm, federation, task, rounds=rounds, progress=False, **options)
     about = {"choice": choice.table.reset_index().to_dict("records"), "clusters": choice.clusters}
-    return with_clusters(algorithm, choice.clusters), about | ({"choice_note": choice.note} if choice.note else {})
+    algorithm = with_setting(algorithm, "clusters", choice.clusters)
+    return algorithm, about | ({"choice_note": choice.note} if choice.note else {})
 
 
 def _floats(state: Any) -> Iterator[torch.Tensor]:

@@ -200,12 +200,12 @@ class Choosing(ct.Algorithm):
     """Two models; client i trains model i mod 2."""
 
     def init(self, task, population, seed, start):
-        return ct.algorithms.oracle.Clustered({k: torch.stack([t, t + 1]) for k, t in start.items()}, torch.arange(2))
+        return ct.algorithms.oracle.OracleState({k: torch.stack([t, t + 1]) for k, t in start.items()}, torch.arange(2))
 
     def round(self, state, cohort):
         said = {"model": ct.From(groups="models")}
         reply = yield Ask(self.train, cohort.clients, {"models": state.models}, reduce=ct.MeanBy(2), updates=said)
-        return ct.algorithms.oracle.Clustered(reply.or_keep("model", state.models), state.truth)
+        return ct.algorithms.oracle.OracleState(reply.or_keep("model", state.models), state.truth)
 
     def train(self, ctx, models):
         group = ctx.index % 2

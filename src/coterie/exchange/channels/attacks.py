@@ -1,9 +1,9 @@
 """Attacks: clients that lie, in any algorithm, on any engine.
 
-`clients` are the ids of the malicious clients. All but `LabelFlip` forge *updates*: of a model, how far the client moved it
-from the one it was given; of a gradient, itself. The ask declares which fields are updates; auxiliary fields, whole numbers
-and the weight in the average cannot be forged. Each update is one vector, all its tensors together. What a client keeps for
-itself stays honest.
+`clients` are the ids of the malicious clients. All but `LabelFlip` forge *updates*. The update of a model is how far the
+client moved it from the one it was given; a gradient is an update by itself. The ask declares which fields are updates.
+Auxiliary fields, whole numbers and the weight in the average cannot be forged. Each update is one vector, all its tensors
+together. What a client keeps for itself stays honest.
 """
 
 from __future__ import annotations
@@ -147,7 +147,10 @@ class LabelFlip(Attack):
 
 @dataclass(frozen=True)
 class ALIE(Attack):
-    """ "A little is enough" (Baruch et al. 2019): mean − z · standard deviation of the honest updates, in every coordinate.
+    """Mean − z · standard deviation of the honest updates, in every coordinate.
+
+    "A Little Is Enough: Circumventing Defenses For Distributed Learning" (Gilad Baruch, Moran Baruch, Yoav Goldberg, 2019,
+    https://arxiv.org/abs/1902.06156).
 
     z=None is the largest that still hides among the honest majority, Φ⁻¹((n − m − s) / (n − m)) with n clients, m liars
     and s = ⌊n/2⌋ + 1 − m."""
@@ -166,7 +169,10 @@ class ALIE(Attack):
 
 @dataclass(frozen=True)
 class InnerProduct(Attack):
-    """Inner-product manipulation (Xie et al. 2020): −scale · mean of the honest updates."""
+    """Inner-product manipulation: −scale · mean of the honest updates.
+
+    "Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation" (Cong Xie, Oluwasanmi Koyejo, Indranil
+    Gupta, 2020, https://arxiv.org/abs/1903.03936)."""
 
     scale: float = 0.5
     whole = True

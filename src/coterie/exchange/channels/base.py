@@ -23,7 +23,7 @@ class Where:
     group: Tensor | None = None  # in `up`: the group each client's message is for
 
     def client_keys(self, clients: Ints, purpose: str) -> Tensor:
-        """One random key a client, from (seed, client, round, ask, purpose)."""
+        """One random key per client, from (seed, client, round, ask, purpose)."""
         keys = randomness.client_keys(self.federation.keys[clients], self.seed)
         return randomness.fold(keys, purpose, self.round, self.ask)
 

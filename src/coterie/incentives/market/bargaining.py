@@ -1,6 +1,6 @@
 """Nash bargaining over qualities, the cap B on the low firm's quality, and the pacing constant.
 
-Sections 3.4 and 3.5 of
+Section 3.4 of
 "Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
 http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
 

@@ -1,6 +1,6 @@
 """Collaboration schemes for two competing firms, among them Defection-Free Collaborative Learning.
 
-Sections 3.3 to 3.5 and Algorithm 5 of
+Sections 3.3 and 3.4 (Algorithm 5) of
 "Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
 http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
 
@@ -29,6 +29,7 @@ import numpy as np
 
 from coterie.errors import ConfigError
 from coterie.incentives.market.bargaining import Bargain, nash_bargaining, pacing_constant, quality_cap
+from coterie.incentives.market.climb import Climb, Offer, Step, climbing
 from coterie.incentives.market.duopoly import FloatArray
 from coterie.incentives.market.ledger import RevenueLedger
 
@@ -69,14 +70,6 @@ class Firm(Generic[S]):
     together: Learner[S]
 
 
-class Climb(NamedTuple, Generic[S]):
-    """A state after climbing, its quality, and the sum of the accepted step sizes."""
-
-    state: S
-    quality: float
-    size: float
-
-
 def climb(
     learner: Learner[S],
     state: S,
@@ -91,23 +84,31 @@ def climb(
     A step has size min((target − q)/‖∇f‖², 1/L); for a convex loss it cannot pass the target. A step that passes the
     target or lowers the quality is taken back and halved; if `max_halvings` do not help, the climb ends.
     """
-    quality, total = learner.quality(state), 0.0
-    for _ in range(max_steps):
-        gap = target - quality
-        slope = learner.slope(state) if learner.slope else None
-        if gap < tolerance or slope == 0.0:
-            break
-        size = learner.max_step if slope is None else min(gap / slope, learner.max_step)
-        for _ in range(max_halvings + 1):
-            trial = learner.step(state, size)
-            reached = learner.quality(trial)
-            if quality <= reached <= target:
-                break
-            size /= 2
-        else:
-            break
-        state, quality, total = trial, reached, total + size
-    return Climb(state, quality, total)
+    climber = climbing(
+        state,
+        float(learner.quality(state)),
+        target,
+        max_steps=max_steps,
+        tolerance=tolerance,
+        max_halvings=max_halvings,
+    )
+    answer: Offer[S] | float | None = None
+    while True:
+        try:
+            need = climber.send(answer)
+        except StopIteration as end:
+            reached: Climb[S] = end.value
+            return reached
+        answer = _offer(learner, need) if isinstance(need, Step) else float(learner.quality(need.state))
+
+
+def _offer(learner: Learner[S], need: Step[S]) -> Offer[S] | None:
+    """A step of size min((target − q)/‖∇f‖², 1/L) first, or 1/L where the slope is unknown; none where it is flat."""
+    slope = learner.slope(need.state) if learner.slope else None
+    if slope == 0.0:
+        return None
+    size = learner.max_step if slope is None else min(need.gap / slope, learner.max_step)
+    return Offer(lambda size: learner.step(need.state, size), size)
 
 
 def low_target(q_low: float, q_high_before: float, q_high: float, bargain: Bargain) -> float | None:

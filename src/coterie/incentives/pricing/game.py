@@ -1,6 +1,6 @@
 """Price discrimination by signals: the one-shot game.
 
-Sections 4.2 and 4.3 and Theorem 6 of
+Section 4.2 and Theorem 6 of
 "Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
 http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
 

@@ -1,0 +1,112 @@
+"""The options of every command that reads a table, written once.
+
+A command decorated with `reads_table` takes one parameter `source: TableSource`; on the command line it has the fields of
+`TableSource` instead:
+
+    @app.command()
+    @reads_table
+    def compare(source: TableSource, seeds: Seeds = 3) -> None: ...
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from enum import StrEnum
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from coterie.data.federation import Federation
+
+_GROUP = "Table"
+
+
+class Kind(StrEnum):
+    classification = "classification"
+    regression = "regression"
+
+
+def _option(help: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=_GROUP, **more)
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """A table on disk, and how to read it and choose its rows and columns."""
+
+    table: Annotated[Path, typer.Argument(help="A CSV, Parquet or Excel file, one row a sample.", metavar="TABLE")]
+    client: Annotated[str, _option("The column that says whose row it is.")]
+    target: Annotated[str, _option("The column to predict.")]
+    features: Annotated[str | None, _option("Use only these columns, separated by commas.")] = None
+    exclude: Annotated[str | None, _option("Leave these columns out, separated by commas.")] = None
+    kind: Annotated[Kind | None, _option("Override what is inferred from the target.")] = None
+    drop_missing: Annotated[bool, _option("Drop rows without client or target.", "--drop-missing")] = False
+    min_rows: Annotated[int, _option("Leave out clients with fewer rows.", min=1)] = 1
+    same_clients: Annotated[
+        bool, _option("Merge clients that differ only by case or blank space.", "--same-clients")
+    ] = False
+    delimiter: Annotated[str | None, _option("What separates columns; left out: recognised.")] = None
+    decimal: Annotated[str | None, _option("The decimal sign, . or ,; left out: recognised.")] = None
+    encoding: Annotated[str | None, _option("Such as utf-8 or cp1252; left out: recognised.")] = None
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        from coterie.data.reading import read_table
+
+        return read_table(
+            self.table, client=self.client, delimiter=self.delimiter, decimal=self.decimal, encoding=self.encoding
+        )
+
+    def federation(self, **options: Any) -> Federation:
+        """The table as a federation; options as of `federation_from_frame` (seed, test_fraction, one_class, …)."""
+        from coterie.data.tables import federation_from_frame
+
+        return federation_from_frame(
+            self.frame,
+            client=self.client,
+            target=self.target,
+            features=names(self.features),
+            exclude=names(self.exclude) or (),
+            kind=None if self.kind is None else self.kind.value,
+            drop_missing=self.drop_missing,
+            min_rows=self.min_rows,
+            same_clients=self.same_clients,
+            **options,
+        )
+
+
+def reads_table(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter `source` of a command by the options of `TableSource`."""
+    hints = get_type_hints(TableSource, include_extras=True)
+    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "source"]
+    table = [
+        inspect.Parameter(
+            f.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=hints[f.name],
+            default=inspect.Parameter.empty if f.default is MISSING else f.default,
+        )
+        for f in fields(TableSource)
+    ]
+
+    @wraps(command)
+    def wrapped(**given: Any) -> None:
+        mine = {f.name: given.pop(f.name) for f in fields(TableSource)}
+        command(TableSource(**mine), **given)
+
+    parameters = [*table, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own)]
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapped
+
+
+def names(text: str | None) -> list[str] | None:
+    """`a, b` → ["a", "b"]."""
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]

@@ -1,0 +1,145 @@
+"""Mini-batches: every epoch walks through a fresh permutation of the client's samples.
+
+`Walk.rows` says which samples each step uses, for one client or for a whole chunk. `minibatches` hands the samples out one
+step at a time to loops written in a client function. It is made of two primitives with batching rules: under
+`torch.func.vmap` the rules see the whole chunk, draw all permutations at once, and copy whole rows of one flat tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie import randomness
+from coterie.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Walk:
+    """`steps` mini-batches or `epochs` passes; `batch_size=None` uses all samples in every step."""
+
+    steps: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            got = "neither" if self.steps is None else f"{self.steps} and {self.epochs}"
+            raise ConfigError(f"Mini-batches are counted by steps or by epochs; got {got}. Give exactly one.")
+        for name in ("steps", "epochs", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and (value < 1 or int(value) != value):
+                raise ConfigError(f"Mini-batches need {name} to be a whole number of at least 1; got {value}.")
+
+    def rows(self, mask: Tensor, key: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Sample positions (…, steps, batch), or None for the full batch, and their weights, which sum to one per step
+        (to zero for the steps a client with few samples does not take)."""
+        n = mask.sum(-1, keepdim=True)
+        if self.batch_size is None:
+            steps = self.steps if self.steps is not None else self.epochs or 1
+            weight = (mask / n.clamp(min=1)).unsqueeze(-2)
+            return None, weight.expand(*weight.shape[:-2], steps, mask.shape[-1])
+        size = min(self.batch_size, mask.shape[-1])
+        per_epoch = torch.ceil(n / self.batch_size).long().clamp(min=1)  # (…, 1)
+        steps = self.steps if self.steps is not None else int(per_epoch.max()) * (self.epochs or 1)
+        step = torch.arange(steps)
+        epoch = step // per_epoch  # (…, steps)
+        n_epochs = int(epoch.max()) + 1 if self.epochs is None else self.epochs
+        orders = torch.stack(
+            [randomness.permutation(randomness.fold(key, "batches", e), mask) for e in range(n_epochs)], -2
+        )
+        start = (step % per_epoch) * self.batch_size
+        position = start.unsqueeze(-1) + torch.arange(size)  # (…, steps, batch)
+        real = position < n.long().unsqueeze(-1)
+        if self.epochs is not None:
+            real = real & (epoch < self.epochs).unsqueeze(-1)
+        flat = epoch.clamp(max=n_epochs - 1).unsqueeze(-1) * mask.shape[-1] + position.clamp(max=mask.shape[-1] - 1)
+        chosen = orders.flatten(-2).gather(-1, flat.flatten(-2)).reshape(flat.shape)
+        weight = real.to(mask.dtype)
+        return chosen, weight / weight.sum(-1, keepdim=True).clamp(min=1)
+
+
+_GROUP = 4  # steps whose samples are copied together: one call costs as much as a small step
+
+
+def minibatches(
+    walk: Walk, x: Tensor, y: Tensor, mask: Tensor, key: Tensor
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+    """(x, y, mask, number of samples, random key) of one step after the other."""
+    if walk.batch_size is None:
+        steps = walk.steps or walk.epochs or 1
+        keys = _step_keys(key, steps)
+        yield from ((x, y, mask, mask.sum(), keys[step]) for step in range(steps))
+        return
+    chosen, real, counts, keys = _Rows.apply(walk, mask, key)  # type: ignore[no-untyped-call]
+    for group in range(0, len(chosen), _GROUP):
+        some = slice(group, group + _GROUP)
+        xs, ys = _Pick.apply(x, y, chosen[some])  # type: ignore[no-untyped-call]
+        yield from zip(*(t.unbind(0) for t in (xs, ys, real[some], counts[some], keys[some])), strict=True)
+
+
+def _step_keys(key: Tensor, steps: int) -> Tensor:
+    """A random key for every step, (…, steps)."""
+    return randomness.fold(key.unsqueeze(-1), "step", torch.arange(steps))
+
+
+def in_chunk(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    """What a batching rule receives, with the clients as the leading dimension of every tensor."""
+    return [
+        t.unsqueeze(0).expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)
+        for t, d in zip(tensors, dims, strict=True)
+    ]
+
+
+def pick(x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Samples `rows` (clients, …) of a chunk's clients. Rows of one flat tensor are copied, which is far faster than
+    `x[i, j]`."""
+    first = (torch.arange(len(x)) * x.shape[1]).reshape(-1, *[1] * (rows.dim() - 1))
+    flat = (rows + first).flatten()
+    xs, ys = x.flatten(0, 1).index_select(0, flat), y.flatten(0, 1).index_select(0, flat)
+    return xs.reshape(*rows.shape, *x.shape[2:]), ys.reshape(*rows.shape, *y.shape[2:])
+
+
+class _Primitive(torch.autograd.Function):
+    """Sample positions and samples are data: no derivative goes through them."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise RuntimeError("The choice of a mini-batch cannot be differentiated.")
+
+
+class _Rows(_Primitive):
+    """`Walk.rows` with the weights as a mask, the number of samples and a random key for every step."""
+
+    @staticmethod
+    def forward(walk: Walk, mask: Tensor, key: Tensor) -> Any:
+        chosen, weight = walk.rows(mask, key)
+        real = (weight > 0).to(mask.dtype)
+        return chosen, real, real.sum(-1), _step_keys(key, real.shape[-2])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, walk: Walk, *tensors: Tensor) -> Any:
+        return _Rows.forward(walk, *in_chunk(info, in_dims[1:], tensors)), (0, 0, 0, 0)
+
+
+class _Pick(_Primitive):
+    """The samples of some steps, (steps, batch, …), in one copy."""
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor, rows: Tensor) -> Any:
+        flat = rows.flatten()
+        xs, ys = x.index_select(0, flat), y.index_select(0, flat)
+        return xs.reshape(*rows.shape, *x.shape[1:]), ys.reshape(*rows.shape, *y.shape[1:])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *tensors: Tensor) -> Any:
+        x, y, rows = in_chunk(info, in_dims, tensors)
+        return pick(x, y, rows), (0, 0)

@@ -1,0 +1,271 @@
+"""The steps a client takes on its own data: what `LocalSGD` and `LocalAdam` have in common.
+
+Written for one client. `_Steps` is a primitive with a batching rule: when a client function runs under `torch.func.vmap`,
+the rule receives the models and data of a whole chunk of clients and trains them together (`sgd_batched.train`), all
+steps of the chunk before the next chunk, with gradients and updates fused where the network allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Protocol, overload
+
+import torch
+from torch import Tensor
+
+from coterie.errors import ConfigError
+from coterie.learning import sgd_batched
+from coterie.learning.batches import Walk, in_chunk
+from coterie.learning.gradients import Model
+from coterie.learning.schedules import Cosine, StepDecay, Warmup
+from coterie.learning.sgd_batched import Given, Plan
+from coterie.learning.task import Task
+from coterie.learning.update_rules import Rate, Rule
+from coterie.tree import Params, Tree, named_like, names
+
+Schedule = Cosine | StepDecay | Warmup | Callable[[int, int], float]
+
+
+class Samples(Protocol):
+    """What local steps need to know of a client; a `Context` has it."""
+
+    @property
+    def task(self) -> Task: ...
+    @property
+    def x(self) -> Tensor: ...
+    @property
+    def y(self) -> Tensor: ...
+    @property
+    def mask(self) -> Tensor: ...
+    @property
+    def n(self) -> Tensor: ...
+    @property
+    def round(self) -> int: ...
+
+    def fresh(self, purpose: str) -> Tensor: ...
+
+    def batches(
+        self, *, steps: int | None = None, epochs: int | None = None, batch_size: int | None = None
+    ) -> Iterator[Any]: ...
+
+
+class LocalSteps:
+    """`fit` for any settings that have these fields and name a `rule`."""
+
+    steps: int | None
+    lr: float
+    batch_size: int | None
+    epochs: int | None
+    decay: float
+    clip: float | None
+    schedule: Schedule | None
+
+    @property
+    def rule(self) -> Rule:
+        raise NotImplementedError
+
+    @overload
+    def fit(
+        self,
+        ctx: Samples,
+        params: Params,
+        *,
+        train: str | Iterable[str] | None = None,
+        anchor: Params | None = None,
+        pull: Rate | Params = 0.0,
+        correct: Params | None = None,
+        extra: Callable[[Params, Any], Tensor] | None = None,
+        lr: Rate | None = None,
+        memory: None = None,
+    ) -> tuple[Params, Tensor]: ...
+
+    @overload
+    def fit(
+        self,
+        ctx: Samples,
+        params: Params,
+        *,
+        train: str | Iterable[str] | None = None,
+        anchor: Params | None = None,
+        pull: Rate | Params = 0.0,
+        correct: Params | None = None,
+        extra: Callable[[Params, Any], Tensor] | None = None,
+        lr: Rate | None = None,
+        memory: Tree,
+    ) -> tuple[Params, Tensor, Tree]: ...
+
+    def fit(
+        self,
+        ctx: Samples,
+        params: Params,
+        *,
+        train: str | Iterable[str] | None = None,
+        anchor: Params | None = None,
+        pull: Rate | Params = 0.0,
+        correct: Params | None = None,
+        extra: Callable[[Params, Any], Tensor] | None = None,
+        lr: Rate | None = None,
+        memory: Tree | None = None,
+    ) -> Any:
+        """The trained model and the mean loss met on the way (of the task alone); with `memory` the new memory too.
+
+        - `train`: names or dotted parts of the network that learn; the others stay as they are.
+        - `pull`·‖v − anchor‖²/2 is added to the loss; a number, a tensor per client, or one per parameter name.
+        - `correct` is added to every gradient (SCAFFOLD's c − c_i).
+        - `extra(params, batch)` is a further term of the loss; `batch` is the step's `Context`.
+        - `lr` replaces the setting's learning rate; it may be a tensor, one number per client.
+        - `memory` is what the optimiser remembers (momentum, Adam's means): pass `start_memory(params)` at first and
+          keep what comes back in the client's state. Without it every call starts afresh.
+
+        The first call in a phase walks through the batches of the client's own random key; each later call draws
+        others. `clip` bounds the gradient with `extra` and `correct`; pull and weight decay come after.
+        """
+        ctx.task.require(params)
+        trained = _trained(params, train)
+        plan = self._plan(ctx, params, trained, pull, lr)
+        given = {f"weight/{name}": t for name, t in params.items()}
+        given |= _pulls(anchor, pull, params, trained)
+        given |= {} if correct is None else _part("correct", correct, params, trained)
+        given |= {"lr": lr * self.decay**ctx.round} if isinstance(lr, Tensor) else {}
+        given |= self._remembered(params, trained, memory)
+        if extra is None:
+            flat = _Steps.apply(  # type: ignore[no-untyped-call]
+                plan, tuple(given), ctx.x, ctx.y, ctx.mask, ctx.fresh("batches"), *given.values()
+            )
+        else:
+            flat = _with_extra(plan, ctx, given, extra)
+        weights, kept, loss = flat[: len(trained)], flat[len(trained) : -1], flat[-1]
+        model = params | dict(zip(trained, weights, strict=True))
+        if memory is None:
+            return model, loss
+        return model, loss, _as_memory(dict(zip(sgd_batched.kept_names(plan.rule, trained), kept, strict=True)))
+
+    def _plan(
+        self, ctx: Samples, params: Params, trained: tuple[str, ...], pull: Rate | Params, lr: Rate | None
+    ) -> Plan:
+        rate = self.lr if lr is None or isinstance(lr, Tensor) else lr
+        return Plan(
+            model=Model(ctx.task, tuple(params), tuple(i for i, name in enumerate(params) if name in trained)),
+            walk=Walk(self.steps, self.epochs, self.batch_size),
+            rule=self.rule,
+            lr=rate * self.decay**ctx.round,
+            clip=self.clip,
+            pull=float(pull) if isinstance(pull, float | int) else 0.0,
+            factor=None if self.schedule is None else partial(self.schedule, ctx.round),
+        )
+
+    def start_memory(self, params: Params, train: str | Iterable[str] | None = None) -> Tree:
+        """What the optimiser remembers before its first step: zeros."""
+        trained = _trained(params, train)
+        return _as_memory(self._remembered(params, trained, None))
+
+    def _remembered(self, params: Params, trained: tuple[str, ...], memory: Tree | None) -> Given:
+        """The memory by the names of `Given`: the one passed in, or zeros."""
+        wanted = sgd_batched.kept_names(self.rule, trained)
+        if memory is None:
+            zero = next(iter(params.values())).new_zeros(())
+            return {n: zero if n == "count" else torch.zeros_like(params[n.split("/", 1)[1]]) for n in wanted}
+        flat = {
+            f"{slot}/{name}" if isinstance(value, dict) else slot: t
+            for slot, value in memory.items()
+            for name, t in (value.items() if isinstance(value, dict) else [("", value)])
+        }
+        if set(flat) != set(wanted):
+            raise ConfigError(
+                f"The memory does not fit {type(self).__name__} and the trained parameters; it has {sorted(flat)}. "
+                "Start with start_memory(params, train)."
+            )
+        return {name: flat[name] for name in wanted}
+
+
+def _trained(params: Params, train: str | Iterable[str] | None) -> tuple[str, ...]:
+    if train is None:
+        return tuple(params)
+    parts = names(train, "fit", "train")
+    for part in parts:
+        if not named_like(params, (part,)):
+            raise ConfigError(f"train names parts of the network; got {part!r}, which is none of {', '.join(params)}.")
+    if not parts:
+        raise ConfigError("train needs at least one part of the network; got none. Leave it out to train everything.")
+    return tuple(named_like(params, parts))
+
+
+def _pulls(anchor: Params | None, pull: Rate | Params, params: Params, trained: tuple[str, ...]) -> Given:
+    """The anchor and, where the pull is no plain number, the pull of every trained parameter."""
+    if isinstance(pull, float | int) and pull == 0:
+        return {}
+    if anchor is None:
+        raise ConfigError("A pull needs the model it pulls towards; got pull without anchor. Pass anchor=….")
+    given = _part("anchor", anchor, params, trained)
+    if isinstance(pull, Tensor):
+        return given | {f"pull/{name}": pull for name in trained}
+    return given | _part("pull", pull, params, trained) if isinstance(pull, dict) else given
+
+
+def _part(kind: str, tree: Params, params: Params, trained: tuple[str, ...]) -> Given:
+    """The trained parameters' entries of a tree that has all names or exactly the trained ones."""
+    if tree.keys() != params.keys() and set(tree) != set(trained):
+        missing, unknown = sorted(set(trained) - set(tree)), sorted(set(tree) - set(params))
+        raise ConfigError(
+            f"{kind} needs an entry for every trained parameter; missing: {missing or 'none'}, unknown: "
+            f"{unknown or 'none'}. Give exactly {list(trained)}."
+        )
+    return {f"{kind}/{name}": tree[name] for name in trained}
+
+
+def _as_memory(given: Given) -> Tree:
+    tree: Tree = {}
+    for place, t in given.items():
+        slot, _, name = place.partition("/")
+        if name:
+            tree.setdefault(slot, {})[name] = t
+        else:
+            tree[slot] = t
+    return tree
+
+
+def _with_extra(plan: Plan, ctx: Samples, given: Given, extra: Callable[[Params, Any], Tensor]) -> tuple[Tensor, ...]:
+    """The steps as a loop in the client function itself: `extra` may use anything the client function has."""
+    fixed = {name: given[f"weight/{name}"] for name in plan.model.names}
+    trained = [fixed[name] for name in plan.trained]
+    optimiser = plan.optimiser(given)
+    total, taken = torch.zeros_like(ctx.n), torch.zeros_like(ctx.n)
+
+    def objective(part: Params, batch: Any) -> tuple[Tensor, Tensor]:
+        whole = fixed | part
+        loss = batch.loss(whole)
+        return loss + extra(whole, batch), loss
+
+    gradient = torch.func.grad(objective, has_aux=True)
+    walk = plan.walk
+    for s, batch in enumerate(ctx.batches(steps=walk.steps, epochs=walk.epochs, batch_size=walk.batch_size)):
+        grads, loss = gradient(dict(zip(plan.trained, trained, strict=True)), batch)
+        on = (batch.n > 0).to(total.dtype)
+        trained = optimiser.step(trained, list(grads.values()), plan.rate(given, s), on, 0)
+        total, taken = total + on * loss, taken + on
+    kept = [t for slots in optimiser.slots for t in slots]
+    count = [] if optimiser.count is None else [optimiser.count]
+    return (*trained, *kept, *count, total / taken.clamp(min=1))
+
+
+class _Steps(torch.autograd.Function):
+    """τ local steps; not differentiable itself."""
+
+    @staticmethod
+    def forward(plan: Plan, kinds: Any, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, *given: Tensor) -> Any:
+        return sgd_batched.train_one(plan, x, y, mask, key, dict(zip(kinds, given, strict=True)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise RuntimeError("LocalSGD.fit cannot be differentiated; write the steps with ctx.grad instead.")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, plan: Plan, kinds: Any, *tensors: Tensor) -> Any:
+        x, y, mask, key, *given = in_chunk(info, in_dims[2:], tensors)
+        trained = sgd_batched.train(plan, x, y, mask, key, dict(zip(kinds, given, strict=True)))
+        return trained, (0,) * len(trained)
