@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike
 from coterie.decision.decision import Decision, decide_table
 from coterie.decision.errors_of_gains import gain, interval
 from coterie.decision.evaluation import METHODS, Progress, Scores
-from coterie.decision.federation import FOLDS, default_seeds, federation_table, narrow, repeats_for
+from coterie.decision.federation import default_seeds, federation_table, narrow, plan
 from coterie.decision.table import Table, make_table
-from coterie.decision.units import COMPLEMENT, unit
+from coterie.decision.units import unit
 from coterie.errors import DataError
 from coterie.estimation import advice as estimates
 from coterie.estimation.advice import Advice, refuse_other_than_one
@@ -101,9 +101,7 @@ def advise(
             clusters=clusters, level=level, resamples=resamples, seed=seed,
         )  # fmt: skip
     table, notes = _table(X, y, groups, family) if federation is None else federation_table(federation)
-    seeds = default_seeds(seed)
-    repeats = repeats_for(seeds, len(table.y))
-    decision = decide_table(table, metric=metric, folds=FOLDS, repeats=repeats, seed=seed, progress=progress)
+    decision = decide_table(table, metric=metric, progress=progress, **plan(table, default_seeds(seed)))
     return advice_of(decision, level, notes)
 
 
@@ -125,7 +123,7 @@ def _table(X: Any, y: Any, groups: Any, family: str) -> tuple[Table, tuple[str, 
     else:
         kind = "regression"
     table = make_table(X, target, groups, kind, None)
-    values, notes = narrow(table.X)
+    values, notes = narrow(table.X, table.n_classes if table.n_classes > 2 else 1)
     names = table.names if not notes else tuple(f"component {j + 1}" for j in range(values.shape[1]))
     return Table(values, table.y, table.owner, table.clients, names, table.classes), notes
 
@@ -188,4 +186,4 @@ def _near(decision: Decision, name: str, level: float) -> bool:
     return bool(interval(lag, level)[0] <= 0 or lag.mean <= 0.01 * alone)
 
 
-__all__ = ["ALIASES", "COMPLEMENT", "TableAdvice", "advice_of", "advise"]
+__all__ = ["ALIASES", "TableAdvice", "advice_of", "advise"]

@@ -11,17 +11,15 @@ from coterie.decision.candidates.rows import Floats
 from coterie.decision.table import Table, make_table
 from coterie.errors import DataError
 
-MOST_COLUMNS = 200  # more are replaced by principal components
-COMPONENTS = 100  # of a wide table
-IMAGE_COMPONENTS = 32
-FOLDS = 10
+MOST = 200  # columns × outputs; of more columns the principal components are taken
+WIDE = 100  # columns × outputs above which five folds, once, must do
 FEW_ROWS = 20_000
 
 
 def federation_table(federation: Any) -> tuple[Table, tuple[str, ...]]:
     """All rows of a federation, training and test rows alike, under its clients' names; and what was done to them.
 
-    Images, and tables with more than 200 columns, give way to their leading principal components."""
+    Where columns × outputs exceed 200 (images), the columns give way to their leading principal components."""
     if not hasattr(federation, "rows"):
         raise DataError(
             f"advise takes a Federation, or named data (samples=, counts=, …); got {type(federation).__name__}. "
@@ -29,10 +27,8 @@ def federation_table(federation: Any) -> tuple[Table, tuple[str, ...]]:
         )
     parts = [federation.rows(part) for part in ("train", "test")]
     X, y, owner = (np.concatenate(both) for both in zip(*parts, strict=True))
-    columns = federation.columns
-    is_image = federation.x.ndim > 2
-    X, notes = narrow(X.astype(np.float64), IMAGE_COMPONENTS if is_image else None)
-    names = list(columns) if columns is not None and not notes else None
+    X, notes = narrow(X.astype(np.float64), _outputs(federation.n_outputs))
+    names = list(federation.columns) if federation.columns is not None and not notes else None
     table = make_table(X, y, owner, federation.kind, names)
     clients = pd.Index([str(c) for c in federation.clients[np.asarray(table.clients, dtype=np.int64)]], name="client")
     classes = table.classes
@@ -41,18 +37,27 @@ def federation_table(federation: Any) -> tuple[Table, tuple[str, ...]]:
     return Table(table.X, table.y, table.owner, clients, table.names, classes), notes
 
 
-def narrow(X: Floats, components: int | None = None) -> tuple[Floats, tuple[str, ...]]:
+def narrow(X: Floats, outputs: int) -> tuple[Floats, tuple[str, ...]]:
     """The columns, or their leading principal components where there are too many; with a sentence that says so."""
-    if X.shape[1] <= (components or MOST_COLUMNS):
+    if X.ndim != 2 or X.shape[1] * outputs <= MOST or not np.isfinite(X).all():
         return X, ()
-    kept = min(components or COMPONENTS, len(X))
+    kept = min(max(MOST // outputs, 10), X.shape[1], len(X))
+    if kept == X.shape[1]:
+        return X, ()
     found = PCA(kept, svd_solver="randomized", random_state=0).fit_transform(X)
     return np.asarray(found), (f"The {X.shape[1]} columns were replaced by their {kept} leading principal components.",)
 
 
-def repeats_for(seeds: Sequence[int], n_rows: int) -> int:
-    """As many repeats of the cross-validation as seeds; of a large table one will do, unless more than three are asked."""
-    return len(seeds) if n_rows < FEW_ROWS or len(seeds) > 3 else 1
+def _outputs(classes: int) -> int:
+    """Two classes are one output, as a number is."""
+    return classes if classes > 2 else 1
+
+
+def plan(table: Table, seeds: Sequence[int]) -> dict[str, int]:
+    """Folds and repeats: as many repeats as seeds, but one for wide and large tables unless more than three are asked."""
+    wide = table.X.shape[1] * _outputs(table.n_classes) > WIDE
+    once = (wide or len(table.y) >= FEW_ROWS) and len(seeds) <= 3
+    return {"folds": 5 if wide else 10, "repeats": 1 if once else len(seeds), "seed": int(seeds[0])}
 
 
 def default_seeds(seed: int = 0) -> tuple[int, int, int]:
