@@ -13,7 +13,7 @@ from rich.table import Table
 
 from coterie.cli.comparing import comparison_of, print_comparison, write
 from coterie.comparison.result import Comparison
-from coterie.comparison.verdict import SURE, metric_name, number
+from coterie.comparison.verdict import metric_name, number
 from coterie.data.federation import Federation
 from coterie.data.tables import federation_from_frame
 from coterie.datasets import elections, heart, rain, rain_stations
@@ -39,7 +39,7 @@ def show(console: Console, out: Path, seeds: int) -> None:
     others = {name: _compared(make, console, seeds) for name, make in COUNTER_EXAMPLES.items()}
     console.print(_short_table(others))
     for name, found in others.items():
-        console.print(f"[bold]{name}[/]: {found.verdict()}\n", highlight=False)
+        console.print(f"\n[bold]{name}[/] (measured by {metric_name(found.metric)}): {found.verdict()}", highlight=False)
     write(console, comparison, None, out)
 
 
@@ -56,31 +56,39 @@ def states() -> Federation:
     return federation_from_frame(frame[large], client="state", target=shares[-1], kind="regression")
 
 
-COUNTER_EXAMPLES: dict[str, Callable[[], Federation]] = {"Heart disease in four hospitals": heart, "Elections": states}
+COUNTER_EXAMPLES: dict[str, Callable[[], Federation]] = {"heart, 4 hospitals": heart, "elections, by state": states}
 
 
 def _short_table(found: dict[str, Comparison]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("table", "clients", "measure", "alone", "together", "shrunk", "groups", "advice"):
-        table.add_column(name, justify="left" if name in ("table", "measure", "advice") else "right")
+    for name in ("table", "clients", "alone", "together", "shrunk", "groups", "advice"):
+        table.add_column(name, justify="left" if name in ("table", "advice") else "right", no_wrap=True)
     for name, c in found.items():
         means = [number(float(c.table.T[m].mean())) for m in ("alone", "together", "shrunk", "groups")]
-        advice = f"{c.recommendation} ({SURE[c.sure].split(':')[0]})"
-        table.add_row(name, str(c.about["clients"]), metric_name(c.metric), *means, advice)
+        table.add_row(name, str(c.about["clients"]), *means, f"{c.recommendation} ({c.sure})")
     return table
 
 
+def landscape(lon: float, height: float) -> str:
+    """The name of a group by where its gauges stand (medians); the methods never saw either."""
+    if lon > -105.4:
+        return "the plains"
+    return "the mountains" if height > 2200 else "the western valleys"
+
+
 def show_map(console: Console, groups: pd.Series[Any], stations: pd.DataFrame) -> None:
-    """A grid of longitudes and latitudes with the commonest group of every cell, and the groups' heights."""
+    """A grid of longitudes and latitudes with the commonest group of every cell, and where the groups are."""
     at = stations.loc[[str(c) for c in groups.index]]
+    middle = at.groupby(groups.to_numpy())[["lon", "elevation_m"]].median()
+    names = {int(g): landscape(row["lon"], row["elevation_m"]) for g, row in middle.iterrows()}  # type: ignore[call-overload]
+    console.print("The groups found, where their gauges stand (north is up):", highlight=False)
     for line in map_lines(at["lon"].to_numpy(), at["lat"].to_numpy(), groups.to_numpy()):
         console.print(_coloured(line), highlight=False)
-    console.print(f"[dim]{at['lon'].min():.0f}° west to east {at['lon'].max():.0f}°, north is up.[/]", highlight=False)
-    for group in np.unique(groups):
+    for group in sorted(names, key=lambda g: names[g]):
         inside = at[(groups == group).to_numpy()]
         console.print(
-            f"{_coloured(SYMBOLS[int(group) % len(SYMBOLS)])} group {group}: {len(inside)} gauges, median height "
-            f"{inside['elevation_m'].median():.0f} m, median longitude {inside['lon'].median():.1f}°",
+            f"{_coloured(SYMBOLS[group % len(SYMBOLS)])} group {group}, {names[group]}: {len(inside)} gauges, median height "
+            f"{inside['elevation_m'].median():.0f} m",
             highlight=False,
         )
 

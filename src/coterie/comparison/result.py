@@ -88,9 +88,11 @@ class Comparison:
     def interval(self) -> tuple[float, float]:
         """Bounds of the mean gain of `method` over alone, in the metric's units."""
         if self.decision is not None:
+            if self.decision.evaluation is None:
+                return 0.0, 0.0
             scale = unit(self.decision) * float(np.nanmean(self.decision.losses.loc["alone"].to_numpy()))
             low, high = self.decision.interval
-            return (0.0, 0.0) if np.isnan(scale) else (low * scale, high * scale)
+            return low * scale, high * scale
         assert self.judgement is not None
         return self.judgement.interval
 
