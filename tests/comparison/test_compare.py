@@ -59,13 +59,14 @@ def test_gains_are_differences_to_one_baseline(known: Comparison) -> None:
 
 
 def test_the_recommendation_is_the_mean_s_and_the_odd_one_is_named(known: Comparison) -> None:
-    assert known.recommendation in ("together", "shrunk")
-    assert known.sure == "clear"
-    assert known.interval[0] > 0
+    """One of ten clients loses most of what it had, so that the mean's error between clients is large."""
+    assert known.judgement is not None
+    assert known.judgement.learnable == ("local", "fedavg", "finetuned")
+    low, high = known.interval
+    assert low < float(known.gains.T[known.method].mean()) < high
     words = known.verdict()
     assert words.startswith(f"Recommendation: {known.recommendation} (")
-    if known.method == "fedavg":
-        assert "odd measurably loses" in words
+    assert "odd measurably loses" in words
     assert "\n" not in words
 
 
@@ -142,8 +143,10 @@ def test_trained_methods_join_a_table_without_changing_its_recommendation() -> N
 
 
 def test_a_method_that_diverges_is_named_and_the_others_are_kept() -> None:
-    wild = ct.FedAvg(ct.LocalSGD(steps=5, lr=1e30))
-    result = compare(federation(rows=24, n_test=0.5), TASK, {"wild": wild, "fedavg": ct.FedAvg(FAST)}, rounds=2, seeds=2)
+    wild = ct.FedAvg(ct.LocalSGD(steps=5, lr=1e38))
+    result = compare(
+        federation(rows=24, n_test=0.5), TASK, {"wild": wild, "fedavg": ct.FedAvg(FAST)}, rounds=2, seeds=2
+    )
     assert list(result.failed) == ["wild"]
     assert result.methods == ["local", "fedavg"]
     assert "wild failed: " in result.verdict()

@@ -24,7 +24,12 @@ def federation(clients: int, rows: int, kind: str, world: str, seed: int = 0, sc
     data = {}
     for i in range(clients):
         x = rng.normal(size=(rows, 3))
-        own = {"noise": 0 * x[0], "same": np.ones(3), "apart": 3 * rng.normal(size=3), "groups": 2 * np.ones(3) * (-1) ** i}
+        own = {
+            "noise": 0 * x[0],
+            "same": np.ones(3),
+            "apart": 3 * rng.normal(size=3),
+            "groups": 2 * np.ones(3) * (-1) ** i,
+        }
         z = x @ own[world]
         if kind == "classification":
             y = rng.random(rows) < 1 / (1 + np.exp(-2 * z))

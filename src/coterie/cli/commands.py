@@ -15,8 +15,16 @@ import typer
 from rich.console import Console
 
 import coterie
-from coterie.cli.comparing import EXIT_CODES, advice_json, check_folder, comparison_of, print_comparison, print_json
-from coterie.cli.comparing import shown_progress, write
+from coterie.cli.comparing import (
+    EXIT_CODES,
+    advice_json,
+    check_folder,
+    comparison_of,
+    print_comparison,
+    print_json,
+    shown_progress,
+    write,
+)
 from coterie.cli.table_options import TableSource, names, reads_table
 from coterie.comparison.methods import NAMES
 from coterie.errors import CoterieError, DataError
@@ -43,7 +51,9 @@ Seeds = Annotated[int, typer.Option(min=1, help="Repeats of the cross-validation
 Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of training; left out: chosen on validation rows.")]
 Algorithms = Annotated[
     str | None,
-    typer.Option(help=f"Learning algorithms to train besides the exact models, separated by commas: {', '.join(NAMES)}."),
+    typer.Option(
+        help=f"Learning algorithms to train besides the exact models, separated by commas: {', '.join(NAMES)}."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Metric = Annotated[str | None, typer.Option(help="What to measure gains in, e.g. accuracy, auc, log_loss, mse, r2.")]

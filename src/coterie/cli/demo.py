@@ -39,7 +39,9 @@ def show(console: Console, out: Path, seeds: int) -> None:
     others = {name: _compared(make, console, seeds) for name, make in COUNTER_EXAMPLES.items()}
     console.print(_short_table(others))
     for name, found in others.items():
-        console.print(f"\n[bold]{name}[/] (measured by {metric_name(found.metric)}): {found.verdict()}", highlight=False)
+        console.print(
+            f"\n[bold]{name}[/] (measured by {metric_name(found.metric)}): {found.verdict()}", highlight=False
+        )
     write(console, comparison, None, out)
 
 

@@ -1,7 +1,7 @@
 """compare: alone, together, shrunk or in groups; who gains, who loses, and what to do.
 
 For a table the candidates are exact (`decision`): solved to convergence, cross-validated inside every client, in seconds.
-Learning algorithms join by name or object: they are tuned on validation rows (never on test rows), trained on every split and
+Learning algorithms join by name or object: tuned on validation rows (never on test rows), trained on every split and
 compared with their own tuned `local`. They never change the recommendation for a table. For networks and images they make
 it, by the rule of `judgement`. Only `compare` and `Comparison.coalition` train."""
 

@@ -72,7 +72,9 @@ def _long(decision: Decision, seed: int) -> pd.DataFrame:
     found = other_metrics(decision)
     if not found:
         return pd.DataFrame({"method": [], "seed": [], "client": [], decision.metric: []})
-    parts = {metric: frame.rename_axis("method").rename_axis("client", axis=1).stack() for metric, frame in found.items()}
+    parts = {
+        metric: frame.rename_axis("method").rename_axis("client", axis=1).stack() for metric, frame in found.items()
+    }
     long = pd.concat(parts, axis=1).reset_index()
     long.insert(1, "seed", seed)
     return long

@@ -82,7 +82,9 @@ def train_all(split: Split, task: Task | None, methods: dict[str, Any], metric: 
             done += 1
             try:
                 ready, length = _ready(name, methods[name], data, work, seed, how, tuned, runs)
-                result = _fit(ready, data, work, length, seed, how, None if name == "local" else runs.results["local"][-1])
+                result = _fit(
+                    ready, data, work, length, seed, how, None if name == "local" else runs.results["local"][-1]
+                )
             except CoterieError as error:
                 if name == "local":
                     raise
@@ -207,9 +209,7 @@ def _frame(parts: dict[str, Any], clients: pd.Index[Any]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(parts, orient="index", columns=clients).rename_axis("method")
 
 
-def _long(
-    runs: dict[str, list[Result]], seeds: Sequence[int], part: Callable[[Result], pd.DataFrame]
-) -> pd.DataFrame:
+def _long(runs: dict[str, list[Result]], seeds: Sequence[int], part: Callable[[Result], pd.DataFrame]) -> pd.DataFrame:
     pieces = [
         part(result).assign(method=name, seed=seed)
         for name, results in runs.items()

@@ -240,6 +240,8 @@ class Comparison:
 def _plain(frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
     """Row → column → value; a missing number is None, since JSON has no NaN."""
     return {
-        str(row): {str(column): None if isinstance(v, float) and not np.isfinite(v) else v for column, v in cells.items()}
+        str(row): {
+            str(column): None if isinstance(v, float) and not np.isfinite(v) else v for column, v in cells.items()
+        }
         for row, cells in frame.astype(object).to_dict("index").items()
     }

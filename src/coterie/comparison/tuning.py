@@ -1,6 +1,6 @@
 """Optimiser settings chosen on a validation split of the training rows; test rows are never looked at.
 
-A grid of learning rates and weight decays is run with full-batch momentum steps and scored every few rounds on the validation
+A grid of learning rates and weight decays is run with full-batch momentum steps, scored every few rounds on the validation
 rows (mean over clients of the loss). The grid is extended while its best rate is at an edge, and the rounds while the best
 number is the last one; a run that no longer improves is stopped early. What did not converge is said in `warnings`. The same
 seed gives the same choice.

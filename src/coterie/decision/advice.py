@@ -134,9 +134,7 @@ def advice_of(decision: Decision, level: float, notes: tuple[str, ...] = ()) -> 
     chosen = ALIASES[decision.recommendation]
     if decision.evaluation is None:
         table = pd.DataFrame({"method": list(ALIASES.values()), **dict.fromkeys(_COLUMNS, np.nan)})
-        return TableAdvice(
-            table, chosen, (), {}, measure, decision.table.n_clients, level, 1, decision=decision
-        )
+        return TableAdvice(table, chosen, (), {}, measure, decision.table.n_clients, level, 1, decision=decision)
     rows = [_row(decision, name, level) for name in ALIASES]
     table = pd.DataFrame(rows).sort_values("risk", ignore_index=True, kind="stable")
     found = len(np.unique(decision.groups))

@@ -127,9 +127,7 @@ def decide(
     progress
         Called with (fits done, fits in all)."""
     table = make_table(X, y, clients, kind, names)
-    return decide_table(
-        table, metric=metric, folds=folds, repeats=repeats, seed=seed, progress=progress, level=level
-    )
+    return decide_table(table, metric=metric, folds=folds, repeats=repeats, seed=seed, progress=progress, level=level)
 
 
 def decide_table(

@@ -1,4 +1,4 @@
-"""Regression on standardised targets inside the task: the network learns numbers around zero, its outputs and all metrics stay
+"""Regression on standardised targets inside the task: the network learns numbers around zero; outputs and metrics stay
 in the target's own units. Learning rates that suit one table then suit a table with targets of 10⁵."""
 
 from __future__ import annotations

@@ -21,7 +21,16 @@ from plotly.offline import get_plotlyjs
 
 import coterie
 from coterie.comparison.result import Comparison
-from coterie.comparison.verdict import WAYS, facts, headline, method_label, metric_name, number, sentence_case, stay_words
+from coterie.comparison.verdict import (
+    WAYS,
+    facts,
+    headline,
+    method_label,
+    metric_name,
+    number,
+    sentence_case,
+    stay_words,
+)
 from coterie.report import figures
 from coterie.report.terminal import group_words
 from coterie.text import listed
@@ -89,7 +98,7 @@ def scores(c: Comparison, coalition: Coalition | None = None) -> Markup:
     clients = [str(x) for x in c.table.columns]
     better = "lower" if c.about["lower_is_better"] else "higher"
     note = (
-        f"{sentence_case(metric_name(c.metric))} of each client's own model on rows it has not seen ({better} is better), and below "
+        f"{sentence_case(metric_name(c.metric))} of each client's own model on unseen rows ({better} is better), and below "
         "it the gain over being alone. Green: measurably gains, red: measurably loses, corrected for looking at many."
     )
     if len(clients) <= _WIDE:
@@ -153,7 +162,11 @@ def groups(c: Comparison, coalition: Coalition | None = None) -> Markup:
     apart = group_words(c, 3) if c.groups is not None else {}
     rows = [
         _plain(
-            method, group, len(members), listed(members.index, _NAMES), apart.get(group, "") if method == "groups" else ""
+            method,
+            group,
+            len(members),
+            listed(members.index, _NAMES),
+            apart.get(group, "") if method == "groups" else "",
         )
         for method, labels in found.iterrows()
         for group, members in labels.groupby(labels)
@@ -179,9 +192,7 @@ def settings(c: Comparison, coalition: Coalition | None = None) -> Markup:
     rows = [[*_plain(r.method, r.seed, r.rounds), Cell(str(r.algorithm), code=True)] for r in c.settings.itertuples()]
     note = "Exact models are solved to convergence."
     if c.results:
-        note = (
-            f"Model: {c.about['model']}. Named methods got settings chosen on validation rows, part of the training rows."
-        )
+        note = f"Model: {c.about['model']}. Named methods got settings chosen on validation rows, part of the training rows."
     return _section("Settings", note, table=Table(["method", "seed", "rounds", "algorithm"], rows, "text"))
 
 
@@ -195,7 +206,9 @@ def caveats(c: Comparison, coalition: Coalition | None = None) -> Markup:
         *(sentence_case(warning) for warning in c.warnings),
     ]
     if c.results:
-        items.insert(1, "Trained methods are compared with training alone with the same model, each with its own settings.")
+        items.insert(
+            1, "Trained methods are compared with training alone with the same model, each with its own settings."
+        )
         few = [str(x) for x, n in c.overview["test"].items() if n < 30]
         if few:
             items.insert(1, f"Fewer than 30 test rows: {listed(few, _NAMES)}. Their scores are rough.")
