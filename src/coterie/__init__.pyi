@@ -42,6 +42,9 @@ from coterie.algorithms import Scaffold as Scaffold
 from coterie.comparison.compare import Comparison as Comparison
 from coterie.comparison.compare import compare as compare
 from coterie.data.federation import Federation as Federation
+from coterie.decision.advice import advise as advise
+from coterie.decision.decision import Decision as Decision
+from coterie.decision.decision import decide as decide
 from coterie.engines import LocalEngine as LocalEngine
 from coterie.engines import LoopEngine as LoopEngine
 from coterie.errors import ClientError as ClientError
@@ -52,7 +55,6 @@ from coterie.errors import DataError as DataError
 from coterie.errors import Diverged as Diverged
 from coterie.errors import TaskError as TaskError
 from coterie.estimation.advice import Advice as Advice
-from coterie.estimation.advice import advise as advise
 from coterie.estimation.histograms.baselines import FedAvgHistogram as FedAvgHistogram
 from coterie.estimation.histograms.baselines import IFCAHistograms as IFCAHistograms
 from coterie.estimation.histograms.baselines import LocalHistograms as LocalHistograms

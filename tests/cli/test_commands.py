@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 import coterie as ct
+from coterie.algorithms import ALGORITHMS
 from coterie.cli import commands as cli
 from coterie.comparison.compare import Comparison
 from coterie.training import checkpoint
@@ -84,10 +86,11 @@ def test_compare_says_who_loses(
     text = prints(capsys, "compare", table, *options, "--out", tmp_path / "out")
     assert "fedavg" in text
     assert "▼" in text
-    assert "c clearly lose" in text
+    assert "Recommendation: " in text
     assert {"report.html", "table.csv", "gains.csv", "scores.parquet"} <= {p.name for p in (tmp_path / "out").iterdir()}
     table_of = pd.read_csv(tmp_path / "out" / "table.csv", index_col="method")
-    assert table_of.loc["local", "c"] > 0.8 > 0.5 > table_of.loc["fedavg", "c"]
+    assert table_of.loc["alone", "c"] < 0.5 < table_of.loc["together", "c"]  # log loss
+    assert table_of.loc["local", "c"] < table_of.loc["fedavg", "c"]
     marks = pd.read_csv(tmp_path / "out" / "gains.csv").set_index(["method", "client"])["mark"]
     assert marks["fedavg", "c"] == "loses"
     (coalition,) = found  # looked for once, and told wherever it belongs
@@ -219,19 +222,33 @@ def test_debug_shows_the_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         cli.main(["resume", str(tmp_path), "--debug"])
 
 
-def test_the_demo_prints_methods_by_hospitals(capsys: pytest.CaptureFixture[str]) -> None:
-    text = prints(capsys, "demo", "--seeds", 1)
-    for word in (
-        "cleveland",
-        "hungarian",
-        "switzerland",
-        "va",
-        "(alone)",
-        "fedavg",
-        "finetuned",
-        "Recommendation",
-    ):
-        assert word in text
+def test_the_demo_shows_groups_on_a_map_and_the_counter_examples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = prints(capsys, "demo", "--out", tmp_path / "out")
+    assert "Recommendation: groups" in text
+    for words in ("the plains", "the mountains", "the western valleys", "heart, 4 hospitals", "elections, by state"):
+        assert words in text
+    assert (tmp_path / "out" / "report.html").is_file()
+    assert str(tmp_path / "out") in text
+
+
+def test_json_is_one_object_and_nothing_else(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = {}
+    for command in ("compare", "advise"):
+        with pytest.raises(SystemExit) as stop:
+            cli.main([command, str(table), "--client", "shop", "--target", "y", "--json"])
+        assert stop.value.code == 0
+        told[command] = json.loads(capsys.readouterr().out)
+    assert told["compare"]["recommendation"] == told["advise"]["recommendation"]
+    assert told["compare"]["marks"]["together"]["c"] == "loses"
+    assert set(told["compare"]["table"]) == {"alone", "together", "shrunk", "groups"}
+
+
+def test_help_names_algorithms_and_exit_codes() -> None:
+    shown = re.sub(r"[│\s]+", " ", CliRunner().invoke(cli.app, ["compare", "--help"], env={"COLUMNS": "200"}).output)
+    assert all(name in shown for name in ALGORITHMS)
+    assert "130 interrupted" in shown
 
 
 def test_advise_says_who_should_learn_together_before_any_training(
@@ -239,9 +256,7 @@ def test_advise_says_who_should_learn_together_before_any_training(
 ) -> None:
     text = prints(capsys, "advise", table, "--client", "shop", "--target", "y")
     assert "Recommended for these 3 clients: " in text
-    assert "log loss on a new row" in text
+    assert "judged by log_loss" in text
     assert {"local", "global", "shrunk", "clustered", "method"} <= set(text.split())
     assert "Recommended for these 3 clients: global" not in text  # shop c decides the other way round
-    pd.DataFrame({"shop": [*"aabb"], "x": [1.0, 2.0, 4.0, 3.0], "y": [0.5, 1.5, 2, 3]}).to_csv(tmp_path / "two.csv")
-    assert "three or more clients" in fails(capsys, "advise", tmp_path / "two.csv", "--client", "shop", "--target", "y")
     assert "did you mean 'shop'" in fails(capsys, "advise", table, "--client", "shap", "--target", "y")

@@ -5,12 +5,10 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
-import coterie as ct
-from coterie.estimation.advice import advise
-from coterie.estimation.generate import bernoulli_clients, gaussian_clients, mixture_clients, regression_clients
+from coterie.decision.advice import advise
+from coterie.estimation.generate import bernoulli_clients, gaussian_clients, mixture_clients
 from coterie.estimation.means import GaussianMeans
 from coterie.estimation.mixtures import MixtureMeans
-from coterie.estimation.predictive import prepared
 from coterie.estimation.rates import BernoulliRates
 
 GROUPS = [[-1, 0, 0], [1, 0, 0], [0, 2, 0]]
@@ -116,71 +114,6 @@ def test_two_tokens_are_a_rate():
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "right"),
-    [
-        ({"samples": 10, "prior_variance": 0.25, "noise_variance": 1.0}, "shrunk"),
-        ({"samples": 200, "prior_variance": 4.0, "noise_variance": 1.0}, "local"),
-        ({"samples": 10, "prior_variance": 0.0, "noise_variance": 1.0, "centers": [[2, 0, 0], [0, 2, 0]]}, "clustered"),
-        ({"samples": 15, "prior_variance": 0.3, "noise_variance": None}, "shrunk"),
-        (
-            {"samples": 15, "prior_variance": 0.0, "noise_variance": None, "centers": [[3, 0, 0], [-3, 0, 2]]},
-            "clustered",
-        ),
-    ],
-)
-def test_regressions(kwargs, right):
-    data = regression_clients(60, dimension=3, mean_scale=1.0, rng=np.random.default_rng(0), **kwargs)
-    told = advise(X=data.X, y=data.y, groups=data.groups)
-    assert told.recommendation == right
-    assert ("log loss" in told.measure) == (kwargs["noise_variance"] is None)
-
-
-def three_classes(rows: int, same: bool) -> ct.Federation:
-    """30 clients whose label is the largest of three scores, the same three for all or each its own."""
-    rng = np.random.default_rng(0)
-    weights = rng.normal(size=(1 if same else 30, 4, 3)) * np.ones((30, 1, 1))
-    data = {
-        i: (x := rng.normal(size=(rows, 4)), np.array(["a", "b", "c"])[(x @ w).argmax(1)])
-        for i, w in enumerate(weights)
-    }
-    return ct.Federation.from_arrays(data, test_fraction=0.0, one_class="allow")
-
-
-@pytest.mark.parametrize(("rows", "same", "right"), [(400, False, {"local"}), (12, True, {"global", "shrunk"})])
-def test_classes(rows, same, right):
-    """Of many rows and clients that have nothing in common nobody gains; of few rows and equal clients everybody does."""
-    federation = three_classes(rows, same)
-    told = advise(federation)
-    assert told.recommendation in right
-    assert told.measure == "Brier score on a new row"
-    X, y, groups = federation.rows()
-    X = np.hstack([(X - X.mean(0)) / X.std(0), np.ones((len(X), 1))]).astype(float)
-    by_rows = advise(X=X, y=np.array(["a", "b", "c"])[y], groups=groups)
-    pd.testing.assert_frame_equal(by_rows.table, told.table, rtol=1e-4)
-
-
-def test_a_federation_of_two_classes_is_logistic_and_of_numbers_linear():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(12, 20, 2))
-    for y, measure in ((x[..., 0] > 0, "log loss"), (x[..., 0] + rng.normal(size=(12, 20)), "squared error")):
-        told = advise(ct.Federation.from_arrays({i: (x[i], y[i]) for i in range(12)}))
-        assert told.measure == f"{measure} on a new row"
-        assert told.recommendation != "local"
-
-
-def test_more_columns_than_components_keep_the_leading_ones():
-    rng = np.random.default_rng(0)
-    wide = rng.normal(size=(500, 3)) @ rng.normal(size=(3, 60)) * 5 + 0.01 * rng.normal(size=(500, 60))
-    ready = prepared(wide, 3, 0)(wide)
-    assert ready.shape == (500, 4)
-    assert (ready[:, 3] == 1).all()
-    left = wide - wide.mean(0)
-    explained = ready[:, :3] @ np.linalg.lstsq(ready[:, :3], left)[0]
-    assert np.square(left - explained).sum() < 1e-4 * np.square(left).sum()
-    assert np.square(ready[:, :3]).mean() == pytest.approx(1, rel=0.01)
-
-
-@pytest.mark.parametrize(
     ("kwargs", "message"),
     [
         ({}, "exactly one kind"),
@@ -192,10 +125,8 @@ def test_more_columns_than_components_keep_the_leading_ones():
         ({"counts": -np.ones((3, 3))}, "whole numbers >= 0"),
         ({"counts": np.ones(3)}, r"\(users, tokens\)"),
         ({"X": np.ones((4, 1))}, "X, y and groups together"),
-        ({"X": np.ones((4, 1)), "y": np.arange(4), "groups": [0, 1, 2, 2]}, "two or more rows"),
         ({"X": np.ones((6, 1)), "y": np.arange(6), "groups": [0, 0, 1, 1, 2, 2], "family": "logistic"}, "two labels"),
         ({"X": np.ones((6, 1)), "y": list("abcabc"), "groups": [0, 0, 1, 1, 2, 2], "family": "trees"}, "family"),
-        ({"X": np.ones((6, 1)), "y": np.arange(6), "groups": [0, 0, 1, 1, 1, 1]}, "three or more clients; got 2."),
         ({"X": np.ones((6, 1)), "y": [1, 0, np.nan, 1, 0, 1], "groups": [0, 0, 1, 1, 2, 2]}, "label for every row"),
         ({"X": np.ones((6, 1)), "y": ["a", "b", None, "a", "b", "a"], "groups": [0, 0, 1, 1, 2, 2]}, "label for every"),
         ({"federation": np.ones((3, 3))}, "takes a Federation"),
@@ -282,21 +213,3 @@ def test_the_advice_does_not_depend_on_where_zero_is() -> None:
 def test_equal_clients_give_no_warning() -> None:
     told = advise(counts=np.tile([[3, 2, 5]], (20, 1)))
     assert told.recommendation != "clustered"
-
-
-@pytest.mark.parametrize("text", [False, True])
-def test_a_label_that_only_one_row_has(text: bool) -> None:
-    """It falls into one fold, and the others train on what is left."""
-    rng = np.random.default_rng(0)
-    X, groups = rng.normal(size=(60, 2)), np.repeat(np.arange(6), 10)
-    y = np.where(np.arange(60) == 7, "rare", np.where((X[:, 0] > 0) & text, "b", "a"))
-    told = advise(X=X, y=y, groups=groups)
-    assert told.table["risk"].between(0, 1).all()
-    assert told.recommendation != "local"
-
-
-def test_fewer_rows_than_components() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(3, 8, 60))
-    told = advise(ct.Federation.from_arrays({i: (x[i], x[i, :, 0]) for i in range(3)}))
-    assert np.isfinite(told.table["risk"]).all()

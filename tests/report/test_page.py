@@ -26,10 +26,18 @@ def federation(clients: int) -> ct.Federation:
     return ct.Federation.from_arrays(data, clusters={n: i % 2 for i, n in enumerate(names)})
 
 
+TASK = ct.Task.default(federation(2))
+
+
+@pytest.fixture(scope="module")
+def exact() -> Comparison:
+    return compare(federation(4), seeds=1)
+
+
 @pytest.fixture(scope="module")
 def comparison() -> Comparison:
     methods = {"fedavg": ct.FedAvg(FAST), "oracle": ct.Oracle(FAST)}
-    return compare(federation(4), algorithms=methods, rounds=2, seeds=2)
+    return compare(federation(4), TASK, methods, rounds=2, seeds=2)
 
 
 def without_plotly(html: str) -> str:
@@ -98,15 +106,27 @@ def test_clear_gains_are_coloured_and_missing_scores_are_dashes(comparison: Comp
     assert "No score for c2" in html
 
 
-@pytest.mark.parametrize("clients", [1, 12, 60])
-def test_one_client_or_many(clients: int) -> None:
-    result = compare(federation(clients), algorithms=[ct.FedAvg(FAST)], rounds=1, seeds=1)
+def test_exact_comparisons_have_no_curves_but_settings(exact: Comparison) -> None:
+    html = page(exact)
+    assert "<h2>Training</h2>" not in html
+    assert "<h2>Settings</h2>" in html
+    assert "a ridge model per client" in html
+    assert "Recommendation: " in html
+    assert "Would they stay" not in html
+    assert ODD not in without_plotly(html)
+    Balance().feed(without_plotly(html))
+
+
+@pytest.mark.parametrize("clients", [2, 12, 60])
+def test_few_clients_or_many(clients: int) -> None:
+    result = compare(federation(clients), seeds=1)
     assert all(isinstance(section(result), str) for section in SECTIONS)
 
 
 def test_regression_and_training_alone_only() -> None:
     rng = np.random.default_rng(0)
     fed = ct.Federation.from_arrays({c: (x := rng.normal(size=(30, 2)), x[:, 0]) for c in "ab"}, kind="regression")
-    html = page(compare(fed, algorithms=[ct.Local(FAST)], rounds=1, seeds=1))
+    task = ct.Task(ct.models.linear(2, 1), "mse")
+    html = page(compare(fed, task, [ct.Local(FAST)], rounds=1, seeds=1))
     assert "mean squared error" in html
     assert "Gain of every client" not in html

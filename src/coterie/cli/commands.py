@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,9 +15,20 @@ import typer
 from rich.console import Console
 
 import coterie
+from coterie.cli.comparing import (
+    EXIT_CODES,
+    advice_json,
+    check_folder,
+    comparison_of,
+    print_comparison,
+    print_json,
+    shown_progress,
+    write,
+)
 from coterie.cli.privacy import app as privacy_commands
 from coterie.cli.table_options import TableSource, names, reads_table
-from coterie.errors import ConfigError, CoterieError, DataError
+from coterie.comparison.methods import NAMES
+from coterie.errors import CoterieError, DataError
 
 app = typer.Typer(
     name="coterie",
@@ -37,9 +48,15 @@ class OneClass(StrEnum):
 
 
 Out = Annotated[Path | None, typer.Option(help="Write tables and report.html to this folder (made if absent).")]
-Seeds = Annotated[int, typer.Option(min=1, help="How many train/test splits to average over.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Repeats of the cross-validation, and splits of trained methods.")]
 Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of training; left out: chosen on validation rows.")]
-Algorithms = Annotated[str, typer.Option(help="Names, separated by commas; `local` (training alone) is always run.")]
+Algorithms = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Learning algorithms to train besides the exact models, separated by commas: {', '.join(NAMES)}."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Metric = Annotated[str | None, typer.Option(help="What to measure gains in, e.g. accuracy, auc, log_loss, mse, r2.")]
 Report = Annotated[bool, typer.Option("--report", help="Write report.html even without --out (to coterie-report).")]
 
@@ -61,28 +78,24 @@ def _options(
         os.environ["COTERIE_DEBUG"] = "1"
 
 
-@app.command()
+@app.command(epilog=EXIT_CODES)
 def demo(
-    seeds: Seeds = 3,
-    metric: Metric = None,
-    out: Out = None,
+    out: Annotated[Path, typer.Option(help="Folder for tables and report.html.")] = Path("coterie-demo"),
+    seeds: Annotated[int, typer.Option(min=1, help="Repeats of the cross-validation.")] = 1,
 ) -> None:
-    """Heart disease in four hospitals: who gains and who loses by learning together? Needs no file."""
-    from coterie.datasets import heart
+    """360 rain gauges, who should learn with whom; and hospitals and states, where staying alone is right."""
+    from coterie.cli.demo import show
 
-    console.print(
-        "920 patients of four hospitals: who has heart disease? Each hospital can train [bold]alone[/], all can share "
-        "[bold]one model[/] (fedavg), or each can [bold]fine-tune[/] the shared one. Half of each hospital's patients are "
-        f"kept for testing; {seeds} random split{'s' * (seeds > 1)}.\n"
-    )
-    _compare(lambda seed: heart(seed=seed, test_fraction=0.5), "local,fedavg,finetuned", None, seeds, metric, out)
+    check_folder(out)
+    with _stoppable("nothing was written"):
+        show(console, out, seeds)
 
 
-@app.command()
+@app.command(epilog=EXIT_CODES)
 @reads_table
 def compare(
     source: TableSource,
-    algorithms: Algorithms = "local,fedavg,finetuned",
+    algorithms: Algorithms = None,
     rounds: Rounds = None,
     seeds: Seeds = 3,
     metric: Metric = None,
@@ -90,40 +103,59 @@ def compare(
     one_class: Annotated[
         OneClass, typer.Option("--one-class", help="Whether a client may have only one class in its rows.")
     ] = OneClass.error,
-    test_fraction: Annotated[float, typer.Option(help="Share of each client's rows held out for testing.")] = 0.25,
+    test_fraction: Annotated[float, typer.Option(help="Share of rows held out when methods are trained.")] = 0.25,
     out: Out = None,
     report: Report = False,
+    json: Json = False,
 ) -> None:
-    """Your own table: should its clients train alone or together, and what does each gain?"""
+    """Your own table: should its clients learn alone, together, shrunk or in groups, and what does each gain?"""
     options: dict[str, Any] = {"test_fraction": test_fraction, "one_class": one_class.value, "cluster": cluster}
-    _show_columns(source.federation(**options))
     if report and out is None:
         out = Path("coterie-report")
-    _compare(lambda seed: source.federation(seed=seed, **options), algorithms, rounds, seeds, metric, out)
+    check_folder(out)
+    _show_columns(source.federation(**options), errors if json else console)
+    chosen = {"algorithms": names(algorithms), "rounds": rounds, "seeds": seeds, "metric": metric}
+    with _stoppable("nothing was written"):
+        split = lambda seed: source.federation(seed=seed, **options)  # noqa: E731
+        comparison, coalition = comparison_of(split, errors if json else console, **chosen)
+    if json:
+        print_json(comparison.to_json())
+    else:
+        print_comparison(console, comparison, coalition)
+    if out is not None:
+        write(errors if json else console, comparison, coalition, out)
 
 
-@app.command()
+@app.command(epilog=EXIT_CODES)
 @reads_table
 def advise(
     source: TableSource,
+    metric: Metric = None,
     seed: Annotated[int, typer.Option(help="Of the cross-validation.")] = 0,
+    json: Json = False,
 ) -> None:
-    """Before any training: would the clients of your table gain by learning together, and how?"""
-    from coterie.estimation import advise as predict_gain
+    """In short: would the clients of your table gain by learning together, and how? The same answer as `compare`."""
+    from coterie.decision.advice import advise as predict_gain
 
     federation = source.federation(test_fraction=0.0, one_class="allow")
-    _show_columns(federation)
-    with _stoppable("nothing was written"):
+    screen = errors if json else console
+    _show_columns(federation, screen)
+    with _stoppable("nothing was written"), shown_progress(screen) as tell:
         try:
-            told = predict_gain(federation, seed=seed)
+            told = predict_gain(
+                federation, metric=metric, seed=seed, progress=lambda done, all_: tell("exact models", done / all_)
+            )
         except CoterieError:
             raise
         except ValueError as error:
             raise DataError(str(error)) from None
+    if json:
+        print_json(advice_json(told))
+        return
     console.print(told.explain(), highlight=False, soft_wrap=True)
     shown = told.table.rename(columns={"gain": "gain over local"})[["method", "risk", "low", "high", "gain over local"]]
     shown["gain over local"] = shown["gain over local"].map("{:+.1%}".format)
-    console.print("\n" + shown.to_string(index=False, float_format="%.4f"), highlight=False, soft_wrap=True)
+    console.print("\n" + shown.to_string(index=False, float_format="%.4g"), highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -166,43 +198,13 @@ app.add_typer(privacy_commands, name="privacy")
 # ---- shared ----------------------------------------------------------------------------------------------------------
 
 
-def _show_columns(federation: Any) -> None:
+def _show_columns(federation: Any, screen: Console) -> None:
     """Used, ignored and suspicious columns, and what was done to the rows, before anything is trained."""
     styles = {"suspicious": "yellow", "Note": "yellow", "ignored": "dim"}
     for line in federation.notes.lines(cli=True):
         style = styles.get(line.split(":")[0], "")
-        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
-    console.print()
-
-
-def _compare(split: Any, algorithms: str, rounds: int | None, seeds: int, metric: str | None, out: Path | None) -> None:
-    from coterie.comparison.compare import compare
-    from coterie.report.terminal import comparison_tables
-
-    if out is not None and out.exists() and not out.is_dir():
-        raise ConfigError(f"--out must be a folder; {out} is a file. Name another.")
-    chosen = names(algorithms) or []
-    waiting = console.status("Loading …") if console.is_terminal else nullcontext()
-    with _stoppable("nothing was written"), waiting as status:
-
-        def note(method: str, seed: int) -> None:
-            if status is not None:
-                status.update(
-                    f"{method}: choosing settings on validation rows, then training (split {seed + 1} of {seeds})"
-                )
-
-        comparison = compare(split, algorithms=chosen, rounds=rounds, seeds=seeds, metric=metric, note=note)
-        if status is not None:
-            status.update("Who would stay? Training again without those who would leave")
-        coalition = comparison.coalition()
-    for part in comparison_tables(comparison, coalition):
-        console.print(part)
-    if out is not None:
-        from coterie.report.page import write_report
-
-        comparison.save(out, coalition)
-        page = write_report(comparison, out / "report.html", coalition)
-        console.print(f"\nTables and report: {out} (open {page})", soft_wrap=True)
+        screen.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+    screen.print()
 
 
 def _show(result: Any) -> None:

@@ -1,8 +1,9 @@
 """Optimiser settings chosen on a validation split of the training rows; test rows are never looked at.
 
-A small grid of learning rates and weight decays is run once each with full-batch momentum steps, scored every few rounds
-on the validation rows (mean over clients of the loss), and the best (settings, rounds) is kept. The same seed gives the
-same choice.
+A grid of learning rates and weight decays is run with full-batch momentum steps, scored every few rounds on the validation
+rows (mean over clients of the loss). The grid is extended while its best rate is at an edge, and the rounds while the best
+number is the last one; a run that no longer improves is stopped early. What did not converge is said in `warnings`. The same
+seed gives the same choice.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pandas as pd
 from coterie.data.federation import Federation
 from coterie.errors import Diverged
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.standardised import ScaledSquares
 from coterie.learning.task import Task
 from coterie.settings import setting, with_setting
 from coterie.training.run import fit
@@ -24,6 +26,10 @@ from coterie.training.run import fit
 RATES, DECAYS = (0.02, 0.2), (0.0, 0.03, 0.3)
 OWN_RATES = (0.05, 0.5)  # of algorithms that take plain gradient steps
 MOST_ROUNDS, EVERY = 15, 5
+STEP = 5.0  # between an edge of the grid and the rate tried beyond it
+_EXTENSIONS, _LONGER = 4, 4  # the grid grows by so many rates, the rounds double so many times
+_PATIENCE = 3  # scores without a better one after which a run is stopped
+_IMPROVES = 0.005  # a smaller share of the loss is no improvement
 _MOST_CLIENTS = 40  # settings are tuned on at most so many clients
 _FULL_BATCH = 2000  # clients with more training rows take mini-batches
 _VALIDATION = {"cross_entropy": "log_loss", "bce": "log_loss", "mse": "mse"}
@@ -36,6 +42,49 @@ class Tuned:
     algorithm: Any
     rounds: int
     candidates: pd.DataFrame
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """How candidates are tried."""
+
+    part: Federation
+    task: Task
+    seed: int
+    engine: Any
+    every: int
+
+    def run(self, algorithm: Any, rounds: int) -> list[tuple[int, float]]:
+        """(round, loss on the validation rows) every few rounds, as far as it improves; nothing when it diverges."""
+        seen: list[tuple[int, float]] = []
+        column, sign = f"test_{self.task.metrics[0]}", self.task.sign
+
+        def stop_early(row: dict[str, Any], _: Any) -> None:
+            value = row.get(column)
+            if value is None:
+                return
+            seen.append((int(row["round"]), -sign * float(value)))
+            values = [v for _, v in seen]
+            if len(values) > _PATIENCE and int(np.nanargmin(values)) < len(values) - _PATIENCE:
+                raise _Stop
+
+        try:
+            run = fit(
+                algorithm, self.part, self.task, rounds=rounds, seed=self.seed, engine=self.engine,
+                evaluate_every=min(self.every, rounds), alone=False, progress=False, callbacks=[stop_early],
+            )  # fmt: skip
+        except _Stop:
+            return seen
+        except Diverged:
+            return []
+        if not run.about["finished"]:
+            raise KeyboardInterrupt  # fit only ends the round and hands back what it has
+        return seen
+
+
+class _Stop(Exception):
+    """A run that no longer improves."""
 
 
 def tune(
@@ -47,57 +96,126 @@ def tune(
     seed: int = 0,
     engine: str | Any = "local",
 ) -> Tuned:
-    """`rounds` fixes the number of rounds; None also chooses it. An algorithm without a learning rate is kept as it is."""
-    part = validation_split(federation, seed=seed)
+    """`rounds` fixes the number of rounds; None also chooses it. An algorithm without a learning rate is kept as it is.
+
+    An algorithm whose number of clusters is open is tuned with three, and keeps it open."""
     batch = None if np.median(federation.n_train) <= _FULL_BATCH else 100
-    loss = _VALIDATION.get(task.loss) if isinstance(task.loss, str) else None
-    judge = replace(task, metric=loss or task.metrics[0])
     # An algorithm with a rate of its own takes one step per round where LocalSGD takes ten.
     longer = 1 if isinstance(setting(algorithm, "local"), LocalSGD) else 10
-    most, every = longer * MOST_ROUNDS, longer * EVERY
-    spans = (most, every) if rounds is None else (rounds, rounds)
-    found: list[tuple[Any, int, float]] = []
-    for shrink in (1.0, 0.01):  # when even the smallest rate diverges, much smaller ones
-        for candidate in _grid(algorithm, shrink, batch):
-            scores = _validate(candidate, part, judge, spans, seed, engine)
-            found += [(candidate, r, v) for r, v in scores if np.isfinite(v)]
-        if found:
-            break
-    columns = ["algorithm", "rounds", "validation"]
-    table = pd.DataFrame([(repr(a), r, v) for a, r, v in found], columns=columns)
-    if not found:
-        return Tuned(algorithm, rounds or most, table)
-    chosen, length, _ = found[int(np.argmax([judge.sign * v for _, _, v in found]))]
-    return Tuned(chosen, length, table)
+    most, every = (longer * MOST_ROUNDS, longer * EVERY) if rounds is None else (rounds, rounds)
+    trial = _Trial(validation_split(federation, seed=seed), _validation_task(task), seed, engine, every)
+    grid = _Grid(algorithm, min(3, len(trial.part)), batch)
+    found: dict[tuple[float, float], list[tuple[int, float]]] = {}
+    for rate, decay in grid.first():
+        found[rate, decay] = trial.run(grid.make(rate, decay), most)
+    edge = _extend(grid, trial, found, most)
+    scored = {key: scores for key, scores in found.items() if np.isfinite([v for _, v in scores]).any()}
+    if not scored:
+        return Tuned(algorithm, rounds or most, _table(grid, found), ("no learning rate tried gave a finite loss.",))
+    best = min(scored, key=lambda key: np.nanmin([v for _, v in scored[key]]))
+    warnings = [f"the best learning rate, {best[0]:g}, is the last one tried."] if edge else []
+    if rounds is None:
+        warnings += _lengthen(grid, trial, found, best, most)
+    values = found[best]
+    length = values[int(np.nanargmin([v for _, v in values]))][0]
+    return Tuned(grid.keep(*best), length, _table(grid, found), tuple(warnings))
 
 
-def _grid(algorithm: Any, shrink: float, batch: int | None) -> list[Any]:
-    if isinstance(setting(algorithm, "local"), LocalSGD):
-        return [
-            with_setting(algorithm, "local", LocalSGD(10, lr * shrink, batch, momentum=0.9, weight_decay=decay))
-            for lr, decay in product(RATES, DECAYS)
-        ]
-    if is_dataclass(algorithm) and isinstance(getattr(algorithm, "lr", None), float):
-        return [replace(algorithm, lr=lr * shrink) for lr in OWN_RATES]  # type: ignore[type-var]
-    return [algorithm]
+def _validation_task(task: Task) -> Task:
+    known = _VALIDATION.get(task.loss) if isinstance(task.loss, str) else None
+    if isinstance(task.loss, ScaledSquares):
+        known = "mse"
+    return replace(task, metric=known or task.metrics[0])
 
 
-def _validate(
-    algorithm: Any, part: Federation, task: Task, spans: tuple[int, int], seed: int, engine: Any
-) -> list[tuple[int, float]]:
-    """(round, score on the validation rows) every few rounds; nothing when the run diverges."""
-    most, every = spans
-    try:
-        run = fit(
-            algorithm, part, task, rounds=most, seed=seed, engine=engine, evaluate_every=every, alone=False,
-            progress=False,
-        )  # fmt: skip
-    except Diverged:
-        return []
-    if not run.about["finished"]:
-        raise KeyboardInterrupt  # fit only ends the round and hands back what it has
-    scored = run.history[["round", f"test_{task.metrics[0]}"]].dropna()
-    return [(int(r), float(v)) for r, v in scored.to_numpy()]
+def _best_loss(scores: list[tuple[int, float]]) -> float:
+    values = [v for _, v in scores if np.isfinite(v)]
+    return min(values, default=float("inf"))
+
+
+def _extend(grid: _Grid, trial: _Trial, found: dict[tuple[float, float], list[tuple[int, float]]], most: int) -> bool:
+    """Try rates beyond an edge of the grid while the best one is there; whether it still is in the end."""
+    if not grid.tunable:
+        return False
+    for _ in range(_EXTENSIONS):
+        rates = sorted({rate for rate, _ in found})
+        rate, decay = min(found, key=lambda key: _best_loss(found[key]))
+        if not np.isfinite(_best_loss(found[rate, decay])):
+            rate = rates[0] / 10  # all diverged: much smaller ones
+        if rates[0] < rate < rates[-1]:
+            return False
+        beyond = rate * STEP if rate == rates[-1] else rate / STEP
+        before = _best_loss(found.get((rate, decay), []))
+        found[beyond, decay] = trial.run(grid.make(beyond, decay), most)
+        if not _best_loss(found[beyond, decay]) < (1 - _IMPROVES) * before and np.isfinite(before):
+            return False
+    rates = sorted({rate for rate, _ in found})
+    return min(found, key=lambda key: _best_loss(found[key]))[0] in (rates[0], rates[-1])
+
+
+def _lengthen(
+    grid: _Grid,
+    trial: _Trial,
+    found: dict[tuple[float, float], list[tuple[int, float]]],
+    best: tuple[float, float],
+    most: int,
+) -> list[str]:
+    """Double the rounds of the best settings while the last ones are the best; a warning when that never ends."""
+    for _ in range(_LONGER):
+        scores = found[best]
+        values = [v for _, v in scores]
+        if int(np.nanargmin(values)) < len(values) - 1:
+            return []
+        most *= 2
+        again = trial.run(grid.make(*best), most)
+        if not _best_loss(again) < (1 - _IMPROVES) * _best_loss(scores):
+            return []
+        found[best] = again
+    values = [v for _, v in found[best]]
+    late = int(np.nanargmin(values)) == len(values) - 1
+    return [f"it was still improving after {most} rounds."] if late else []
+
+
+def _table(grid: _Grid, found: dict[tuple[float, float], list[tuple[int, float]]]) -> pd.DataFrame:
+    rows = [(repr(grid.make(*key)), r, v) for key, scores in found.items() for r, v in scores if np.isfinite(v)]
+    return pd.DataFrame(rows, columns=["algorithm", "rounds", "validation"])
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """An algorithm with other learning rates and weight decays."""
+
+    algorithm: Any
+    clusters: int
+    batch: int | None
+
+    @property
+    def _steps(self) -> bool:
+        return isinstance(setting(self.algorithm, "local"), LocalSGD)
+
+    @property
+    def _own_rate(self) -> bool:
+        return is_dataclass(self.algorithm) and isinstance(getattr(self.algorithm, "lr", None), float)
+
+    @property
+    def tunable(self) -> bool:
+        return self._steps or self._own_rate
+
+    def first(self) -> list[tuple[float, float]]:
+        if self._steps:
+            return list(product(RATES, DECAYS))
+        return [(rate, 0.0) for rate in OWN_RATES] if self._own_rate else [(1.0, 0.0)]
+
+    def keep(self, rate: float, decay: float) -> Any:
+        if self._steps:
+            local = LocalSGD(10, rate, self.batch, momentum=0.9, weight_decay=decay)
+            return with_setting(self.algorithm, "local", local)
+        return replace(self.algorithm, lr=rate) if self._own_rate else self.algorithm
+
+    def make(self, rate: float, decay: float) -> Any:
+        """What is tried: the same with a number of clusters, where that is open."""
+        ready = self.keep(rate, decay)
+        return with_setting(ready, "clusters", self.clusters) if setting(ready, "clusters", 0) is None else ready
 
 
 def validation_split(federation: Federation, fraction: float = 0.25, seed: int = 0) -> Federation:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from coterie.decision.words import words as decision_words
 from coterie.text import listed
-from coterie.training.gains import GAINS, LOSES, ON_AVERAGE, UNCLEAR, clearly
+from coterie.training.gains import GAINS, LOSES
 
 if TYPE_CHECKING:
-    from coterie.comparison.compare import Comparison
+    from coterie.comparison.result import Comparison
     from coterie.training.participation import Coalition
 
 PLAIN_NAMES = {
@@ -21,80 +24,101 @@ PLAIN_NAMES = {
     "knnper": "a shared model corrected by each client's own neighbours (knnper)",
     "cfl": "groups split apart where clients disagree (cfl)",
 }
-
-
-_MOST_TOLD = 3  # methods beside the best that get a sentence
+WAYS = {
+    "alone": "every client trains alone",
+    "together": "one model for all",
+    "shrunk": "every client its own model, drawn towards the others",
+    "groups": "one model per group of like clients",
+}
+SURE = {
+    "clear": "clear",
+    "borderline": "borderline: other splits of the same rows give another answer",
+    "leaning": "only a leaning",
+    "nothing": "nothing can be learned from these columns",
+}
 METRIC_NAMES = {"auc": "AUC", "r2": "R²", "mse": "mean squared error"}
+_MOST_TOLD = 4
+
+
+def headline(comparison: Comparison) -> str:
+    """`shrunk (every client its own model, …); clear.`"""
+    way = comparison.recommendation
+    return f"{way} ({WAYS[way]}); {SURE[comparison.sure]}."
 
 
 def words(comparison: Comparison) -> str:
-    """Which method is best on average, who gains and who loses with it, and what to do."""
-    others, best = [m for m in comparison.methods if m != "local"], comparison.best
-    if best is None:
-        return "Only training alone was run, so there is nothing to compare it with. Add an algorithm."
-    sentences = [_headline(comparison, best), _who(comparison, best)]
-    told = [m for m in others if m != best and (comparison.who(m, LOSES) or comparison.who(m, GAINS))]
-    sentences += [_who(comparison, m) for m in told[:_MOST_TOLD]]
-    if len(told) > _MOST_TOLD:
-        sentences.append(f"The table shows {len(told) - _MOST_TOLD} more methods with clear gains or losses.")
-    wins = max(others, key=lambda m: len(comparison.who(m, GAINS)) - len(comparison.who(m, LOSES)))
-    settled = comparison.who(best, GAINS) or comparison.average(best)[1] == GAINS
-    return " ".join([*sentences, _advice(comparison, best if settled else wins)])
+    """Recommendation first, then what it rests on, single clients, trained methods, failures and warnings."""
+    return f"Recommendation: {headline(comparison)} {facts(comparison)}"
+
+
+def facts(comparison: Comparison) -> str:
+    sentences = [decision_words(comparison.decision)] if comparison.decision is not None else _trained(comparison)
+    if comparison.decision is not None and comparison.results:
+        sentences.append(_beside(comparison))
+    sentences += [f"{name} failed: {why}" for name, why in comparison.failed.items()]
+    sentences += [s[:1].upper() + s[1:] for s in comparison.warnings]
+    return " ".join(s for s in sentences if s)
+
+
+def _trained(comparison: Comparison) -> list[str]:
+    """The trained methods' own story, where they make the recommendation."""
+    others = [m for m in comparison.methods if m != "local"]
+    if not others:
+        return ["Only training alone was run, so there is nothing to compare it with. Add an algorithm."]
+    if comparison.sure == "nothing":
+        return ["No method predicts better than the overall average; these inputs do not support a model."]
+    method = comparison.method
+    if method == "local":
+        return ["Training alone is the only method that measurably beats the overall average."]
+    low, high = comparison.bounds(method)
+    score, alone = (float(comparison.table.T[m].mean()) for m in (method, "local"))
+    lower = " (lower is better)" if comparison.about["lower_is_better"] else ""
+    gain = float(comparison.gains.T[method].mean())
+    told = (
+        f"With {PLAIN_NAMES.get(method, method)}: mean {metric_name(comparison.metric)} {number(score)} against "
+        f"{number(alone)} for training alone{lower}, a mean gain of {number(gain, '+')} "
+        f"(interval {number(low, '+')} to {number(high, '+')})."
+    )
+    rival = "" if comparison.recommendation != "alone" else "Its best rival is not shown to help."
+    return [rival, told, singles(comparison, method)]
+
+
+def singles(comparison: Comparison, method: str) -> str:
+    """Single clients that measurably gain or lose, after the correction for many."""
+    gain, lose = (comparison.who(method, mark) for mark in (GAINS, LOSES))
+    if not gain and not lose:
+        return f"With {method}, no single client can be singled out as gaining or losing."
+    parts = []
+    if gain:
+        parts.append(f"{listed(gain)} measurably {'gain' if len(gain) > 1 else 'gains'}")
+    if lose:
+        parts.append(f"{listed(lose)} measurably {'lose' if len(lose) > 1 else 'loses'}")
+    return f"With {method}, {' and '.join(parts)} (corrected for looking at many)."
+
+
+def _beside(comparison: Comparison) -> str:
+    """Trained methods beside an exact recommendation."""
+    others = [m for m in comparison.learned if m != "local"]
+    if not others:
+        return ""
+    means = {m: float(np.nanmean(comparison.gains.T[m])) for m in others}
+    shown = sorted(others, key=lambda m: -means[m])[:_MOST_TOLD]
+    parts = []
+    for m in shown:
+        low, high = comparison.bounds(m)
+        parts.append(f"{m} {number(means[m], '+')} ({number(low, '+')} to {number(high, '+')})")
+    return (
+        f"Trained on splits beside their own tuned local, mean gain in {metric_name(comparison.metric)}: "
+        f"{'; '.join(parts)}. They do not change the recommendation."
+    )
 
 
 def stay_words(comparison: Comparison, coalition: Coalition | None) -> str:
-    """Who would stay; with a coalition also what is left when leavers leave. Empty when there was nothing to join."""
+    """Who would stay; with a coalition also what is left when leavers leave. Empty when nothing was trained."""
     if coalition is not None:
         return coalition.summary()
     participation = comparison.participation()
     return "" if participation is None else participation.explain()
-
-
-def _headline(comparison: Comparison, best: str) -> str:
-    score, alone = (float(comparison.table.T[m].mean()) for m in (best, "local"))
-    lower = " (lower is better)" if comparison.about["lower_is_better"] else ""
-    several = len(comparison.methods) > 2
-    subject = (
-        f"Of the ways to learn together, {_plain(best)} does best on average:" if several else f"With {_plain(best)}:"
-    )
-    return (
-        f"{subject} mean {metric_name(comparison.metric)} {number(score)} against "
-        f"{number(alone)} for training alone{lower}, {ON_AVERAGE[comparison.average(best)[1]]}."
-    )
-
-
-def _who(comparison: Comparison, method: str) -> str:
-    gain, lose, unclear = (comparison.who(method, m) for m in (GAINS, LOSES, UNCLEAR))
-    if not gain and not lose:
-        gains = [(str(c), float(g)) for c, g in comparison.gains.T[method].dropna().items()]
-        client, change = max(gains, key=lambda pair: abs(pair[1]), default=("none", 0.0))
-        largest = f" (the largest: {client}, {number(change, '+')})" if gains else ""
-        return f"With {method}, no client's change is larger than chance could make it{largest}."
-    parts = [clearly(listed(gain), "gain", len(gain)), clearly(listed(lose), "lose", len(lose))]
-    rest = (
-        f"; for the other {len(unclear) if len(unclear) > 1 else 'one'} the change is within chance" if unclear else ""
-    )
-    return f"With {method}, {' and '.join(parts)}{rest}."
-
-
-def _advice(comparison: Comparison, best: str) -> str:
-    """`best`: the method with the best mean, or, if nobody gains there, the one with the most gains over losses."""
-    winners, losers = comparison.who(best, GAINS), comparison.who(best, LOSES)
-    if winners and not losers:
-        return f"Recommendation: learn together with {best}; nobody is clearly worse off."
-    if winners:
-        return (
-            f"Recommendation: use {best} for those who gain, and let {listed(losers)} train alone: "
-            f"{'they' if len(losers) > 1 else 'it'} would do better to leave."
-        )
-    if losers:
-        return "Recommendation: train alone; learning together helps nobody clearly and harms some."
-    if comparison.average(best)[1] == GAINS:
-        return f"Recommendation: learn together with {best}; the gain is clear on average, though for no single client."
-    return (
-        "Recommendation: these data do not show that learning together pays; train alone, or collect more test rows "
-        "before deciding."
-    )
 
 
 def method_label(method: str) -> str:
@@ -107,13 +131,16 @@ def metric_name(metric: str) -> str:
 
 
 def number(value: float, sign: str = "") -> str:
-    """Three decimals, or four digits where that would be noise; `sign="+"` for gains."""
-    return f"{value:{sign}.3f}" if abs(value) < 1000 else f"{value:{sign}.4g}"
+    """At most seven characters and a sign: three decimals, or four digits where that would be noise or nothing."""
+    if not np.isfinite(value):
+        return "–"
+    size = abs(value)
+    if size == 0 or 0.01 <= size < 100:
+        return f"{value:{sign}.3f}"
+    if 100 <= size < 1e5:
+        return f"{value:{sign}.1f}" if size < 1e4 else f"{value:{sign}.0f}"
+    return f"{value:{sign}.2g}" if size < 0.01 else f"{value:{sign}.3g}"
 
 
 def sentence_case(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _plain(method: str) -> str:
-    return PLAIN_NAMES.get(method, method)

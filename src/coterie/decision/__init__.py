@@ -3,7 +3,7 @@
 `decide` answers. Everything here is NumPy and SciPy: all candidates are convex or closed-form and solved exactly."""
 
 from coterie.decision.coalitions import Coalitions, coalitions
-from coterie.decision.decision import Decision, decide, from_evaluation
+from coterie.decision.decision import Decision, decide, decide_table, from_evaluation
 from coterie.decision.distinguish import distinguish
 from coterie.decision.evaluation import METHODS, Evaluation, Scores, evaluate
 from coterie.decision.predictor import Predictor
@@ -21,6 +21,7 @@ __all__ = [
     "Verdict",
     "coalitions",
     "decide",
+    "decide_table",
     "distinguish",
     "evaluate",
     "from_evaluation",

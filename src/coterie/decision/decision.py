@@ -126,14 +126,28 @@ def decide(
         Cross-validation inside every client; by default 3 repeats below 2000 rows, 2 below 20,000, else 1.
     progress
         Called with (fits done, fits in all)."""
+    table = make_table(X, y, clients, kind, names)
+    return decide_table(table, metric=metric, folds=folds, repeats=repeats, seed=seed, progress=progress, level=level)
+
+
+def decide_table(
+    table: Table,
+    *,
+    metric: str | None = None,
+    folds: int = 10,
+    repeats: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    level: float = 0.95,
+) -> Decision:
+    """As `decide`, for a table already checked and coded."""
     if folds < 2:
         raise ConfigError(f"folds is {folds}; it must be at least 2.")
     if not 0.5 < level < 1:
         raise ConfigError(f"level is {level}; it must lie between 0.5 and 1.")
     if repeats is not None and repeats < 1:
         raise ConfigError(f"repeats is {repeats}; it must be at least 1.")
-    table = make_table(X, y, clients, kind, names)
-    metric = check_metric(kind, metric)
+    metric = check_metric("regression" if table.classes is None else "classification", metric)
     repeats = repeats or default_repeats(len(table.y))
     if np.ptp(table.y) == 0:
         return _nothing(table, metric, level, folds, repeats, seed)
@@ -224,4 +238,4 @@ def _nothing(table: Table, metric: str, level: float, folds: int, repeats: int, 
     )
 
 
-__all__ = ["COLLABORATIVE", "METRICS", "Decision", "decide", "from_evaluation"]
+__all__ = ["COLLABORATIVE", "METRICS", "Decision", "decide", "decide_table", "from_evaluation"]

@@ -38,7 +38,7 @@ def distinguish(decision: Decision, X: Any = None, columns: Sequence[str] | None
     found = []
     for g in np.unique(group):
         inside = group == g
-        difference = _cohen(means[inside], means[~inside])
+        difference = _cohen(means[inside], means[~inside], values.std(0))
         for j, name in enumerate(columns):
             row: dict[str, Any] = {"group": int(g), "clients": int(inside.sum()), "column": name}
             row["mean_difference"] = difference[j]
@@ -52,14 +52,16 @@ def distinguish(decision: Decision, X: Any = None, columns: Sequence[str] | None
     return table.sort_values(["group", "size"], ascending=[True, False], ignore_index=True).drop(columns="size")
 
 
-def _cohen(inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
-    """Standardised difference of means with the pooled deviation; zero where there is nothing to compare."""
+def _cohen(inside: np.ndarray, outside: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """Standardised difference of means with the pooled deviation; zero where there is nothing to compare, or where
+    clients' means differ by rounding only (``spread`` is the deviation over rows)."""
     if not len(outside):
         return np.zeros(inside.shape[1])
     df = max(len(inside) + len(outside) - 2, 1)
     pooled = np.sqrt((inside.var(0) * len(inside) + outside.var(0) * len(outside)) / df)
     apart = inside.mean(0) - outside.mean(0)
-    return np.asarray(np.where(pooled > 0, apart / np.where(pooled > 0, pooled, 1), 0.0))
+    real = pooled > 1e-5 * spread
+    return np.asarray(np.where(real, apart / np.where(real, pooled, 1), 0.0))
 
 
 def _standard_slopes(decision: Decision) -> np.ndarray:

@@ -10,15 +10,12 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from coterie.errors import DataError
-from coterie.estimation.checks import Array, Samples, choice, client_sums, confidence
-from coterie.estimation.predictive import prepared, row_losses
+from coterie.estimation.checks import Array, Samples, client_sums, confidence
 from coterie.estimation.rates import check_counts
-from coterie.estimation.regression.grouped import group_rows, known_labels
 from coterie.estimation.risks import counts_risks, means_risks, read_counts
 from coterie.settings import whole_number
 
 NEGLIGIBLE = 0.01  # A gain over local estimation below this share does not pay for collaborating.
-MEASURES = {"linear": "squared error", "logistic": "log loss", "classes": "Brier score"}
 WORDS = {
     "local": "every client on its own",
     "global": "one estimate for all",
@@ -73,55 +70,35 @@ class Advice:
 
 
 def advise(
-    federation: Any = None,
     *,
     samples: Samples | None = None,
     successes: ArrayLike | None = None,
     trials: ArrayLike | None = None,
     counts: Any = None,
-    X: ArrayLike | None = None,
-    y: ArrayLike | None = None,
-    groups: ArrayLike | None = None,
-    family: str = "auto",
     clusters: int | tuple[int, ...] = (2, 3, 4),
     level: float = 0.9,
-    folds: int = 5,
     resamples: int = 500,
     seed: int = 0,
-    components: int = 32,
 ) -> Advice:
-    """Predict the risk of local, global, shrunk and clustered estimation, and recommend one.
+    """Predict the risk of local, global, shrunk and clustered estimation of means, rates or histograms; recommend one.
 
-    Give exactly one kind of data:
+    `ct.advise` is the same, and takes tables and federations besides (see `coterie.decision.advice`). Give one of
 
     - `samples`: a list of (n_i, d) arrays, or (m, n, d): means, by Stein's unbiased risk estimate.
     - `successes` and `trials`: rates, by unbiased estimates with the client left out.
     - `counts`: a (users, tokens) table, dense or sparse, or a frame or file of (user, token, count) rows: histograms
       in squared distance, likewise.
-    - `X`, `y`, `groups`: regressions and classifiers, by cross-validation over `folds` inside each client; the risk
-      is the loss on a new row. `family` is "linear", "logistic" (two labels), "classes" (any number of labels, fitted
-      as indicators by least squares and judged by the Brier score), or "auto": two values are logistic, text labels
-      classes, numbers linear. Add a constant column for an intercept and bring features to one scale, since one prior
-      variance serves all coefficients.
-    - a `Federation`: the same on its training rows, whose columns are brought to one scale, a constant added, and
-      more than `components` columns (images) replaced by that many principal components. Its test rows are not used.
 
-    `clusters` lists the numbers of clusters tried (the best is kept). Intervals come from resampling clients, or rows
-    within clients where there are fewer than ten, and do not count the refitting of the methods.
+    `clusters` lists the numbers of clusters tried (the best is kept). Intervals come from resampling clients and do not
+    count the refitting of the methods.
     """
     tried = (clusters,) if isinstance(clusters, int) else tuple(clusters)
     for k in tried:
         whole_number("clusters", k, least=2)
     confidence(level)
     whole_number("resamples", resamples, least=20)
-    _refuse_other_than_one([federation], [samples], [successes, trials], [counts], [X, y, groups])
+    refuse_other_than_one([samples], [successes, trials], [counts])
     rng = np.random.default_rng(seed)
-    if federation is not None:
-        X, y, groups, family = _federation_rows(federation, family, whole_number("components", components), seed)
-    if X is not None or y is not None or groups is not None:
-        return _advise_regression(
-            X, y, groups, family, tried, level, whole_number("folds", folds, least=2), resamples, seed, rng
-        )
     if samples is not None:
         risks, variation = _risks_of_means(samples, tried, seed)
     elif counts is not None:
@@ -142,7 +119,7 @@ def _decide_by_clients(
     return _decide(list(risks), risk, draws, variation, "squared error", len(table), level, kept)
 
 
-def _refuse_other_than_one(*kinds: list[Any]) -> None:
+def refuse_other_than_one(*kinds: list[Any]) -> None:
     """Exactly one kind of data must be given; a kind is a list of arguments that belong together."""
     given = sum(any(part is not None for part in kind) for kind in kinds)
     if given != 1:
@@ -171,76 +148,6 @@ def _risks_of_rates(
     risks, variation = counts_risks(read_counts(np.stack([z, n - z], axis=1)), clusters, seed)
     halves = {name: value / (1 if name == "clusters" else 2) for name, value in variation.items()}
     return {name: risk / 2 for name, risk in risks.items()}, halves
-
-
-def _federation_rows(federation: Any, family: str, components: int, seed: int) -> tuple[Array, Array, Array, str]:
-    """A federation's training rows, ready for regression, and the family its target calls for."""
-    if not hasattr(federation, "rows"):
-        raise DataError(
-            f"advise takes a Federation, or named data (samples=, counts=, …); got {type(federation).__name__}. "
-            "Name the data."
-        )
-    X, y, groups = federation.rows("train")
-    if family == "auto":
-        classes = federation.n_outputs
-        family = "linear" if federation.kind == "regression" else "logistic" if classes == 2 else "classes"
-    return prepared(X, components, seed)(X), y, groups, family
-
-
-def _targets(y: Array, family: str) -> tuple[Array, str]:
-    """The target as numbers, labels becoming 0, 1, …, and the family to fit."""
-    choice("family", family, ("auto", "linear", "logistic", "classes"))
-    if family == "linear":
-        return y, family
-    y = known_labels(y)
-    values, codes = np.unique(y, return_inverse=True)
-    if family == "auto":
-        text = y.dtype.kind not in "biuf"
-        family = "logistic" if len(values) == 2 else "classes" if text else "linear"
-    if family == "logistic" and len(values) != 2:
-        raise DataError(
-            f"A logistic family needs exactly two labels in y; got {len(values)}. Use family='classes' for more."
-        )
-    return (y if family == "linear" else codes.ravel().astype(np.float64)), family
-
-
-def _advise_regression(
-    X: ArrayLike | None,
-    y: ArrayLike | None,
-    groups: ArrayLike | None,
-    family: str,
-    clusters: tuple[int, ...],
-    level: float,
-    folds: int,
-    resamples: int,
-    seed: int,
-    rng: np.random.Generator,
-) -> Advice:
-    if X is None or y is None or groups is None:
-        raise DataError("advise needs X, y and groups together; got only some of them. Pass all three.")
-    target, family = _targets(np.asarray(y), family)
-    rows = group_rows(X, target, groups)
-    m = len(rows.counts)
-    if m < 3:
-        raise DataError(f"advise needs three or more clients; got {m}. Add clients.")
-    if rows.counts.min() < 2:
-        raise DataError(
-            f"advise needs two or more rows of every client; got {int((rows.counts < 2).sum())} of {m} clients with one.",
-            python="Leave them out (min_rows=2 in from_frame).",
-            cli="Leave them out with --min-rows 2.",
-        )
-    columns = np.eye(int(rows.y.max()) + 1)[rows.y.astype(np.int64)] if family == "classes" else rows.y[:, None]
-    losses, kept = row_losses(rows.X, columns, rows.owner, family, tuple(k for k in clusters if k < m), folds, seed)
-    table = np.stack(list(losses.values()), axis=1)
-    per_client = rows.sums(table) / rows.counts[:, None]
-    if m >= 10:
-        draws = rng.multinomial(m, np.full(m, 1 / m), size=resamples) @ per_client / m
-    else:  # Too few clients to resample: the clients stay, their rows are drawn anew.
-        parts = np.split(table, rows.starts[1:])
-        draws = np.mean(
-            [rng.multinomial(len(p), np.full(len(p), 1 / len(p)), size=resamples) @ p / len(p) for p in parts], axis=0
-        )
-    return _decide(list(losses), per_client.mean(0), draws, {}, f"{MEASURES[family]} on a new row", m, level, kept)
 
 
 def _decide(

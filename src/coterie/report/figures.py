@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from coterie.comparison.compare import Comparison
+from coterie.comparison.result import Comparison
 from coterie.comparison.verdict import metric_name
 from coterie.training.gains import CLEAR, GAINS, LOSES
 
@@ -40,14 +40,19 @@ def colour(comparison: Comparison, method: str) -> str:
     return COLOURS[comparison.methods.index(method) % len(COLOURS)]
 
 
+def others(comparison: Comparison) -> list[str]:
+    """The methods that are compared with being alone."""
+    return [m for m in comparison.methods if m != comparison.baseline(m)]
+
+
 def gain_bars(comparison: Comparison) -> go.Figure:
     """Every client's gain over training alone with two standard errors; pale where it is within chance."""
-    others = [m for m in comparison.methods if m != "local"]
+    shown = others(comparison)
     clients = [str(c) for c in comparison.table.columns]
     metric = metric_name(comparison.metric)
     figure = go.Figure()
     if len(clients) > FEW:
-        for method in others:
+        for method in shown:
             gains = comparison.gains.T[method].sort_values()
             figure.add_scatter(
                 x=np.arange(len(gains)) + 1,
@@ -60,7 +65,7 @@ def gain_bars(comparison: Comparison) -> go.Figure:
         figure.update_yaxes(title=f"gain in {metric}")
         figure.update_xaxes(title="clients, sorted by gain")
         return layout(figure, 380)
-    for method in others:
+    for method in shown:
         clear = comparison.marks.loc[method].isin([GAINS, LOSES])
         figure.add_bar(
             y=clients,
@@ -73,7 +78,7 @@ def gain_bars(comparison: Comparison) -> go.Figure:
         )
     figure.update_yaxes(autorange="reversed", type="category")
     figure.update_xaxes(title=f"gain in {metric} (± {CLEAR:g} standard errors)")
-    return layout(figure, 110 + (24 * len(others) + 14) * len(clients), barmode="group", bargap=0.25)
+    return layout(figure, 110 + (24 * len(shown) + 14) * len(clients), barmode="group", bargap=0.25)
 
 
 def curves(comparison: Comparison, column: str) -> go.Figure:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -20,12 +20,24 @@ from plotly.io import to_html
 from plotly.offline import get_plotlyjs
 
 import coterie
-from coterie.comparison.compare import Comparison
-from coterie.comparison.verdict import method_label, metric_name, number, sentence_case, stay_words
+from coterie.comparison.result import Comparison
+from coterie.comparison.verdict import (
+    WAYS,
+    facts,
+    headline,
+    method_label,
+    metric_name,
+    number,
+    sentence_case,
+    stay_words,
+)
 from coterie.report import figures
+from coterie.report.terminal import group_words
 from coterie.text import listed
-from coterie.training.gains import DEFINITION, GAINS, LEGEND, LOSES, NO_SCORE
-from coterie.training.participation import Coalition
+from coterie.training.gains import GAINS, LOSES, NO_SCORE
+
+if TYPE_CHECKING:
+    from coterie.training.participation import Coalition
 
 _WIDE = 8  # clients side by side; more go below one another
 _MOST = 500  # rows of a table on the page; the CSV files have all
@@ -56,24 +68,29 @@ def page(comparison: Comparison, coalition: Coalition | None = None) -> str:
 
 
 def head(c: Comparison, coalition: Coalition | None = None) -> Markup:
-    seeds = len(c.about["seeds"])
-    unit = "train/test split" if c.about["new_split_each_seed"] else "seed"
-    facts = f"{c.about['kind'].capitalize()} with {c.about['features']} inputs, measured by {metric_name(c.metric)}"
-    return _render("head", facts=f"{facts}; mean of {seeds} {unit}{'s' * (seeds > 1)}.")
+    told = f"{c.about['kind'].capitalize()} with {c.about['features']} inputs, measured by {metric_name(c.metric)}"
+    parts = []
+    if c.decision is not None:
+        parts.append(f"exact models on {c.about['repeats']} × {c.about['folds']} folds inside every client")
+    if c.results:
+        seeds = len(c.about["seeds"])
+        unit = "train/test split" if c.about["new_split_each_seed"] else "seed"
+        parts.append(f"trained methods on {seeds} {unit}{'s' * (seeds > 1)}")
+    return _render("head", facts=f"{told}; {' and '.join(parts)}.")
 
 
 def verdict(c: Comparison, coalition: Coalition | None = None) -> Markup:
-    facts, _, advice = c.verdict().partition(" Recommendation: ")
-    return _render("verdict", facts=facts, advice=advice)
+    return _render("verdict", facts=facts(c), advice=headline(c))
 
 
 def cards(c: Comparison, coalition: Coalition | None = None) -> Markup:
     shown = [(f"{c.about['clients']:,}", "clients"), (f"{c.about['rows']:,}", "rows")]
-    best = c.best
-    if best is not None:
-        shown += [(best, f"best on average together ({number(float(c.gains.T[best].mean()), '+')})")]
-        shown += [(str(len(c.who(best, GAINS))), f"clearly gain with {best}")]
-        shown += [(str(len(c.who(best, LOSES))), f"clearly lose with {best}")]
+    shown += [(c.recommendation, WAYS[c.recommendation])]
+    if c.method in c.gains.index and c.method != c.baseline(c.method):
+        gain = number(float(c.gains.T[c.method].mean()), "+")
+        shown += [(gain, f"mean gain with {c.method}")]
+        shown += [(str(len(c.who(c.method, GAINS))), f"measurably gain with {c.method}")]
+        shown += [(str(len(c.who(c.method, LOSES))), f"measurably lose with {c.method}")]
     return _render("cards", cards=shown)
 
 
@@ -81,8 +98,8 @@ def scores(c: Comparison, coalition: Coalition | None = None) -> Markup:
     clients = [str(x) for x in c.table.columns]
     better = "lower" if c.about["lower_is_better"] else "higher"
     note = (
-        f"{sentence_case(metric_name(c.metric))} of each client's own model on its own test rows ({better} is better), and "
-        f"below it the gain over training alone. {LEGEND}"
+        f"{sentence_case(metric_name(c.metric))} of each client's own model on unseen rows ({better} is better), and below "
+        "it the gain over being alone. Green: measurably gains, red: measurably loses, corrected for looking at many."
     )
     if len(clients) <= _WIDE:
         names = ["method", *clients, "mean"]
@@ -95,7 +112,7 @@ def scores(c: Comparison, coalition: Coalition | None = None) -> Markup:
 
 
 def gains(c: Comparison, coalition: Coalition | None = None) -> Markup:
-    if len(c.methods) < 2:
+    if not figures.others(c):
         return Markup()
     note = "To the right of zero: better than training alone. Pale bars are within chance."
     if len(c.table.columns) > figures.FEW:
@@ -138,19 +155,33 @@ def data(c: Comparison, coalition: Coalition | None = None) -> Markup:
 
 
 def groups(c: Comparison, coalition: Coalition | None = None) -> Markup:
-    found = c.clusters.loc[[m for m in c.methods if m != "local" and c.clusters.loc[m].nunique() > 1]]
+    several = [m for m in c.methods if 1 < c.clusters.loc[m].nunique() < max(len(c.clusters.columns), 3)]
+    found = c.clusters.loc[[m for m in several if m not in ("alone", "shrunk", "local")]]
     if not len(found):
         return Markup()
+    apart = group_words(c, 3) if c.groups is not None else {}
     rows = [
-        _plain(method, group, len(members), listed(members.index, _NAMES))
+        _plain(
+            method,
+            group,
+            len(members),
+            listed(members.index, _NAMES),
+            apart.get(group, "") if method == "groups" else "",
+        )
         for method, labels in found.iterrows()
         for group, members in labels.groupby(labels)
     ]
-    table = Table(["method", "group", "clients", "who"], rows, "text")
-    return _section("Groups", "Who learns with whom (first seed).", table=table)
+    table = Table(["method", "group", "clients", "who", "what tells it apart"], rows, "text")
+    note = (
+        "Who learns with whom (first seed). Means are differences from the other groups in standard deviations between "
+        "clients; effects are differences of coefficients per standard deviation of the column."
+    )
+    return _section("Groups", note, table=table)
 
 
 def curves(c: Comparison, coalition: Coalition | None = None) -> Markup:
+    if not len(c.curves):
+        return Markup()
     note = "Thick: mean over seeds, as far as every seed ran. Thin: each seed. Test scores are shown, never used to choose."
     test = f"test_{c.metric}"
     parts = [("Training loss", "loss")] + [(f"Test {metric_name(c.metric)}", test)] * (test in c.curves)
@@ -159,26 +190,31 @@ def curves(c: Comparison, coalition: Coalition | None = None) -> Markup:
 
 def settings(c: Comparison, coalition: Coalition | None = None) -> Markup:
     rows = [[*_plain(r.method, r.seed, r.rounds), Cell(str(r.algorithm), code=True)] for r in c.settings.itertuples()]
-    note = (
-        f"Model: {c.about['model']}. Named methods got settings chosen on validation rows, part of the training rows."
-    )
+    note = "Exact models are solved to convergence."
+    if c.results:
+        note = f"Model: {c.about['model']}. Named methods got settings chosen on validation rows, part of the training rows."
     return _section("Settings", note, table=Table(["method", "seed", "rounds", "algorithm"], rows, "text"))
 
 
 def caveats(c: Comparison, coalition: Coalition | None = None) -> Markup:
-    few = [str(x) for x, n in c.overview["test"].items() if n < 30]
     items = [
-        f"{DEFINITION} "
-        "With many clients and methods, about one in twenty differences without any cause will still look clear.",
-        "The best method is named after looking at the test scores; on new data its lead will be a little smaller.",
-        "Gains compare with training alone with the same model, each method with its own tuned settings.",
+        "The mean over clients decides, with an error that pays for choosing among the methods. Single clients are marked "
+        "only after a correction for looking at many, so few are.",
+        "Rows of a client are taken as exchangeable: time series and neighbours in space make errors look too small.",
         "This is a simulation on one machine: it says who would gain, not what leaves a client or how private that is.",
+        *(f"{name} failed: {why}" for name, why in c.failed.items()),
+        *(sentence_case(warning) for warning in c.warnings),
     ]
-    if few:
-        items.insert(1, f"Fewer than 30 test rows: {listed(few, _NAMES)}. Their scores are rough.")
+    if c.results:
+        items.insert(
+            1, "Trained methods are compared with training alone with the same model, each with its own settings."
+        )
+        few = [str(x) for x, n in c.overview["test"].items() if n < 30]
+        if few:
+            items.insert(1, f"Fewer than 30 test rows: {listed(few, _NAMES)}. Their scores are rough.")
     if (c.marks == NO_SCORE).to_numpy().any():
         unknown = c.marks.columns[(c.marks == NO_SCORE).any(axis=0)]
-        items.insert(1, f"No score for {listed(unknown, _NAMES)}: no test row, or only one class among them.")
+        items.insert(1, f"No score for {listed(unknown, _NAMES)}: too few rows, or only one class among them.")
     return _section("How far to trust this", "", items=items)
 
 
@@ -234,7 +270,7 @@ def _score(c: Comparison, method: str, client: str) -> Cell:
     score, gain, mark = c.cell(method, client)
     if pd.isna(score):
         return Cell("–", title=NO_SCORE)
-    if method == "local":
+    if method == c.baseline(method):
         return Cell(number(score))
     where: Any = (method, client)
     title = f"{mark}; standard error {number(float(c.errors.loc[where]))}"
@@ -242,7 +278,7 @@ def _score(c: Comparison, method: str, client: str) -> Cell:
 
 
 def _mean(c: Comparison, method: str) -> Cell:
-    gain = "" if method == "local" else number(float(c.gains.T[method].mean()), "+")
+    gain = "" if method == c.baseline(method) else number(float(c.gains.T[method].mean()), "+")
     return Cell(number(float(c.table.T[method].mean())), gain)
 
 

@@ -1,116 +1,172 @@
-"""Tables for the terminal (Rich)."""
+"""Tables for the terminal (Rich). A comparison fits 80 columns, with four clients or with thousands."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from coterie.comparison.compare import Comparison
-from coterie.comparison.verdict import method_label, metric_name, number, sentence_case, stay_words
-from coterie.training.gains import GAINS, LOSES, NO_SCORE, UNCLEAR, WITHIN
-from coterie.training.participation import Coalition
-from coterie.training.result import Result
+from coterie.comparison.result import Comparison
+from coterie.comparison.verdict import facts, headline, method_label, metric_name, number, sentence_case, stay_words
+from coterie.text import listed
+from coterie.training.gains import GAINS, LOSES, NO_SCORE, UNCLEAR
 
-_FEW = 6  # clients side by side; more go below one another
-_MANY = 30
+if TYPE_CHECKING:
+    from coterie.training.participation import Coalition
+    from coterie.training.result import Result
+
+_MANY = 30  # clients shown; of more the largest gains and losses
+_ENDS = 10
+_BLOCK = 4  # methods side by side
+_NAME = 18  # characters of a client's name
 _SIGN = {GAINS: ("▲", "green"), LOSES: ("▼", "red"), UNCLEAR: ("·", "dim"), NO_SCORE: (" ", "dim")}
 
 
 def comparison_tables(comparison: Comparison, coalition: Coalition | None = None) -> Iterator[RenderableType]:
-    """Methods × clients with gains marked, a summary for many clients, the legend, the verdict and who would stay.
+    """The recommendation, a row per method, a row per client, the groups found, and the verdict in words.
 
     Nothing is trained here: what happens when leavers leave is told when a `Comparison.coalition()` is passed."""
-    clients = len(comparison.table.columns)
-    if clients <= _FEW:
-        yield _wide(comparison)
-    else:
-        yield _summary(comparison)
-        yield _tall(comparison, min(clients, _MANY))
+    yield Text.assemble(("Recommendation: ", "bold"), (headline(comparison), "bold green"))
+    yield Padding(_summary(comparison), (1, 0, 0, 0))
+    for block in _blocks(comparison):
+        yield _clients(comparison, block)
     yield Padding(_legend(comparison), (0, 0, 1, 0))
-    yield Text(comparison.verdict())
+    if comparison.groups is not None:
+        yield groups_table(comparison)
+    yield Text(facts(comparison))
     told = stay_words(comparison, coalition)
     if told:
         yield Padding(Text(f"Would they stay? {told}"), (1, 0, 0, 0))
 
 
-def _cell(comparison: Comparison, method: str, client: str) -> Text:
-    score, gain, mark = comparison.cell(method, client)
-    if math.isnan(score):
-        return Text("–", style="dim")
-    cell = Text(number(score))
-    if method != "local":
-        sign, colour = _SIGN[mark]
-        cell.append(f"  {number(gain, '+')} {sign}", style=colour)
-    return cell
-
-
-def _wide(comparison: Comparison) -> Table:
-    table = Table(title=_title(comparison), title_justify="left", header_style="bold")
-    table.add_column("method", no_wrap=True)
-    for client in comparison.table.columns:
-        table.add_column(str(client), justify="right")
-    table.add_column("mean", justify="right")
-    for method in comparison.methods:
-        cells = [_cell(comparison, method, c) for c in comparison.table.columns]
-        table.add_row(method_label(method), *cells, number(float(comparison.table.T[method].mean())))
-    return table
-
-
-def _tall(comparison: Comparison, most: int) -> Table:
-    """Clients below one another, the largest differences first when there are too many to show."""
-    clients = list(comparison.table.columns)
-    title = _title(comparison)
-    if len(clients) > most:
-        size = comparison.gains.abs().max().sort_values(ascending=False)
-        clients = list(size.index[:most])
-        title += f", the {most} of {len(size)} clients with the largest differences"
-    table = Table(title=title, title_justify="left", header_style="bold")
-    table.add_column("client", no_wrap=True)
-    for method in comparison.methods:
-        table.add_column(method_label(method), justify="right")
-    for client in clients:
-        table.add_row(str(client), *(_cell(comparison, m, client) for m in comparison.methods))
-    return table
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
 
 
 def _summary(comparison: Comparison) -> Table:
-    table = Table(title="Summary", title_justify="left", header_style="bold")
-    summary = comparison.summary()
-    table.add_column("method", no_wrap=True)
-    names = [c.removeprefix("clients: ") for c in summary.columns]
-    for name in names:
-        table.add_column(name, justify="right")
-    for method, row in summary.iterrows():
-        cells = [number(v) if "gain" in c or "mean" in c else f"{int(v)}" for c, v in _pairs(row)]
-        table.add_row(method_label(str(method)), *cells)
+    better = "lower" if comparison.about["lower_is_better"] else "higher"
+    table = _table(f"{sentence_case(metric_name(comparison.metric))} ({better} is better), mean over clients")
+    for name in ("method", "mean", "gain", "interval", "clients ▲", "▼"):
+        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
+    if not math.isnan(comparison.constant):
+        table.add_row("overall average", number(comparison.constant), "", "", "", "", style="dim")
+    for method, row in comparison.summary().iterrows():
+        score = number(float(row[f"mean {comparison.metric}"]))
+        if method == comparison.baseline(str(method)):
+            table.add_row(method_label(str(method)), score, "", "", "", "")
+            continue
+        bounds = f"{number(float(row['low']), '+')} … {number(float(row['high']), '+')}"
+        counts = (f"{int(row[f'clients: {mark}'])}" for mark in (GAINS, LOSES))
+        table.add_row(method_label(str(method)), score, number(float(row["mean gain"]), "+"), bounds, *counts)
     return table
 
 
-def _pairs(row: pd.Series[Any]) -> Iterator[tuple[str, float]]:
-    for name, value in row.items():
-        yield ("count" if str(name).startswith("clients: ") else str(name)), float(value)
+def _blocks(comparison: Comparison) -> Iterator[list[str]]:
+    """Methods side by side: exact ones first, then the trained ones."""
+    exact = [m for m in comparison.methods if m not in comparison.results]
+    for part in (exact, comparison.learned):
+        for start in range(0, len(part), _BLOCK):
+            yield part[start : start + _BLOCK]
 
 
-def _title(comparison: Comparison) -> str:
-    better = "lower" if comparison.about["lower_is_better"] else "higher"
-    return f"{sentence_case(metric_name(comparison.metric))} on each client's own test rows ({better} is better)"
+def _clients(comparison: Comparison, methods: list[str]) -> Table:
+    """A row per client: scores, and the gain with the method the recommendation speaks of (or the block's best)."""
+    others = [m for m in methods if m != comparison.baseline(m)]
+    shown = comparison.method if comparison.method in others else None
+    if shown is None and others:
+        shown = str(comparison.gains.loc[others].mean(axis=1).idxmax())
+    clients, title = _chosen(comparison, shown)
+    table = _table(title)
+    table.add_column("client", no_wrap=True)
+    table.add_column("rows", justify="right", no_wrap=True)
+    for method in methods:
+        table.add_column(method_label(method)[:13], justify="right", no_wrap=True)
+    if shown is not None:
+        table.add_column(f"gain, {shown}"[:16], justify="right", no_wrap=True)
+    for client in clients:
+        cells = [number(comparison.cell(m, client)[0]) for m in methods]
+        last = [] if shown is None else [_gain(comparison, shown, client)]
+        table.add_row(_short(client), f"{int(_rows(comparison, client))}", *cells, *last)
+    return table
+
+
+def _chosen(comparison: Comparison, method: str | None) -> tuple[list[str], str]:
+    """The clients to show, and the title that says which they are."""
+    clients = [str(c) for c in comparison.table.columns]
+    if len(clients) <= _MANY or method is None:
+        return clients[:_MANY], "Every client" if len(clients) <= _MANY else f"The first {_MANY} clients"
+    order = comparison.gains.T[method].dropna().sort_values(ascending=False)
+    ends = [str(c) for c in (*order.index[:_ENDS], *order.index[-_ENDS:])]
+    return ends, f"The {_ENDS} largest gains and losses with {method}, of {len(clients)} clients"
+
+
+def _rows(comparison: Comparison, client: str) -> float:
+    where: Any = (client, "samples")
+    return float(comparison.overview.loc[where])
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
+
+
+def _gain(comparison: Comparison, method: str, client: str) -> Text:
+    _, gain, mark = comparison.cell(method, client)
+    sign, colour = _SIGN[mark]
+    return Text(f"{number(gain, '+')} {sign}", style=colour)
+
+
+def groups_table(comparison: Comparison) -> Table:
+    """The groups found, their sizes, who is in them, and what tells them apart."""
+    found = comparison.groups
+    assert found is not None
+    table = _table("Groups found" + ("" if comparison.recommendation == "groups" else " (not what is recommended)"))
+    for name, width in (("group", 5), ("clients", 7), ("what tells it apart", 31), ("who", 24)):
+        table.add_column(name, justify="right" if width < 10 else "left", min_width=width, overflow="fold")
+    apart = group_words(comparison)
+    for group, members in found.groupby(found):
+        who = listed([_short(str(c)) for c in members.index], 2)
+        table.add_row(str(group), str(len(members)), apart.get(int(str(group)), ""), who)
+    return table
+
+
+def group_words(comparison: Comparison, most: int = 2) -> dict[int, str]:
+    """For every exact group its most distinguishing columns, in words."""
+    if comparison.decision is None:
+        return {}
+    told = {}
+    for group, rows in comparison.distinguish().groupby("group"):
+        parts = []
+        for row in rows.head(most).itertuples():
+            effect = 0.0 if math.isnan(row.effect) else row.effect
+            by_mean = abs(row.mean_difference) >= abs(effect)
+            size = row.mean_difference if by_mean else effect
+            parts.append(f"{row.column}: {'mean' if by_mean else 'effect'} {size:+.1f}")
+        told[int(str(group))] = "; ".join(parts)
+    return told
 
 
 def _legend(comparison: Comparison) -> Text:
-    n = len(comparison.about["seeds"])
-    text = Text("Beside each score: the gain over training alone; ")
-    for mark, words in ((GAINS, GAINS), (LOSES, LOSES), (UNCLEAR, f"{UNCLEAR} ({WITHIN})")):
+    about, text = comparison.about, Text("Beside the scores: the gain over being alone; ")
+    for mark in (GAINS, LOSES, UNCLEAR):
         sign, colour = _SIGN[mark]
-        text.append(f"{sign} {words}", style=colour)
-        text.append(", " if mark != UNCLEAR else ". ")
-    return text.append(f"Mean of {n} {'split' if comparison.about['new_split_each_seed'] else 'seed'}{'s' * (n > 1)}.")
+        text.append(f"{sign} {mark}", style=colour)
+        text.append(", " if mark != UNCLEAR else " (corrected for looking at many). ")
+    if comparison.decision is not None:
+        text.append(f"Exact models: {about['repeats']} × {about['folds']} folds inside every client. ")
+    if comparison.results:
+        n = len(about["seeds"])
+        text.append(
+            f"Trained methods: {n} {'split' if about['new_split_each_seed'] else 'seed'}{'s' * (n > 1)}, "
+            "against their own tuned local."
+        )
+    return text
 
 
 def result_tables(result: Result) -> Iterator[RenderableType]:

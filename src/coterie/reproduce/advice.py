@@ -19,9 +19,13 @@ from scipy.sparse import csr_array
 
 import coterie as ct
 from coterie.datasets.tabular import ELECTION_YEARS
-from coterie.estimation.advice import Advice, advise
+from coterie.decision.advice import ALIASES, TableAdvice, advise
+from coterie.decision.federation import narrow
+from coterie.decision.metrics import METRICS as LOSSES
+from coterie.decision.metrics import Predictions
+from coterie.decision.table import Table
+from coterie.estimation.advice import Advice
 from coterie.estimation.checks import Array, Ints
-from coterie.estimation.predictive import fit_methods, new_losses, prepared
 from coterie.estimation.rates import BernoulliRates
 from coterie.estimation.risks import multinomial_mixture, read_counts
 
@@ -38,24 +42,34 @@ def _gaps(loss: dict[str, Array], chosen: Array) -> Gaps:
     return out
 
 
-def _test_losses(train: tuple[Array, Array, Ints], test: tuple[Array, Array, Ints], classes: int, k: int) -> Any:
-    """Held-out rows' loss under each method fitted to the training rows, all as in `advise`."""
-    ready = prepared(train[0], 32, 0)
-    family = "logistic" if classes == 2 else "classes"
+def _test_losses(told: TableAdvice, test: tuple[Array, Array, Ints]) -> dict[str, Array]:
+    """Held-out rows' loss under each method fitted to the training rows, by the metric of the advice."""
+    decision = told.decision
+    seen = decision.table
+    owner = seen.clients.get_indexer(pd.Index(test[2]))
+    y = test[1] if seen.classes is None else seen.classes.get_indexer(pd.Index(test[1]))
+    held = Table(test[0], np.asarray(y, np.float64), owner, seen.clients, seen.names, seen.classes)
+    loss = LOSSES[decision.kind][decision.metric]
+    return {
+        alias: loss(held, Predictions(decision.predictors[name].outputs(test[0], test[2])))
+        for name, alias in ALIASES.items()
+    }
 
-    def columns(y: Array) -> Array:
-        return y[:, None].astype(np.float64) if classes == 2 else np.eye(classes)[y.astype(np.int64)]
 
-    fits = fit_methods(ready(train[0]), columns(train[1]), train[2], family, (k,) if k else (), 0)
-    new = ready(test[0]), columns(test[1]), test[2]
-    return {name.split()[0]: new_losses(theta, *new, family) for name, theta in fits.items()}
+def _advice(X: Array, y: Array, groups: Ints, kind: str) -> TableAdvice:
+    told = advise(X=X, y=y, groups=groups, family="linear" if kind == "regression" else "classes")
+    assert isinstance(told, TableAdvice)
+    return told
 
 
 def judge_federation(federation: ct.Federation) -> tuple[str, Gaps]:
-    """Advice from the clients' training rows, judged on their test rows."""
-    told = advise(federation)
+    """Advice from the clients' training rows, judged on their test rows; wide columns as components of both."""
     train, test = federation.rows("train"), federation.rows("test")
-    losses = _test_losses(train, test, federation.n_outputs, told.clusters)
+    both = np.concatenate([train[0], test[0]]).astype(np.float64)
+    outputs = federation.n_outputs if federation.n_outputs > 2 else 1
+    X = narrow(both, outputs)[0]
+    told = _advice(X[: len(train[0])], train[1], train[2], federation.kind)
+    losses = _test_losses(told, (X[len(train[0]) :], test[1], test[2]))
     has, owner = np.unique(test[2], return_inverse=True)
     sizes = np.bincount(owner)
     means = {name: np.bincount(owner, loss, len(has)) / sizes for name, loss in losses.items()}
@@ -71,8 +85,8 @@ def judge_heart(folds: int = 5) -> tuple[str, Gaps]:
     chosen, advice = np.empty(len(y)), []
     for f in range(folds):
         train, test = fold != f, fold == f
-        told = advise(X=prepared(X[train], 32, 0)(X[train]), y=y[train], groups=groups[train])
-        new = _test_losses((X[train], y[train], groups[train]), (X[test], y[test], groups[test]), 2, told.clusters)
+        told = _advice(X[train], y[train], groups[train], federation.kind)
+        new = _test_losses(told, (X[test], y[test], groups[test]))
         for name, values in new.items():
             loss[name][test] = values
         chosen[test] = new[told.recommendation]

@@ -1,0 +1,96 @@
+"""What `compare`, `advise` and `demo` share: progress, printing, JSON and the report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from coterie.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coterie.comparison.result import Comparison
+
+EXIT_CODES = "Exit codes: 0 done, 2 bad input (one sentence says what to change), 130 interrupted."
+_EXACT = "exact models"
+
+
+@contextmanager
+def shown_progress(console: Console) -> Iterator[Callable[[str, float], None]]:
+    """A bar with what is being done, the percentage and the time left; nothing where there is no terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(20), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("Loading", total=1.0)
+
+        def tell(what: str, share: float) -> None:
+            bar.update(task, description=what, completed=share)
+
+        yield tell
+
+
+def check_folder(out: Path | None) -> None:
+    """Complain about the folder before the work, not after it."""
+    if out is not None and out.exists() and not out.is_dir():
+        raise ConfigError(f"--out must be a folder; {out} is a file. Name another.")
+
+
+def comparison_of(split: Any, screen: Console, **options: Any) -> tuple[Comparison, Any]:
+    """Run `compare` with a progress bar; with trained methods also look for the stable coalition."""
+    from coterie.comparison.compare import compare
+
+    with shown_progress(screen) as tell:
+
+        def progress(method: str, seed: int, share: float) -> None:
+            tell(method if method == _EXACT else f"{method}, split {seed + 1} of {options['seeds']}", share)
+
+        comparison = compare(split, progress=progress, **options)
+        if comparison.results:
+            tell("Who would stay? Training without leavers", 1.0)
+        return comparison, comparison.coalition()
+
+
+def print_comparison(console: Console, comparison: Comparison, coalition: Any = None) -> None:
+    from coterie.report.terminal import comparison_tables
+
+    for part in comparison_tables(comparison, coalition):
+        console.print(part)
+
+
+def write(console: Console, comparison: Comparison, coalition: Any, out: Path) -> None:
+    """Tables and the report page, and where they are."""
+    from coterie.report.page import write_report
+
+    comparison.save(out, coalition)
+    page = write_report(comparison, out / "report.html", coalition)
+    console.print(f"\nTables and report: {out} (open {page})", soft_wrap=True, highlight=False)
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """One JSON object on standard output, and nothing else."""
+    print(json.dumps(value, indent=1, default=str, allow_nan=False))
+
+
+def advice_json(told: Any) -> dict[str, Any]:
+    """An advice for a table as plain values."""
+    table = told.table.astype(object).where(told.table.notna(), None)
+    decision = told.decision
+    groups = decision.groups if decision.predictors else {}
+    return {
+        "recommendation": told.way,
+        "alias": told.recommendation,
+        "sure": told.sure,
+        "measure": told.measure,
+        "level": told.level,
+        "table": table.to_dict("records"),
+        "tied": list(told.tied),
+        "groups": {str(c): int(g) for c, g in groups.items()},
+        "marks": {str(c): str(m) for c, m in decision.marks.items()},
+        "warnings": list(decision.warnings),
+        "settings": {"folds": decision.folds, "repeats": decision.repeats, "seed": decision.seed},
+        "explanation": told.explain(),
+    }

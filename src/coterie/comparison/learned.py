@@ -1,0 +1,262 @@
+"""Learning algorithms in a comparison: tuned, trained on every split, scored beside their own tuned `local`.
+
+A method that cannot run on these data is told before anything is trained; one that fails or diverges on the way is named and
+left out, and the others are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from coterie.comparison.constant import against_constant
+from coterie.comparison.judgement import Trained, judge_trained, mark_clients
+from coterie.comparison.methods import way
+from coterie.comparison.result import Comparison
+from coterie.comparison.tuning import MOST_ROUNDS, tune
+from coterie.data.federation import Federation
+from coterie.errors import ConfigError, CoterieError, DataError
+from coterie.learning.metrics import METRICS
+from coterie.learning.standardised import standardised
+from coterie.learning.task import Task
+from coterie.settings import setting
+from coterie.text import suggest
+from coterie.training.bootstrap import bootstrap_scores, column_mean, gain_error
+from coterie.training.gains import Floats
+from coterie.training.result import Result
+from coterie.training.run import fit
+
+Split = Callable[[int], Federation]
+Note = Callable[[str, int], None]
+Progress = Callable[[str, int, float], None]
+_TRIAL_CLIENTS = 4
+
+
+@dataclass
+class Runs:
+    """What has been trained so far."""
+
+    results: dict[str, list[Result]]
+    draws: dict[str, list[Floats]]
+    failed: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def drop(self, name: str, why: str) -> None:
+        self.failed[name] = why
+        self.results.pop(name)
+        self.draws.pop(name)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How to train: rounds (None chooses them), seeds, engine, and whom to tell."""
+
+    rounds: int | None
+    seeds: Sequence[int]
+    engine: Any
+    note: Note | None
+    progress: Progress | None
+
+    def tell(self, name: str, seed: int, done: int, total: int) -> None:
+        if self.note is not None:
+            self.note(name, seed)
+        if self.progress is not None:
+            self.progress(name, seed, done / total)
+
+
+def train_all(split: Split, task: Task | None, methods: dict[str, Any], metric: str | None, how: Schedule) -> Runs:
+    """Every method on every split. Training alone must work; without it there is nothing to compare with."""
+    runs = Runs({name: [] for name in methods}, {name: [] for name in methods})
+    tuned: dict[tuple[Any, ...], tuple[Any, int]] = {}
+    total, done = len(methods) * len(how.seeds), 0
+    for seed in how.seeds:
+        data = split(seed)
+        work = task_for(task, data, metric)
+        if seed == how.seeds[0]:
+            _refuse_unfit(methods, data, work, how)
+        for name in [m for m in methods if m not in runs.failed]:
+            how.tell(name, seed, done, total)
+            done += 1
+            try:
+                ready, length = _ready(name, methods[name], data, work, seed, how, tuned, runs)
+                result = _fit(
+                    ready, data, work, length, seed, how, None if name == "local" else runs.results["local"][-1]
+                )
+            except CoterieError as error:
+                if name == "local":
+                    raise
+                runs.drop(name, str(error))
+                continue
+            runs.results[name].append(result)
+            runs.draws[name].append(bootstrap_scores(result))
+    return runs
+
+
+def _ready(
+    name: str,
+    algorithm: Any,
+    data: Federation,
+    work: Task,
+    seed: int,
+    how: Schedule,
+    tuned: dict[tuple[Any, ...], tuple[Any, int]],
+    runs: Runs,
+) -> tuple[Any, int]:
+    """The method with its settings: tuned once per split, or as it was passed."""
+    if not isinstance(algorithm, type):
+        return algorithm, how.rounds or MOST_ROUNDS
+    key = (name, id(data))
+    if key not in tuned:
+        rounds = None if name == "local" else how.rounds  # the yardstick is not crippled by few rounds
+        best = tune(algorithm(), data, work, rounds=rounds, seed=seed, engine=how.engine)
+        tuned[key] = best.algorithm, best.rounds
+        runs.warnings += [f"{name}, split {seed}: {warning}" for warning in best.warnings]
+    return tuned[key]
+
+
+def _fit(
+    ready: Any, data: Federation, work: Task, length: int, seed: int, how: Schedule, alone: Result | None
+) -> Result:
+    result = fit(
+        ready, data, work, rounds=length, seed=seed, engine=how.engine, alone=alone or False, progress=False,
+        evaluate_every=max(length // 15, 1) if len(data) <= 50 else max(length // 5, 1),
+    )  # fmt: skip
+    if not result.about["finished"]:
+        raise KeyboardInterrupt  # fit only ends the round and hands back what it has
+    return result
+
+
+def _refuse_unfit(methods: dict[str, Any], data: Federation, work: Task, how: Schedule) -> None:
+    """One round on a few clients tells at second 0 which methods cannot run on these data."""
+    some = data.subset(data.clients[:_TRIAL_CLIENTS]) if len(data) > _TRIAL_CLIENTS else data
+    for name, algorithm in methods.items():
+        trial = algorithm() if isinstance(algorithm, type) else algorithm
+        try:
+            if setting(trial, "clusters", 0) is not None:  # else the number would be chosen
+                fit(trial, some, work, rounds=1, engine=how.engine, alone=False, progress=False)
+        except (ConfigError, DataError) as error:
+            raise ConfigError(f"{name} cannot run on these data: {error}") from None
+        except CoterieError:  # diverged, say: other settings may do better
+            continue
+
+
+def task_for(task: Task | None, federation: Federation, metric: str | None) -> Task:
+    """The task with the metric gains are measured in first, and numbers brought to one scale inside the model."""
+    work = Task.default(federation) if task is None else task
+    if metric is not None:
+        if metric not in METRICS:
+            raise ConfigError(f"There is no metric {metric!r}. {suggest(metric, METRICS)}")
+        if (metric in ("mse", "r2")) != (federation.kind == "regression"):
+            raise ConfigError(
+                f"The metric {metric!r} does not fit {federation.kind}. Choose one of {', '.join(work.metrics)}."
+            )
+        work = replace(work, metric=(metric, *(m for m in work.metrics if m != metric)))
+    return standardised(work, federation)
+
+
+def trained_comparison(runs: Runs, seeds: Sequence[int], *, redrawn: bool) -> Comparison:
+    """Scores, gains over the tuned local, errors, marks and the rule's answer."""
+    base = runs.results["local"]
+    data, task = base[0].federation, base[0].task
+    if any(not r.clients.equals(data.clients) for results in runs.results.values() for r in results):
+        raise DataError("Every seed's split must have the same clients in the same order. Split rows, not clients.")
+    metric, sign = task.metrics[0], task.sign
+    clients = pd.Index([str(c) for c in data.clients], name="client")
+    n_test = np.mean([r.federation.n_test for r in base], axis=0)
+    overlap = n_test / data.n_samples if redrawn else np.ones(len(data))
+    rows = np.sum([r.federation.n_test for r in base], axis=0) if redrawn else n_test
+    alone = np.stack([r.scores()[metric].to_numpy() for r in base])
+    table, gains, errors, marks, trained, constant = {}, {}, {}, {}, {}, float("nan")
+    for name, results in runs.results.items():
+        scores = np.stack([r.scores()[metric].to_numpy() for r in results])
+        gain = sign * (scores - alone)
+        table[name], gains[name] = column_mean(scores), column_mean(gain)
+        pairs = zip(runs.draws[name], runs.draws["local"], strict=True)
+        errors[name] = gain_error(gain, [a - b for a, b in pairs], overlap)
+        marks[name] = mark_clients(gains[name], errors[name], rows)
+        gate = [against_constant(r) for r in results]
+        constant = float(np.nanmean([g.score for g in gate]))
+        groups = len(np.unique(results[0].clusters))
+        beats = float(np.mean([g.beats for g in gate])), float(np.mean([g.error for g in gate]))
+        trained[name] = Trained(way(results[0].evaluation.algorithm, groups), gain, errors[name], *beats)
+    room = max(sign * (float(np.nanmean(t)) - constant) for t in table.values())
+    frames = [_frame(part, clients) for part in (table, gains, errors)]
+    return Comparison(
+        table=frames[0],
+        gains=frames[1],
+        errors=frames[2],
+        marks=_frame(marks, clients).astype(object),
+        metric=metric,
+        scores=_long(
+            runs.results, seeds, lambda r: r.scores().set_axis(clients, axis=0).rename_axis("client").reset_index()
+        ),
+        curves=_long(runs.results, seeds, lambda r: r.history),
+        settings=_settings(runs.results, seeds),
+        clusters=_frame({n: r[0].clusters.to_numpy() for n, r in runs.results.items()}, clients),
+        overview=data.describe().set_axis(clients, axis=0),
+        about=_about(data, task, seeds, redrawn),
+        results={name: tuple(results) for name, results in runs.results.items()},
+        judgement=judge_trained(trained, float(overlap.mean()), room, constant),
+        failed=dict(runs.failed),
+        warnings=tuple(dict.fromkeys(runs.warnings)),
+    )
+
+
+def _frame(parts: dict[str, Any], clients: pd.Index[Any]) -> pd.DataFrame:
+    return pd.DataFrame.from_dict(parts, orient="index", columns=clients).rename_axis("method")
+
+
+def _long(runs: dict[str, list[Result]], seeds: Sequence[int], part: Callable[[Result], pd.DataFrame]) -> pd.DataFrame:
+    pieces = [
+        part(result).assign(method=name, seed=seed)
+        for name, results in runs.items()
+        for seed, result in zip(seeds, results, strict=True)
+    ]
+    long = pd.concat(pieces, ignore_index=True)
+    return long[["method", "seed", *(c for c in long.columns if c not in ("method", "seed"))]]
+
+
+def _settings(runs: dict[str, list[Result]], seeds: Sequence[int]) -> pd.DataFrame:
+    rows = [
+        {
+            "method": name,
+            "seed": seed,
+            "rounds": result.about["rounds"],
+            "algorithm": brief(result.evaluation.algorithm),
+        }
+        for name, results in runs.items()
+        for seed, result in zip(seeds, results, strict=True)
+    ]
+    return pd.DataFrame(rows)
+
+
+def brief(value: Any) -> str:
+    """A dataclass as a short text: only what differs from its defaults."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return repr(value)
+    shown = []
+    for f in fields(value):
+        usual = f.default_factory() if f.default_factory is not MISSING else f.default
+        mine = getattr(value, f.name)
+        if mine != usual:
+            shown.append(f"{f.name}={brief(mine)}")
+    return f"{type(value).__name__}({', '.join(shown)})"
+
+
+def _about(data: Federation, task: Task, seeds: Sequence[int], redrawn: bool) -> dict[str, Any]:
+    return {
+        "kind": data.kind,
+        "classes": None if data.classes is None else [str(c) for c in data.classes],
+        "clients": len(data),
+        "rows": len(data.y),
+        "features": data.n_features,
+        "columns": None if data.columns is None else list(data.columns),
+        "metrics": list(task.metrics),
+        "lower_is_better": task.sign < 0,
+        "seeds": [int(s) for s in seeds],
+        "new_split_each_seed": redrawn,
+        "model": str(task.skeleton).replace("\n", ""),
+    }

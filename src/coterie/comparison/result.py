@@ -1,0 +1,247 @@
+"""Comparison: several ways to learn on the same clients, who gains, and what to do. Nothing here trains but `coalition`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from coterie.comparison import verdict
+from coterie.comparison.judgement import Judgement
+from coterie.decision.decision import Decision
+from coterie.decision.distinguish import distinguish
+from coterie.decision.units import natural, unit
+from coterie.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coterie.training.participation import Coalition, Participation
+    from coterie.training.result import Result
+
+EXACT = ("alone", "together", "shrunk", "groups")
+MARKS = ("gains", "loses", "no clear change", "no score")
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """`table`, `gains`, `errors` and `marks` have a row per method and a column per client.
+
+    Exact methods (alone, together, shrunk, groups) are compared with alone on the same folds, learning algorithms with
+    their own tuned `local` on the same test rows."""
+
+    table: pd.DataFrame
+    """The metric, in its own units."""
+    gains: pd.DataFrame
+    """What a client gains over being alone; positive is better, whatever the metric."""
+    errors: pd.DataFrame
+    """Standard errors of the gains."""
+    marks: pd.DataFrame
+    """"gains", "loses", "no clear change" or "no score"; corrected for looking at many clients."""
+    metric: str
+    scores: pd.DataFrame
+    """Every metric by method, seed and client."""
+    curves: pd.DataFrame
+    """The history of every learning algorithm and seed; empty without any."""
+    settings: pd.DataFrame
+    """What each method ran with, by method and seed."""
+    clusters: pd.DataFrame
+    """The groups each method found (first seed), a row per method."""
+    overview: pd.DataFrame
+    """One row per client: rows and targets."""
+    about: dict[str, Any]
+    results: dict[str, tuple[Result, ...]] = field(default_factory=dict)
+    decision: Decision | None = None
+    judgement: Judgement | None = None
+    failed: dict[str, str] = field(default_factory=dict)
+    """Methods that failed, and why."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def methods(self) -> list[str]:
+        return [str(m) for m in self.table.index]
+
+    @property
+    def learned(self) -> list[str]:
+        """The learning algorithms that were trained, `local` among them."""
+        return [m for m in self.methods if m in self.results]
+
+    @property
+    def recommendation(self) -> str:
+        """ "alone", "together", "shrunk" or "groups"."""
+        return self._judge.recommendation
+
+    @property
+    def sure(self) -> str:
+        """ "clear", "borderline", "leaning", or "nothing" where no method beats the overall average."""
+        return self._judge.sure
+
+    @property
+    def method(self) -> str:
+        """The method the recommendation speaks of: the recommended one or, where that is alone, its best rival."""
+        return self._judge.method
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Bounds of the mean gain of `method` over alone, in the metric's units."""
+        if self.decision is not None:
+            if self.decision.evaluation is None:
+                return 0.0, 0.0
+            scale = unit(self.decision) * float(np.nanmean(self.decision.losses.loc["alone"].to_numpy()))
+            low, high = self.decision.interval
+            return low * scale, high * scale
+        assert self.judgement is not None
+        return self.judgement.interval
+
+    @property
+    def constant(self) -> float:
+        """The mean score over clients of the overall average, which every method must beat."""
+        if self.decision is None:
+            return self._judge.constant if self.judgement is not None else float("nan")
+        return float(natural(self.decision, self.decision.losses).loc["constant"].mean())
+
+    @property
+    def _judge(self) -> Any:
+        return self.judgement if self.decision is None else self.decision
+
+    def baseline(self, method: str) -> str:
+        """What a method's gains are measured against."""
+        return "local" if method in self.results else "alone"
+
+    def who(self, method: str, mark: str) -> list[str]:
+        """The clients with a mark under a method."""
+        return [str(c) for c, m in self.marks.loc[method].items() if m == mark]
+
+    def cell(self, method: str, client: str) -> tuple[float, float, str]:
+        """Score, gain and mark."""
+        where: Any = (method, client)
+        return float(self.table.loc[where]), float(self.gains.loc[where]), str(self.marks.loc[where])
+
+    @property
+    def best(self) -> str | None:
+        """The trained way to learn together with the largest mean gain."""
+        others = [m for m in self.learned if m != "local"]
+        return str(self.gains.loc[others].mean(axis=1).idxmax()) if others else None
+
+    @property
+    def groups(self) -> pd.Series[Any] | None:
+        """The group of every client: of the exact group model, or of the judged method; None where there is one group."""
+        name = "groups" if self.decision is not None else self.method
+        if name not in self.clusters.index or self.clusters.loc[name].nunique() < 2:
+            return None
+        return self.clusters.loc[name].astype(int).rename("group")
+
+    def distinguish(self) -> pd.DataFrame:
+        """What tells the exact groups apart: columns and coefficients, the largest differences first."""
+        if self.decision is None or self.groups is None:
+            raise ConfigError("There are no exact groups to tell apart; compare a table without a task.")
+        return distinguish(self.decision)
+
+    @cached_property
+    def _audit(self) -> Participation | None:
+        if self.best is None:
+            return None
+        from coterie.training.participation import audit
+
+        return audit(self.results[self.best])
+
+    def participation(self) -> Participation | None:
+        """Who would stay with the best trained method; None when nothing was trained."""
+        return self._audit
+
+    def coalition(self, max_rounds: int = 10) -> Coalition | None:
+        """Who is left with the best trained method when leavers leave. Trains again, so it is never called for you:
+        pass what it returns on to `save`, `write_report` and `comparison_tables`."""
+        return None if self._audit is None else self._audit.coalition(max_rounds)
+
+    def verdict(self, coalition: Coalition | None = None) -> str:
+        """In plain words: the recommendation, how sure it is, who gains; and who would stay, with a `coalition()`."""
+        stay = "" if coalition is None else f" Would they stay? {coalition.summary()}"
+        return verdict.words(self) + stay
+
+    def summary(self) -> pd.DataFrame:
+        """A row per method: mean score, mean gain with its interval, worst gain, and how many clients gain or lose."""
+        marks = {f"clients: {m}": (self.marks == m).sum(axis=1) for m in MARKS}
+        bounds = pd.DataFrame({m: self.bounds(m) for m in self.methods}, index=["low", "high"]).T
+        return pd.DataFrame(
+            {
+                f"mean {self.metric}": self.table.mean(axis=1),
+                "mean gain": self.gains.mean(axis=1),
+                "low": bounds["low"],
+                "high": bounds["high"],
+                "worst gain": self.gains.min(axis=1),
+                **marks,
+            }
+        )
+
+    def bounds(self, method: str) -> tuple[float, float]:
+        """The interval of a method's mean gain over its baseline, in the metric's units."""
+        if method == self.baseline(method):
+            return 0.0, 0.0
+        if method in self.results:
+            assert self.judgement is not None
+            return self.judgement.bounds(method)
+        assert self.decision is not None
+        if self.decision.evaluation is None:
+            return float("nan"), float("nan")
+        row, scale = self.decision.summary().loc[method], unit(self.decision)
+        return float(row["low"]) * scale, float(row["high"]) * scale
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that is shown, as plain values."""
+        found = self.groups
+        return {
+            "recommendation": self.recommendation,
+            "sure": self.sure,
+            "method": self.method,
+            "metric": self.metric,
+            "lower_is_better": self.about["lower_is_better"],
+            "interval": list(self.interval),
+            "summary": _plain(self.summary()),
+            "table": _plain(self.table),
+            "gains": _plain(self.gains),
+            "errors": _plain(self.errors),
+            "marks": _plain(self.marks),
+            "groups": None if found is None else {str(c): int(g) for c, g in found.items()},
+            "failed": dict(self.failed),
+            "warnings": list(self.warnings),
+            "settings": self.settings.to_dict("records"),
+            "about": self.about,
+            "verdict": self.verdict(),
+        }
+
+    def save(self, folder: str | Path, coalition: Coalition | None = None) -> Path:
+        """table.csv, gains.csv (with errors and marks, a row per method and client), long tables as Parquet, verdict.txt,
+        comparison.json; coalition.csv with the steps of a `coalition()`, when it is passed."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.table.to_csv(folder / "table.csv")
+        parts = {"score": self.table, "gain": self.gains, "standard_error": self.errors, "mark": self.marks}
+        long = pd.concat({name: part.stack() for name, part in parts.items()}, axis=1)
+        long.to_csv(folder / "gains.csv")
+        self.overview.to_csv(folder / "clients.csv")
+        self.settings.to_csv(folder / "settings.csv", index=False)
+        self.clusters.to_csv(folder / "clusters.csv")
+        self.scores.to_parquet(folder / "scores.parquet")
+        if len(self.curves):
+            self.curves.to_parquet(folder / "curves.parquet")
+        if self._audit is not None:
+            self._audit.table.to_csv(folder / "participation.csv")
+        if coalition is not None:
+            coalition.history.to_csv(folder / "coalition.csv")
+        (folder / "verdict.txt").write_text(self.verdict(coalition) + "\n", "utf-8")
+        (folder / "comparison.json").write_text(json.dumps(self.to_json(), indent=1, default=str), "utf-8")
+        return folder
+
+
+def _plain(frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Row → column → value; a missing number is None, since JSON has no NaN."""
+    return {
+        str(row): {
+            str(column): None if isinstance(v, float) and not np.isfinite(v) else v for column, v in cells.items()
+        }
+        for row, cells in frame.astype(object).to_dict("index").items()
+    }

@@ -1,0 +1,67 @@
+"""The rule for trained methods, on gains whose truth is known."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from coterie.comparison.judgement import Judgement, Trained, judge_trained, mark_clients
+
+
+def trained(way: str, mean: float, seed: int, *, clients: int = 20, beats: float = 1.0, shared: float = 0.0) -> Trained:
+    """Gains of three splits around a mean; `shared` is noise that all clients of a split have in common."""
+    rng = np.random.default_rng(seed)
+    gains = mean + 0.05 * rng.normal(size=(3, clients)) + shared * rng.normal(size=(3, 1))
+    return Trained(way, gains, np.full(clients, 0.05 / np.sqrt(3)), beats, 0.05)
+
+
+def judged(**methods: Trained) -> Judgement:
+    zero = Trained("alone", np.zeros((3, 20)), np.zeros(20), 1.0, 0.05)
+    return judge_trained({"local": zero, **methods}, overlap=0.25, room=0.5, constant=0.5)
+
+
+def test_the_simplest_of_equally_good_methods_is_taken() -> None:
+    found = judged(ifca=trained("groups", 0.2, 0), ditto=trained("shrunk", 0.2, 1), fedavg=trained("together", 0.2, 2))
+    assert (found.recommendation, found.method, found.sure) == ("together", "fedavg", "clear")
+
+
+def test_a_measurably_better_method_is_taken_though_it_is_less_simple() -> None:
+    found = judged(ifca=trained("groups", 0.5, 0), fedavg=trained("together", 0.2, 2))
+    assert (found.recommendation, found.method) == ("groups", "ifca")
+    assert found.interval[0] < 0.5 < found.interval[1]
+
+
+def test_what_does_not_beat_the_overall_average_is_no_gain() -> None:
+    zero = Trained("alone", np.zeros((3, 20)), np.zeros(20), 0.0, 0.05)
+    methods = {"local": zero, "fedavg": trained("together", 0.2, 2, beats=0.0)}
+    found = judge_trained(methods, overlap=0.25, room=0.5, constant=0.5)
+    assert (found.recommendation, found.sure) == ("alone", "nothing")
+
+
+def test_losses_leave_everybody_alone() -> None:
+    found = judged(fedavg=trained("together", -0.2, 2))
+    assert (found.recommendation, found.sure) == ("alone", "clear")
+
+
+def test_training_noise_that_clients_share_is_no_gain() -> None:
+    """Four methods without any gain, whose splits differ by 0.05 for all clients at once: 200 worlds, at most 5 % wrong
+    and four standard errors more. Errors over clients and rows alone would call most of these worlds clear."""
+    wrong, careless = 0, 0
+    for seed in range(200):
+        ways = ("together", "shrunk", "shrunk", "groups")
+        methods = {f"m{i}": trained(way, 0.0, 10 * seed + i, shared=0.05) for i, way in enumerate(ways)}
+        wrong += judged(**methods).recommendation != "alone"
+        careless += any(t.gains.mean() > 2 * t.gains.mean(0).std() / np.sqrt(20) for t in methods.values())
+    assert wrong <= 0.05 * 200 + 4 * np.sqrt(200 * 0.05 * 0.95)
+    assert careless > 100
+
+
+def test_single_clients_are_marked_after_a_correction_for_many() -> None:
+    rng = np.random.default_rng(0)
+    errors, rows = np.full(100, 0.1), np.full(100, 40.0)
+    noise = 0.1 * rng.normal(size=100)
+    assert (np.abs(noise) > 0.2).sum() >= 2  # two standard errors would mark these
+    assert set(mark_clients(noise, errors, rows)) == {"no clear change"}
+    noise[3], noise[7], noise[8] = 1.0, -1.0, np.nan
+    marks = mark_clients(noise, errors, rows)
+    assert (marks[3], marks[7], marks[8]) == ("gains", "loses", "no score")
+    assert mark_clients(noise, errors, np.where(np.arange(100) == 3, 5.0, rows))[3] == "no clear change"

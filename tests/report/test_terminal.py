@@ -1,0 +1,50 @@
+"""A comparison fits 80 columns with few clients and many, and shows no number cut or 31 digits long."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import coterie as ct
+from coterie.comparison.compare import compare
+from coterie.comparison.verdict import number
+from coterie.report.terminal import comparison_tables
+
+
+def printed(clients: int, scale: float, seed: int = 0) -> str:
+    rng = np.random.default_rng(seed)
+    data = {}
+    for i in range(clients):
+        x = rng.normal(size=(12, 2))
+        y = scale * (2 * (-1) ** i * x.sum(1) + rng.normal(size=12))
+        data[f"client with quite a long name, number {i}"] = (x, y)
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    for part in comparison_tables(compare(ct.Federation.from_arrays(data, kind="regression"), seeds=1)):
+        console.print(part)
+    console.file.close()
+    return console.export_text()
+
+
+@pytest.mark.parametrize(("clients", "scale"), [(4, 1e-4), (30, 1.0), (160, 1e5)])
+def test_a_comparison_fits_eighty_columns(clients: int, scale: float) -> None:
+    text = printed(clients, scale)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("Recommendation: ")
+    assert not re.search(r"\d…|\d{8}", text)  # a name may be cut, a number not
+    shown = [line for line in lines if line.strip().startswith("client with quite")]
+    assert len(shown) >= min(clients, 20)
+    if clients > 30:
+        assert "The 10 largest gains and losses" in text
+    if clients >= 30:
+        assert "Groups found" in text
+
+
+def test_numbers_are_short() -> None:
+    for value in (0.0, 1e-12, -1e-5, 0.123456, 99.9999, 12345.678, 2.8e13, -8.6e6, float("nan")):
+        assert len(number(value, "+")) <= 9
+    assert number(0.0123) == "0.012"
+    assert number(2.8e13) == "2.8e+13"
