@@ -23,6 +23,7 @@ from coterie.algorithms.local import Local
 from coterie.comparison import verdict
 from coterie.comparison.tuning import MOST_ROUNDS, tune
 from coterie.data.federation import Federation
+from coterie.disk import write_text, writing
 from coterie.errors import ConfigError, DataError
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.metrics import METRICS
@@ -128,22 +129,19 @@ class Comparison:
         """table.csv, gains.csv (with errors and marks, a row per method and client), long tables as Parquet, verdict.txt;
         coalition.csv with the steps of a `coalition()`, when it is passed."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        self.table.to_csv(folder / "table.csv")
         parts = {"score": self.table, "gain": self.gains, "standard_error": self.errors, "mark": self.marks}
         long = pd.concat({name: part.stack() for name, part in parts.items()}, axis=1)
-        long.to_csv(folder / "gains.csv")
-        self.overview.to_csv(folder / "clients.csv")
-        self.settings.to_csv(folder / "settings.csv", index=False)
-        self.clusters.to_csv(folder / "clusters.csv")
-        self.scores.to_parquet(folder / "scores.parquet")
-        self.curves.to_parquet(folder / "curves.parquet")
-        if self._audit is not None:
-            self._audit.table.to_csv(folder / "participation.csv")
-        if coalition is not None:
-            coalition.history.to_csv(folder / "coalition.csv")
-        (folder / "verdict.txt").write_text(self.verdict(coalition) + "\n")
-        (folder / "about.json").write_text(json.dumps(self.about, indent=1, default=str))
+        tables = {"table": self.table, "gains": long, "clients": self.overview, "clusters": self.clusters}
+        tables |= {} if self._audit is None else {"participation": self._audit.table}
+        tables |= {} if coalition is None else {"coalition": coalition.history}
+        for name, table in tables.items():
+            write_text(folder / f"{name}.csv", table.to_csv())
+        write_text(folder / "settings.csv", self.settings.to_csv(index=False))
+        for name, table in {"scores": self.scores, "curves": self.curves}.items():
+            with writing(folder / f"{name}.parquet") as partial:
+                table.to_parquet(partial)
+        write_text(folder / "verdict.txt", self.verdict(coalition) + "\n")
+        write_text(folder / "about.json", json.dumps(self.about, indent=1, default=str))
         return folder
 
 

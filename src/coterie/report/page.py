@@ -22,6 +22,7 @@ from plotly.offline import get_plotlyjs
 import coterie
 from coterie.comparison.compare import Comparison
 from coterie.comparison.verdict import method_label, metric_name, number, sentence_case, stay_words
+from coterie.disk import write_text
 from coterie.report import figures
 from coterie.text import listed
 from coterie.training.gains import DEFINITION, GAINS, LEGEND, LOSES, NO_SCORE
@@ -36,8 +37,7 @@ _TEMPLATES = Environment(loader=PackageLoader("coterie.report"), autoescape=True
 def write_report(comparison: Comparison, path: str | Path, coalition: Coalition | None = None) -> Path:
     """Write the page and return its path; pass `comparison.coalition()` to also tell what is left when leavers leave."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(comparison, coalition), "utf-8")
+    write_text(path, page(comparison, coalition))
     return path
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from coterie.data.federation import Federation
 from coterie.errors import ConfigError, DataError
 from coterie.learning import module_json, predictors
 from coterie.learning.task import Task
-from coterie.training import checkpoint
+from coterie.training import files
 from coterie.training.evaluation import Evaluation
 from coterie.training.gains import FEWEST
 from coterie.tree import row
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from coterie.training.participation import Participation, Rule
 
 _COLUMNS = ["round", "loss", "clients", "lost", "bytes_down", "bytes_up", "seconds"]
-FILES = ("result.json", "history.parquet", "evaluation.parquet", "models.safetensors")
+FILES = files.FILES
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,29 +194,17 @@ class Result:
         }
         if (special := live.algorithm.predictor()) is not None:
             about["predictor"] = predictors.describe(special)
-        (folder / "result.json").unlink(missing_ok=True)  # written last: a folder with it is whole
-        checkpoint.write(folder / "models.safetensors", tensors, {})
-        self.history.to_parquet(folder / "history.parquet")
-        self.evaluate().reset_index(drop=True).to_parquet(folder / "evaluation.parquet")
-        (folder / "result.json").write_text(json.dumps(about, indent=1, default=str))
-        return folder
+        return files.save(folder, about, tensors, self.history, self.evaluate())
 
     @classmethod
     def load(cls, folder: str | Path, task: Task | None = None, federation: Federation | None = None) -> Result:
         """A result saved by `save` (or by `fit` with `out`); no pickle needed. Clients that predict with their own
         samples (KNNPer) need these: pass the `federation`."""
         folder = Path(folder)
-        missing = [name for name in FILES if not (folder / name).exists()]
-        if missing:
-            raise ConfigError(
-                f"{folder} holds no finished result (missing {', '.join(missing)}). If the run was interrupted, "
-                "continue it with resume."
-            )
-        about = json.loads((folder / "result.json").read_text())
-        tensors, _ = checkpoint.read(folder / "models.safetensors")
+        about, tensors, history, evaluation = files.load(folder)
         clients: pd.Index[Any] = pd.Index(about.pop("clients"))
         stored: dict[str, Any] = {
-            "evaluation": pd.read_parquet(folder / "evaluation.parquet").set_index(clients).rename_axis("client"),
+            "evaluation": evaluation.set_index(clients).rename_axis("client"),
             "models": {k.removeprefix("model/"): t for k, t in tensors.items() if k.startswith("model/")},
             "model_of": tensors["model_of"],
         }
@@ -226,7 +213,7 @@ class Result:
         if federation is not None:
             stored["federation"] = federation
         clusters = pd.Series(about.pop("clusters"), index=clients, name="cluster")
-        return cls(pd.read_parquet(folder / "history.parquet"), about, clients, clusters, _stored=stored)
+        return cls(history, about, clients, clusters, _stored=stored)
 
     # ---- pictures ----------------------------------------------------------------------------------------------------
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -17,6 +15,7 @@ import torch
 
 from coterie.algorithms.local import Local
 from coterie.data.federation import Federation
+from coterie.disk import locked
 from coterie.engines import ENGINES
 from coterie.engines.base import ClientStates, Env, first_contact
 from coterie.errors import ConfigError, Diverged
@@ -26,10 +25,12 @@ from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.settings import setting, with_setting
 from coterie.training import checkpoint, cohorts
+from coterie.training.contract import conversation, finite, require_ask, require_state
 from coterie.training.evaluation import Evaluation
+from coterie.training.explosion import explosion
+from coterie.training.fingerprint import Fingerprint, fingerprint
 from coterie.training.progress import bar, finish_on_interrupt
 from coterie.training.result import FILES, Result
-from coterie.tree import leaves
 
 _CHOICE_ROUNDS = 30  # rounds of each trial when the number of clusters is chosen
 
@@ -62,9 +63,10 @@ def fit(
     cohort: None (everyone), a number of clients, a probability (Poisson) or a sampler. out: folder for checkpoints and the
     result; `resume=True` continues the run found there, bit-identically. alone: also train every client alone when the
     result is evaluated or saved, to tell each what it gains (a Result of `Local` may be passed instead).
-    Ctrl-C finishes the round, saves and returns the result so far. start: a model (parameter dictionary) everyone starts
-    from, or a whole server state. An algorithm with clusters=None gets the number of clusters chosen on held-out training
-    data first (`choose_clusters`, 1 to 6); `result.about["choice"]` shows the evidence, `"choice_note"` its limit, if any.
+    Ctrl-C (or SIGTERM) finishes the round, saves and returns the result so far. One process at a time may use `out`.
+    start: a model (parameter dictionary) everyone starts from, or a whole server state. An algorithm with clusters=None gets
+    the number of clusters chosen on held-out training data first (`choose_clusters`, 1 to 6); `result.about["choice"]`
+    shows the evidence, `"choice_note"` its limit, if any. `result.about["warnings"]` says when the loss exploded.
     """
     task = task if task is not None else Task.default(federation)
     how: dict[str, Any] = {"seed": seed, "cohort": cohort, "channels": channels, "engine": engine}
@@ -83,14 +85,29 @@ def fit(
     )
     if rounds < 0 or checkpoint_every < 1:
         raise ConfigError(f"rounds must be ≥ 0 and checkpoint_every ≥ 1; got {rounds} and {checkpoint_every}.")
-    run.begin(resume=resume, overwrite=overwrite)
+    if resume:
+        checkpoint.require(run.out)
+    with locked(run.out):  # also shows, before the first round, that files can be written there
+        run.begin(resume=resume, overwrite=overwrite)
+        return _train(run, rounds, checkpoint_every, evaluate_every, alone, progress, callbacks)
+
+
+def _train(
+    run: Run,
+    rounds: int,
+    checkpoint_every: int,
+    evaluate_every: int,
+    alone: bool | Result,
+    progress: bool | None,
+    callbacks: Sequence[Callback],
+) -> Result:
+    """All rounds, and what they end with."""
     with bar(progress, rounds, run.done) as tick, finish_on_interrupt() as interrupted:
         saved = run.done
         while run.done < rounds and not interrupted:
             row = run.one_round()
             if evaluate_every and (run.done % evaluate_every == 0 or run.done == rounds):
                 row |= run.evaluation().test_means()
-            run.history.append(row)
             for callback in callbacks:
                 callback(row, run.state)
             tick(row)
@@ -120,7 +137,7 @@ class Run:
     done: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
     state: Any = None
-    fingerprint: str = ""
+    fingerprint: Fingerprint = field(init=False)
     start: Any = None
     about: dict[str, Any] = field(default_factory=dict)
     dropped: list[dict[str, Any]] = field(default_factory=list)  # whose replies were no numbers: round, phase, client
@@ -137,16 +154,14 @@ class Run:
             channels=self.channels,
         )
         fed = self.federation
-        self.fingerprint = self._fingerprint()
         population = Population(len(fed), fed.n_train, fed.clusters)
         self.state = self.algorithm.init(self.task, population, self.seed, self.env.initial)
         if self.start is not None and not isinstance(self.start, dict):
             self.state = self.start
-        file = None if self.out is None else self.out / checkpoint.FILE
-        if resume:
-            if file is None:
-                raise ConfigError("resume needs the folder of the run. Pass out=….")
-            self._load(file)
+        require_state(self.algorithm, "init", self.state)
+        self.fingerprint = self._fingerprint()
+        if resume and self.out is not None:
+            self._load(self.out / checkpoint.FILE)
         elif self.out is not None:
             there = [self.out / name for name in (checkpoint.FILE, *FILES) if (self.out / name).exists()]
             if there and not overwrite:
@@ -167,15 +182,15 @@ class Run:
         info: dict[str, tuple[float, int]] = {}
         answered, dropped = 0, np.zeros(0, np.int64)
         try:
-            conversation = self.algorithm.round(self.state, Cohort(who, self.done, self.seed))
+            rounds = conversation(self.algorithm, self.state, Cohort(who, self.done, self.seed))
             reply: Reply | None = None
             while True:
                 try:
-                    ask = conversation.send(reply)  # type: ignore[arg-type]  # None starts a generator
+                    ask = rounds.send(reply)  # type: ignore[arg-type]  # None starts a generator
                 except StopIteration as end:
                     state = end.value
                     break
-                reply = self._exchange(ask)
+                reply = self._exchange(require_ask(self.algorithm, ask))
                 row["lost"] = max(row["lost"], len(reply.lost))
                 answered, dropped = answered + len(reply.clients), np.append(dropped, reply.dropped)
                 row["bytes_down"] += reply.bytes_down
@@ -185,7 +200,8 @@ class Run:
                     info[name] = (before[0] + total, before[1] + count)
             if len(dropped) and not answered:
                 raise Diverged(int(dropped.min()), ask.name)
-            if not all(bool(torch.isfinite(t).all()) for t in _floats(state)):
+            require_state(self.algorithm, "round", state)
+            if not finite(state):
                 raise Diverged(None, "the server's update")
         except Diverged as error:
             self.env.states.rollback()
@@ -194,9 +210,10 @@ class Run:
             self.env.states.rollback()
             raise
         self.env.states.commit()
-        self.state, self.done = state, self.done + 1
         row |= {name: total / count for name, (total, count) in info.items() if count}
         row["seconds"] = time.perf_counter() - began
+        self.state, self.done = state, self.done + 1
+        self.history.append(row)  # here, so that it has as many rows as there are rounds, whatever fails next
         return row
 
     def _exchange(self, ask: Ask) -> Reply:
@@ -237,8 +254,9 @@ class Run:
                 "seed": self.seed,
                 "rounds": self.done,
                 "finished": self.done >= rounds,
-                "fingerprint": self.fingerprint,
+                "fingerprint": self.fingerprint.text,
             }
+            | explosion([row["loss"] for row in self.history], self.fingerprint.start_loss)
             | ({"dropped": list(self.dropped)} if self.dropped else {}),
             self._alone(alone),
             self._again(),
@@ -285,39 +303,23 @@ class Run:
     def save(self) -> None:
         assert self.out is not None
         tensors, plain = checkpoint.pack(self.state, self.env.states)
-        about = {"done": self.done, "plain": plain, "history": self.history, "fingerprint": self.fingerprint}
+        about = {"done": self.done, "plain": plain, "history": self.history, **self.fingerprint.about()}
         about["dropped"] = self.dropped
-        checkpoint.write(self.out / checkpoint.FILE, tensors, about)
+        checkpoint.write(self.out / checkpoint.FILE, tensors | self.fingerprint.tensors(), about)
 
     def _load(self, file: Path) -> None:
         tensors, about = checkpoint.read(file)
-        if about["fingerprint"] != self.fingerprint:
-            raise ConfigError(
-                f"The run in {file.parent} was made with other settings or data; resuming would mix two runs. "
-                "Call fit with the same algorithm, data, task, seed, cohort and channels, or choose another folder."
-            )
+        self.fingerprint.require(about, tensors, file.parent)
+        checkpoint.check(about, file)
         self.state = checkpoint.unpack(self.state, tensors, about["plain"], self.env.states)
         self.done, self.history = about["done"], about["history"]
         self.dropped = about.get("dropped", [])
 
-    def _fingerprint(self) -> str:
-        """Changes when the run would: hyper-parameters, data, network, seed, sampling, channels."""
-        fed = self.federation
-        some = fed.x[:: max(len(fed.x) // 997, 1)].contiguous().numpy()
-        data = (hashlib.sha256(some.tobytes()).hexdigest(), hashlib.sha256(fed.y.numpy().tobytes()).hexdigest())
-        parts = (
-            self.algorithm,
-            self.seed,
-            self.sampler,
-            self.channels,
-            self.task.metrics,
-            self.task.loss if isinstance(self.task.loss, str) else getattr(self.task.loss, "__qualname__", "loss"),
-            self.task.skeleton,
-            {k: tuple(t.shape) for k, t in self.env.initial.items()},
-            (tuple(fed.x.shape), data, fed.offsets.tobytes(), fed.n_train.tobytes(), fed.keys.tobytes()),
-        )
-        text = re.sub(r" at 0x[0-9a-f]+", "", repr(parts))  # where an object lies in memory
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    def _fingerprint(self) -> Fingerprint:
+        """Changes when the run would: hyper-parameters, data, network, loss, start, seed, sampling, channels."""
+        given = None if isinstance(self.start, dict) else self.start
+        settings = (self.algorithm, self.seed, self.sampler, self.channels)
+        return fingerprint(self.task, self.federation, self.env.initial, settings, given)
 
     def _explain(self, error: Diverged) -> Diverged:
         who = "" if error.client is None else f" at client {self.federation.name(error.client)}"
@@ -386,12 +388,6 @@ def _choose(
 def _plain(client: Any) -> Any:
     """A client's id as JSON can hold it."""
     return client.item() if isinstance(client, np.generic) else client
-
-
-def _floats(state: Any) -> Iterator[torch.Tensor]:
-    for t in leaves(vars(state)):
-        if isinstance(t, torch.Tensor) and t.is_floating_point():
-            yield t
 
 
 def _engine(engine: str | Any) -> Any:
