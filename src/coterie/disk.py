@@ -43,14 +43,19 @@ _REASONS = {
 }
 
 
+def said(error: BaseException, most: int = 200) -> str:
+    """The first line of an error of another library, as a part of a sentence."""
+    line = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
 def cannot_write(path: Path, error: BaseException) -> ConfigError:
     """One sentence for a failed write, whichever library wrote."""
     code = getattr(error, "errno", None)
     told = re.search(r"os error (\d+)", str(error))  # libraries not written in Python give the number in their text
     if code is None and told:
         code = int(told[1])
-    said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-    reason, advice = _REASONS.get(code or 0, (getattr(error, "strerror", None) or said, "Check the path"))
+    reason, advice = _REASONS.get(code or 0, (getattr(error, "strerror", None) or said(error), "Check the path"))
     return ConfigError(f"{path} cannot be written: {reason}. {advice}.")
 
 

@@ -13,7 +13,7 @@ import torch
 
 from coterie.data.checks import checked_clusters, checked_ids, plain
 from coterie.data.columns import ColumnReport
-from coterie.disk import digest, file_digest, write_text, writing
+from coterie.disk import digest, file_digest, said, write_text, writing
 from coterie.errors import CoterieError, DataError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def load(folder: Path, *, mmap: bool) -> Federation:
     except CoterieError:
         raise
     except Exception as error:  # a description of other things, under a right checksum
-        raise _damaged(folder / _ABOUT, f"{type(error).__name__}: {error}") from None
+        raise _damaged(folder / _ABOUT, f"{type(error).__name__}: {said(error)}") from None
 
 
 def _assembled(folder: Path, about: dict[str, Any], mmap: bool) -> Federation:
@@ -115,7 +115,7 @@ def _read(path: Path, reader: Callable[[Path], Any]) -> Any:
     try:
         return reader(path)
     except Exception as error:
-        raise _damaged(path, (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")) from None
+        raise _damaged(path, said(error)) from None
 
 
 def _damaged(path: Path, reason: str) -> DataError:

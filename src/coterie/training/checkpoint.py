@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from coterie.disk import digest, writing
+from coterie.disk import digest, said, writing
 from coterie.engines.base import ClientStates
 from coterie.errors import ConfigError
 from coterie.tree import flatten, unflatten
@@ -57,9 +57,9 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             raise ValueError("its checksum is wrong")
         return tensors, dict(json.loads(header["about"]))
     except Exception as error:
-        said = f"its header has no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+        reason = f"its header has no {said(error)}" if isinstance(error, KeyError) else said(error)
         raise ConfigError(
-            f"The file {path} is not a readable checkpoint: {said.splitlines()[0].rstrip('.')}. Delete it and start again."
+            f"The file {path} is not a readable checkpoint: {reason}. Delete it and start again."
         ) from None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
-from coterie.disk import digest, file_digest, write_text, writing
+from coterie.disk import digest, file_digest, said, write_text, writing
 from coterie.errors import ConfigError
 from coterie.training import checkpoint
 
@@ -73,7 +73,7 @@ def _read(path: Path, reader: Any) -> Any:
     try:
         return reader(path)
     except Exception as error:
-        raise _damaged(path, (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")) from None
+        raise _damaged(path, said(error)) from None
 
 
 def _damaged(path: Path, reason: str) -> ConfigError:

@@ -13,6 +13,7 @@ import pandas as pd
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.disk import said
 from coterie.errors import CoterieError, DataError
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -115,9 +116,10 @@ def _read_csv(path: Path) -> Any:
 
 
 def _read_npz(path: Path) -> Any:
-    with np.load(path, allow_pickle=False) as parts:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
         if "format" in parts.files:  # written by scipy.sparse.save_npz, by columns or rows
-            matrix = sp.load_npz(path)
+            file.seek(0)
+            matrix = sp.load_npz(file)
         else:
             check_names(parts.files, ("indptr", "indices", "data", "shape"), path.name)
             users, tokens = (int(n) for n in parts["shape"])
@@ -138,9 +140,8 @@ def readable(path: Path) -> Iterator[None]:
     except CoterieError:
         raise
     except Exception as error:
-        said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise DataError(
-            f"{path} is not a readable file of counts: {said}. Take it from a copy, or write it again."
+            f"{path} is not a readable file of counts: {said(error)}. Take it from a copy, or write it again."
         ) from None
 
 

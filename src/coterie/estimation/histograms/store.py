@@ -26,6 +26,7 @@ from coterie.estimation.histograms.counts import (
     check_rows,
     check_values,
     column_numbers,
+    read_counts,
     readable,
 )
 
@@ -165,10 +166,11 @@ def _unpack(source: Path, folder: Path) -> None:
     with zipfile.ZipFile(source) as archive:
         members = [Path(member).stem for member in archive.namelist()]
         if "format" in members:
-            with np.load(source, allow_pickle=False) as parts:
-                if parts["format"].item() not in (b"csr", "csr"):
-                    save_counts(folder, [sp.load_npz(source)])
-                    return
+            with source.open("rb") as file, np.load(file, allow_pickle=False) as parts:
+                by_rows = parts["format"].item() in (b"csr", "csr")
+            if not by_rows:
+                save_counts(folder, [read_counts(source).counts])
+                return
         check_names(members, _PARTS, source.name)
         most = max(sum(archive.getinfo(f"{part}.npy").file_size for part in _PARTS), 1)
         if most > 1100 * max(source.stat().st_size, 1):  # beyond what compression can do
