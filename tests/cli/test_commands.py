@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -163,47 +162,91 @@ def test_run_and_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert not ct.Result.load(tmp_path / "out").evaluate().equals(first)
 
 
+# Says when a checkpoint is written, and goes on when it is told to. SIGINT works also where the parent ignores it.
+CHILD = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from coterie.cli import main
+from coterie.training.run import Run
+save = Run.save
+def told(self):
+    save(self)
+    print("saved", self.done, flush=True)
+    sys.stdin.readline()
+Run.save = told
+main()
+"""
+
+
 def _start(*arguments: object) -> subprocess.Popen[str]:
+    """A command that waits at its first checkpoint."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "coterie", *map(str, arguments)]
-    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    command = [sys.executable, "-c", CHILD, *map(str, arguments)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, text=True, env=environment, **pipes)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "saved 1\n", process.communicate()
+    return process
 
 
 def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "config.toml"
-    config.write_text(RUN.replace("rounds = 6", "rounds = 400"))
-    with _start("run", config, "--out", tmp_path / "killed") as process:
-        for _ in range(600):
-            if (tmp_path / "killed" / checkpoint.FILE).exists():
-                break
-            time.sleep(0.05)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    config.write_text(RUN)
+    process = _start("run", config, "--out", tmp_path / "killed")
+    process.kill()
+    process.communicate()
     _, about = checkpoint.read(tmp_path / "killed" / checkpoint.FILE)
-    assert 0 < about["done"] < 400
-    copy = tmp_path / "killed" / "config.toml"
-    copy.write_text(copy.read_text().replace("rounds = 400", f"rounds = {about['done'] + 5}"))
+    assert about["done"] == 1
     prints(capsys, "resume", tmp_path / "killed")
-    config.write_text(copy.read_text())
     prints(capsys, "run", config, "--out", tmp_path / "whole")
     (a, _), (b, _) = (checkpoint.read(tmp_path / name / checkpoint.FILE) for name in ("killed", "whole"))
     assert a.keys() == b.keys()
     assert all(a[k].equal(b[k]) for k in a)
 
 
-def test_ctrl_c_saves_the_round_and_says_how_to_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_ctrl_c_saves_the_round_and_says_how_to_go_on(number: signal.Signals, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
-    config.write_text(RUN.replace("rounds = 6", "rounds = 4000"))
-    with _start("run", config, "--out", tmp_path / "out") as process:
-        for _ in range(600):
-            if (tmp_path / "out" / checkpoint.FILE).exists():
-                break
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+    config.write_text(RUN)
+    process = _start("run", config, "--out", tmp_path / "out")
+    try:
+        process.send_signal(number)
+        out, err = process.communicate("\n")
+    finally:
+        process.kill()
     assert process.returncode == 130, err
     assert "coterie resume" in re.sub(r"\s+", " ", out)
     assert "Traceback" not in err
+    assert checkpoint.read(tmp_path / "out" / checkpoint.FILE)[1]["done"] == 1
+
+
+def test_a_second_run_in_the_folder_touches_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(RUN)
+    process = _start("run", config, "--out", tmp_path / "out")
+    try:
+        before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+        config.write_text(RUN.replace("rounds = 6", "rounds = 2"))
+        for command in (("run", config, "--out", tmp_path / "out", "--overwrite"), ("resume", tmp_path / "out")):
+            assert f"in use by another run (process {process.pid})" in fails(capsys, *command)
+        assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_full_disk_is_one_sentence_and_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(RUN)
+
+    def full(tensors: Any, name: str, about: Any) -> None:
+        raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    told = fails(capsys, "run", config, "--out", tmp_path / "out")
+    assert "checkpoint.safetensors cannot be written: the disk is full." in told
 
 
 def test_version_datasets_and_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -216,3 +216,46 @@ def test_describe_has_a_row_a_client() -> None:
     assert table.loc["b", ["samples", "train", "test"]].tolist() == [6, 4, 2]
     assert table["share of 1"].tolist() == [0.5, 0.5]
     assert table["true cluster"].tolist() == [0, 1]
+
+
+# ---- bytes and large numbers -----------------------------------------------------------------------------------------
+
+
+def test_bytes_are_scaled_for_images_only_or_on_request() -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(8) % 2
+    table, image = rng.integers(0, 256, (8, 5), np.uint8), rng.integers(0, 256, (8, 1, 3, 3), np.uint8)
+
+    def seen(x: np.ndarray, **options: Any) -> np.ndarray:
+        fed = Federation.from_arrays({"a": (x, y)}, test_fraction=0.0, **options)
+        return np.sort(fed.train("a")[0].numpy().ravel())
+
+    def flat(x: np.ndarray) -> np.ndarray:
+        return np.sort(x.ravel().astype(np.float32))
+
+    np.testing.assert_array_equal(seen(table), flat(table))  # token ids stay what they are
+    np.testing.assert_array_equal(seen(table, scale_bytes=True), flat(table) / 255)
+    np.testing.assert_array_equal(seen(image), flat(image) / 255)
+    np.testing.assert_array_equal(seen(image, scale_bytes=False), flat(image))
+
+
+@pytest.mark.parametrize("scale", [None, True, False])
+@pytest.mark.parametrize("shape", [(8, 5), (8, 1, 3, 3)])
+def test_one_client_of_bytes_is_treated_like_a_federation_of_bytes(scale: bool | None, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    y, x = np.arange(8) % 2, rng.integers(0, 256, shape, np.uint8)
+    mixed = Federation.from_arrays({"a": (x, y), "b": (rng.random(shape), y)}, scale_bytes=scale)
+    alike = Federation.from_arrays({"a": (x, y), "b": (x, y)}, scale_bytes=scale)
+    assert torch.equal(mixed.train("a")[0], alike.train("a")[0])
+
+
+def test_numbers_too_large_for_the_type_are_refused_and_the_client_named() -> None:
+    good, bad = np.ones((6, 2)), np.ones((6, 2))
+    bad[4, 1] = -1e39
+    y = np.arange(6) % 2
+    data = {"a": (good, y), "b": (bad, y)}
+    with pytest.raises(DataError, match="Client 'b' holds numbers too large for float32"):
+        Federation.from_arrays(data)
+    assert Federation.from_arrays(data, dtype="float64").x.min() == -1e39
+    with pytest.raises(DataError, match="Client 'b' holds numbers too large for float32"):
+        Federation.from_arrays({"a": (good, good[:, 0]), "b": (good, np.full(6, 1e300))})

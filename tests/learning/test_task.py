@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -163,3 +165,58 @@ def test_ready_made_models(factory: Any, shape: tuple[int, ...], parameters: int
     width = 3 if shape == (20,) else 10
     assert module(torch.zeros(2, *shape)).shape == (2, width)
     assert sum(p.numel() for p in module.parameters()) == parameters
+
+
+# ---- before training -------------------------------------------------------------------------------------------------
+
+
+def test_start_models_are_right_in_many_threads(fed: ct.Federation) -> None:
+    task = ct.Task(lambda: nn.Sequential(nn.Linear(4, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 3)))
+    right = [task.init(seed) for seed in range(20)]
+
+    def work(thread: int) -> int:
+        wrong = 0
+        for k in range(100):
+            seed = (k + 3 * thread) % 20
+            wrong += any(not torch.equal(t, right[seed][name]) for name, t in task.init(seed).items())
+            if k % 10 == 0:
+                task.check(fed)  # no false alarm about random numbers
+        return wrong
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(work, range(8))) == 0
+
+
+class Remembers(nn.Module):
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.linear, self.how = nn.Linear(4, 3), how
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "assigns":
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        elif self.how == "writes":
+            self.mean.mul_(0.9).add_(0.1 * x.mean(0))
+        out: Tensor = self.linear(x - self.mean)
+        return out
+
+
+def test_a_model_that_changes_its_buffers_is_refused(fed: ct.Federation) -> None:
+    for how in ("assigns", "writes"):
+        with pytest.raises(ct.TaskError, match="changes its buffer 'mean' when it runs"):
+            ct.Task(lambda how=how: Remembers(how)).check(fed)
+    ct.Task(lambda: Remembers("only reads")).check(fed)
+
+
+def test_a_loss_that_is_no_number_is_refused_and_the_client_named(make_fed: Any) -> None:
+    fed = make_fed(kind="regression", ids=list(range(100, 112)))
+    y = fed.y.clone()
+    y[fed.offsets[4] : fed.offsets[5]] = -5.0
+    fed = replace(fed, y=y)
+
+    def loss(outputs: Tensor, y: Tensor) -> Tensor:
+        return (outputs.squeeze(-1) - (y + 4.9).log()) ** 2
+
+    with pytest.raises(ct.TaskError, match="finite number for every sample; it is nan for one of client 104"):
+        ct.Task(lambda: nn.Linear(4, 1), loss=loss, metric="mse").check(fed)

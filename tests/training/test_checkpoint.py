@@ -65,6 +65,6 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         raise OSError("disk full")
 
     monkeypatch.setattr(checkpoint, "save_file", half)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(ConfigError, match=r"c\.safetensors cannot be written: disk full"):
         checkpoint.write(path, {"a": torch.zeros(1)}, {"n": 2})
     assert checkpoint.read(path)[1] == {"n": 1}

@@ -97,25 +97,6 @@ def test_killed_and_resumed_is_bit_identical(case: str, tmp_path: Path) -> None:
         assert torch.equal(t.nan_to_num(-1), again[name].nan_to_num(-1)), name
 
 
-def test_interrupt_finishes_the_round_saves_and_exits_cleanly(tmp_path: Path) -> None:
-    tail = f"""
-    result = run("fedavg", {str(tmp_path)!r}, pause=0.1, rounds=1000)
-    print(result.about["rounds"], result.about["finished"], len(result.history))
-    """
-    process = subprocess.Popen(script(tail), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    wait_for(tmp_path / checkpoint.FILE, process)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    rounds, finished, rows = out.split()
-    assert finished == "False"
-    assert int(rounds) == int(rows) < 1000
-    assert "Press Ctrl-C again" in err
-    _, about = checkpoint.read(tmp_path / checkpoint.FILE)
-    assert about["done"] == int(rounds)
-    assert ct.Result.load(tmp_path).about["rounds"] == int(rounds)
-
-
 def test_an_interrupted_baseline_is_not_passed_off_as_a_finished_one(
     fed: ct.Federation, task: ct.Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,3 +395,42 @@ def test_progress_is_silent_unless_at_a_terminal(
     )
     ct.fit(ct.Local(SGD), fed, task, rounds=2)
     assert re.search(r"round.*2/2.*loss \d\.\d", screen.getvalue())
+
+
+# ---- algorithms that are none ----------------------------------------------------------------------------------------
+
+
+class NoYield(ct.FedAvg):
+    def round(self, state: Any, cohort: Cohort) -> Any:
+        return state
+
+
+class YieldsNoAsk(ct.FedAvg):
+    def round(self, state: Any, cohort: Cohort) -> Any:
+        yield {"model": 1}
+
+
+class ForgetsToReturn(ct.FedAvg):
+    def round(self, state: Any, cohort: Cohort) -> Any:
+        yield Ask(self.train, cohort.clients, {"model": state.model})
+
+
+class BareState(ct.FedAvg):
+    def init(self, task: ct.Task, population: Population, seed: int, start: Params) -> Any:
+        return {"model": start}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        (NoYield, r"NoYield\.round must be a generator; it returned a \w+State\. Ask clients with"),
+        (YieldsNoAsk, r"YieldsNoAsk\.round must yield Ask\(…\); it yielded a dict"),
+        (ForgetsToReturn, r"must be a dataclass; ForgetsToReturn\.round gave a NoneType"),
+        (BareState, r"must be a dataclass; BareState\.init gave a dict"),
+    ],
+)
+def test_an_algorithm_that_breaks_the_contract_gets_one_sentence(
+    algorithm: Any, message: str, fed: ct.Federation, task: ct.Task
+) -> None:
+    with pytest.raises(ct.ConfigError, match=message):
+        ct.fit(algorithm(SGD), fed, task, rounds=1, alone=False)

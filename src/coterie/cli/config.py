@@ -31,6 +31,7 @@ from coterie.algorithms import ALGORITHMS
 from coterie.cli.build import arguments, build, convert, sentence
 from coterie.data.federation import Federation
 from coterie.data.tables import federation_from_frame, read_table
+from coterie.disk import locked, write_text
 from coterie.engines import ENGINES
 from coterie.errors import ConfigError
 from coterie.exchange.channels import Channel
@@ -265,14 +266,14 @@ def start(path: Path, *, out: Path | None = None, overwrite: bool = False) -> Re
             f"{folder} already holds a run. Continue it with `coterie resume {folder}`, replace it with --overwrite, "
             "or name another folder with --out."
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    if overwrite:  # nothing of the old run may pass for the new one
-        for name in (checkpoint.FILE, *RESULT_FILES):
-            (folder / name).unlink(missing_ok=True)
     text = path.read_text("utf-8")
-    (folder / COPY).write_text(text if text.endswith("\n") else text + "\n", "utf-8")
-    (folder / "origin.txt").write_text(f"{config.folder.resolve()}\n", "utf-8")
-    return config.fit(out=folder, overwrite=overwrite)
+    with locked(folder):  # before anything of another process's run is touched
+        if overwrite:  # nothing of the old run may pass for the new one
+            for name in (checkpoint.FILE, *RESULT_FILES):
+                (folder / name).unlink(missing_ok=True)
+        write_text(folder / COPY, text if text.endswith("\n") else text + "\n")
+        write_text(folder / "origin.txt", f"{config.folder.resolve()}\n")
+        return config.fit(out=folder, overwrite=overwrite)
 
 
 def proceed(folder: Path) -> Result:

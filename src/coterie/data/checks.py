@@ -79,6 +79,28 @@ def checked_pair(client: Any, pair: ArrayPair) -> tuple[npt.NDArray[Any], npt.ND
     return x, y
 
 
+def bytes_to_numbers(arrays: list[npt.NDArray[Any]], scale: bool | None, dtype: str) -> list[npt.NDArray[Any]]:
+    """Features with their bytes as numbers. Bytes to be scaled stay bytes where all arrays are bytes (they are scaled when
+    they are used), and are divided by 255 where others are not."""
+    scaled = arrays[0].ndim > 2 if scale is None else scale
+    if scaled and all(x.dtype == np.uint8 for x in arrays):
+        return arrays
+    divisor = 255.0 if scaled else 1.0
+    return [(x.astype(np.float32) / divisor).astype(dtype) if x.dtype == np.uint8 else x for x in arrays]
+
+
+def overflowing(x: npt.NDArray[Any], y: npt.NDArray[Any], dtype: str) -> Ints:
+    """Rows that would hold NaN or infinity as `dtype`."""
+    bad = np.zeros(len(y), bool)
+    for values in (x, y):
+        if values.dtype.kind == "f":
+            top = np.finfo(dtype).max
+            flat = values.reshape(len(values), -1)
+            if len(flat) and not (flat.max(initial=0) <= top and flat.min(initial=0) >= -top):  # NaN too
+                bad |= ~((flat <= top) & (flat >= -top)).all(1)
+    return np.flatnonzero(bad)
+
+
 def refuse_mixed_targets(clients: list[Any], targets: list[npt.NDArray[Any]]) -> None:
     """Refuse targets that are text at some clients and numbers at others; NumPy would make all of them text."""
     text = np.array([y.dtype.kind in "UST" for y in targets])

@@ -4,13 +4,14 @@ All samples of all clients stand one after another in `x` and `y`; client i owns
 its training rows first, then its test rows. There are no per-client Python objects, so 10⁵ clients cost 10⁵ integers, and
 the arrays may be memory-mapped from disk (`save` / `load`). A federation is immutable.
 
-`x` may be uint8 (images). It stays so in memory, and becomes float32 in [0, 1] only for the chunk of clients at work.
+Bytes (uint8) of images, x with three dimensions or more, are brightness: they stay bytes in memory, and become float32 in
+[0, 1] only for the chunk of clients at work. Bytes of tables are numbers like any other (token ids, counts) and become
+floats as they are. `scale_bytes` overrides this rule. It holds for each client's bytes, whatever type the others' are.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,11 +28,12 @@ from coterie.data.checks import (
     ArrayPair,
     Ints,
     Kind,
+    bytes_to_numbers,
     checked_clusters,
     checked_ids,
     checked_pair,
     encode_target,
-    plain,
+    overflowing,
     refuse_mixed_targets,
     refuse_one_class,
     shown,
@@ -53,8 +55,6 @@ __all__ = [
 
 OneClass = Literal["error", "allow"]
 DType = Literal["float32", "float64"]
-
-_ARRAYS = ("x", "y")
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +131,14 @@ class Federation:
         owner = np.repeat(np.arange(len(self)), self.n_samples)[chosen]
         return as_float(self.x[chosen]).numpy().reshape(len(chosen), -1), self.y[chosen].numpy(), owner
 
+    def some_rows(self, count: int) -> tuple[Tensor, Tensor, Ints]:
+        """About `count` training rows from all over the federation, always the same: x, y and whose each is."""
+        place = np.unique(np.linspace(0, int(self.n_train.sum()) - 1, count).astype(np.int64))
+        ends = np.cumsum(self.n_train)
+        owner = np.searchsorted(ends, place, side="right")
+        rows = torch.from_numpy(place - (ends - self.n_train)[owner] + self.offsets[owner])
+        return as_float(self.x[rows]), self.y[rows], owner
+
     def _rows(self, rows: slice) -> tuple[Tensor, Tensor]:
         return as_float(self.x[rows]), self.y[rows]
 
@@ -198,11 +206,13 @@ class Federation:
         kind: Kind | None = None,
         one_class: OneClass = "error",
         dtype: DType = "float32",
+        scale_bytes: bool | None = None,
     ) -> Federation:
         """`{client id: (x, y)}`, or a list of `(client id, (x, y))`; rows of x are samples.
 
         Integer, boolean and string targets mean classification, floating ones regression; `kind` overrides. A client
-        whose targets are all of one class is refused unless `one_class="allow"` says that it is meant.
+        whose targets are all of one class is refused unless `one_class="allow"` says that it is meant. `scale_bytes` divides
+        uint8 features by 255 (None: those of images, x with three dimensions or more).
         """
         items = list(data.items()) if isinstance(data, Mapping) else list(data)
         if not items:
@@ -220,7 +230,7 @@ class Federation:
                 "Give every client the same columns."
             )
         return cls.from_flat(
-            np.concatenate([x for x, _ in pairs]),
+            np.concatenate(bytes_to_numbers([x for x, _ in pairs], scale_bytes, dtype)),
             np.concatenate([y for _, y in pairs]),
             sizes=np.array([len(x) for x, _ in pairs]),
             clients=[c for c, _ in items],
@@ -230,6 +240,7 @@ class Federation:
             kind=kind,
             one_class=one_class,
             dtype=dtype,
+            scale_bytes=scale_bytes,
         )
 
     @classmethod
@@ -249,6 +260,7 @@ class Federation:
         classes: Sequence[Any] | None = None,
         one_class: OneClass = "error",
         dtype: DType = "float32",
+        scale_bytes: bool | None = None,
     ) -> Federation:
         """Rows already sorted by client (`sizes[i]` rows for client i).
 
@@ -276,6 +288,12 @@ class Federation:
         for i in np.flatnonzero((n_train < 1) | (n_train > sizes))[:1]:
             raise DataError(
                 f"Client {shown(ids[i])} has no training sample left after the split. Lower its test share."
+            )
+        (x,) = bytes_to_numbers([x], scale_bytes, dtype)
+        for bad in overflowing(x, y, dtype):
+            raise DataError(
+                f"Client {shown(ids[np.searchsorted(offsets, bad, side='right') - 1])} holds numbers too large for {dtype}, "
+                "or none at all. Rescale them, or use dtype='float64'."
             )
         return cls(
             x=_tensor(x, dtype),
@@ -310,56 +328,24 @@ class Federation:
 
     def save(self, folder: str | Path) -> Path:
         """Write plain .npy arrays and a JSON description; `load` maps them back without reading them."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in _ARRAYS:
-            np.save(folder / f"{name}.npy", getattr(self, name).numpy())
-        np.save(folder / "offsets.npy", self.offsets)
-        np.save(folder / "n_train.npy", self.n_train)
-        if self.clusters is not None:
-            np.save(folder / "clusters.npy", self.clusters)
-        if self.preprocessing is not None:
-            self.preprocessing.to_parquet(folder / "preprocessing.parquet")
-        about: dict[str, Any] = {
-            "kind": self.kind,
-            "classes": self.classes,
-            "columns": self.columns,
-            "clients": self.clients.tolist(),
-        }
-        about["notes"] = None if self.notes is None else self.notes.to_json()
-        (folder / "federation.json").write_text(json.dumps(about, default=plain))
-        return folder
+        from coterie.data.saving import save
+
+        return save(self, Path(folder))
 
     @classmethod
     def load(cls, folder: str | Path, *, mmap: bool = True) -> Federation:
-        folder = Path(folder)
-        if not (folder / "federation.json").exists():
-            raise DataError(f"{folder} holds no saved federation (no federation.json). Write one with Federation.save.")
-        about = json.loads((folder / "federation.json").read_text())
-        # mode "c" (copy on write): tensors over the map may be made without a warning, the file can never change
-        x, y = (torch.from_numpy(np.load(folder / f"{n}.npy", mmap_mode="c" if mmap else None)) for n in _ARRAYS)
-        clusters = folder / "clusters.npy"
-        preprocessing = folder / "preprocessing.parquet"
-        return cls(
-            x=x,
-            y=y,
-            offsets=np.load(folder / "offsets.npy"),
-            n_train=np.load(folder / "n_train.npy"),
-            clients=pd.Index(about["clients"]),
-            kind=about["kind"],
-            classes=None if about["classes"] is None else tuple(about["classes"]),
-            clusters=np.load(clusters) if clusters.exists() else None,
-            columns=None if about["columns"] is None else tuple(about["columns"]),
-            preprocessing=pd.read_parquet(preprocessing) if preprocessing.exists() else None,
-            notes=ColumnReport.from_json(about["notes"]) if about.get("notes") else None,
-        )
+        """A saved federation. A damaged one is refused; with `mmap` the features stay on disk and are not checked, but for
+        their type and shape."""
+        from coterie.data.saving import load
+
+        return load(Path(folder), mmap=mmap)
 
 
 # ---- helpers ---------------------------------------------------------------------------------------------------------
 
 
 def as_float(x: Tensor) -> Tensor:
-    """uint8 images become float32 in [0, 1]; floating data pass through."""
+    """Bytes, which only stay bytes when they are to be scaled, become float32 in [0, 1]; floating data pass through."""
     return x.to(torch.float32) / 255.0 if x.dtype == torch.uint8 else x
 
 

@@ -107,6 +107,7 @@ def share_out(
         kind="classification",
         classes=range(clusters.classes),
         one_class="allow",
+        scale_bytes=True,
     )
 
 
@@ -142,6 +143,7 @@ def share_out_by_writer(
         kind="classification",
         classes=range(clusters.classes),
         one_class="allow",
+        scale_bytes=True,
     )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pooch
 
+from coterie.disk import write_text
 from coterie.errors import DataError
 
 VARIABLE = "COTERIE_DATA"
@@ -159,7 +160,7 @@ def _downloaded(name: str) -> Path:
         return fetched
     partial = cache / f"partial-{name}"
     download.convert(fetched, partial)
-    (cache / f"{name}.sha256").write_text(pooch.file_hash(str(partial)))
+    write_text(cache / f"{name}.sha256", pooch.file_hash(str(partial)))
     partial.replace(cache / name)
     return cache / name
 

@@ -149,4 +149,5 @@ def femnist(
         kind="classification",
         classes=FEMNIST_CLASSES,
         one_class="allow",
+        scale_bytes=True,
     )

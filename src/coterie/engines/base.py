@@ -202,8 +202,12 @@ def context(env: Env, data: dict[str, Tensor], state: Tree) -> Context:
     return Context(task=env.task, round=env.round, initial=env.initial, state=state, **data)
 
 
-def unpack(up: Up, ctx: Context) -> dict[str, Any]:
+def unpack(up: Up, ctx: Context, phase: str) -> dict[str, Any]:
     """An `Up` as nested dicts of tensors, the form `vmap` can return."""
+    if not isinstance(up, Up):
+        raise ClientError(
+            f"A client function returns Up(send=…); '{phase}' returned a {type(up).__name__}. Wrap it in Up."
+        )
     out: dict[str, Any] = {
         "send": up.send,
         "weight": torch.as_tensor(up.weight, dtype=ctx.mask.dtype),

@@ -5,9 +5,8 @@ against."""
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from coterie.engines.base import Env, Post, Split, context, gather, in_round, unpack
+from coterie.engines.blame import Untouched, line_of
 from coterie.engines.reduce import assemble, share
 from coterie.errors import ClientError, CoterieError
 from coterie.exchange.messages import Ask, Ints, Reply
@@ -33,7 +33,7 @@ class LoopEngine:
             ctx, *test = (context(env, _one(env, mine, split), state) for split in splits)
             each = tree_map(lambda t, i=i: t[i], ask.each)
             up = _call(ask.phase, ask.name, env, mine, ctx, *test, **ask.down, **each)
-            out = tree_map(lambda t: t.unsqueeze(0), unpack(up, ctx))
+            out = tree_map(lambda t: t.unsqueeze(0), unpack(up, ctx, ask.name))
             shares.append(share(ask, env, out, mine))
         return assemble(ask, env, shares)
 
@@ -63,16 +63,24 @@ def _one(env: Env, client: Ints, split: Split) -> dict[str, Tensor]:
 
 
 def _call(function: Callable[..., Any], name: str, env: Env, client: Ints, *args: Any, **kwargs: Any) -> Any:
+    own, named = _copied(args), _copied(kwargs)  # what a client writes into is its own
+    shared = Untouched(named, *({"initial": c.initial, "state": c.state, "x": c.x, "y": c.y} for c in own))
     with torch.no_grad():
         try:
-            return function(*args, **kwargs)
+            answer = function(*own, **named)
         except CoterieError:
             raise
         except Exception as error:
-            frames = traceback.extract_tb(error.__traceback__)
-            home = getattr(getattr(function, "__code__", None), "co_filename", None)
-            at = next((f for f in reversed(frames) if f.filename == home), frames[-1])
             raise ClientError(
-                f"Client {env.federation.name(int(client[0]))} failed in '{name}' at {at.filename}:{at.lineno} "
-                f"({at.line}): {type(error).__name__}: {error}"
+                f"Client {env.federation.name(int(client[0]))} failed in '{name}' at {line_of(error, function)}: "
+                f"{type(error).__name__}: {error}"
             ) from error
+    shared.check(name)
+    return answer
+
+
+def _copied(given: Any) -> Any:
+    """The same arguments in memory of their own."""
+    if isinstance(given, tuple):
+        return tuple(replace(ctx, initial=_copied(ctx.initial), state=_copied(ctx.state)) for ctx in given)
+    return tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, given)

@@ -21,6 +21,7 @@ from torch import Tensor
 from coterie.cores import usable_cores
 from coterie.data.federation import Federation
 from coterie.engines.base import Env, Post, Split, context, gather, in_round, unpack
+from coterie.engines.blame import Untouched, line_of
 from coterie.engines.reduce import assemble, share
 from coterie.errors import ClientError, ConfigError, CoterieError
 from coterie.exchange.messages import Ask, Ints, Reply
@@ -61,9 +62,11 @@ class LocalEngine:
 
             def one(state: Tree, each: Tree, *data: dict[str, Tensor]) -> dict[str, Any]:
                 ctx, *test = (context(env, d, state) for d in data)
-                return unpack(ask.phase(ctx, *test, **ask.down, **each), ctx)
+                return unpack(ask.phase(ctx, *test, **ask.down, **each), ctx, ask.name)
 
-            out = _mapped(one, ask.name, _plain(mine, env), env.states.get(mine), each, *data)
+            shared = Untouched(ask.down, {"initial": env.initial}, *data)
+            out = _mapped(one, ask.phase, ask.name, _plain(mine, env), env.states.get(mine), each, *data)
+            shared.check(ask.name)
             return share(ask, env, out, mine)
 
         return assemble(ask, env, self._threads(work, jobs))
@@ -82,7 +85,10 @@ class LocalEngine:
                 return function(*(context(env, d, state) for d in data))
 
             data = self._data(env, mine, splits, len(clients))
-            out: Tree = _mapped(one, getattr(function, "__name__", "map"), _plain(mine, env), state, *data)
+            name = getattr(function, "__name__", "map")
+            shared = Untouched({"initial": env.initial}, *data)
+            out: Tree = _mapped(one, function, name, _plain(mine, env), state, *data)
+            shared.check(name)
             return out if post is None else post(out)
 
         results = list(self._threads(work, jobs))
@@ -163,8 +169,8 @@ def _plain(clients: Ints, env: Env) -> bool:
     return len(clients) == 1 and env.task.convolutional
 
 
-def _mapped(function: Callable[..., Any], name: str, plain: bool, *stacked: Any) -> Any:
-    """`vmap`, or a plain call where batching gains nothing; an error says how to find the client and line.
+def _mapped(function: Callable[..., Any], written: Callable[..., Any], name: str, plain: bool, *stacked: Any) -> Any:
+    """`vmap`, or a plain call where batching gains nothing; an error names the line and says how to find the client.
 
     A fully connected network goes through `vmap` even when its client is alone: batched products do not depend on the
     size of the batch, so a client's numbers do not depend on who shares its chunk."""
@@ -178,6 +184,6 @@ def _mapped(function: Callable[..., Any], name: str, plain: bool, *stacked: Any)
         except Exception as error:
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ClientError(
-                f"The client function '{name}' failed in the vectorised engine: {first} "
-                "Run with engine='loop' to see the client and the line."
+                f"The client function '{name}' failed in the vectorised engine at {line_of(error, written)}: {first} "
+                "Run with engine='loop' to see the client."
             ) from error

@@ -19,6 +19,8 @@ from coterie.learning.metrics import FOR_NUMBERS, LOSSES, LOWER_IS_BETTER, METRI
 from coterie.tree import Params
 
 _CPU_RNG: list[int] = []  # fork_rng over no accelerator
+_GENERATOR = threading.RLock()  # modules draw their weights from torch's one generator: one thread at a time
+_ROWS = 64  # rows a task is tried on before training
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Task:
 
     def module(self, seed: int = 0, params: Params | None = None) -> nn.Module:
         """A fresh module, initialised from the seed or holding the given parameters; the global RNG stays as it was."""
-        with torch.random.fork_rng(devices=_CPU_RNG):
+        with _GENERATOR, torch.random.fork_rng(devices=_CPU_RNG):
             torch.manual_seed(seed)
             module = self.model()
         if not isinstance(module, nn.Module):
@@ -152,13 +154,28 @@ class Task:
         return losses
 
     def check(self, federation: Federation) -> None:
-        """Run one sample through, so that a misfit is said before training starts."""
-        x, y = federation.train(federation.clients[0])
+        """Run some samples through, so that a misfit is said before training starts."""
+        x, y, owner = federation.some_rows(_ROWS)
         params = self.init(0, x.dtype)
-        with torch.random.fork_rng(devices=_CPU_RNG), torch.no_grad():
+        outputs = self._tried(params, x)
+        self._check_outputs(outputs, federation)
+        try:
+            losses = self.sample_losses(outputs, y)
+        except RuntimeError as error:
+            raise TaskError(f"The loss does not fit the model and data: {str(error).splitlines()[0]}.") from None
+        for bad in (~torch.isfinite(losses)).nonzero()[:1]:
+            raise TaskError(
+                f"The loss of a fresh model must be a finite number for every sample; it is {float(losses[bad])} for one of "
+                f"client {federation.name(int(owner[int(bad)]))}. Check the loss, or that client's data for extreme values."
+            )
+
+    def _tried(self, params: Params, x: Tensor) -> Tensor:
+        """Outputs for some samples; a model that draws random numbers or changes its buffers is refused."""
+        kept = {name: (b, b.clone()) for name, b in self.skeleton.named_buffers()}
+        with _GENERATOR, torch.random.fork_rng(devices=_CPU_RNG), torch.no_grad():
             before = torch.get_rng_state()
             try:
-                outputs = self.outputs(params, x[:2])
+                outputs = self.outputs(params, x)
             except (RuntimeError, ValueError, IndexError, TypeError) as error:
                 raise TaskError(
                     f"The model cannot take this federation's samples of shape {tuple(x.shape[1:])}: "
@@ -169,11 +186,15 @@ class Task:
                     "The model draws from a global random generator (dropout?), which makes runs irreproducible. "
                     "Remove that part or use weight_decay."
                 )
-        self._check_outputs(outputs, federation)
-        try:
-            self.sample_losses(outputs, y[:2])
-        except RuntimeError as error:
-            raise TaskError(f"The loss does not fit the model and data: {str(error).splitlines()[0]}.") from None
+        after = dict(self.skeleton.named_buffers())
+        for name, (same, value) in kept.items():
+            if after.get(name) is not same or not torch.equal(same.nan_to_num(), value.nan_to_num()):
+                del self._local.skeleton  # it is no longer as it was made
+                raise TaskError(
+                    f"The model changes its buffer '{name}' when it runs, and clients would see one another's data in it. "
+                    "Compute it anew in every call, or make it a parameter."
+                )
+        return outputs
 
     def _check_outputs(self, outputs: Tensor, federation: Federation) -> None:
         width = outputs.shape[-1] if outputs.dim() > 1 else 1

@@ -31,6 +31,7 @@ from coterie.comparison.verdict import (
     sentence_case,
     stay_words,
 )
+from coterie.disk import write_text
 from coterie.report import figures
 from coterie.report.terminal import group_words
 from coterie.text import listed
@@ -48,8 +49,7 @@ _TEMPLATES = Environment(loader=PackageLoader("coterie.report"), autoescape=True
 def write_report(comparison: Comparison, path: str | Path, coalition: Coalition | None = None) -> Path:
     """Write the page and return its path; pass `comparison.coalition()` to also tell what is left when leavers leave."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(comparison, coalition), "utf-8")
+    write_text(path, page(comparison, coalition))
     return path
 
 

@@ -1,4 +1,4 @@
-"""What the user sees and presses during a run: the progress bar and Ctrl-C."""
+"""What the user sees and presses during a run: the progress bar, Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bar(progress: bool | None, rounds: int, done: int) -> Iterator[Callable[[dic
 
 @contextmanager
 def finish_on_interrupt() -> Iterator[list[int]]:
-    """Ctrl-C once: finish the round and save. Twice: stop at once. The list is true once it was pressed."""
+    """Ctrl-C (or SIGTERM) once: finish the round and save. Twice: stop at once. The list is true once it came."""
     pressed: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield pressed
@@ -45,8 +45,9 @@ def finish_on_interrupt() -> Iterator[list[int]]:
         pressed.append(number)
         Console(stderr=True).print("Finishing this round, then saving. Press Ctrl-C again to stop at once.")
 
-    before = signal.signal(signal.SIGINT, note)
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield pressed
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +12,12 @@ import pandas as pd
 from torch import nn
 
 from coterie.data.federation import Federation
+from coterie.disk import write_text
 from coterie.errors import ConfigError, DataError
 from coterie.learning import module_json, predictors
 from coterie.learning.task import Task
 from coterie.privacy.receipt import Receipt
-from coterie.training import checkpoint
+from coterie.training import files
 from coterie.training.evaluation import Evaluation
 from coterie.training.gains import FEWEST
 from coterie.training.yardstick import SAMPLE, Yardstick, check
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ["round", "loss", "clients", "lost", "bytes_down", "bytes_up", "seconds"]
 RECEIPT = "receipt.json"
-FILES = ("result.json", "history.parquet", "evaluation.parquet", "models.safetensors")
+FILES = files.FILES
 
 
 def _headed(table: pd.DataFrame, used: str) -> pd.DataFrame:
@@ -235,34 +235,21 @@ class Result:
         }
         if (special := live.algorithm.predictor()) is not None:
             about["predictor"] = predictors.describe(special)
-        (folder / "result.json").unlink(missing_ok=True)  # written last: a folder with it is whole
-        checkpoint.write(folder / "models.safetensors", tensors, {})
-        self.history.to_parquet(folder / "history.parquet")
-        self.evaluate().reset_index(drop=True).to_parquet(folder / "evaluation.parquet")
         (folder / RECEIPT).unlink(missing_ok=True)
         if self.receipt is not None:
-            (folder / RECEIPT).write_text(self.receipt.to_json(), "utf-8")
-        (folder / "result.json").write_text(json.dumps(about, indent=1, default=str))
-        return folder
+            write_text(folder / RECEIPT, self.receipt.to_json())
+        return files.save(folder, about, tensors, self.history, self.evaluate())
 
     @classmethod
     def load(cls, folder: str | Path, task: Task | None = None, federation: Federation | None = None) -> Result:
         """A result saved by `save` (or by `fit` with `out`); no pickle needed. Clients that predict with their own
         samples (KNNPer) need these: pass the `federation`."""
         folder = Path(folder)
-        missing = [name for name in FILES if not (folder / name).exists()]
-        if missing:
-            raise ConfigError(
-                f"{folder} holds no finished result (missing {', '.join(missing)}). If the run was interrupted, "
-                "continue it with resume."
-            )
-        about = json.loads((folder / "result.json").read_text())
-        tensors, _ = checkpoint.read(folder / "models.safetensors")
+        about, tensors, history, evaluation = files.load(folder)
         clients: pd.Index[Any] = pd.Index(about.pop("clients"))
         stored: dict[str, Any] = {
             "evaluation": _headed(
-                pd.read_parquet(folder / "evaluation.parquet").set_index(clients).rename_axis("client"),
-                about.pop("heading", "equal budget"),
+                evaluation.set_index(clients).rename_axis("client"), about.pop("heading", "equal budget")
             ),
             "models": {k.removeprefix("model/"): t for k, t in tensors.items() if k.startswith("model/")},
             "model_of": tensors["model_of"],
@@ -273,7 +260,6 @@ class Result:
             stored["federation"] = federation
         clusters = pd.Series(about.pop("clusters"), index=clients, name="cluster")
         receipt = Receipt.from_json((folder / RECEIPT).read_text("utf-8")) if (folder / RECEIPT).exists() else None
-        history = pd.read_parquet(folder / "history.parquet")
         return cls(history, about, clients, clusters, _stored=stored, receipt=receipt)
 
     # ---- pictures ----------------------------------------------------------------------------------------------------

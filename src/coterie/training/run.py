@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import numpy as np
 import torch
 
 from coterie.data.federation import Federation
+from coterie.disk import locked
 from coterie.engines import ENGINES
 from coterie.engines.base import ClientStates, Env, first_contact
 from coterie.engines.private import check_private
@@ -27,12 +26,14 @@ from coterie.privacy.ledger import BudgetSpent
 from coterie.privacy.settings import Privacy
 from coterie.training import checkpoint, cohorts
 from coterie.training.again import clients_alone, same_run
+from coterie.training.contract import conversation, finite, require_ask, require_state
 from coterie.training.evaluation import Evaluation
+from coterie.training.explosion import explosion
+from coterie.training.fingerprint import Fingerprint, fingerprint
 from coterie.training.privately import SIMULATION_ONLY, Session, private_form, unwrapped
 from coterie.training.progress import bar, finish_on_interrupt
 from coterie.training.result import FILES, RECEIPT, Result
 from coterie.training.yardstick import Yardstick
-from coterie.tree import leaves
 
 _CHOICE_ROUNDS = 30  # rounds of each trial when the number of clusters is chosen
 
@@ -67,9 +68,10 @@ def fit(
     result; `resume=True` continues the run found there, bit-identically. alone: also train every client alone when the
     result is evaluated or saved, to tell each what it gains: True or "tuned" (learning rate and stopping time chosen on
     its own validation rows), "equal budget" (as the run), False, or a Result of `Local`.
-    Ctrl-C finishes the round, saves and returns the result so far. start: a model (parameter dictionary) everyone starts
-    from, or a whole server state. An algorithm with clusters=None gets the number of clusters chosen on held-out training
-    data first (`choose_clusters`, 1 to 6); `result.about["choice"]` shows the evidence, `"choice_note"` its limit, if any.
+    Ctrl-C (or SIGTERM) finishes the round, saves and returns the result so far. One process at a time may use `out`.
+    start: a model (parameter dictionary) everyone starts from, or a whole server state. An algorithm with clusters=None gets
+    the number of clusters chosen on held-out training data first (`choose_clusters`, 1 to 6); `result.about["choice"]`
+    shows the evidence, `"choice_note"` its limit, if any. `result.about["warnings"]` says when the loss exploded.
     A client that sends NaN or infinity is lost in that round; `result.about["dropped"]` names it.
 
     privacy: a budget, `Privacy(epsilon=3, delta=1e-6, clip=1.0)`; every additive ask then releases noisy sums of clipped
@@ -103,9 +105,12 @@ def fit(
         raise ConfigError(f"rounds must be ≥ 0 and checkpoint_every ≥ 1; got {rounds} and {checkpoint_every}.")
     if privacy is not None and not privacy.simulated:
         checkpoint_every = 1  # what was released and not saved is lost
+    if resume:
+        checkpoint.require(run.out)
     try:
-        run.begin(resume=resume, overwrite=overwrite)
-        return _train(run, rounds, checkpoint_every, evaluate_every, alone, progress, callbacks)
+        with locked(run.out):  # also shows, before the first round, that files can be written there
+            run.begin(resume=resume, overwrite=overwrite)
+            return _train(run, rounds, checkpoint_every, evaluate_every, alone, progress, callbacks)
     finally:
         if run.session is not None:
             run.session.ledger.close()
@@ -132,7 +137,6 @@ def _train(
                 break
             if evaluate_every and (run.done % evaluate_every == 0 or run.done == rounds):
                 row |= run.evaluation().test_means()
-            run.history.append(row)
             for callback in callbacks:
                 callback(row, run.state)
             tick(row)
@@ -162,7 +166,7 @@ class Run:
     done: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
     state: Any = None
-    fingerprint: str = ""
+    fingerprint: Fingerprint = field(init=False)
     start: Any = None
     about: dict[str, Any] = field(default_factory=dict)
     dropped: list[dict[str, Any]] = field(default_factory=list)  # whose replies were no numbers: round, phase, client
@@ -188,9 +192,8 @@ class Run:
         self.state = self.algorithm.init(self.task, population, self.seed, self.env.initial)
         if self.start is not None and not isinstance(self.start, dict):
             self.state = self.start
+        require_state(self.algorithm, "init", self.state)
         file = None if self.out is None else self.out / checkpoint.FILE
-        if resume and file is None:
-            raise ConfigError("resume needs the folder of the run. Pass out=….")
         if not resume:
             self._clear(overwrite)
         stored = checkpoint.read(file) if resume and file is not None else None
@@ -226,15 +229,15 @@ class Run:
         info: dict[str, tuple[float, int]] = {}
         answered, dropped = 0, np.zeros(0, np.int64)
         try:
-            conversation = self.algorithm.round(self.state, Cohort(who, self.done, self.seed))
+            rounds = conversation(self.algorithm, self.state, Cohort(who, self.done, self.seed))
             reply: Reply | None = None
             while True:
                 try:
-                    ask = conversation.send(reply)  # type: ignore[arg-type]  # None starts a generator
+                    ask = rounds.send(reply)  # type: ignore[arg-type]  # None starts a generator
                 except StopIteration as end:
                     state = end.value
                     break
-                reply = self._exchange(ask)
+                reply = self._exchange(require_ask(self.algorithm, ask))
                 row["lost"] = max(row["lost"], len(reply.lost))
                 answered, dropped = answered + len(reply.clients), np.append(dropped, reply.dropped)
                 row["bytes_down"] += reply.bytes_down
@@ -244,7 +247,8 @@ class Run:
                     info[name] = (before[0] + total, before[1] + count)
             if len(dropped) and not answered:
                 raise Diverged(int(dropped.min()), ask.name)
-            if not all(bool(torch.isfinite(t).all()) for t in _floats(state)):
+            require_state(self.algorithm, "round", state)
+            if not finite(state):
                 raise Diverged(None, "the server's update")
         except Diverged as error:
             self.env.states.rollback()
@@ -253,9 +257,10 @@ class Run:
             self.env.states.rollback()
             raise
         self.env.states.commit()
-        self.state, self.done = state, self.done + 1
         row |= {name: total / count for name, (total, count) in info.items() if count}
         row["seconds"] = time.perf_counter() - began
+        self.state, self.done = state, self.done + 1
+        self.history.append(row)  # here, so that it has as many rows as there are rounds, whatever fails next
         return row
 
     def _exchange(self, ask: Ask) -> Reply:
@@ -298,9 +303,10 @@ class Run:
                 "seed": self.seed,
                 "rounds": self.done,
                 "finished": self.done >= rounds,
-                "fingerprint": self.fingerprint,
+                "fingerprint": self.fingerprint.text,
                 "yardstick": _yardstick(alone),
             }
+            | explosion([row["loss"] for row in self.history], self.fingerprint.start_loss)
             | ({"dropped": list(self.dropped)} if self.dropped else {})
             | ({} if self.session is None else {"simulation_only": list(SIMULATION_ONLY)}),
             clients_alone(self, alone),
@@ -311,40 +317,24 @@ class Run:
     def save(self) -> None:
         assert self.out is not None
         tensors, plain = checkpoint.pack(self.state, self.env.states)
-        about = {"done": self.done, "plain": plain, "history": self.history, "fingerprint": self.fingerprint}
+        about = {"done": self.done, "plain": plain, "history": self.history, **self.fingerprint.about()}
         about["dropped"] = self.dropped
         about["privacy"] = None if self.session is None else self.session.ledger.state()
-        checkpoint.write(self.out / checkpoint.FILE, tensors, about)
+        checkpoint.write(self.out / checkpoint.FILE, tensors | self.fingerprint.tensors(), about)
 
     def _load(self, file: Path, tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> None:
-        if about["fingerprint"] != self.fingerprint:
-            raise ConfigError(
-                f"The run in {file.parent} was made with other settings or data; resuming would mix two runs. "
-                "Call fit with the same algorithm, data, task, seed, cohort and channels, or choose another folder."
-            )
+        self.fingerprint.require(about, tensors, file.parent)
+        checkpoint.check(about, file)
         self.state = checkpoint.unpack(self.state, tensors, about["plain"], self.env.states)
         self.done, self.history = about["done"], about["history"]
         self.dropped = about.get("dropped", [])
 
-    def _fingerprint(self) -> str:
-        """Changes when the run would: hyper-parameters, data, network, seed, sampling, channels."""
-        fed = self.federation
-        some = fed.x[:: max(len(fed.x) // 997, 1)].contiguous().numpy()
-        data = (hashlib.sha256(some.tobytes()).hexdigest(), hashlib.sha256(fed.y.numpy().tobytes()).hexdigest())
-        parts = (
-            self.algorithm,
-            self.seed,
-            self.sampler,
-            self.channels,
-            self.task.metrics,
-            self.task.loss if isinstance(self.task.loss, str) else getattr(self.task.loss, "__qualname__", "loss"),
-            self.task.skeleton,
-            () if self.session is None else self.session.fingerprint(),
-            {k: tuple(t.shape) for k, t in self.env.initial.items()},
-            (tuple(fed.x.shape), data, fed.offsets.tobytes(), fed.n_train.tobytes(), fed.keys.tobytes()),
-        )
-        text = re.sub(r" at 0x[0-9a-f]+", "", repr(parts))  # where an object lies in memory
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    def _fingerprint(self) -> Fingerprint:
+        """Changes when the run would: hyper-parameters, data, network, loss, start, seed, sampling, channels, privacy."""
+        given = None if isinstance(self.start, dict) else self.start
+        private = () if self.session is None else self.session.fingerprint()
+        settings = (self.algorithm, self.seed, self.sampler, self.channels, private)
+        return fingerprint(self.task, self.federation, self.env.initial, settings, given)
 
     def _explain(self, error: Diverged) -> Diverged:
         who = "" if error.client is None else f" at client {self.federation.name(error.client)}"
@@ -380,12 +370,6 @@ def _yardstick(alone: bool | str | Result) -> str:
 def _plain(client: Any) -> Any:
     """A client's id as JSON can hold it."""
     return client.item() if isinstance(client, np.generic) else client
-
-
-def _floats(state: Any) -> Iterator[torch.Tensor]:
-    for t in leaves(vars(state)):
-        if isinstance(t, torch.Tensor) and t.is_floating_point():
-            yield t
 
 
 def _engine(engine: str | Any) -> Any:

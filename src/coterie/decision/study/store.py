@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from coterie.disk import write_text
+
 SAVE_EVERY = 20.0  # seconds
 
 
@@ -18,10 +20,7 @@ def save(path: Path, records: dict[str, Any]) -> None:
     lines = ",\n".join(
         f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in records.items()
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text("{\n" + lines + "\n}\n")
-    part.replace(path)
+    write_text(path, "{\n" + lines + "\n}\n")
 
 
 def run(path: Path, tasks: Iterable[tuple[str, Callable[[], Any]]], say: Callable[[str], None]) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,7 +13,8 @@ import pandas as pd
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.errors import DataError
+from coterie.disk import said
+from coterie.errors import CoterieError, DataError
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -101,19 +104,52 @@ def check_values(values: NDArray[Any]) -> None:
 def _open(path: Path) -> Any:
     if not path.exists():
         raise DataError(f"Counts must come from an existing file; {path} does not exist. Check the path.")
-    if path.suffix in {".parquet", ".pq"}:
-        return pd.read_parquet(path)
-    if path.suffix == ".csv":
-        return pd.read_csv(path, **CSV)
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as parts:
-            if "format" in parts.files:  # written by scipy.sparse.save_npz, by columns or rows
-                return sp.load_npz(path)
+    readers: dict[str, Callable[[Path], Any]] = {
+        ".parquet": pd.read_parquet,
+        ".pq": pd.read_parquet,
+        ".csv": _read_csv,
+        ".npz": _read_npz,
+    }
+    if path.suffix not in readers:
+        raise DataError(
+            f"Counts are read from .parquet, .csv or .npz files; got {path.name}. Convert it to one of these."
+        )
+    with readable(path):
+        return readers[path.suffix](path)
+
+
+def _read_csv(path: Path) -> Any:
+    return pd.read_csv(path, **CSV)
+
+
+def _read_npz(path: Path) -> Any:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
+        if "format" in parts.files:  # written by scipy.sparse.save_npz, by columns or rows
+            file.seek(0)
+            matrix = sp.load_npz(file)
+        else:
             check_names(parts.files, ("indptr", "indices", "data", "shape"), path.name)
-            return sp.csr_array(
-                (parts["data"], parts["indices"].astype(np.int32), parts["indptr"]), shape=tuple(parts["shape"])
-            )
-    raise DataError(f"Counts are read from .parquet, .csv or .npz files; got {path.name}. Convert it to one of these.")
+            users, tokens = (int(n) for n in parts["shape"])
+            values = (parts["data"], parts["indices"].astype(np.int32), parts["indptr"])
+            matrix = sp.csr_array(values, shape=(users, tokens))
+    if max(matrix.shape) > WIDEST:
+        raise ValueError(f"it says {matrix.shape[0]} users and {matrix.shape[1]} tokens")
+    if hasattr(matrix, "check_format"):
+        matrix.check_format(full_check=True)
+    return matrix
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Whatever a library says about a file it cannot read, in one sentence."""
+    try:
+        yield
+    except CoterieError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"{path} is not a readable file of counts: {said(error)}. Take it from a copy, or write it again."
+        ) from None
 
 
 def check_names(got: Any, needed: tuple[str, ...], where: str) -> None:

@@ -14,16 +14,20 @@ import pandas as pd
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from coterie.disk import writing
 from coterie.errors import DataError
 from coterie.estimation.histograms.counts import (
     COLUMNS,
     CSV,
+    WIDEST,
     Counts,
     check_counts,
     check_names,
     check_rows,
     check_values,
     column_numbers,
+    read_counts,
+    readable,
 )
 
 _PARTS = ("indptr", "indices", "data", "shape")
@@ -36,11 +40,13 @@ class CountStore:
     def __init__(self, folder: Path) -> None:
         check_names([path.stem for path in folder.glob("*.npy")], _PARTS, f"A folder of counts ({folder.name})")
         self.folder = folder
-        users, tokens = self._part("shape")
-        self.shape = (int(users), int(tokens))
-        self._indptr = np.asarray(self._part("indptr"), dtype=np.int64)
-        stored = {name: len(self._part(name)) for name in ("indices", "data")}
-        if len(self._indptr) != self.shape[0] + 1 or any(size < self._indptr[-1] for size in stored.values()):
+        with readable(folder):
+            users, tokens = self._part("shape")
+            self.shape = (int(users), int(tokens))
+            self._indptr = np.asarray(self._part("indptr"), dtype=np.int64)
+            stored = {name: len(self._part(name)) for name in ("indices", "data")}
+        fits = self._indptr.shape == (self.shape[0] + 1,) and not self._indptr[0] and (np.diff(self._indptr) >= 0).all()
+        if not fits or not 0 < self.shape[1] <= WIDEST or any(size < self._indptr[-1] for size in stored.values()):
             raise DataError(
                 f"A folder of counts must hold as many entries as indptr says; got shape {self.shape}, {stored}. "
                 "Write the folder anew with save_counts."
@@ -49,15 +55,18 @@ class CountStore:
     def load(self, start: int, stop: int) -> Counts:
         """Raw counts of users start … stop − 1, checked."""
         begin, end = int(self._indptr[start]), int(self._indptr[stop])
-        data = np.array(self._part("data")[begin:end], dtype=np.float64)
-        indices = np.array(self._part("indices")[begin:end], dtype=np.int32)
+        with readable(self.folder):
+            data = np.array(self._part("data")[begin:end], dtype=np.float64)
+            indices = np.array(self._part("indices")[begin:end], dtype=np.int64)
         if indices.size and not (indices.min() >= 0 and indices.max() < self.shape[1]):
             raise DataError(
                 f"Token indices must be between 0 and {self.shape[1] - 1}; got {indices.min()} … {indices.max()}. "
                 "Write the folder anew with save_counts."
             )
         pointers = (self._indptr[start : stop + 1] - begin).astype(np.int32)
-        return check_counts(sp.csr_array((data, indices, pointers), shape=(stop - start, self.shape[1])))
+        return check_counts(
+            sp.csr_array((data, indices.astype(np.int32), pointers), shape=(stop - start, self.shape[1]))
+        )
 
     def users(self) -> NDArray[Any] | None:
         return self._optional("users")
@@ -69,15 +78,22 @@ class CountStore:
         return np.asarray(np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
 
     def _optional(self, name: str) -> NDArray[Any] | None:
-        return np.array(self._part(name)) if (self.folder / f"{name}.npy").exists() else None
+        if not (self.folder / f"{name}.npy").exists():
+            return None
+        with readable(self.folder):
+            return np.array(self._part(name))
 
 
 def save_counts(folder: str | Path, blocks: Iterable[Any], users: Any = None, vocabulary: Any = None) -> Path:
     """Write blocks of users (CSR or dense, the same tokens in each), in order, as a folder `fit_stream` reads."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     lengths, width = [np.zeros(1, dtype=np.int64)], None
-    with _NpyWriter(folder / "indices.npy", np.int32) as indices, _NpyWriter(folder / "data.npy", np.float32) as data:
+    with (
+        writing(folder / "indices.npy") as indices_file,
+        writing(folder / "data.npy") as data_file,
+        _NpyWriter(indices_file, np.int32) as indices,
+        _NpyWriter(data_file, np.float32) as data,
+    ):
         for block in blocks:
             counts = check_counts(block, width)
             width = counts.shape[1]
@@ -87,13 +103,17 @@ def save_counts(folder: str | Path, blocks: Iterable[Any], users: Any = None, vo
     if width is None:
         raise DataError("save_counts needs at least one block of users; got none. Pass one or more blocks.")
     pointers = np.cumsum(np.concatenate(lengths))
-    np.save(folder / "indptr.npy", pointers)
-    np.save(folder / "shape.npy", np.array([len(pointers) - 1, width]))
+    _save(folder, "indptr", pointers)
+    _save(folder, "shape", np.array([len(pointers) - 1, width]))
     for name, values in (("users", users), ("vocabulary", vocabulary)):
         if values is not None:
-            names = np.asarray(values)
-            np.save(folder / f"{name}.npy", names.astype(str) if names.dtype == object else names)
+            _save(folder, name, np.asarray(values))
     return folder
+
+
+def _save(folder: Path, name: str, values: NDArray[Any]) -> None:
+    with writing(folder / f"{name}.npy") as partial, partial.open("wb") as file:
+        np.save(file, values.astype(str) if values.dtype == object else values)
 
 
 class _NpyWriter:
@@ -131,10 +151,9 @@ def open_store(source: Path) -> Iterator[CountStore]:
         raise DataError(f"Counts must come from an existing file or folder; {source} does not exist. Check the path.")
     with tempfile.TemporaryDirectory(prefix="coterie-counts-") as name:
         folder = Path(name)
-        if source.suffix == ".npz":
-            _unpack(source, folder)
-        elif source.suffix in {".parquet", ".pq", ".csv"}:
-            _lay_out(source, folder)
+        if source.suffix in {".npz", ".parquet", ".pq", ".csv"}:
+            with readable(source):
+                (_unpack if source.suffix == ".npz" else _lay_out)(source, folder)
         else:
             raise DataError(
                 f"Counts are streamed from a folder, .parquet, .csv or .npz; got {source.name}. Convert it to one of these."
@@ -147,11 +166,15 @@ def _unpack(source: Path, folder: Path) -> None:
     with zipfile.ZipFile(source) as archive:
         members = [Path(member).stem for member in archive.namelist()]
         if "format" in members:
-            with np.load(source, allow_pickle=False) as parts:
-                if parts["format"].item() not in (b"csr", "csr"):
-                    save_counts(folder, [sp.load_npz(source)])
-                    return
+            with source.open("rb") as file, np.load(file, allow_pickle=False) as parts:
+                by_rows = parts["format"].item() in (b"csr", "csr")
+            if not by_rows:
+                save_counts(folder, [read_counts(source).counts])
+                return
         check_names(members, _PARTS, source.name)
+        most = max(sum(archive.getinfo(f"{part}.npy").file_size for part in _PARTS), 1)
+        if most > 1100 * max(source.stat().st_size, 1):  # beyond what compression can do
+            raise ValueError(f"it says that it holds {most} bytes")
         archive.extractall(folder, [f"{part}.npy" for part in _PARTS])
 
 
@@ -186,8 +209,7 @@ def _lay_out(source: Path, folder: Path) -> None:
             yield check_counts(sp.coo_array((values, (codes, tokens)), shape=(len(ids), width)))
 
     save_counts(folder, blocks(), vocabulary=vocabulary)
-    names_of_users = np.concatenate(users)
-    np.save(folder / "users.npy", names_of_users.astype(str) if names_of_users.dtype == object else names_of_users)
+    _save(folder, "users", np.concatenate(users))
 
 
 def _batches(source: Path) -> Iterator[pd.DataFrame]:

@@ -1,0 +1,126 @@
+"""A federation on disk: plain .npy arrays, mapped when they are read, and a JSON description with their checksums."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from coterie.data.checks import checked_clusters, checked_ids, plain
+from coterie.data.columns import ColumnReport
+from coterie.disk import digest, file_digest, said, write_text, writing
+from coterie.errors import CoterieError, DataError
+
+if TYPE_CHECKING:
+    from coterie.data.federation import Federation
+
+_ABOUT = "federation.json"
+_TABLE = "preprocessing.parquet"
+
+
+def save(federation: Federation, folder: Path) -> Path:
+    (folder / _ABOUT).unlink(missing_ok=True)  # written last: a folder with it is whole
+    arrays = {"x": federation.x.numpy(), "y": federation.y.numpy(), "offsets": federation.offsets}
+    arrays |= {"n_train": federation.n_train}
+    if federation.clusters is not None:
+        arrays["clusters"] = federation.clusters
+    for name, values in arrays.items():
+        with writing(folder / f"{name}.npy") as partial, partial.open("wb") as file:
+            np.save(file, values)
+    files = [f"{name}.npy" for name in arrays]
+    if federation.preprocessing is not None:
+        with writing(folder / _TABLE) as partial:
+            federation.preprocessing.to_parquet(partial)
+        files.append(_TABLE)
+    about: dict[str, Any] = {
+        "kind": federation.kind,
+        "classes": federation.classes,
+        "columns": federation.columns,
+        "clients": federation.clients.tolist(),
+    }
+    about["notes"] = None if federation.notes is None else federation.notes.to_json()
+    about["files"] = {name: file_digest(folder / name) for name in files}
+    about = json.loads(json.dumps(about, default=plain))  # as it will be read
+    write_text(folder / _ABOUT, json.dumps(about | {"checksum": _checksum(about)}))
+    return folder
+
+
+def load(folder: Path, *, mmap: bool) -> Federation:
+    if not (folder / _ABOUT).exists():
+        raise DataError(f"{folder} holds no saved federation (no federation.json). Write one with Federation.save.")
+    about: Any = _read(folder / _ABOUT, lambda path: json.loads(path.read_text("utf-8")))
+    if not isinstance(about, dict) or about.pop("checksum", None) != _checksum(about):
+        raise _damaged(folder / _ABOUT, "its checksum is wrong")
+    try:
+        return _assembled(folder, about, mmap)
+    except CoterieError:
+        raise
+    except Exception as error:  # a description of other things, under a right checksum
+        raise _damaged(folder / _ABOUT, f"{type(error).__name__}: {said(error)}") from None
+
+
+def _assembled(folder: Path, about: dict[str, Any], mmap: bool) -> Federation:
+    from coterie.data.federation import Federation
+
+    files: dict[str, str] = about["files"]
+    for name, kept in files.items():
+        if (name != "x.npy" or not mmap) and _read(folder / name, file_digest) != kept:
+            raise _damaged(folder / name, "its checksum is wrong")
+    # mode "c" (copy on write): tensors over the map may be made without a warning, the file can never change
+    x, y = (_array(folder / f"{name}.npy", "c" if mmap else None) for name in ("x", "y"))
+    offsets, n_train = (_array(folder / f"{name}.npy") for name in ("offsets", "n_train"))
+    ids = checked_ids(about["clients"])
+    _check(folder, x, y, offsets, n_train, len(ids))
+    clusters = _array(folder / "clusters.npy") if "clusters.npy" in files else None
+    return Federation(
+        x=torch.from_numpy(x),
+        y=torch.from_numpy(y),
+        offsets=offsets,
+        n_train=n_train,
+        clients=ids,
+        kind=about["kind"],
+        classes=None if about["classes"] is None else tuple(about["classes"]),
+        clusters=None if clusters is None else checked_clusters(clusters, ids),
+        columns=None if about["columns"] is None else tuple(about["columns"]),
+        preprocessing=_read(folder / _TABLE, pd.read_parquet) if _TABLE in files else None,
+        notes=ColumnReport.from_json(about["notes"]) if about["notes"] else None,
+    )
+
+
+def _array(path: Path, mode: Any = None) -> Any:
+    return _read(path, lambda path: np.load(path, mmap_mode=mode, allow_pickle=False))
+
+
+def _check(folder: Path, x: Any, y: Any, offsets: Any, n_train: Any, clients: int) -> None:
+    """The arrays fit one another; x, which may be mapped, only by its type and shape."""
+    rows = len(y)
+    if x.dtype not in (np.uint8, np.float32, np.float64) or x.ndim < 2 or len(x) != rows or not x.flags.c_contiguous:
+        raise _damaged(folder / "x.npy", f"it holds {x.dtype} of shape {x.shape} for {rows} rows")
+    if y.dtype not in (np.int64, np.float32, np.float64) or y.ndim != 1:
+        raise _damaged(folder / "y.npy", f"it holds {y.dtype} of shape {y.shape}")
+    whole = offsets.dtype == n_train.dtype == np.int64 and offsets.shape == (clients + 1,)
+    sizes = np.diff(offsets)
+    if not whole or n_train.shape != (clients,) or offsets[0] != 0 or offsets[-1] != rows or (n_train < 1).any():
+        raise _damaged(folder / "offsets.npy", f"it does not fit {clients} clients with {rows} rows")
+    if (n_train > sizes).any():
+        raise _damaged(folder / "n_train.npy", "a client has more training rows than rows")
+
+
+def _read(path: Path, reader: Callable[[Path], Any]) -> Any:
+    try:
+        return reader(path)
+    except Exception as error:
+        raise _damaged(path, said(error)) from None
+
+
+def _damaged(path: Path, reason: str) -> DataError:
+    return DataError(f"The file {path} is damaged: {reason}. Take it from a copy, or save the federation again.")
+
+
+def _checksum(about: dict[str, Any]) -> str:
+    return digest([json.dumps(about, sort_keys=True)])

@@ -1,0 +1,51 @@
+"""What an algorithm owes the training loop: a `round` that yields asks, and a state that is a dataclass."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+
+from coterie.errors import ConfigError
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Reply
+from coterie.tree import leaves
+
+
+def conversation(algorithm: Algorithm, state: Any, cohort: Cohort) -> Generator[Ask, Reply, Any]:
+    """The server's side of a round; a `round` that asks nobody is refused."""
+    made = algorithm.round(state, cohort)
+    if not isinstance(made, Generator):
+        raise ConfigError(
+            f"{type(algorithm).__name__}.round must be a generator; it returned a {type(made).__name__}. "
+            "Ask clients with `reply = yield Ask(…)`."
+        )
+    return made
+
+
+def require_ask(algorithm: Algorithm, ask: Any) -> Ask:
+    if not isinstance(ask, Ask):
+        raise ConfigError(
+            f"{type(algorithm).__name__}.round must yield Ask(…); it yielded a {type(ask).__name__}. Wrap it in an Ask."
+        )
+    return ask
+
+
+def require_state(algorithm: Algorithm, method: str, state: Any) -> None:
+    if not is_dataclass(state) or isinstance(state, type):
+        raise ConfigError(
+            f"A server state must be a dataclass; {type(algorithm).__name__}.{method} gave a {type(state).__name__}. "
+            "Decorate its class with @dataclass(frozen=True), and return one."
+        )
+
+
+def finite(state: Any) -> bool:
+    """Whether every number of a server state is finite."""
+    tensors = leaves({f.name: getattr(state, f.name) for f in fields(state)})
+    return all(bool(torch.isfinite(t).all()) for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point())
+
+
+def parts(state: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of a state."""
+    return ((f.name, getattr(state, f.name)) for f in fields(state))

@@ -1,0 +1,112 @@
+"""Which run a checkpoint belongs to: all its data, its start, its settings, and what its model and loss compute.
+
+Code has no fingerprint of its own: two loss functions may have one name, and a constant may change inside `forward`. So the
+model and the loss are asked for their values on fixed rows. These are compared with a tolerance, since the number of threads
+may move their last digits; everything else must be equal bit by bit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.data.federation import Federation
+from coterie.disk import digest
+from coterie.errors import ConfigError
+from coterie.learning.task import Task
+from coterie.training.contract import parts
+from coterie.tree import Params, flatten
+
+_ROWS = 32  # rows the model and the loss are tried on
+_SHIFT = 0.05  # how far parameters are moved for it: at a start of zeros many models agree
+_TOLERANCE = 1e-5
+_HEAD = "probe/"
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """`parts` are checksums by what they are of; `probe` are the values of model and loss on fixed rows."""
+
+    parts: dict[str, str]
+    probe: dict[str, Tensor]
+    start_loss: float
+    """The mean loss of the start model on the fixed rows."""
+
+    @property
+    def text(self) -> str:
+        """A short name of the run."""
+        return digest(self.parts.values())[:16]
+
+    def about(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it, beside `tensors`."""
+        return {"fingerprint": self.text, "parts": self.parts}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {f"{_HEAD}{name}": t for name, t in self.probe.items()}
+
+    def require(self, about: Mapping[str, Any], tensors: Mapping[str, Tensor], where: Any) -> None:
+        """Refuse the checkpoint of another run."""
+        kept = about.get("parts") if isinstance(about.get("parts"), dict) else {}
+        other = [name for name, value in self.parts.items() if kept.get(name) != value]
+        other += [f"{n} of the model" for n, t in self.probe.items() if not _close(t, tensors.get(f"{_HEAD}{n}"))]
+        if other or about.get("fingerprint") != self.text:
+            raise ConfigError(
+                f"The run in {where} was made with other settings or data ({', '.join(other) or 'all'} differ); resuming "
+                "would mix two runs. Call fit with the same algorithm, data, task, start, seed, cohort and channels, or "
+                "choose another folder."
+            )
+
+
+def fingerprint(
+    task: Task, federation: Federation, initial: Params, settings: tuple[Any, ...], state: Any = None
+) -> Fingerprint:
+    """settings: everything that its `repr` tells apart. state: a server state to start from, if one was given."""
+    loss = task.loss if isinstance(task.loss, str) else getattr(task.loss, "__qualname__", "loss")
+    told = repr((settings, task.metrics, loss, task.skeleton, {k: tuple(t.shape) for k, t in initial.items()}))
+    fed = federation
+    data = (fed.x, fed.y, fed.offsets, fed.n_train, fed.keys, *(() if fed.clusters is None else (fed.clusters,)))
+    sums = {
+        "settings": digest([re.sub(r" at 0x[0-9a-f]+", "", told)]),  # where an object lies in memory
+        "data": digest(_bytes(dict(enumerate(data)))),
+        "start": digest([*_bytes(initial), *_bytes({} if state is None else dict(parts(state)))]),
+    }
+    return Fingerprint(sums, *_probe(task, federation, initial))
+
+
+def _probe(task: Task, federation: Federation, initial: Params) -> tuple[dict[str, Tensor], float]:
+    x, y, _ = federation.some_rows(_ROWS)
+    moved = {
+        name: t + _SHIFT * torch.cos(torch.arange(1, t.numel() + 1, dtype=t.dtype)).reshape(t.shape)
+        for name, t in initial.items()
+    }
+    with torch.no_grad():
+        start = task.sample_losses(task.outputs(initial, x), y)
+        outputs = task.outputs(moved, x)
+        losses = task.sample_losses(outputs, y)
+    return {"outputs": outputs.contiguous(), "losses": losses.contiguous()}, float(start.mean())
+
+
+def _close(mine: Tensor, kept: Tensor | None) -> bool:
+    if kept is None or kept.shape != mine.shape or kept.dtype != mine.dtype:
+        return False
+    size = float(torch.nan_to_num(mine).abs().max()) if mine.numel() else 0.0
+    return torch.allclose(mine, kept, rtol=_TOLERANCE, atol=_TOLERANCE * size, equal_nan=True)
+
+
+def _bytes(tree: Mapping[Any, Any]) -> Iterator[Any]:
+    """Names, types, shapes and contents, for `digest`."""
+    for name, value in flatten(tree).items():
+        if isinstance(value, Tensor):
+            value = value.detach().contiguous()
+            yield f"{name} {value.dtype} {tuple(value.shape)}"
+            yield value.reshape(-1).view(torch.uint8).numpy()
+        elif hasattr(value, "tobytes"):
+            yield f"{name} {value.dtype} {value.shape}"
+            yield value.tobytes()
+        else:
+            yield f"{name} {value!r}"
