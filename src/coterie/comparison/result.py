@@ -16,6 +16,7 @@ from coterie.comparison.judgement import Judgement
 from coterie.decision.decision import Decision
 from coterie.decision.distinguish import distinguish
 from coterie.decision.units import natural, unit
+from coterie.disk import write_text, writing
 from coterie.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -72,17 +73,17 @@ class Comparison:
     @property
     def recommendation(self) -> str:
         """ "alone", "together", "shrunk" or "groups"."""
-        return self._judge.recommendation
+        return str(self._judge.recommendation)
 
     @property
     def sure(self) -> str:
         """ "clear", "borderline", "leaning", or "nothing" where no method beats the overall average."""
-        return self._judge.sure
+        return str(self._judge.sure)
 
     @property
     def method(self) -> str:
         """The method the recommendation speaks of: the recommended one or, where that is alone, its best rival."""
-        return self._judge.method
+        return str(self._judge.method)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -101,7 +102,7 @@ class Comparison:
         """The mean score over clients of the overall average, which every method must beat."""
         if self.decision is None:
             return self._judge.constant if self.judgement is not None else float("nan")
-        return float(natural(self.decision, self.decision.losses).loc["constant"].mean())
+        return float(np.nanmean(natural(self.decision, self.decision.losses).loc["constant"].to_numpy(np.float64)))
 
     @property
     def _judge(self) -> Any:
@@ -132,7 +133,7 @@ class Comparison:
         name = "groups" if self.decision is not None else self.method
         if name not in self.clusters.index or self.clusters.loc[name].nunique() < 2:
             return None
-        return self.clusters.loc[name].astype(int).rename("group")
+        return pd.Series(self.clusters.loc[name].to_numpy(int), index=self.clusters.columns, name="group")
 
     def distinguish(self) -> pd.DataFrame:
         """What tells the exact groups apart: columns and coefficients, the largest differences first."""
@@ -187,8 +188,8 @@ class Comparison:
         assert self.decision is not None
         if self.decision.evaluation is None:
             return float("nan"), float("nan")
-        row, scale = self.decision.summary().loc[method], unit(self.decision)
-        return float(row["low"]) * scale, float(row["high"]) * scale
+        low, high = self.decision.summary().loc[[method], ["low", "high"]].to_numpy(np.float64)[0] * unit(self.decision)
+        return float(low), float(high)
 
     def to_json(self) -> dict[str, Any]:
         """Everything that is shown, as plain values."""
@@ -217,23 +218,20 @@ class Comparison:
         """table.csv, gains.csv (with errors and marks, a row per method and client), long tables as Parquet, verdict.txt,
         comparison.json; coalition.csv with the steps of a `coalition()`, when it is passed."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        self.table.to_csv(folder / "table.csv")
         parts = {"score": self.table, "gain": self.gains, "standard_error": self.errors, "mark": self.marks}
         long = pd.concat({name: part.stack() for name, part in parts.items()}, axis=1)
-        long.to_csv(folder / "gains.csv")
-        self.overview.to_csv(folder / "clients.csv")
-        self.settings.to_csv(folder / "settings.csv", index=False)
-        self.clusters.to_csv(folder / "clusters.csv")
-        self.scores.to_parquet(folder / "scores.parquet")
-        if len(self.curves):
-            self.curves.to_parquet(folder / "curves.parquet")
-        if self._audit is not None:
-            self._audit.table.to_csv(folder / "participation.csv")
-        if coalition is not None:
-            coalition.history.to_csv(folder / "coalition.csv")
-        (folder / "verdict.txt").write_text(self.verdict(coalition) + "\n", "utf-8")
-        (folder / "comparison.json").write_text(json.dumps(self.to_json(), indent=1, default=str), "utf-8")
+        tables = {"table": self.table, "gains": long, "clients": self.overview, "clusters": self.clusters}
+        tables |= {} if self._audit is None else {"participation": self._audit.table}
+        tables |= {} if coalition is None else {"coalition": coalition.history}
+        for name, table in tables.items():
+            write_text(folder / f"{name}.csv", table.to_csv())
+        write_text(folder / "settings.csv", self.settings.to_csv(index=False))
+        for name, table in {"scores": self.scores, "curves": self.curves}.items():
+            if len(table):
+                with writing(folder / f"{name}.parquet") as partial:
+                    table.to_parquet(partial)
+        write_text(folder / "verdict.txt", self.verdict(coalition) + "\n")
+        write_text(folder / "comparison.json", json.dumps(self.to_json(), indent=1, default=str))
         return folder
 
 

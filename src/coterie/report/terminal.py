@@ -143,11 +143,12 @@ def group_words(comparison: Comparison, most: int = 2) -> dict[int, str]:
     told = {}
     for group, rows in comparison.distinguish().groupby("group"):
         parts = []
-        for row in rows.head(most).itertuples():
-            effect = 0.0 if math.isnan(row.effect) else row.effect
-            by_mean = abs(row.mean_difference) >= abs(effect)
-            size = row.mean_difference if by_mean else effect
-            parts.append(f"{row.column}: {'mean' if by_mean else 'effect'} {size:+.1f}")
+        top = rows.head(most)
+        for column, apart, found in zip(top["column"], top["mean_difference"], top["effect"], strict=True):
+            effect = 0.0 if math.isnan(found) else float(found)
+            by_mean = abs(float(apart)) >= abs(effect)
+            size = float(apart) if by_mean else effect
+            parts.append(f"{column}: {'mean' if by_mean else 'effect'} {size:+.1f}")
         told[int(str(group))] = "; ".join(parts)
     return told
 
