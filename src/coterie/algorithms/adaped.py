@@ -1,8 +1,8 @@
 """AdaPeD: adaptive personalisation by distillation. A prior on models through their predictions, of learned width ψ.
 
-Algorithms 5 and 6 (L-4, L-5) of "A Statistical Framework for Personalized Federated Learning and Estimation: Theory,
-Algorithms, and Privacy" (Kaan Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023,
-https://arxiv.org/abs/2207.01771).
+Algorithms 5 and 6 (L-4, L-5) of
+"A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy" (Kaan
+Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023, https://arxiv.org/abs/2207.01771).
 
 A client minimises f_i(θ) + f_KD(θ, μ)/(2ψ) + ½ log(2ψ), where f_KD is the mean of KL(p_μ ‖ p_θ) over its samples.
 Symbols: θ_i → the client's state, μ → model, ψ → psi, τ → local.steps (a round is a synchronisation), η1 → local.lr,

@@ -1,8 +1,8 @@
 """A few possible models as the prior: every client has one of them, and knows with what probability which.
 
-Algorithm 7 (L-7), for any network, of "A Statistical Framework for Personalized Federated Learning and Estimation:
-Theory, Algorithms, and Privacy" (Kaan Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023,
-https://arxiv.org/abs/2207.01771).
+Algorithm 7 (L-7), for any network, of
+"A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy" (Kaan
+Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023, https://arxiv.org/abs/2207.01771).
 
 Symbols: k → models, μ_l → models (row l), p_l → shares, w_il = softmax_l(log p_l − n f_i(μ_l)) → a client's weights.
 The first round clusters models that clients trained alone (the print leaves the start open).

@@ -1,8 +1,8 @@
 """Learned Gaussian and Laplace priors over clients' models.
 
-Algorithms 2 and 3 (L-1b, L-2), for any network, of "A Statistical Framework for Personalized Federated Learning and
-Estimation: Theory, Algorithms, and Privacy" (Kaan Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023,
-https://arxiv.org/abs/2207.01771).
+Algorithms 2 and 3 (L-1b, L-2), for any network, of
+"A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy" (Kaan
+Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023, https://arxiv.org/abs/2207.01771).
 
 Symbols: θ_i → the client's state, μ → model, σ_θ (or b) → scale, σ_x² → noise. A round: every client takes local steps
 on its loss − log p(θ | μ, σ)/n, pulled *towards* μ (E12); the server renews μ and σ.
@@ -10,8 +10,8 @@ on its loss − log p(θ | μ, σ)/n, pulled *towards* μ (E12); the server rene
 Departures, each with its reason:
 - The server takes the best μ and σ for the clients' θ_i instead of a gradient step on each.
 - Minimised over θ and σ together the objective has no minimum, at σ → 0 (E19): so σ is learned by EM. A client adds to
-  (θ_i − μ)² the variance that its data leave in θ_i, 1/(1/σ² + its Fisher information), from `probes` mini-batch
-  gradients; and `floor` bounds σ.
+  (θ_i − μ)² the variance that its data leave in θ_i, 1/(1/σ² + its Fisher information), from the gradients of `probes`
+  samples; and `floor` bounds σ.
 - A client that never took part starts from μ, and so does one in its first round.
 """
 
@@ -49,7 +49,7 @@ class GaussianPrior(Algorithm):
     per: Literal["all", "layer", "parameter"] = "layer"
     floor: float = 0.01
     noise: float = 0.5
-    probes: int = 4
+    probes: int = 8
     local: LocalSGD = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
@@ -117,9 +117,9 @@ class GaussianPrior(Algorithm):
     def _left_open(self, ctx: Context, theta: Params, scale: Params) -> Params:
         """The variance of every parameter given the client's data, with the diagonal of the Fisher information."""
         information = tree_map(torch.zeros_like, theta)
-        for batch in ctx.batches(steps=self.probes, batch_size=self.local.batch_size or ctx.mask.shape[0]):
-            slope = batch.grad(theta)
-            information = tree_map(lambda f, g, n=batch.n: f + n * g**2 / self.probes, information, slope)
+        for sample in ctx.batches(steps=self.probes, batch_size=1):
+            slope = sample.grad(theta)
+            information = tree_map(lambda f, g: f + g**2 / self.probes, information, slope)
         data = 1 / (prior_weight(ctx, self.noise) ** 2 * ctx.n.clamp(min=1))
         left: Params = tree_map(lambda f, s: 1 / (1 / self.variance(s) + data * f), information, _like(scale, theta))
         return left

@@ -1,7 +1,8 @@
 """A Gaussian mixture as the prior over clients' models: soft clusters of clients with a spread each.
 
-Algorithm 4 (L-3) of "A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms,
-and Privacy" (Kaan Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023, https://arxiv.org/abs/2207.01771).
+Algorithm 4 (L-3) of
+"A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy" (Kaan
+Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023, https://arxiv.org/abs/2207.01771).
 
 Symbols: θ_i → the client's state, p_l → shares, μ_l → means (row l), σ_l² → variances, d → number of parameters. A
 round: client i computes r = softmax_l(log p_l − (d/2) log σ_l² − ‖θ_i−μ_l‖²/(2σ_l²)) and takes local steps on its loss

@@ -1,8 +1,8 @@
 """A prior over clients' models is the algorithm: what each prior adds to a client's loss.
 
-Section 3 (equation 12, P-1) of "A Statistical Framework for Personalized Federated Learning and Estimation: Theory,
-Algorithms, and Privacy" (Kaan Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023,
-https://arxiv.org/abs/2207.01771).
+Section 3 (equation 12, P-1) of
+"A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy" (Kaan
+Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023, https://arxiv.org/abs/2207.01771).
 
 Clients' models θ_i are draws from a population; a client minimises −log p(data | θ) − log p(θ). The second term is
 

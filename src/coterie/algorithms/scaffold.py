@@ -83,13 +83,11 @@ class Scaffold(Algorithm):
         most = self.local.steps or (self.local.epochs or 1) * -(
             -len(ctx.mask) // (self.local.batch_size or len(ctx.mask))
         )
-        rates = torch.tensor([lr if factor is None else lr * factor(ctx.round, s) for s in range(most)]).to(
-            ctx.mask.dtype
-        )
+        rates = [lr if factor is None else lr * factor(ctx.round, s) for s in range(most)]
         if self.local.steps is not None:
-            return float(rates.sum())
+            return sum(rates)
         taken = (self.local.epochs or 1) * torch.ceil(ctx.n / (self.local.batch_size or len(ctx.mask)))
-        return (rates * (torch.arange(most) < taken)).sum()
+        return (ctx.mask.new_tensor(rates) * (torch.arange(most) < taken)).sum()
 
     def personal(self, ctx: Context, state: ScaffoldState) -> Params:
         return state.model

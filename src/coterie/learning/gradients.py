@@ -83,7 +83,7 @@ def _plain(task: Task, params: Params, x: Tensor, y: Tensor, mask: Tensor) -> tu
         losses = task.sample_losses(task.outputs(params, x), y)
         return (losses * mask).sum() / mask.sum().clamp(min=1)
 
-    if torch._C._functorch.get_interpreter_stack():
+    if _layers():
         gradient, loss = torch.func.grad_and_value(mean_loss)(params)
         return gradient, loss
     with torch.enable_grad():  # nothing is mapped and no further derivative is taken: plain autograd is faster
@@ -99,7 +99,7 @@ Pullback = Callable[[Tensor], Params]
 
 def pullback(task: Task, params: Params, x: Tensor) -> tuple[Tensor, Pullback]:
     """A network's outputs and their pullback: one pass forward serves the value and the gradient."""
-    if torch._C._functorch.get_interpreter_stack():
+    if _layers():
         made: Any = torch.func.vjp(lambda p: task.outputs(p, x), params)
         outputs, back = made
         return outputs, lambda d: back(d)[0]
@@ -114,9 +114,14 @@ def pullback(task: Task, params: Params, x: Tensor) -> tuple[Tensor, Pullback]:
     return outputs.detach(), by_parameters
 
 
+def _layers() -> list[Any]:
+    """The maps and derivatives under which this runs."""
+    return torch._C._functorch.get_interpreter_stack() or []
+
+
 def _in_one_vmap() -> bool:
     """Whether this runs under the engine's `vmap` alone, and no derivative is taken of what is computed here."""
-    layers = torch._C._functorch.get_interpreter_stack() or []
+    layers = _layers()
     return len(layers) == 1 and layers[0].key() == torch._C._functorch.TransformType.Vmap
 
 

@@ -3,12 +3,11 @@
 mnist    50 clients with three shards of one digit each; a tenth of them takes part in a round
 femnist  66 clients, each the digits of three writers; a third takes part in a round
 
-Both use the five-layer network of section 4 of
-"A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy" (Kaan Ozkara,
-Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023, https://arxiv.org/abs/2207.01771), EX-4, with τ = 10 steps a round
-and 60 batches an epoch. Every method's learning rate is chosen from the same grid on validation rows of the training
-data, with half the rounds; all else is as published. The file is written after every run, and a second call goes on where
-it ended.
+Both use the five-layer network of section 4 of "A Statistical Framework for Personalized Federated Learning and
+Estimation: Theory, Algorithms, and Privacy" (Kaan Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023,
+https://arxiv.org/abs/2207.01771), EX-4, with τ = 10 steps a round and 60 batches an epoch. Every method's learning
+rate is chosen from the same grid on validation rows of the training data, with half the rounds; all else is as
+published. The file is written after every run, and a second call goes on where it ended.
 """
 
 from __future__ import annotations

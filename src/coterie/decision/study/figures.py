@@ -9,6 +9,7 @@ import pandas as pd
 from coterie.decision.study.tabulate import covered, flat
 
 _COLOURS = {"nothing": "#bbbbbb", "alone": "#4477aa", "together": "#ee6677", "shrunk": "#228833", "groups": "#ccbb44"}
+_MOST = 30  # rows of a figure that can still be read
 
 
 def draw(study: str, records: dict[str, Any], path: Path) -> None:
@@ -27,7 +28,7 @@ def draw(study: str, records: dict[str, Any], path: Path) -> None:
 
 def _short(key: Any) -> str:
     world, metric = key
-    name = world.replace(" n10-60", "").replace(" c2", "").replace(" e0.35", "")
+    name = " ".join(part for part in world.split(" ") if part not in ("n10-60", "c2", "e0.35"))
     return f"{name} · {metric}"
 
 
@@ -36,6 +37,8 @@ def _answers(records: dict[str, Any], plt: Any) -> Any:
     table = flat(records)
     table["answer"] = np.where(table["sure"] == "nothing", "nothing", table["advice"])
     cells = list(table.groupby(["world", "metric"], sort=False))
+    if len(cells) > _MOST:  # the two metrics that recommendations use by default
+        cells = [(key, cell) for key, cell in cells if key[1] in ("mse", "log_loss")]
     figure, ax = plt.subplots(figsize=(8, 0.24 * len(cells) + 1))
     for y, (_, cell) in enumerate(cells):
         left = 0.0
@@ -45,7 +48,7 @@ def _answers(records: dict[str, Any], plt: Any) -> Any:
             left += share
         ax.text(1.01, y, f"wrong {100 * cell['wrong'].mean():.0f} % of {len(cell)}", va="center", fontsize=7)
     ax.set_yticks(range(len(cells)), [_short(key) for key, _ in cells], fontsize=7)
-    ax.invert_yaxis()
+    ax.set_ylim(len(cells) - 0.4, -0.6)
     ax.set_xlim(0, 1)
     ax.set_xlabel("share of worlds by answer")
     ax.legend(ncols=5, loc="lower center", bbox_to_anchor=(0.45, 1.0), frameon=False, fontsize=8)

@@ -1,0 +1,98 @@
+"""AdaPeD: its steps by hand, its ends, the rounds a client misses, and the printed private form."""
+
+import numpy as np
+import pytest
+import torch
+
+import coterie as ct
+
+LOCAL = ct.LocalSGD(steps=3, lr=0.05, batch_size=5)
+STEP = ct.LocalSGD(steps=1, lr=0.1, batch_size=None)
+
+
+def start(w):
+    return {"weight": torch.tensor([[w]], dtype=torch.float64)}
+
+
+def test_two_rounds_by_hand(world):
+    """Algorithm 5 on (w − c)², where the divergence of predictions is (μ − θ)²: steps 2, 3, 4 in turn, then the mean."""
+    fed, psi0, lr, eta3 = world.quadratics([[0.0], [10.0]]), 2.0, 0.1, 0.03
+    algorithm = ct.AdaPeD(psi=psi0, local=STEP, shared_lr=0.2, catch_up=0)
+    result = ct.fit(algorithm, fed, world.linear(1), rounds=2, start=start(4.0), alone=False)
+    theta, mu, psi = [4.0, 4.0], 4.0, psi0
+    for _ in range(2):
+        sent = []
+        for i, c in enumerate((0.0, 10.0)):
+            theta[i] -= lr * (2 * (theta[i] - c) + 2 * (theta[i] - mu) / (2 * psi))
+            own = mu - 0.2 * 2 * (mu - theta[i]) / (2 * psi)
+            kappa = 1 / (2 * psi) - (own - theta[i]) ** 2 / (2 * psi**2)
+            sent.append((own, max(psi - eta3 * kappa, 0.5)))
+        mu, psi = np.mean(sent, 0)
+    np.testing.assert_allclose(world.personal(result).ravel(), theta, rtol=1e-12)
+    np.testing.assert_allclose([float(result.state.model["weight"]), float(result.state.psi)], [mu, psi], rtol=1e-12)
+
+
+def test_with_an_endless_psi_it_is_training_alone(world):
+    fed, _ = world.planted(2, 6)
+    wide = ct.AdaPeD(psi=1e14, psi_lr=0.0, catch_up=0, local=LOCAL)
+    one, two = (ct.fit(a, fed, world.linear(4), rounds=4, alone=False) for a in (wide, ct.Local(LOCAL)))
+    np.testing.assert_allclose(world.personal(one), world.personal(two), rtol=1e-9)
+
+
+def test_psi_falls_to_its_floor_where_clients_agree(world):
+    fed = world.quadratics([[1.0], [1.0]])
+    result = ct.fit(ct.AdaPeD(psi=0.6, local=STEP, psi_lr=0.1), fed, world.linear(1), rounds=5, alone=False)
+    assert float(result.state.psi) == 0.5
+    assert result.history["psi"].is_monotonic_decreasing
+
+
+def test_clients_that_missed_rounds_went_on_by_themselves(world):
+    """Algorithm 6, with the model and ψ last received; those of the last cohort are where they were."""
+    fed = world.quadratics([[0.0], [10.0], [5.0]])
+    options = {"rounds": 2, "start": start(4.0), "cohort": world.These(0, 1), "alone": False}
+    tuned, still = (
+        world.personal(ct.fit(ct.AdaPeD(local=STEP, catch_up=c), fed, world.linear(1), **options)).ravel()
+        for c in (2, 0)
+    )
+    np.testing.assert_array_equal(tuned[:2], still[:2])
+    alone = 4.0
+    for _ in range(2):  # μ = 4 and ψ = 4 are the initial ones
+        alone -= 0.1 * (2 * (alone - 5) + 2 * (alone - 4) / 8)
+    np.testing.assert_allclose(tuned[2], alone, rtol=1e-12)
+    assert still[2] == 4.0
+
+
+def test_one_message_holds_model_and_psi_and_both_are_updates(world):
+    asks = []
+
+    class Watch(ct.channels.Channel):
+        def ask(self, ask, where):
+            asks.append(ask)
+            return ask
+
+    ct.fit(ct.AdaPeD(), world.quadratics([[0.0], [1.0]]), world.linear(1), rounds=1, channels=[Watch()], alone=False)
+    assert [set(a.updates) for a in asks] == [{"model", "psi"}]
+    assert all(isinstance(a.reduce, ct.MeanBy) and not a.auxiliary for a in asks)
+
+
+def test_the_printed_private_form_clips_and_adds_noise_in_every_step(world):
+    fed = world.quadratics([[0.0], [10.0]])
+
+    def run(**settings):
+        algorithm = ct.AdaPeD(local=STEP, **settings)
+        state = ct.fit(algorithm, fed, world.linear(1), rounds=1, start=start(4.0), alone=False).state
+        return np.array([float(state.model["weight"]), float(state.psi)])
+
+    np.testing.assert_allclose(run(mode="paper", clips=(1e9, 1e9)), run(), rtol=1e-9)
+    tight = run(mode="paper", clips=(1e-3, 1e-3))
+    assert abs(tight[0] - 4.0) <= 0.1 * 1e-3 + 1e-12
+    assert abs(tight[1] - 4.0) <= 0.03 * 1e-3 + 1e-12
+    assert abs(run(mode="paper", clips=(1e-3, 1e-3), noises=(5.0, 5.0)) - tight).min() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"psi": 0.1}, {"psi_floor": 0.0}, {"mode": "x"}, {"catch_up": -1}, {"clips": (0, 1)}]
+)
+def test_settings_that_cannot_be_meant(wrong):
+    with pytest.raises(ct.ConfigError, match="AdaPeD"):
+        ct.AdaPeD(**wrong)

@@ -1,0 +1,56 @@
+"""The study of personal methods, on tiny settings."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import coterie as ct
+from coterie.reproduce import personalisation
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Twelve random pictures on each of three clients instead of MNIST; two methods."""
+
+    def federation(seed):
+        rng = np.random.default_rng(seed)
+        x, y = rng.integers(0, 255, (36, 28, 28), np.uint8), rng.integers(0, 10, 36)
+        return personalisation._federation(x, y, np.full(3, 12), seed, 0.25)
+
+    monkeypatch.setattr(personalisation, "mnist", federation)
+    names = ("Local", "AdaPeD")
+    monkeypatch.setattr(personalisation, "METHODS", {n: personalisation.METHODS[n] for n in names})
+
+
+def test_a_study_is_resumed_and_shown(tiny, tmp_path):
+    out = tmp_path / "study.json"
+    call = ["mnist", "--rounds", "1", "--out", str(out)]
+    run = CliRunner().invoke(personalisation.app, [*call, "--seeds", "1"], catch_exceptions=False)
+    assert run.exit_code == 0
+    first = json.loads(out.read_text())
+    run = CliRunner().invoke(personalisation.app, [*call, "--seeds", "2"], catch_exceptions=False)
+    second = json.loads(out.read_text())
+    for name, kept in first["methods"].items():
+        assert second["methods"][name]["runs"]["0"] == kept["runs"]["0"]  # the seconds too: it was not run again
+        assert set(second["methods"][name]["runs"]) == {"0", "1"}
+        assert set(kept["tuning"]) == {str(r) for r in personalisation.RATES}
+    assert "| AdaPeD |" in run.stdout
+    assert CliRunner().invoke(personalisation.app, ["mnist", "--out", str(out), "--only", "X"]).exit_code == 2
+    with pytest.raises(ct.ConfigError, match="holds 1 rounds"):
+        personalisation.study("mnist", 1, 5, out, [])
+
+
+def test_the_table_says_who_is_tied():
+    runs = {"a": (0.90, 0.92, 0.91), "b": (0.91, 0.90, 0.91), "c": (0.80, 0.82, 0.81)}
+    methods = {
+        n: {"tuning": {}, "runs": {str(s): {"accuracy": v, "rate": 0.1} for s, v in enumerate(vs)}}
+        for n, vs in runs.items()
+    }
+    lines = personalisation.markdown({"methods": methods}).splitlines()[2:]
+    assert [line.split("|")[1].strip() for line in lines] == ["a", "b", "c"]
+    assert "best" in lines[0]
+    assert "tied" in lines[1]
+    assert "tied" not in lines[2]
+    assert "10.00" in lines[2]
