@@ -95,11 +95,15 @@ def in_chunk(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...
     ]
 
 
+def flat_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """Samples `rows` (clients, …) of a chunk as rows of the flat tensor `x.flatten(0, 1)`."""
+    return rows + (torch.arange(len(x)) * x.shape[1]).reshape(-1, *[1] * (rows.dim() - 1))
+
+
 def pick(x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Samples `rows` (clients, …) of a chunk's clients. Rows of one flat tensor are copied, which is far faster than
+    """The samples of a chunk's clients at `flat_rows`. Rows of one flat tensor are copied, which is far faster than
     `x[i, j]`."""
-    first = (torch.arange(len(x)) * x.shape[1]).reshape(-1, *[1] * (rows.dim() - 1))
-    flat = (rows + first).flatten()
+    flat = rows.flatten()
     xs, ys = x.flatten(0, 1).index_select(0, flat), y.flatten(0, 1).index_select(0, flat)
     return xs.reshape(*rows.shape, *x.shape[2:]), ys.reshape(*rows.shape, *y.shape[2:])
 
@@ -142,4 +146,4 @@ class _Pick(_Primitive):
     @staticmethod
     def vmap(info: Any, in_dims: Any, *tensors: Tensor) -> Any:
         x, y, rows = in_chunk(info, in_dims, tensors)
-        return pick(x, y, rows), (0, 0)
+        return pick(x, y, flat_rows(x, rows)), (0, 0)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from coterie.learning.batches import Walk, pick
+from coterie.learning.batches import Walk, flat_rows, pick
 from coterie.learning.gradients import Model, chunk_gradients
 from coterie.learning.update_rules import Optimiser, Rate, Rule
 
@@ -129,12 +129,13 @@ def _holding(plan: Plan, given: Given) -> Iterator[tuple[nn.Module, list[Tensor]
 def train(plan: Plan, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, given: Given) -> tuple[Tensor, ...]:
     """A chunk of clients: every tensor has a leading client dimension. Returns what `train_one` does, stacked."""
     if plan.model.task.convolutional:
-        rows = [
+        each = [
             train_one(plan, x[c], y[c], mask[c], key[c], {name: t[c] for name, t in given.items()})
             for c in range(len(x))
         ]
-        return tuple(torch.stack(column) for column in zip(*rows, strict=True))
+        return tuple(torch.stack(column) for column in zip(*each, strict=True))
     chosen, weight = plan.walk.rows(mask, key)
+    rows = None if chosen is None else flat_rows(x, chosen)
     places = plan.model.trained
     params = [given[f"weight/{name}"] for name in plan.model.names]
     for i in places:
@@ -145,7 +146,7 @@ def train(plan: Plan, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, given: Gi
     ragged = not optimiser.simple and bool((on == 0).any())
     total = torch.zeros(len(x), dtype=x.dtype)
     for s in range(weight.shape[-2]):
-        xs, ys = (x, y) if chosen is None else pick(x, y, chosen[:, s])
+        xs, ys = (x, y) if rows is None else pick(x, y, rows[:, s])
         lr = plan.rate(given, s)
         if network is not None and not ragged and not isinstance(lr, Tensor) and optimiser.fused(lr):
             also = (optimiser.correct, optimiser.pull, optimiser.anchors or ())
