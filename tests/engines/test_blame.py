@@ -31,7 +31,7 @@ def test_the_line_is_the_users_also_inside_a_loss_of_their_own(fed: ct.Federatio
     algorithm = ct.FedAvg(ct.LocalSGD(steps=1))
     question = ct.Ask(algorithm.train, np.arange(12), {"model": e.initial})
     for engine in (ct.LocalEngine(), ct.LoopEngine()):
-        with pytest.raises(ct.ClientError, match=rf"'train' .*at .*test_engines\.py:{line} \(return outputs\[:, 7\]\)"):
+        with pytest.raises(ct.ClientError, match=rf"'train' .*at .*test_blame\.py:{line} \(return outputs\[:, 7\]\)"):
             engine.run(question, e)
 
 
