@@ -51,8 +51,8 @@ class Fingerprint:
 
     def require(self, about: Mapping[str, Any], tensors: Mapping[str, Tensor], where: Any) -> None:
         """Refuse the checkpoint of another run."""
-        found = about.get("parts")
-        kept = found if isinstance(found, dict) else {}
+        parts = about.get("parts")
+        kept = parts if isinstance(parts, dict) else {}
         other = [name for name, value in self.parts.items() if kept.get(name) != value]
         other += [f"{n} of the model" for n, t in self.probe.items() if not _close(t, tensors.get(f"{_HEAD}{n}"))]
         if other or about.get("fingerprint") != self.text:
