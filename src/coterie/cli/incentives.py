@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from coterie.disk import writing
 from coterie.incentives.market.bargaining import nash_bargaining
 from coterie.incentives.market.duopoly import Duopoly
 from coterie.incentives.pricing.game import PricingGame
@@ -31,6 +32,11 @@ def _or_exit(make: Callable[[], T]) -> T:
         return make()
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def _save(figure: Any, out: Path) -> None:
+    with writing(out) as partial:
+        figure.savefig(partial, dpi=150, format=out.suffix[1:].lower())
 
 
 def _check_file(out: Path) -> None:
@@ -71,7 +77,7 @@ def duopoly(
         typer.echo("That is below the low firm's model of today, so training alone cannot reach this bargain.")
     from coterie.incentives.figures import duopoly_figure
 
-    _or_exit(lambda: duopoly_figure(bargain, now).savefig(out, dpi=150))
+    _or_exit(lambda: _save(duopoly_figure(bargain, now), out))
     typer.echo(f"Figure: {out}")
 
 
@@ -109,5 +115,5 @@ def pricing(
     )
     from coterie.incentives.figures import simulation_figure
 
-    _or_exit(lambda: simulation_figure(played, "utilities").savefig(out, dpi=150))
+    _or_exit(lambda: _save(simulation_figure(played, "utilities"), out))
     typer.echo(f"Figure: {out}")

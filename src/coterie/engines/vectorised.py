@@ -20,6 +20,7 @@ from torch import Tensor
 
 from coterie.cores import usable_cores
 from coterie.data.federation import Federation
+from coterie.disk import said
 from coterie.engines.base import Env, Post, Split, context, gather, in_round, unpack
 from coterie.engines.blame import Untouched, line_of
 from coterie.engines.reduce import assemble, share
@@ -182,8 +183,7 @@ def _mapped(function: Callable[..., Any], written: Callable[..., Any], name: str
         except CoterieError:
             raise
         except Exception as error:
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ClientError(
-                f"The client function '{name}' failed in the vectorised engine at {line_of(error, written)}: {first} "
+                f"The client function '{name}' failed in the vectorised engine at {line_of(error, written)}: {said(error)}. "
                 "Run with engine='loop' to see the client."
             ) from error
