@@ -104,7 +104,7 @@ def _trained(
     from coterie.comparison.learned import Schedule, train_all, trained_comparison
 
     redrawn = not isinstance(federation, Federation)
-    split: Split = federation if redrawn else (lambda seed: federation)  # type: ignore[assignment]
+    split: Split = (lambda seed: federation) if isinstance(federation, Federation) else federation
     tell: Progress | None = None
     if progress is not None:
         tell = lambda name, seed, share: progress(name, seed, done + (1 - done) * share)  # noqa: E731

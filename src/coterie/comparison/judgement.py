@@ -149,9 +149,9 @@ def mark_clients(gains: Floats, errors: Floats, rows: Floats) -> np.ndarray:
     usable = known & (rows >= FEWEST)
     error = WIDEN * np.where(usable, errors, 1.0)
     t = np.where(error > 0, np.abs(np.where(usable, gains, 0.0)) / np.where(error > 0, error, 1.0), 0.0)
-    p = 2 * stats.t.sf(t, np.maximum(rows - 1, 1))
+    p = np.asarray(2 * stats.t.sf(t, np.maximum(rows - 1, 1)))
     marks = np.where(known, UNCLEAR, NO_SCORE).astype(object)
     places = np.flatnonzero(usable)
-    clear = places[benjamini_hochberg(np.asarray(p[places]), ALPHA)]
+    clear = places[benjamini_hochberg(p[places], ALPHA)]
     marks[clear] = np.where(gains[clear] > 0, GAINS, LOSES)
     return marks

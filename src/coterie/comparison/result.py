@@ -72,17 +72,17 @@ class Comparison:
     @property
     def recommendation(self) -> str:
         """ "alone", "together", "shrunk" or "groups"."""
-        return self._judge.recommendation
+        return str(self._judge.recommendation)
 
     @property
     def sure(self) -> str:
         """ "clear", "borderline", "leaning", or "nothing" where no method beats the overall average."""
-        return self._judge.sure
+        return str(self._judge.sure)
 
     @property
     def method(self) -> str:
         """The method the recommendation speaks of: the recommended one or, where that is alone, its best rival."""
-        return self._judge.method
+        return str(self._judge.method)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -101,7 +101,7 @@ class Comparison:
         """The mean score over clients of the overall average, which every method must beat."""
         if self.decision is None:
             return self._judge.constant if self.judgement is not None else float("nan")
-        return float(natural(self.decision, self.decision.losses).loc["constant"].mean())
+        return float(natural(self.decision, self.decision.losses).T["constant"].mean())
 
     @property
     def _judge(self) -> Any:
@@ -132,7 +132,7 @@ class Comparison:
         name = "groups" if self.decision is not None else self.method
         if name not in self.clusters.index or self.clusters.loc[name].nunique() < 2:
             return None
-        return self.clusters.loc[name].astype(int).rename("group")
+        return self.clusters.T[name].astype(int).rename("group")
 
     def distinguish(self) -> pd.DataFrame:
         """What tells the exact groups apart: columns and coefficients, the largest differences first."""
@@ -187,8 +187,8 @@ class Comparison:
         assert self.decision is not None
         if self.decision.evaluation is None:
             return float("nan"), float("nan")
-        row, scale = self.decision.summary().loc[method], unit(self.decision)
-        return float(row["low"]) * scale, float(row["high"]) * scale
+        found, scale = self.decision.summary().T[method], unit(self.decision)
+        return float(found["low"]) * scale, float(found["high"]) * scale
 
     def to_json(self) -> dict[str, Any]:
         """Everything that is shown, as plain values."""

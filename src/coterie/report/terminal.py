@@ -143,11 +143,11 @@ def group_words(comparison: Comparison, most: int = 2) -> dict[int, str]:
     told = {}
     for group, rows in comparison.distinguish().groupby("group"):
         parts = []
-        for row in rows.head(most).itertuples():
-            effect = 0.0 if math.isnan(row.effect) else row.effect
-            by_mean = abs(row.mean_difference) >= abs(effect)
-            size = row.mean_difference if by_mean else effect
-            parts.append(f"{row.column}: {'mean' if by_mean else 'effect'} {size:+.1f}")
+        first = rows.head(most)
+        for column, mean, effect in zip(first["column"], first["mean_difference"], first["effect"], strict=True):
+            effect = 0.0 if math.isnan(effect) else float(effect)
+            size, what = (float(mean), "mean") if abs(mean) >= abs(effect) else (effect, "effect")
+            parts.append(f"{column}: {what} {size:+.1f}")
         told[int(str(group))] = "; ".join(parts)
     return told
 
