@@ -82,7 +82,19 @@ def test_every_value_of_a_section_is_escaped(comparison: Comparison) -> None:
     }
     told = {n: getattr(comparison, n).replace({"oracle": ODD}) for n in ("curves", "settings")}
     results = {ODD if m == "oracle" else m: r for m, r in comparison.results.items()}
-    odd = replace(comparison, **parts, **told, results=results, about=comparison.about | {"model": ODD, "kind": ODD})
+    judged = comparison.judgement
+    assert judged is not None
+    renamed = [{ODD if m == "oracle" else m: v for m, v in part.items()} for part in (judged.mean, judged.error)]
+    method = ODD if judged.method == "oracle" else judged.method
+    judgement = replace(judged, mean=renamed[0], error=renamed[1], method=method)
+    odd = replace(
+        comparison,
+        judgement=judgement,
+        **parts,
+        **told,
+        results=results,
+        about=comparison.about | {"model": ODD, "kind": ODD},
+    )
     rest = without_plotly(page(odd))
     assert ODD not in rest
     assert "&lt;/script&gt;&lt;img src=x" in rest

@@ -35,7 +35,7 @@ def test_a_comparison_fits_eighty_columns(clients: int, scale: float) -> None:
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("Recommendation: ")
     assert not re.search(r"\d…|\d{8}", text)  # a name may be cut, a number not
-    shown = [line for line in lines if line.strip().startswith("client with quite")]
+    shown = [line for line in lines if line.strip().startswith("client with")]
     assert len(shown) >= min(clients, 20)
     if clients > 30:
         assert "The 10 largest gains and losses" in text

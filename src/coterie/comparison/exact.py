@@ -38,8 +38,8 @@ def exact_comparison(
     marks = pd.DataFrame(
         {m: decision.mark(m) if decision.evaluation is not None else decision.marks for m in names}, index=clients
     ).T.rename_axis("method")
-    alone = marks.loc["alone"].to_numpy()
-    marks.loc["alone"] = np.where(alone == "no score", "no score", "no clear change")
+    alone = marks.T["alone"]
+    marks.loc["alone"] = alone.where((alone == "no score").to_numpy(), "no clear change")
     return Comparison(
         table=scores,
         gains=decision.gains.loc[names] * unit(decision),

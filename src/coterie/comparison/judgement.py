@@ -7,8 +7,8 @@
 4. Otherwise alone, if `local` is learnable; otherwise the simplest learnable method, as a leaning.
 
 The error of a mean gain is the largest of three: over test rows (widened by 1.5, since splits share training rows), over
-clients (with ten or more), and over splits, corrected for their overlap as Nadeau and Bengio (2003) do: clients share one
-model's training noise, which neither rows nor clients show."""
+clients (with ten or more), and over splits, pooled over methods and corrected for their overlap as Nadeau and Bengio (2003)
+do: clients share one model's training noise, which neither rows nor clients show."""
 
 from __future__ import annotations
 
@@ -63,7 +63,20 @@ class Judgement:
         return self.bounds(self.method) if self.method in self.mean else (0.0, 0.0)
 
 
-def mean_error(gains: Floats, errors: Floats, overlap: float) -> tuple[float, float]:
+def split_error(gains: list[Floats], overlap: float, needed: float) -> float:
+    """What the splits add to the error of a mean gain: pooled over methods, since three splits say little of one.
+
+    It is widened by Student's t for its few degrees of freedom, so that ``needed`` times it is the right bound."""
+    if not gains or len(gains[0]) < 2:
+        return 0.0
+    each = np.stack([np.nanmean(g, axis=1) for g in gains])  # (methods, splits)
+    count, df = each.shape[1], len(each) * (each.shape[1] - 1)
+    shared = overlap / (1 - overlap) if overlap < 1 else 0.0
+    spread = float(np.sqrt(each.var(axis=1, ddof=1).mean() * (1 / count + shared)))
+    return spread * float(stats.t.ppf(1 - ALPHA / len(gains), df)) / needed
+
+
+def mean_error(gains: Floats, errors: Floats, splits: float) -> tuple[float, float]:
     """The mean gain over clients with a score, and its error."""
     known = np.isfinite(gains).any(0) & np.isfinite(errors)
     m = int(known.sum())
@@ -71,12 +84,7 @@ def mean_error(gains: Floats, errors: Floats, overlap: float) -> tuple[float, fl
         return 0.0, float("inf")
     clients = np.nanmean(gains[:, known], axis=0)
     rows = WIDEN * float(np.linalg.norm(errors[known])) / m
-    between = float(clients.std(ddof=1)) / np.sqrt(m) if m >= 10 else 0.0
-    splits = 0.0
-    if len(gains) > 1:
-        each = np.nanmean(gains[:, known], axis=1)
-        shared = overlap / max(1 - overlap, 1e-9) if overlap < 1 else 0.0
-        splits = float(each.std(ddof=1)) * np.sqrt(1 / len(each) + shared)
+    between = float(clients.std(ddof=1) / np.sqrt(m)) if m >= 10 else 0.0
     return float(clients.mean()), max(rows, between, splits)
 
 
@@ -88,7 +96,8 @@ def judge_trained(methods: dict[str, Trained], overlap: float, room: float, cons
     df = max(clients - 1, 9)
     needed = float(stats.t.ppf(1 - ALPHA / max(len(others), 1), df))
     gate = float(stats.norm.ppf(1 - ALPHA / len(methods)))
-    found = {name: mean_error(t.gains, t.errors, overlap) for name, t in others.items()}
+    splits = split_error([t.gains for t in others.values()], overlap, needed)
+    found = {name: mean_error(t.gains, t.errors, splits) for name, t in others.items()}
     learnable = tuple(name for name, t in methods.items() if t.beats > gate * WIDEN * t.beats_error)
     floor = ROOM * max(room, 0.0)
     proven = tuple(
@@ -100,7 +109,7 @@ def judge_trained(methods: dict[str, Trained], overlap: float, room: float, cons
     if not learnable:
         choice, sure, method = "alone", "nothing", rival
     elif proven:
-        method = _simplest(methods, proven, found, overlap, floor)
+        method = _simplest(methods, proven, found, splits, floor)
         steady = (np.nanmean(methods[method].gains, axis=1) > 0).mean() > 0.6
         choice, sure = methods[method].way, "clear" if steady else "borderline"
     elif "local" in learnable:
@@ -121,14 +130,14 @@ def _simplest(
     methods: dict[str, Trained],
     proven: tuple[str, ...],
     found: dict[str, tuple[float, float]],
-    overlap: float,
+    splits: float,
     floor: float,
 ) -> str:
     """The first proven method, in order of simplicity, that is not measurably worse than the best of them."""
     best = max(proven, key=lambda name: found[name][0])
     for name in sorted(proven, key=lambda name: (_rank(methods[name].way), -found[name][0])):
         error = np.hypot(methods[name].errors, methods[best].errors) / np.sqrt(2)
-        behind, spread = mean_error(methods[best].gains - methods[name].gains, error, overlap)
+        behind, spread = mean_error(methods[best].gains - methods[name].gains, error, splits)
         if not (behind > 1.645 * spread and behind > floor):
             return name
     return best

@@ -102,7 +102,7 @@ class Comparison:
         """The mean score over clients of the overall average, which every method must beat."""
         if self.decision is None:
             return self._judge.constant if self.judgement is not None else float("nan")
-        return float(np.nanmean(natural(self.decision, self.decision.losses).loc["constant"].to_numpy(np.float64)))
+        return float(natural(self.decision, self.decision.losses).T["constant"].mean())
 
     @property
     def _judge(self) -> Any:
@@ -133,7 +133,7 @@ class Comparison:
         name = "groups" if self.decision is not None else self.method
         if name not in self.clusters.index or self.clusters.loc[name].nunique() < 2:
             return None
-        return pd.Series(self.clusters.loc[name].to_numpy(int), index=self.clusters.columns, name="group")
+        return self.clusters.T[name].astype(int).rename("group")
 
     def distinguish(self) -> pd.DataFrame:
         """What tells the exact groups apart: columns and coefficients, the largest differences first."""
@@ -188,8 +188,8 @@ class Comparison:
         assert self.decision is not None
         if self.decision.evaluation is None:
             return float("nan"), float("nan")
-        low, high = self.decision.summary().loc[[method], ["low", "high"]].to_numpy(np.float64)[0] * unit(self.decision)
-        return float(low), float(high)
+        found, scale = self.decision.summary().T[method], unit(self.decision)
+        return float(found["low"]) * scale, float(found["high"]) * scale
 
     def to_json(self) -> dict[str, Any]:
         """Everything that is shown, as plain values."""

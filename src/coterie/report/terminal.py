@@ -143,12 +143,11 @@ def group_words(comparison: Comparison, most: int = 2) -> dict[int, str]:
     told = {}
     for group, rows in comparison.distinguish().groupby("group"):
         parts = []
-        top = rows.head(most)
-        for column, apart, found in zip(top["column"], top["mean_difference"], top["effect"], strict=True):
-            effect = 0.0 if math.isnan(found) else float(found)
-            by_mean = abs(float(apart)) >= abs(effect)
-            size = float(apart) if by_mean else effect
-            parts.append(f"{column}: {'mean' if by_mean else 'effect'} {size:+.1f}")
+        first = rows.head(most)
+        for column, mean, effect in zip(first["column"], first["mean_difference"], first["effect"], strict=True):
+            effect = 0.0 if math.isnan(effect) else float(effect)
+            size, what = (float(mean), "mean") if abs(mean) >= abs(effect) else (effect, "effect")
+            parts.append(f"{column}: {what} {size:+.1f}")
         told[int(str(group))] = "; ".join(parts)
     return told
 
