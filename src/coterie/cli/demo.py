@@ -64,9 +64,9 @@ COUNTER_EXAMPLES: dict[str, Callable[[], Federation]] = {"heart, 4 hospitals": h
 def _short_table(found: dict[str, Comparison]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("table", "clients", "alone", "together", "shrunk", "groups", "advice"):
-        table.add_column(name, justify="left" if name in ("table", "advice") else "right", no_wrap=True)
+        table.add_column(name, justify="left" if name in ("table", "advice") else "right")
     for name, c in found.items():
-        means = [number(float(c.table.T[m].mean())) for m in ("alone", "together", "shrunk", "groups")]
+        means = [f"{float(c.table.T[m].mean()):.2g}" for m in ("alone", "together", "shrunk", "groups")]
         table.add_row(name, str(c.about["clients"]), *means, f"{c.recommendation} ({c.sure})")
     return table
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from threadpoolctl import threadpool_limits
 
 from coterie.decision.candidates.rows import Floats
 from coterie.decision.errors_of_gains import gain, interval
@@ -151,8 +152,9 @@ def decide_table(
     repeats = repeats or default_repeats(len(table.y))
     if np.ptp(table.y) == 0:
         return _nothing(table, metric, level, folds, repeats, seed)
-    found = measure(table, metric, folds=folds, repeats=repeats, seed=seed, progress=progress)
-    return from_evaluation(table, found, metric, level=level, folds=folds, repeats=repeats, seed=seed)
+    with threadpool_limits(1, "blas"):  # thousands of small products: threads would only wait for one another
+        found = measure(table, metric, folds=folds, repeats=repeats, seed=seed, progress=progress)
+        return from_evaluation(table, found, metric, level=level, folds=folds, repeats=repeats, seed=seed)
 
 
 def from_evaluation(

@@ -127,8 +127,8 @@ def groups_table(comparison: Comparison) -> Table:
     found = comparison.groups
     assert found is not None
     table = _table("Groups found" + ("" if comparison.recommendation == "groups" else " (not what is recommended)"))
-    for name, width in (("group", 5), ("clients", 7), ("what tells it apart", 31), ("who", 24)):
-        table.add_column(name, justify="right" if width < 10 else "left", min_width=width, overflow="fold")
+    for name, width in (("group", 5), ("clients", 7), ("what tells it apart", 29), ("who", 24)):
+        table.add_column(name, justify="right" if width < 10 else "left", width=width, overflow="fold")
     apart = group_words(comparison)
     for group, members in found.groupby(found):
         who = listed([_short(str(c)) for c in members.index], 2)
