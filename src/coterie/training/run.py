@@ -63,7 +63,7 @@ def fit(
     cohort: None (everyone), a number of clients, a probability (Poisson) or a sampler. out: folder for checkpoints and the
     result; `resume=True` continues the run found there, bit-identically. alone: also train every client alone when the
     result is evaluated or saved, to tell each what it gains (a Result of `Local` may be passed instead).
-    Ctrl-C (with `out` also SIGTERM) finishes the round, saves and returns the result so far. One process at a time may use `out`.
+    Ctrl-C (or SIGTERM) finishes the round, saves and returns the result so far. One process at a time may use `out`.
     start: a model (parameter dictionary) everyone starts from, or a whole server state. An algorithm with clusters=None gets
     the number of clusters chosen on held-out training data first (`choose_clusters`, 1 to 6); `result.about["choice"]`
     shows the evidence, `"choice_note"` its limit, if any. `result.about["warnings"]` says when the loss exploded.
