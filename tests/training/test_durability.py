@@ -94,6 +94,15 @@ def test_a_signal_finishes_the_round_saves_and_exits_cleanly(number: signal.Sign
     assert ct.Result.load(tmp_path).about["rounds"] == 3
 
 
+def test_a_run_that_saves_nothing_leaves_sigterm_alone(fed: ct.Federation, task: ct.Task, tmp_path: Path) -> None:
+    before, seen = signal.getsignal(signal.SIGTERM), []
+    for out in (None, tmp_path):
+        note = [lambda row, state: seen.append(signal.getsignal(signal.SIGTERM) is before)]
+        ct.fit(ct.Local(SGD), fed, task, rounds=1, out=out, alone=False, callbacks=note)
+    assert seen == [True, False]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_a_second_process_in_the_folder_gets_one_sentence(fed: ct.Federation, task: ct.Task, tmp_path: Path) -> None:
     process = child(
         f"""

@@ -32,8 +32,10 @@ def bar(progress: bool | None, rounds: int, done: int) -> Iterator[Callable[[dic
 
 
 @contextmanager
-def finish_on_interrupt() -> Iterator[list[int]]:
-    """Ctrl-C (or SIGTERM) once: finish the round and save. Twice: stop at once. The list is true once it came."""
+def finish_on_interrupt(saves: bool = True) -> Iterator[list[int]]:
+    """Ctrl-C (or SIGTERM) once: finish the round and save. Twice: stop at once. The list is true once it came.
+
+    A run that saves nothing leaves SIGTERM alone: it ends the process, as everywhere."""
     pressed: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield pressed
@@ -45,7 +47,7 @@ def finish_on_interrupt() -> Iterator[list[int]]:
         pressed.append(number)
         Console(stderr=True).print("Finishing this round, then saving. Press Ctrl-C again to stop at once.")
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)[: 1 + saves]}
     try:
         yield pressed
     finally:

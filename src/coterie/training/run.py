@@ -126,7 +126,7 @@ def _train(
     callbacks: Sequence[Callback],
 ) -> Result:
     """All rounds, and what they end with."""
-    with bar(progress, rounds, run.done) as tick, finish_on_interrupt() as interrupted:
+    with bar(progress, rounds, run.done) as tick, finish_on_interrupt(run.out is not None) as interrupted:
         saved = run.done
         while run.done < rounds and not interrupted:
             try:
