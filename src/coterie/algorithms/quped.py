@@ -89,7 +89,7 @@ class QuPeD(Algorithm):
         """What a client's own model takes: an index of `bits` bits for every weight, and the centres."""
         if self.bits is None:
             return float(sum(t.numel() * t.element_size() for t in model.values()))
-        return sum(t.numel() * self.bits / 8 + 2**self.bits * t.element_size() for t in model.values())
+        return float(sum(t.numel() * self.bits / 8 + 2**self.bits * t.element_size() for t in model.values()))
 
     def personal(self, ctx: Context, state: FedAvgState) -> Params:
         model = own_or(ctx, state.model)
