@@ -41,6 +41,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/bench_ifca.py
 	$(BIN)/python benchmarks/bench_histograms.py
+	$(BIN)/python benchmarks/bench_priors.py
 
 bench-peers: $(VENV)/.installed
 	$(PYTHON) -m venv .venv-peers

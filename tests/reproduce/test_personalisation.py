@@ -1,6 +1,7 @@
 """The study of personal methods, on tiny settings."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,9 +18,10 @@ def tiny(monkeypatch):
     def federation(seed):
         rng = np.random.default_rng(seed)
         x, y = rng.integers(0, 255, (36, 28, 28), np.uint8), rng.integers(0, 10, 36)
-        return personalisation._federation(x, y, np.full(3, 12), seed, 0.25)
+        return personalisation.as_federation(x, y, np.full(3, 12), seed, 0.25)
 
-    monkeypatch.setattr(personalisation, "mnist", federation)
+    tiny = replace(personalisation.SETTINGS["mnist"], make=federation)
+    monkeypatch.setattr(personalisation, "SETTINGS", {"mnist": tiny})
     names = ("Local", "AdaPeD")
     monkeypatch.setattr(personalisation, "METHODS", {n: personalisation.METHODS[n] for n in names})
 
@@ -54,3 +56,12 @@ def test_the_table_says_who_is_tied():
     assert "tied" in lines[1]
     assert "tied" not in lines[2]
     assert "10.00" in lines[2]
+
+
+@pytest.mark.parametrize("kind", ["labels", "features", "concept", "sizes"])
+def test_the_small_settings_differ_in_one_respect(kind):
+    fed = personalisation.digits(0, kind)
+    classes = [len(np.unique(fed.train(c)[1])) for c in fed.clients]
+    assert len(fed) == 20
+    assert (max(classes) <= 5) == (kind == "labels")
+    assert (fed.n_train.max() > 3 * fed.n_train.min()) == (kind == "sizes")

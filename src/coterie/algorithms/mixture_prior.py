@@ -75,7 +75,7 @@ class MixturePrior(Algorithm):
         """Shares, means and variances of the clusters found; a cluster nobody is in keeps its own."""
         means = flat_vector(state.means, 1).double()
         variances, shares = state.variances.clone(), torch.zeros_like(state.shares)
-        for j in sorted(set(label.tolist())):
+        for j in np.unique(label.numpy()).tolist():
             members = models[label == j]
             means[j] = members.mean(0)
             variances[j] = ((members - means[j]) ** 2).mean().clamp(min=self.floor**2)

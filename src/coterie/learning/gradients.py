@@ -100,8 +100,7 @@ Pullback = Callable[[Tensor], Params]
 def pullback(task: Task, params: Params, x: Tensor) -> tuple[Tensor, Pullback]:
     """A network's outputs and their pullback: one pass forward serves the value and the gradient."""
     if _layers():
-        made: Any = torch.func.vjp(lambda p: task.outputs(p, x), params)
-        outputs, back = made
+        outputs, back = torch.func.vjp(lambda p: task.outputs(p, x), params)  # type: ignore[misc]
         return outputs, lambda d: back(d)[0]
     with torch.enable_grad():
         own = {name: p.detach().requires_grad_() for name, p in params.items()}

@@ -1,9 +1,12 @@
-"""The table of personal methods: ``python -m coterie.reproduce.personalisation mnist|femnist --seeds 3 --out FILE.json``.
+"""The tables of personal methods: ``python -m coterie.reproduce.personalisation SETTING --seeds 3 --out FILE.json``.
 
 mnist    50 clients with three shards of one digit each; a tenth of them takes part in a round
 femnist  66 clients, each the digits of three writers; a third takes part in a round
+labels, features, concept, sizes
+         20 clients with scikit-learn's small digits, of which half take part in a round, that differ in which digits they
+         have, in how pictures are turned, in what labels mean, or only in how many rows they have; one hidden layer of 50
 
-Both use the five-layer network of section 4 of "A Statistical Framework for Personalized Federated Learning and
+The first two use the five-layer network of section 4 of "A Statistical Framework for Personalized Federated Learning and
 Estimation: Theory, Algorithms, and Privacy" (Kaan Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023,
 https://arxiv.org/abs/2207.01771), EX-4, with τ = 10 steps a round and 60 batches an epoch. Every method's learning
 rate is chosen from the same grid on validation rows of the training data, with half the rounds; all else is as
@@ -15,11 +18,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
+from sklearn.datasets import load_digits
 
 import coterie as ct
 from coterie.datasets.files import load_arrays
@@ -29,8 +35,7 @@ from coterie.settings import with_setting
 
 app = typer.Typer(add_completion=False)
 RATES = (0.05, 0.15)
-ROUNDS = {"mnist": {"full": 300, "quick": 60}, "femnist": {"full": 240, "quick": 20}}
-SHARE = {"mnist": 0.1, "femnist": 1 / 3}
+FIVE_LAYERS = ct.models.small_cnn()
 WRITERS = 3  # of every client
 
 METHODS: dict[str, Callable[[], Any]] = {
@@ -59,7 +64,7 @@ def mnist(seed: int) -> ct.Federation:
     """60,000 digits in 150 shards of one label, three to each of 50 clients; a sixth of a client's rows are test rows."""
     x, y = load_arrays("mnist.npz", "x_train", "y_train")
     rows, sizes = label_shards(y, clients=50, shards=3, seed=seed)
-    return _federation(x[rows], y[rows], sizes, seed, 1 / 6)
+    return as_federation(x[rows], y[rows], sizes, seed, 1 / 6)
 
 
 def femnist(seed: int) -> ct.Federation:
@@ -71,10 +76,10 @@ def femnist(seed: int) -> ct.Federation:
     chosen = np.random.default_rng(seed).permutation(known)[: 66 * WRITERS].reshape(66, WRITERS)
     parts = [digits[np.isin(writer[digits], group)] for group in chosen]
     rows = np.concatenate(parts)
-    return _federation(255 - x[rows], y[rows], np.array([len(p) for p in parts]), seed, 0.1)
+    return as_federation(255 - x[rows], y[rows], np.array([len(p) for p in parts]), seed, 0.1)
 
 
-def _federation(x: Any, y: Any, sizes: Any, seed: int, test: float) -> ct.Federation:
+def as_federation(x: Any, y: Any, sizes: Any, seed: int, test: float) -> ct.Federation:
     return ct.Federation.from_flat(
         x[:, None],
         y,
@@ -88,14 +93,52 @@ def _federation(x: Any, y: Any, sizes: Any, seed: int, test: float) -> ct.Federa
     )
 
 
-def score(name: str, federation: ct.Federation, share: float, rounds: int, rate: float, seed: int) -> float:
+def digits(seed: int, kind: str) -> ct.Federation:
+    """1,797 digits of 8×8 pixels on 20 clients that differ in one respect."""
+    if kind in ("features", "concept"):
+        transform: Any = "rotate" if kind == "features" else "shift_labels"
+        return ct.datasets.digits(transform=transform, clients=20, seed=seed)
+    x, y = load_digits(return_X_y=True)
+    rng = np.random.default_rng(seed)
+    if kind == "labels":
+        rows, sizes = label_shards(y, clients=20, shards=3, seed=seed)
+    else:
+        share = rng.dirichlet(np.full(20, 1.0))
+        sizes = np.maximum((share * (len(y) - 20 * 12)).astype(np.int64) + 12, 12)
+        rows = rng.permutation(len(y))[: sizes.sum()]
+    return as_federation(x[rows].reshape(-1, 8, 8) / 16, y[rows], sizes, seed, 0.25)
+
+
+@dataclass(frozen=True)
+class Setting:
+    make: Callable[[int], ct.Federation]
+    share: float  # of the clients in a round
+    full: int
+    quick: int
+    model: Callable[[], Any] = FIVE_LAYERS
+    batch: int | None = None  # None: 60 batches an epoch
+
+
+def small(kind: str) -> Setting:
+    return Setting(partial(digits, kind=kind), 0.5, 100, 20, ct.models.mlp(64, 50, 10), 8)
+
+
+SETTINGS = {
+    "mnist": Setting(mnist, 0.1, 300, 60),
+    "femnist": Setting(femnist, 1 / 3, 240, 20),
+    **{kind: small(kind) for kind in ("labels", "features", "concept", "sizes")},
+}
+
+
+def score(name: str, setting: Setting, federation: ct.Federation, rounds: int, rate: float, seed: int) -> float:
     """Mean over clients of the accuracy of their own models; NaN if the run diverges."""
-    batch = max(int(np.median(federation.n_train)) // 60, 1)
+    batch = setting.batch or max(int(np.median(federation.n_train)) // 60, 1)
     steps = ct.LocalSGD(steps=10, lr=rate, batch_size=batch, weight_decay=1e-4)
     algorithm = with_setting(METHODS[name](), "local", steps)
-    cohort = max(round(share * len(federation)), 1)
-    task = ct.Task(ct.models.small_cnn())
-    engine = ct.LocalEngine(chunk=11)  # batches are small: convolutions of several clients at once pay
+    task = ct.Task(setting.model)
+    # batches of pictures are small: convolutions of several clients at once pay
+    engine = ct.LocalEngine(chunk=11 if task.convolutional else None)
+    cohort = max(round(setting.share * len(federation)), 1)
     options: dict[str, Any] = {"cohort": cohort, "engine": engine, "alone": False, "progress": False}
     try:
         run = ct.fit(algorithm, federation, task, rounds=rounds, seed=seed, **options)
@@ -104,40 +147,40 @@ def score(name: str, federation: ct.Federation, share: float, rounds: int, rate:
     return float(run.scores()["accuracy"].mean())
 
 
-def _best_rate(tuning: dict[str, float]) -> float:
-    """The learning rate with the best validation score; a run that diverged has none."""
-    return max(RATES, key=lambda rate: float(np.nan_to_num(tuning[str(rate)], nan=-1.0)))
-
-
 def study(setting: str, seeds: int, rounds: int, out: Path, only: list[str]) -> dict[str, Any]:
     """All runs of a setting; those that the file already has are not made again."""
-    found: dict[str, Any] = (
-        json.loads(out.read_text()) if out.exists() else {"setting": setting, "rounds": rounds, "methods": {}}
-    )
+    found: dict[str, Any] = {"setting": setting, "rounds": rounds, "methods": {}}
+    if out.exists():
+        found = json.loads(out.read_text())
     if (found["setting"], found["rounds"]) != (setting, rounds):
         raise ConfigError(f"{out} holds {found['rounds']} rounds of {found['setting']}. Choose another file.")
-    make: Callable[[int], ct.Federation] = {"mnist": mnist, "femnist": femnist}[setting]
-    part = make(1000).holdout(0.2, 0)
+    how = SETTINGS[setting]
+    part = how.make(1000).holdout(0.2, 0)
     for name in only or METHODS:
         kept = found["methods"].setdefault(name, {"tuning": {}, "runs": {}})
         for rate in RATES:
             if str(rate) not in kept["tuning"]:
-                kept["tuning"][str(rate)] = score(name, part, SHARE[setting], -(-rounds // 2), rate, 1000)
+                kept["tuning"][str(rate)] = score(name, how, part, -(-rounds // 2), rate, 1000)
                 _write(out, found)
     for seed in range(seeds):
-        federation = make(seed)
+        federation = how.make(seed)
         for name in only or METHODS:
             kept = found["methods"][name]
             if str(seed) in kept["runs"]:
                 continue
-            rate = _best_rate(kept["tuning"])
+            rate = best_rate(kept["tuning"])
             began = time.perf_counter()
-            accuracy = score(name, federation, SHARE[setting], rounds, rate, seed)
+            accuracy = score(name, how, federation, rounds, rate, seed)
             seconds = time.perf_counter() - began
             kept["runs"][str(seed)] = {"accuracy": accuracy, "rate": rate, "seconds": round(seconds, 1)}
             _write(out, found)
             typer.echo(f"seed {seed}: {name} {accuracy:.4f} ({seconds:.0f} s)", err=True)
     return found
+
+
+def best_rate(tuning: dict[str, float]) -> float:
+    """The rate of the highest validation accuracy; one that diverged has none."""
+    return max(RATES, key=lambda rate: float(np.nan_to_num(tuning[str(rate)], nan=-1.0)))
 
 
 def _write(out: Path, found: dict[str, Any]) -> None:
@@ -173,7 +216,7 @@ def markdown(found: dict[str, Any]) -> str:
 
 @app.command()
 def main(
-    setting: Annotated[str, typer.Argument(help="mnist or femnist")],
+    setting: Annotated[str, typer.Argument(help="mnist, femnist, labels, features, concept or sizes")],
     out: Annotated[Path, typer.Option(help="JSON file of all runs; an old one is continued.")],
     seeds: Annotated[int, typer.Option(min=1)] = 3,
     scale: Annotated[str, typer.Option(help="full or quick")] = "full",
@@ -181,13 +224,14 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="One method; may be repeated.")] = None,
 ) -> None:
     """Run the study and print its table."""
-    for name, value, known in (("setting", setting, ROUNDS), ("scale", scale, ROUNDS["mnist"])):
-        if value not in known:
-            raise typer.BadParameter(f"{name} is one of {', '.join(known)}; got {value!r}.")
+    if setting not in SETTINGS:
+        raise typer.BadParameter(f"There is no setting {setting!r}. Use one of {', '.join(SETTINGS)}.")
+    if scale not in ("full", "quick"):
+        raise typer.BadParameter(f"The scale is full or quick; got {scale!r}.")
     for name in only or []:
         if name not in METHODS:
             raise typer.BadParameter(f"There is no method {name!r}. Use one of {', '.join(METHODS)}.")
-    typer.echo(markdown(study(setting, seeds, rounds or ROUNDS[setting][scale], out, only or [])))
+    typer.echo(markdown(study(setting, seeds, rounds or getattr(SETTINGS[setting], scale), out, only or [])))
 
 
 if __name__ == "__main__":
