@@ -41,7 +41,7 @@ def _option(help: str, *names: str, **more: Any) -> Any:
 class TableSource:
     """A table on disk, and how to read it and choose its rows and columns."""
 
-    table: Annotated[Path, typer.Argument(help="A CSV, Parquet or Excel file, one row a sample.", metavar="TABLE")]
+    table: Annotated[Path, typer.Argument(help="A CSV, Parquet or Excel file, one row per sample.", metavar="TABLE")]
     client: Annotated[str, _option("The column that says whose row it is.")]
     target: Annotated[str, _option("The column to predict.")]
     features: Annotated[str | None, _option("Use only these columns, separated by commas.")] = None

@@ -141,7 +141,7 @@ def worker_accuracy(
 
 
 def follow(algorithm: Any, federation: ct.Federation, task: ct.Task, seed: int, rounds: int, every: int) -> Any:
-    """Train; rows of (round, accuracy on the clients' own test pictures, cluster accuracy, seconds a round); the run."""
+    """Train; rows of (round, accuracy on the clients' own test pictures, cluster accuracy, seconds per round); the run."""
     run = begin(algorithm, federation, task, seed)
     rows: list[dict[str, Any]] = []
     for t in range(1, rounds + 1):
@@ -184,7 +184,7 @@ def rotated(
                 last["M-3, split"] = worker_accuracy(models, fed, task, samples, "split")
             right = [r["round"] for r in rows if r["cluster accuracy"] == 1]
             last["all identities from round"] = right[0] if right else np.nan
-            last["seconds a round"] = float(np.median([r["seconds"] for r in rows]))
+            last["seconds per round"] = float(np.median([r["seconds"] for r in rows]))
             summary.append(last)
             typer.echo(f"seed {seed}: {name} {last['own test pictures']:.4f}", err=True)
     numbers = pd.DataFrame(summary).groupby("method", sort=False).agg(_spread).drop(columns="seed").reset_index()
@@ -214,7 +214,7 @@ ATTACKS: dict[str, Callable[[Any], Any]] = {
 def good_accuracy(
     algorithm: Any, fed: ct.Federation, task: ct.Task, good: Any, seed: int, rounds: int, channels: list[Any]
 ) -> tuple[float, float]:
-    """Mean accuracy of the good clients' own models and seconds a round; of the last finite models if a run diverges."""
+    """Mean accuracy of the good clients' own models and seconds per round; of the last finite models if a run diverges."""
     options: dict[str, Any] = {"alone": False, "progress": False, "channels": channels}
     try:
         result = ct.fit(algorithm, fed, task, rounds=rounds, seed=seed, **options)
@@ -252,7 +252,7 @@ def byzantine_table(
                 typer.echo(f"seed {seed}: {name}, {attack}: {accuracy:.4f}", err=True)
         for name, algorithm in {"local": ct.Local(step), "true clusters": ct.Oracle(step)}.items():
             rows.append((name, "none", seed, *good_accuracy(algorithm, fed, task, good, seed, rounds, [])))
-    return pd.DataFrame(rows, columns=["method", "attack", "seed", "accuracy of good clients", "seconds a round"])
+    return pd.DataFrame(rows, columns=["method", "attack", "seed", "accuracy of good clients", "seconds per round"])
 
 
 @app.command()

@@ -18,7 +18,7 @@ from coterie.training.result import Result
 from coterie.tree import Tree
 
 _BLOCK = 1 << 20  # numbers of resampled outputs at a time
-ROW_MEANS = frozenset({"accuracy", "log_loss", "mse"})  # means over rows: one number a row says all
+ROW_MEANS = frozenset({"accuracy", "log_loss", "mse"})  # means over rows: one number per row says all
 
 
 def bootstrap_scores(result: Result, draws: int = 200, seed: int = 0) -> Floats:

@@ -60,7 +60,7 @@ SAMPLERS: dict[str, type] = {"everyone": Everyone, "fixed_size": FixedSize, "poi
 
 
 def _draws(federation: Federation, seed: int, round: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """One uniform number a client, from (seed, client, round)."""
+    """One uniform number per client, from (seed, client, round)."""
     keys = randomness.client_keys(federation.keys, seed)
     draws: np.ndarray[tuple[int], np.dtype[np.float64]]
     draws = randomness.uniform(randomness.fold(keys, "cohort", round), 1, torch.float64).squeeze(-1).numpy()

@@ -54,7 +54,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Participation:
-    """`table` has a row a client: `score` with the others and `alone`, `gain` with its interval `low` … `high` (corrected
+    """`table` has a row per client: `score` with the others and `alone`, `gain` with its interval `low` … `high` (corrected
     for looking at many), `p_worse` (the chance of a loss), distinct test `rows`, and whether it `leaves`.
 
     NaN for a client that has no score: no test rows, or for AUC only one class among them. With ten clients or more the
@@ -181,7 +181,7 @@ class Coalition:
 
     @property
     def history(self) -> pd.DataFrame:
-        """A row a step: how many took part, their mean and worst gain, and who was not in the next one."""
+        """A row per step: how many took part, their mean and worst gain, and who was not in the next one."""
         stayed = [set(step.table.index) for step in self.steps[1:]] + [set(self.members)]
         rows = [
             {

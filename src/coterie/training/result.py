@@ -44,7 +44,7 @@ def _headed(table: pd.DataFrame, used: str) -> pd.DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """`history` (a row a round), `evaluate()` (a row a client), `clusters`, `model(client)`, `save` / `load`, `plot_*`;
+    """`history` (a row per round), `evaluate()` (a row per client), `clusters`, `model(client)`, `save` / `load`, `plot_*`;
     `evaluation` computes more of a run that is in memory."""
 
     history: pd.DataFrame
