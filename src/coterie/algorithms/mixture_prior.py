@@ -41,7 +41,7 @@ class MixturePriorState:
 class MixturePrior(Algorithm):
     clusters: int = 2
     scale: float = 0.1
-    floor: float = 0.03
+    floor: float = 0.1
     noise: float = 0.5
     local: LocalSGD = field(default_factory=LocalSGD)
 
