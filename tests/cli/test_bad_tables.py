@@ -83,7 +83,6 @@ TABLES: dict[str, tuple[Made, list[str], str]] = {
         ["--features", "x,day"],
         "--exclude day|No usable feature|holds dates",
     ),
-    "some clients with one row": (lambda: changed("shop", [3], "d"), ["advise"], r"clients with one\. .*--min-rows 2"),
     "senseless split": (good, ["--test-fraction", "1"], r"must be in \[0, 1\).*--test-fraction 0.25"),
     "true groups unknown": (good, ["--algorithms", "oracle"], "Name their column with --cluster"),
     "useless table": (lambda: good()[["shop", "y"]].assign(row=np.arange(N)), [], r"No usable feature is left \(row: "),

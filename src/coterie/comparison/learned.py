@@ -138,7 +138,9 @@ def _refuse_unfit(methods: dict[str, Any], data: Federation, work: Task, how: Sc
             if setting(trial, "clusters", 0) is not None:  # else the number would be chosen
                 fit(trial, some, work, rounds=1, engine=how.engine, alone=False, progress=False)
         except (ConfigError, DataError) as error:
-            raise ConfigError(f"{name} cannot run on these data: {error}") from None
+            refusal = ConfigError(f"{name} cannot run on these data: {error}")
+            refusal.cli = f"{name} cannot run on these data: {error.cli}"
+            raise refusal from None
         except CoterieError:  # diverged, say: other settings may do better
             continue
 

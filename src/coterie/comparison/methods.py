@@ -27,6 +27,20 @@ WAYS = {
     "myopic_clustering": "groups",
     "oracle": "groups",
     "defection_free": "together",
+    "fedprox": "together",
+    "scaffold": "together",
+    "fedrep": "shrunk",
+    "apfl": "shrunk",
+    "pfedme": "shrunk",
+    "perfedavg": "shrunk",
+    "mutual_learning": "shrunk",
+    "quped": "shrunk",
+    "adaped": "shrunk",
+    "gaussian_prior": "shrunk",
+    "laplace_prior": "shrunk",
+    "fedem": "groups",
+    "mixture_prior": "groups",
+    "discrete_prior": "groups",
 }
 ORDER = ("together", "shrunk", "groups")  # the simplest first
 NAMES = tuple(WAYS)
