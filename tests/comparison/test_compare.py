@@ -274,14 +274,14 @@ def test_an_algorithm_with_its_own_rate_is_tuned_too() -> None:
 
 
 def test_the_grid_is_extended_while_its_edge_is_best() -> None:
-    """Inputs of 10⁻²: even a rate of 0.2 is far too small, and larger ones must be found."""
+    """Inputs of a tenth: a rate of 0.2 is too small, and larger ones must be found."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(4, 200, 3))
-    data = {i: (0.01 * x[i], (x[i].sum(1) > 0).astype(int)) for i in range(4)}
+    data = {i: (0.1 * x[i], (x[i].sum(1) > 0).astype(int)) for i in range(4)}
     fed = ct.Federation.from_arrays(data)
     tuned = tune(ct.FedAvg(), fed, ct.Task.default(fed))
-    assert tuned.algorithm.local.lr > 1
-    assert tuned.candidates["validation"].min() < 0.35  # log 2 = 0.69 at the start
+    assert tuned.algorithm.local.lr > 0.2
+    assert tuned.candidates["validation"].min() < 0.2  # log 2 = 0.69 at the start
 
 
 def test_a_run_that_gets_worse_is_stopped_early() -> None:
@@ -289,5 +289,5 @@ def test_a_run_that_gets_worse_is_stopped_early() -> None:
     rng = np.random.default_rng(0)
     fed = ct.Federation.from_arrays({c: (rng.normal(size=(44, 30)), rng.integers(0, 2, 44)) for c in "abcd"})
     tuned = tune(ct.Local(), fed, ct.Task.default(fed))
-    assert tuned.rounds == tuned.candidates["rounds"].min()
-    assert tuned.warnings == () or "improving" not in tuned.warnings[0]
+    assert tuned.candidates.groupby("algorithm")["rounds"].max().min() < 15  # 15 rounds were allowed
+    assert tuned.rounds < 15

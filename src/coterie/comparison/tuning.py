@@ -25,7 +25,7 @@ from coterie.training.run import fit
 
 RATES, DECAYS = (0.02, 0.2), (0.0, 0.03, 0.3)
 OWN_RATES = (0.05, 0.5)  # of algorithms that take plain gradient steps
-MOST_ROUNDS, EVERY = 15, 5
+MOST_ROUNDS, EVERY = 15, 3
 STEP = 5.0  # between an edge of the grid and the rate tried beyond it
 _EXTENSIONS, _LONGER = 4, 4  # the grid grows by so many rates, the rounds double so many times
 _PATIENCE = 3  # scores without a better one after which a run is stopped
