@@ -18,7 +18,7 @@ from coterie.comparison.methods import way
 from coterie.comparison.result import Comparison
 from coterie.comparison.tuning import MOST_ROUNDS, tune
 from coterie.data.federation import Federation
-from coterie.errors import ConfigError, CoterieError, DataError
+from coterie.errors import ConfigError, CoterieError, DataError, Diverged
 from coterie.learning.metrics import METRICS
 from coterie.learning.standardised import standardised
 from coterie.learning.task import Task
@@ -126,6 +126,8 @@ def _fit(
     )  # fmt: skip
     if not result.about["finished"]:
         raise KeyboardInterrupt  # fit only ends the round and hands back what it has
+    if "warnings" in result.about:  # the loss exploded: finite numbers, but no model
+        raise Diverged(None, "training", str(result.about["warnings"][0]))
     return result
 
 
