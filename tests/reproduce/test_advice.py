@@ -21,12 +21,14 @@ def right(gaps, told_apart):
     assert mean < -2 * error, gaps
 
 
+@pytest.mark.slow
 def test_digits():
     advice, gaps = judge_federation(ct.datasets.digits())
     assert advice == "clustered"
     right(gaps, "shrunk")
 
 
+@pytest.mark.slow
 def test_where_collaboration_does_not_pay():
     """Every client numbers the digits in its own way and has pictures enough."""
     advice, gaps = judge_federation(ct.datasets.digits(transform="shift_labels", clusters=10, clients=10))
@@ -34,6 +36,7 @@ def test_where_collaboration_does_not_pay():
     right(gaps, "clustered")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FEDERATIONS)
 def test_pictures_and_phones(file):
     if not is_available(file):

@@ -98,13 +98,15 @@ class FromUpdates:
         return replace(state, models=models, shared=shared, started=True)
 
     def _better(self, starts: list[IFCAState], cohort: Cohort) -> Exchange[IFCAState]:
-        """The start whose models fit the clients best after two rounds."""
+        """The start whose models fit the clients best after two rounds, as it was before them.
+
+        Keeping the two rounds would give a run with a doubtful start more training than one with a clear start."""
         losses = []
-        for i, start in enumerate(starts):
+        for start in starts:
+            trained = start
             for _ in range(_TRIAL_ROUNDS):
-                start = yield from self.advance(start, cohort)
-            starts[i] = start
-            down = {"models": start.models, "shared": start.shared}
+                trained = yield from self.advance(trained, cohort)
+            down = {"models": trained.models, "shared": trained.shared}
             reply = yield Ask(self.best_loss, cohort.clients, down, reduce=SumBy(), auxiliary=("loss",))
             losses.append(float(reply.values["loss"][0]) if len(reply.clients) else float("inf"))
         return starts[int(np.argmin(losses))]

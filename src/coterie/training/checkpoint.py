@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coterie.disk import digest, said, writing
 from coterie.engines.base import ClientStates
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, DataError
 from coterie.tree import flatten, unflatten
 
 FILE = "checkpoint.safetensors"
@@ -54,7 +54,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in json.loads(header["order"])}
         if header["checksum"] != _checksum(tensors, header["order"], header["about"]):
-            raise ValueError("its checksum is wrong")
+            raise DataError("its checksum is wrong")
         return tensors, dict(json.loads(header["about"]))
     except Exception as error:
         reason = f"its header has no {said(error)}" if isinstance(error, KeyError) else said(error)

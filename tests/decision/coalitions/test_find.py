@@ -101,6 +101,7 @@ def noisy(true_gain, clients=100, rows=30, seed=0):
     return train, alone, rng.normal(size=(clients, 5)), range(clients)
 
 
+@pytest.mark.slow
 def test_of_a_hundred_equals_nobody_is_sent_away():
     kept = [find(*noisy(0.1, seed=s), Settings(worth=0.05), brings=False).together for s in range(10)]
     assert sum(kept) >= 9

@@ -133,7 +133,10 @@ def _read_npz(path: Path) -> Any:
             values = (parts["data"], parts["indices"].astype(np.int32), parts["indptr"])
             matrix = sp.csr_array(values, shape=(users, tokens))
     if max(matrix.shape) > WIDEST:
-        raise ValueError(f"it says {matrix.shape[0]} users and {matrix.shape[1]} tokens")
+        raise DataError(
+            f"{path} is not a readable file of counts: it says {matrix.shape[0]} users and {matrix.shape[1]} tokens. "
+            "Take it from a copy, or write it again."
+        )
     if hasattr(matrix, "check_format"):
         matrix.check_format(full_check=True)
     return matrix

@@ -174,7 +174,10 @@ def _unpack(source: Path, folder: Path) -> None:
         check_names(members, _PARTS, source.name)
         most = max(sum(archive.getinfo(f"{part}.npy").file_size for part in _PARTS), 1)
         if most > 1100 * max(source.stat().st_size, 1):  # beyond what compression can do
-            raise ValueError(f"it says that it holds {most} bytes")
+            raise DataError(
+                f"{source} is not a readable file of counts: it says that it holds {most} bytes. Take it from a copy, or "
+                "write it again."
+            )
         archive.extractall(folder, [f"{part}.npy" for part in _PARTS])
 
 
