@@ -139,10 +139,14 @@ def test_the_start_from_updates_finds_planted_groups_where_random_starts_do_not(
     assert np.mean(np.array(scores["random"]) == 1) <= 0.75
 
 
-def test_the_start_is_the_mean_local_model_of_each_k_means_group(world):
-    fed, task = world.quadratics([[0], [1], [100], [101]]), world.linear(1)
+def test_the_start_is_the_mean_local_model_of_each_group(world):
+    """Two pairs that pull opposite ways; and two that pull the same way, near and far, one round later."""
     ifca = ct.IFCA(2, "model", replace(STEP, lr=0.5))  # lr ½: a client's update lands on its centre
+    fed, task = world.quadratics([[-100], [-101], [100], [101]]), world.linear(1)
     result = ct.fit(ifca, fed, task, rounds=1, alone=False)
+    assert sorted(result.state.models["weight"].flatten().tolist()) == pytest.approx([-100.5, 100.5], abs=1e-9)
+    fed = world.quadratics([[0], [1], [100], [101]])
+    result = ct.fit(ifca, fed, task, rounds=2, alone=False)
     assert sorted(result.state.models["weight"].flatten().tolist()) == pytest.approx([0.5, 100.5], abs=1e-9)
 
 
