@@ -131,7 +131,7 @@ def table(records: dict[str, Any]) -> pd.DataFrame:
     rows = []
     for key, record in records.items():
         name, start, seed = key.rsplit("/", 2)
-        rows.append({"world": name, "start": start, "seed": int(seed), **record})
+        rows.append(record | {"world": name, "start": start, "seed": int(seed)})
     frame = pd.DataFrame(rows)
     frame["right"], frame["right (8 rows)"] = frame["ari"] > 0.95, frame["ari_large"] > 0.95
     found = frame.groupby(["world", "start"], sort=False).agg(
