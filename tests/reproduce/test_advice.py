@@ -49,7 +49,10 @@ def test_elections():
 
 
 def test_hearts():
-    right(judge_heart()[1], "local")
+    """Nothing is proven on four hospitals: they are told to stay alone, and nothing beats that by more than chance."""
+    advice, gaps = judge_heart()
+    assert advice == "local"
+    assert all(mean <= 2 * error for mean, error in gaps.values()), gaps
 
 
 @pytest.mark.parametrize(("corpus", "least"), [("blogs", 500), ("imdb", 100)])
