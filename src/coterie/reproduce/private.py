@@ -2,7 +2,8 @@
 
 Clients of two groups with opposite labels; each has a few rows. Every method runs plainly, privately (ε = 3, δ = 1e-6, by
 simulation), attacked (one client in twenty sends its update reversed, many times as long), and both. The numbers are mean
-test accuracies of the honest clients' own models. Clipping bounds what a liar can do, so a private run is also a robust one.
+test accuracies of the honest clients' own models. Clipping bounds how far one liar
+can move a sum. Only one loud attack is tried here; lies that stay within the clip are not.
 """
 
 from __future__ import annotations
