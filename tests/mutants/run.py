@@ -50,7 +50,7 @@ class Mutant:
         count = text.count(self.old)
         if count != 1 or self.old == self.new:
             raise LookupError(
-                f"The mutant {self.name} ({self.room}) is stale: its old text occurs {count} times in {self.file}, not once. "
+                f"The mutant {self.name} ({self.room}) is stale: its old text occurs {count} times in {self.file}. "
                 f"Point it at what the code does now:\n{self.old}"
             )
         return text.replace(self.old, self.new)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from coterie.comparison.judgement import Judgement
 from coterie.comparison.result import Comparison
-from coterie.report.page import caveats, cards, scores, staying
+from coterie.report.page import cards, caveats, scores, staying
 from coterie.report.terminal import comparison_tables
 from coterie.training.gains import GAINS, LOSES, UNCLEAR
 from coterie.training.participation import Participation, Settings
@@ -42,7 +42,7 @@ def told(metric: str = "mse", lower: bool = True, extra: int = 0) -> Comparison:
         clusters=pd.DataFrame(0, index=gain.index, columns=clients),
         overview=pd.DataFrame({"samples": 50, "test": 40}, index=clients),
         about={"lower_is_better": lower, "clients": 3, "rows": 150, "seeds": [0], "new_split_each_seed": True},
-        results={name: () for name in METHODS},
+        results=dict.fromkeys(METHODS, ()),
         judgement=Judgement("together", "clear", "fedavg", ("fedavg",), ("fedavg",), means, errors, 2.0, 9.0),
         failed={"ifca": "it diverged."},
     )
