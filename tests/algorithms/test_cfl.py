@@ -79,3 +79,11 @@ def test_complete_linkage_is_something_else():
     assert sorted((int(single.sum()), int((~single).sum()))) == [1, 5]
     assert min(int(complete.sum()), int((~complete).sum())) >= 2
     assert cross(updates, single) < cross(updates, complete)
+
+
+def test_inside_a_cluster_it_is_fedavg(fed, task):
+    """Clients of 5 to 64 rows count by their rows, as step (a) says; before the first split all are one cluster."""
+    local = ct.LocalSGD(steps=3, lr=0.1, batch_size=4)
+    cfl, one = (ct.fit(a, fed, task, rounds=2, alone=False) for a in (ct.CFL(local, first=99), ct.FedAvg(local)))
+    for name, model in one.state.model.items():
+        torch.testing.assert_close(cfl.state.models[name][0], model)
