@@ -10,6 +10,7 @@ that kills less than 95 %, and with 2 when a mutant is stale or its tests fail w
 from __future__ import annotations
 
 import argparse
+import compileall
 import contextlib
 import io
 import multiprocessing
@@ -171,6 +172,7 @@ def _copy() -> Iterator[Path]:
                 shutil.copytree(source, target, ignore=shutil.ignore_patterns(".hypothesis"))
             else:
                 shutil.copy2(source, target)
+        compileall.compile_dir(Path(folder) / "src", quiet=2)  # once, and not for every mutant
         yield Path(folder)
 
 
