@@ -379,3 +379,9 @@ def test_krum_counts_exactly_so_many_neighbours():
 def test_the_median_of_an_even_number_is_between_the_two_in_the_middle():
     z = torch.tensor([[1.0, 4.0], [10.0, 3.0], [2.0, 2.0], [3.0, 1.0]])
     torch.testing.assert_close(Median()(z), torch.tensor([2.5, 2.5]))
+
+
+def test_buckets_listen_to_weights_for_the_mean_alone():
+    z, weights, key = torch.arange(12.0).reshape(6, 2), torch.tensor([1.0, 9, 1, 9, 1, 1]), randomness.base_key(0)
+    assert torch.equal(Bucketing(2)(z, weights, key=key), Bucketing(2)(z, key=key))
+    torch.testing.assert_close(Bucketing(2, Mean())(z, weights, key=key), Mean()(z, weights))
