@@ -38,7 +38,8 @@ class Records:
 
     def curve(self, cell: str, name: str) -> np.ndarray[Any, Any]:
         """The mean of a list over seeds."""
-        return np.asarray([one[name] for one in self.of(cell)], dtype=float).mean(axis=0)
+        runs: np.ndarray[Any, Any] = np.asarray([one[name] for one in self.of(cell)], dtype=float)
+        return np.asarray(runs.mean(axis=0))
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,8 @@ def section(one: Experiment, kept: dict[str, Any]) -> str:
         "",
     ]
     for claim in one.claims(found):
-        mark = "holds" if claim.holds else "the paper is wrong here" if claim.paper_is_wrong else "**does not hold**"
-        lines.append(f"- {claim.says} {mark[0].upper() + mark[1:]}: {claim.found}")
+        mark = "Holds" if claim.holds else "The paper is wrong here" if claim.paper_is_wrong else "**Does not hold**"
+        lines.append(f"- {claim.says} {mark}. {claim.found}")
     lines += [f"- {what + ': ' if what else ''}{text}" for what, text in one.why.items()]
     return "\n".join([*lines, ""])
 
