@@ -79,6 +79,17 @@ def participation(sampler: Sampler, n_users: int) -> tuple[float, float]:
     )
 
 
+def _prepared(plan: Any) -> str:
+    """Why a table's preparation voids a receipt."""
+    if "kind" in plan and not plan["kind"].eq("numeric").any():
+        names = ", ".join(dict.fromkeys(plan["source"].astype(str)))
+        return f"unaccounted: the categories of {names} were read from all clients' rows; leave these columns out"
+    return (
+        "unaccounted: the table was scaled and encoded with statistics of all clients' rows; let clients scale their own "
+        "(scaling='own')"
+    )
+
+
 @dataclass
 class Session:
     """What a run knows about its privacy. `releases` is what engines use in place of plain sums."""
@@ -127,8 +138,8 @@ class Session:
         self = cls.open(run.privacy, run.algorithm, run.sampler, n, run.rounds, run.out, state)
         for reason in taint:
             self.ledger.void(reason)
-        if run.federation.preprocessing is not None:
-            self.ledger.void("unaccounted: the table was scaled and encoded with statistics of all clients' rows")
+        if (plan := run.federation.preprocessing) is not None:
+            self.ledger.void(_prepared(plan))
         if stored is None:
             self.warn(sum(t.numel() for t in run.env.initial.values()), int(setting(run.algorithm, "clusters") or 1))
         self.choices |= run.choices
