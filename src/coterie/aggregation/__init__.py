@@ -9,6 +9,7 @@ from coterie.aggregation.rules import (
     Mean,
     Median,
     MultiKrum,
+    NearestNeighbourMixing,
     TrimmedMean,
 )
 from coterie.aggregation.use import aggregated, with_aggregate
@@ -22,6 +23,7 @@ AGGREGATORS: dict[str, type] = {
     "geometric_median": GeometricMedian,
     "centred_clipping": CentredClipping,
     "bucketing": Bucketing,
+    "nearest_neighbour_mixing": NearestNeighbourMixing,
 }
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "Mean",
     "Median",
     "MultiKrum",
+    "NearestNeighbourMixing",
     "TrimmedMean",
     "aggregated",
     "with_aggregate",
