@@ -114,7 +114,7 @@ def test_bucketing_averages_buckets_of_a_random_order():
 
 def test_nearest_neighbour_mixing_by_hand():
     """Among 0, 1, 2 and 10, three at a time: means 1, 1, 1 and 13/3; equal vectors count themselves first."""
-    z = np.array([[0.0], [1.0], [2.0], [10.0]])
+    z = torch.tensor([[0.0], [1.0], [2.0], [10.0]], dtype=torch.float64)
     assert float(NearestNeighbourMixing(1, Mean())(z)) == pytest.approx((3 + 13 / 3) / 4)
     assert float(NearestNeighbourMixing(1)(z)) == pytest.approx(1.0)
     assert float(NearestNeighbourMixing(0, Krum(0))(z)) == pytest.approx(13 / 4)

@@ -167,8 +167,8 @@ class ALIE(Attack):
         n, m = len(where.federation), len(set(self.clients))
         if m and abs(z := self._z(n, m)) < _HARMLESS:
             warnings.warn(
-                f"ALIE is no attack here: with {m} liars among {n} clients z is {z:.2g}, so the liars send about the mean of "
-                "the honest updates. Give z, such as 1, or more liars.",
+                f"ALIE is no attack here: with {m} liars among {n} clients z is {z:.2g}, so the liars send about the mean "
+                "of the honest updates. Give z, such as 1, or more liars.",
                 CoterieWarning,
                 stacklevel=2,
             )
