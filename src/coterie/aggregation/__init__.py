@@ -12,7 +12,7 @@ from coterie.aggregation.rules import (
     NearestNeighbourMixing,
     TrimmedMean,
 )
-from coterie.aggregation.use import aggregated, with_aggregate
+from coterie.aggregation.use import aggregated, for_group, with_aggregate
 
 AGGREGATORS: dict[str, type] = {
     "mean": Mean,
@@ -39,5 +39,6 @@ __all__ = [
     "NearestNeighbourMixing",
     "TrimmedMean",
     "aggregated",
+    "for_group",
     "with_aggregate",
 ]
