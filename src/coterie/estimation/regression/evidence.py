@@ -38,12 +38,6 @@ class Parts(NamedTuple):
     G: Array
     log_det_G: float
 
-    @property
-    def DK(self) -> Array:
-        """Θ K_i, the covariance of b_i given μ and the client's rows, for σ² = 1."""
-        scaled = self.theta[:, None] * self.K if self.theta.ndim == 1 else self.theta @ self.K
-        return np.asarray(scaled)
-
 
 @dataclass(frozen=True)
 class Found:
@@ -71,6 +65,7 @@ class Evidence:
     total: float | None
     ties: Ints | None
     rank: int = 0
+    weak: float = 0.0  # precision that keeps a flat μ finite where labels are separable
 
     @property
     def width(self) -> int:
@@ -103,7 +98,7 @@ class Evidence:
         K: Array = np.asarray(np.linalg.inv(inner), dtype=np.float64)
         M = K @ self.A
         v = (K @ self.c[..., None])[..., 0]
-        summed = M.sum(0) + np.diag(1 / self._phi(parameters))
+        summed = M.sum(0) + np.diag(1 / self._phi(parameters) + self.weak)
         value, turn = np.linalg.eigh((summed + summed.T) / 2)
         keep = slice(self.width - (self.rank or self.width), None)  # directions that no row shows stay at zero
         value, turn = np.maximum(value[keep], 1e-300), turn[:, keep]
@@ -166,10 +161,7 @@ class Evidence:
     def posterior(self, parameters: Array, converged: bool = True) -> Found:
         at = self.parts(parameters)
         mean = at.G @ at.v.sum(0)
-        DK = at.DK
-        coef = mean + (DK @ (self.c - self.A @ mean)[..., None])[..., 0]
-        keep = np.eye(self.width) - DK @ self.A
-        covariance = DK + keep @ at.G @ keep.swapaxes(1, 2)
+        coef, covariance, _ = posterior_given(self.A, self.c, at.theta, mean, at.G, at.K)
         noise = 1.0 if self.total is None else self._misfit(at, mean) / self.freedom
         return Found(coef, mean, covariance, at.G, at.theta, noise, parameters, converged)
 
@@ -181,6 +173,20 @@ class Evidence:
         information = np.zeros((size, size))
         np.add.at(information, np.ix_(self.ties, self.ties), 0.5 * np.square(M).sum(0))
         return np.asarray(1 / np.sqrt(np.maximum(np.diag(information), 1e-300)))
+
+
+def posterior_given(
+    A: Array, c: Array, theta: Array, mean: Array, error: Array, K: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """Theorem 6 for σ² = 1 and any Θ: θ̂_i = μ + ΘK_i(c_i − A_iμ), its covariance ΘK_i + W C Wᵀ, W = I − ΘK_iA_i the weight
+    of μ and C its `error`, and diag K_i, the share of each prior variance that is left."""
+    eye = np.eye(len(mean))
+    if K is None:
+        K = np.asarray(np.linalg.inv(eye + (A * theta if theta.ndim == 1 else A @ theta)))
+    DK = theta[:, None] * K if theta.ndim == 1 else theta @ K
+    weight = eye - DK @ A
+    coef = mean + (DK @ (c - A @ mean)[..., None])[..., 0]
+    return coef, DK + weight @ error @ weight.swapaxes(1, 2), np.einsum("ijj->ij", K)
 
 
 def averaged(evidence: Evidence, found: Found) -> tuple[Array, Array]:
