@@ -231,5 +231,10 @@ def test_the_picture_shows_claim_and_bound() -> None:
 def test_bad_worlds_are_refused() -> None:
     with pytest.raises(ConfigError, match="must give 200 scores"):
         audit((lambda rng, trials: np.zeros(3), lambda rng, trials: np.zeros(3)), (1.0, 1e-5), trials=200)
+    fair = (lambda rng, trials: rng.normal(size=trials),) * 2
+    with pytest.raises(ConfigError, match="needs two worlds"):
+        audit(None, (1.0, 1e-5))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"a claim is a Composition or a pair \(ε, δ\), got 3.0"):
+        audit(fair, 3.0, trials=200)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="no canary is known for str"):
         mechanism_worlds("a sum")  # type: ignore[arg-type]

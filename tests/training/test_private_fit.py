@@ -283,6 +283,11 @@ def test_sums_of_those_who_answer_are_divided_by_the_public_number(
     torch.testing.assert_close(two * len(fed) / answered, one, rtol=1e-3, atol=1e-5)
 
 
+def test_a_budget_is_a_privacy(fed: ct.Federation, task: ct.Task) -> None:
+    with pytest.raises(ct.ConfigError, match=r"fit needs privacy=ct.Privacy\(epsilon, delta, clip\), got str"):
+        run(ct.FedAvg(SGD), fed, task, "exact")  # type: ignore[arg-type]
+
+
 def test_the_sizes_of_clients_are_not_told_to_the_server(fed: ct.Federation, task: ct.Task) -> None:
     class Nosy(ct.FedAvg):
         def init(self, task: Any, population: Any, seed: int, start: Any) -> Any:
