@@ -42,6 +42,7 @@ _NEEDS = {
     "MultiKrum": "picks some clients' replies",
     "GeometricMedian": "weighs clients by their distance to a centre that moves",
     "Bucketing": "shows means of a few clients",
+    "NearestNeighbourMixing": "mixes each reply with its nearest ones",
     "CentredClipping": "looks at every reply again from each new centre",
 }
 
