@@ -61,6 +61,8 @@ class FederatedClustering(Algorithm):
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.batch_size is not None:
+            whole_number("batch_size", self.batch_size, owner=self)
         for name in ("groups", "inner", "local_steps"):
             whole_number(name, getattr(self, name), owner=self)
         if not 0 <= self.momentum < 1:

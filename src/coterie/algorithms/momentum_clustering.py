@@ -52,6 +52,8 @@ class MomentumClustering(Algorithm):
     warm: bool = True
 
     def __post_init__(self) -> None:
+        if self.batch_size is not None:
+            whole_number("batch_size", self.batch_size, owner=self)
         if self.clusters is not None:
             whole_number("clusters", self.clusters, owner=self)
         whole_number("inner", self.inner, owner=self)
