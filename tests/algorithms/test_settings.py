@@ -32,3 +32,11 @@ def test_federated_clustering_counts_in_whole_numbers(name):
     for wrong in (0, 1.5):
         with pytest.raises(ct.ConfigError, match=f"{name} to be a whole number"):
             ct.FederatedClustering(**{name: wrong})
+
+
+@pytest.mark.parametrize("algorithm", [ct.FederatedClustering, ct.MomentumClustering, ct.MyopicClustering])
+@pytest.mark.parametrize("wrong", [0, -3, 1.5])
+def test_a_batch_has_at_least_one_sample(algorithm, wrong):
+    """A batch of none has no gradient, and one of −3 all samples but three."""
+    with pytest.raises(ct.ConfigError, match=f"{algorithm.__name__} needs batch_size to be a whole number ≥ 1"):
+        algorithm(batch_size=wrong)
