@@ -246,11 +246,14 @@ class CentredClipping:
     https://arxiv.org/abs/2012.10333).
 
     start: where v begins: "sent", what the clients were given (zero when the caller has no such thing, as for gradients),
-    or the coordinate-wise "median"."""
+    or the coordinate-wise "median". beyond="drop" leaves out who is further than `radius` (0 in place of
+    radius / ‖z_i − v‖), a mean trimmed by distance. With iterations=1 from "sent" each client can do its part itself, so
+    sums are enough: this form works in private runs."""
 
     radius: float
     iterations: int = 3
     start: Literal["sent", "median"] = "sent"
+    beyond: Literal["shorten", "drop"] = "shorten"
 
     def __post_init__(self) -> None:
         whole_number("iterations", self.iterations, 1, owner=self)
@@ -259,6 +262,10 @@ class CentredClipping:
         if self.start not in ("sent", "median"):
             raise ConfigError(
                 f"CentredClipping needs start 'sent' or 'median'; got {self.start!r}. Choose one of them."
+            )
+        if self.beyond not in ("shorten", "drop"):
+            raise ConfigError(
+                f"CentredClipping needs beyond 'shorten' or 'drop'; got {self.beyond!r}. Choose one of them."
             )
 
     @_takes_arrays
@@ -276,6 +283,8 @@ class CentredClipping:
         for _ in range(self.iterations):
             distances = squared_distances(product, w)[0].sqrt()
             share = (self.radius / distances.clamp(min=self.radius)) / len(product)
+            if self.beyond == "drop":
+                share = (distances <= self.radius).to(share.dtype) / len(product)
             w = w * (1 - share.sum()) + share
         moved = _combine(w[0], stacked)
         rest = 1 - float(w.sum())

@@ -84,7 +84,7 @@ def fit(
 
     choices: dict[str, str] = {}
     if privacy is not None:
-        algorithm, choices = private_form(algorithm)
+        algorithm, privacy, choices = private_form(algorithm, privacy)
     how: dict[str, Any] = {"seed": seed, "cohort": cohort, "channels": channels, "engine": engine}
     algorithm, about = fill_in_clusters(algorithm, federation, task, min(rounds, _CHOICE_ROUNDS), **how)
     run = Run(
@@ -177,7 +177,7 @@ class Run:
     session: Session | None = None
 
     def begin(self, *, resume: bool, overwrite: bool) -> None:
-        self.task.check(self.federation)
+        self.task.check(self.federation, look=self.privacy is None)
         self.start, taint = unwrapped(self.start)
         dtype = self.federation.x.dtype if self.federation.x.is_floating_point() else torch.float32
         self.env = Env(
@@ -189,7 +189,8 @@ class Run:
             channels=self.channels,
         )
         fed = self.federation
-        population = Population(len(fed), fed.n_train, fed.clusters)
+        sizes = fed.n_train if self.privacy is None else np.ones_like(fed.n_train)  # which are no one's business
+        population = Population(len(fed), sizes, fed.clusters)
         self.state = self.algorithm.init(self.task, population, self.seed, self.env.initial)
         if self.start is not None and not isinstance(self.start, dict):
             self.state = self.start

@@ -98,6 +98,7 @@ class LargeGradient(Attack):
     """A-1: `factor` times the update."""
 
     factor: float = 100.0
+    separate = True
 
     def forge(self, updates: Tensor, told: Told) -> Tensor:
         return self.factor * updates
@@ -108,6 +109,7 @@ class SignFlip(Attack):
     """A-2: minus the update, `scale` times."""
 
     scale: float = 1.0
+    separate = True
 
     def forge(self, updates: Tensor, told: Told) -> Tensor:
         return -self.scale * updates
@@ -119,6 +121,7 @@ class GaussianNoise(Attack):
 
     std: float = 1.0
     mean: float = 0.0
+    separate = True
 
     @classmethod
     def huge(cls, clients: Iterable[Hashable]) -> GaussianNoise:
@@ -134,6 +137,7 @@ class LabelFlip(Attack):
     """A-3: trains honestly on labels (y + shift) mod the number of classes."""
 
     shift: int = 1
+    separate = True
 
     def data(self, x: Tensor, y: Tensor, clients: Ints, where: Where) -> tuple[Tensor, Tensor]:
         if where.federation.kind != "classification":
