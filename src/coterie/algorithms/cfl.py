@@ -26,6 +26,7 @@ from coterie import randomness
 from coterie.aggregation import Aggregator, Mean, aggregated
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Ints, Population, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.tree import Params, flat_vector, repeat, row, take, tree_map
 
@@ -53,7 +54,7 @@ def bipartition(updates: Tensor, rule: Linkage = "single") -> npt.NDArray[np.boo
 class CFL(Algorithm):
     """`quiet` is ε₁ and `loud` ε₂, absolute norms of model updates; `first` rounds pass before the first split."""
 
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
     quiet: float = 0.4
     loud: float = 1.6
     first: int = 20

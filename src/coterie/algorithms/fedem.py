@@ -21,6 +21,7 @@ from coterie.algorithms.ifca_start import first_models
 from coterie.algorithms.priors import require_predictions
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.predictors import WEIGHTS, Mixture
 from coterie.learning.task import Task
 from coterie.settings import whole_number
@@ -36,7 +37,7 @@ class FedEMState:
 class FedEM(Algorithm):
     components: int = 2
     e_steps: int = 10
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
         whole_number("components", self.components, owner=self)
