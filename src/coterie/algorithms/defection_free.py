@@ -53,6 +53,7 @@ from coterie.incentives.market.climb import Climb, Offer, Step, climbing
 from coterie.incentives.market.defection_free import low_target
 from coterie.incentives.market.ledger import RevenueLedger
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.metrics import METRICS
 from coterie.learning.task import Task
 from coterie.settings import whole_number
@@ -107,7 +108,7 @@ class DefectionFree(Algorithm):
     tolerance: float | None = None
     low_mode: LowMode = "trained"
     pretrain: int | tuple[int, int] = 10
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
         for name, kind in (("scheme", Scheme), ("quality", Quality), ("measure", Measure), ("low_mode", LowMode)):
