@@ -60,6 +60,10 @@ class Comparison:
     failed: dict[str, str] = field(default_factory=dict)
     """Methods that failed, and why."""
     warnings: tuple[str, ...] = ()
+    regrouped: dict[str, pd.DataFrame] = field(default_factory=dict)
+    """The groups found again, a row per fit and a column per client: on every fold for exact groups, else by seed."""
+    positions: pd.DataFrame | None = None
+    """Where clients are (two columns, across and up), if the data say so; only drawn, never learned from."""
 
     @property
     def methods(self) -> list[str]:
@@ -69,6 +73,11 @@ class Comparison:
     def learned(self) -> list[str]:
         """The learning algorithms that were trained, `local` among them."""
         return [m for m in self.methods if m in self.results]
+
+    @property
+    def judged(self) -> bool:
+        """Whether there is a recommendation; saved runs side by side have none."""
+        return self._judge is not None
 
     @property
     def recommendation(self) -> str:
@@ -135,6 +144,16 @@ class Comparison:
             return None
         return self.clusters.T[name].astype(int).rename("group")
 
+    @property
+    def grouped(self) -> dict[str, pd.Series[Any]]:
+        """The groups of every method that has several, and fewer than clients; those of `groups` first."""
+        found = {} if self.groups is None else {"groups" if self.decision is not None else self.method: self.groups}
+        for method in self.learned if self.results else self.methods:
+            labels = self.clusters.T[method].astype(int).rename("group")
+            if 1 < labels.nunique() < len(labels) and method not in ("alone", "shrunk", "local"):
+                found.setdefault(method, labels)
+        return found
+
     def distinguish(self) -> pd.DataFrame:
         """What tells the exact groups apart: columns and coefficients, the largest differences first."""
         if self.decision is None or self.groups is None:
@@ -165,7 +184,8 @@ class Comparison:
 
     def summary(self) -> pd.DataFrame:
         """A row per method: mean score, mean gain with its interval, worst gain, and how many clients gain or lose."""
-        marks = {f"clients: {m}": (self.marks == m).sum(axis=1) for m in MARKS}
+        held = self.marks.to_numpy()
+        marks = {f"clients: {m}": (held == m).sum(axis=1) for m in MARKS}
         bounds = pd.DataFrame({m: self.bounds(m) for m in self.methods}, index=["low", "high"]).T
         return pd.DataFrame(
             {
