@@ -26,6 +26,7 @@ from coterie.cli.comparing import (
     write,
 )
 from coterie.cli.privacy import app as privacy_commands
+from coterie.cli.reproduce import reproduce
 from coterie.cli.table_options import TableSource, names, reads_table
 from coterie.comparison.methods import NAMES
 from coterie.errors import CoterieError, DataError
@@ -193,6 +194,7 @@ def datasets() -> None:
 if importlib.util.find_spec("coterie.incentives") and importlib.util.find_spec("coterie.cli.incentives"):
     app.add_typer(importlib.import_module("coterie.cli.incentives").app, name="incentives")
 app.add_typer(privacy_commands, name="privacy")
+app.command()(reproduce)
 
 
 # ---- shared ----------------------------------------------------------------------------------------------------------
