@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -119,6 +120,11 @@ def compare(
     with _stoppable("nothing was written"):
         split = lambda seed: source.federation(seed=seed, **options)  # noqa: E731
         comparison, coalition = comparison_of(split, errors if json else console, **chosen)
+    from coterie.cli.rerun import settings_of
+    from coterie.data.positions import positions_of
+
+    about = comparison.about | {"rerun": settings_of(source, options, chosen)}
+    comparison = replace(comparison, about=about, positions=positions_of(source.frame, source.client))
     if json:
         print_json(comparison.to_json())
     else:
@@ -165,9 +171,15 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder of the run; overrides [run] out.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run already in the folder.")] = False,
 ) -> None:
-    """Train as a TOML file says; checkpoints, history, models and scores go to its folder."""
-    from coterie.cli.config import start
+    """Train as a TOML file says; checkpoints, history, models and scores go to its folder.
 
+    A file with [data] and [compare], such as the settings.toml of a report, runs that comparison again."""
+    from coterie.cli.config import read_toml, start
+
+    table = read_toml(config)
+    if "compare" in table:
+        _compare_again(table, config, out)
+        return
     with _stoppable("the last checkpoint is kept"):
         _show(start(config, out=out, overwrite=overwrite))
 
@@ -179,6 +191,19 @@ def resume(folder: Annotated[Path, typer.Argument(help="The folder of an interru
 
     with _stoppable("the last checkpoint is kept"):
         _show(proceed(folder))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of `coterie run`, `fit` or `compare`.")],
+    out: Annotated[Path | None, typer.Option(help="The page; left out: report.html, in RUN if there is one.")] = None,
+) -> None:
+    """Saved runs and seeds side by side on one page: scores, gains, groups, curves, bytes, receipts."""
+    from coterie.report.runs_page import runs_table, write_runs
+
+    page, found = write_runs(runs, out)
+    console.print(runs_table(found))
+    console.print(f"Report: {page}", soft_wrap=True, highlight=False)
 
 
 @app.command()
@@ -202,6 +227,8 @@ app.command()(reproduce)
 
 def _show_columns(federation: Any, screen: Console) -> None:
     """Used, ignored and suspicious columns, and what was done to the rows, before anything is trained."""
+    if federation.notes is None:
+        return
     styles = {"suspicious": "yellow", "Note": "yellow", "ignored": "dim"}
     for line in federation.notes.lines(cli=True):
         style = styles.get(line.split(":")[0], "")
@@ -216,6 +243,21 @@ def _show(result: Any) -> None:
         console.print(part)
     if not result.about["finished"]:
         raise typer.Exit(130)
+
+
+def _compare_again(table: dict[str, Any], path: Path, out: Path | None) -> None:
+    from coterie.cli.rerun import parse, positions
+
+    section, split = parse(table, path.parent)
+    folder = Path(section.out) if out is None else out
+    check_folder(folder)
+    _show_columns(split(0), console)
+    with _stoppable("nothing was written"):
+        comparison, coalition = comparison_of(split, console, **section.model_dump(exclude={"out"}))
+    where = positions(table["data"], path.parent)
+    comparison = replace(comparison, about=comparison.about | {"rerun": table}, positions=where)
+    print_comparison(console, comparison, coalition)
+    write(console, comparison, coalition, folder)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from coterie.disk import write_text
 from coterie.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,8 +65,11 @@ def print_comparison(console: Console, comparison: Comparison, coalition: Any = 
 def write(console: Console, comparison: Comparison, coalition: Any, out: Path) -> None:
     """Tables and the report page, and where they are."""
     from coterie.report.page import write_report
+    from coterie.report.toml import toml_text
 
     comparison.save(out, coalition)
+    if comparison.about.get("rerun"):
+        write_text(out / "settings.toml", toml_text(comparison.about["rerun"]))
     page = write_report(comparison, out / "report.html", coalition)
     console.print(f"\nTables and report: {out} (open {page})", soft_wrap=True, highlight=False)
 

@@ -139,6 +139,8 @@ class Comparison:
     @property
     def groups(self) -> pd.Series[Any] | None:
         """The group of every client: of the exact group model, or of the judged method; None where there is one group."""
+        if not self.judged:
+            return None
         name = "groups" if self.decision is not None else self.method
         if name not in self.clusters.index or self.clusters.loc[name].nunique() < 2:
             return None

@@ -45,9 +45,8 @@ def others(comparison: Comparison) -> list[str]:
     return [m for m in comparison.methods if m != comparison.baseline(m)]
 
 
-def mean_gains(comparison: Comparison) -> tuple[go.Figure, pd.DataFrame]:
-    """The mean gain of every method over being alone, with its interval."""
-    table = comparison.summary().loc[others(comparison), ["mean gain", "low", "high"]]
+def mean_gains(table: pd.DataFrame, metric: str, tones: list[str]) -> tuple[go.Figure, pd.DataFrame]:
+    """The mean gain of every method over being alone, with its interval (mean gain, low, high by method)."""
     names = [label(method_label(str(m))) for m in table.index]
     gain = table["mean gain"].to_numpy()
     figure = blank(90 + 34 * len(table), showlegend=False)
@@ -55,7 +54,7 @@ def mean_gains(comparison: Comparison) -> tuple[go.Figure, pd.DataFrame]:
         x=gain.tolist(),
         y=names,
         mode="markers",
-        marker={"size": 11, "color": [colour(comparison, str(m)) for m in table.index]},
+        marker={"size": 11, "color": tones},
         error_x={
             "type": "data",
             "symmetric": False,
@@ -68,7 +67,7 @@ def mean_gains(comparison: Comparison) -> tuple[go.Figure, pd.DataFrame]:
         hovertemplate="%{y}: %{x:+.4g}<extra></extra>",
     )
     figure.update_yaxes(autorange="reversed", type="category")
-    figure.update_xaxes(title=f"mean gain, {metric_name(comparison.metric)}", zeroline=True)
+    figure.update_xaxes(title=f"mean gain, {metric_name(metric)}", zeroline=True)
     return figure, table.rename_axis("method").reset_index()
 
 

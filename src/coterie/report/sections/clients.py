@@ -19,15 +19,19 @@ if TYPE_CHECKING:
 
 _DOTS = 2_000  # clients in the figure; of more every so many along the gains
 _ROWS = 200  # rows of the table at a time; the search finds the others
+_HOW = (
+    f"drawn with ± {CLEAR:g} standard errors. ▲ measurably gains, ▼ measurably loses, corrected for looking at many; hollow "
+    "dots are within chance."
+)
 _SIGN = {GAINS: "▲ ", LOSES: "▼ "}
 
 
-def clients(c: Comparison, coalition: Coalition | None = None) -> Markup:
+def clients(c: Comparison, coalition: Coalition | None = None, how: str = _HOW) -> Markup:
+    """how: what the interval of a dot is, and what the marks mean."""
     better = "lower" if c.about["lower_is_better"] else "higher"
     note = (
         f"{sentence_case(metric_name(c.metric))} of each client's own model on unseen rows ({better} is better). A gain is "
-        f"the improvement over being alone, drawn with ± {CLEAR:g} standard errors. ▲ measurably gains, ▼ measurably loses, "
-        "corrected for looking at many; hollow dots are within chance."
+        f"the improvement over being alone, {how}"
     )
     names = _shown(c)
     if len(names) < len(c.table.columns):
@@ -43,14 +47,14 @@ def _shown(c: Comparison) -> list[str]:
     everybody = [str(x) for x in c.table.columns]
     if len(everybody) <= _DOTS:
         return everybody
-    gain = c.gains.T[c.method if c.method in c.gains.index else c.methods[-1]]
+    gain = c.gains.T[c.method if c.judged and c.method in c.gains.index else c.methods[-1]]
     order = gain.fillna(gain.mean()).argsort().to_numpy()
     return [everybody[i] for i in order[np.linspace(0, len(order) - 1, _DOTS).astype(int)]]
 
 
 def _dots(c: Comparison, names: list[str]) -> Markup:
     shown = figures.others(c)
-    chosen = c.method if c.method in shown else str(c.gains.loc[shown].mean(axis=1).idxmax())
+    chosen = c.method if c.judged and c.method in shown else str(c.gains.loc[shown].mean(axis=1).idxmax())
     marks, gains = c.marks.loc[chosen], c.gains.loc[chosen]
     alt = (
         f"Gain of each of {len(c.table.columns)} clients with {chosen}: from {number(float(gains.min()), '+')} to "
@@ -58,7 +62,8 @@ def _dots(c: Comparison, names: list[str]) -> Markup:
         f"{int((marks == GAINS).sum())} measurably gain, {int((marks == LOSES).sum())} measurably lose. "
         "The table below has every number."
     )
-    found = None if c.groups is None else c.groups.reindex(names).tolist()
+    grouped = next(iter(c.grouped.values()), None)
+    found = None if grouped is None else grouped.reindex(names).tolist()
     data = {"clients": names, "groups": found, "unit": metric_name(c.metric), "rows": _ROWS, "marks": list(MARKS)}
     data["methods"] = [_method(c, m, names) for m in c.methods]
     options = [(i, m) for i, m in enumerate(c.methods) if m in shown]

@@ -41,7 +41,9 @@ def verdict(c: Comparison, coalition: Coalition | None = None) -> Markup:
 
 
 def mean_chart(c: Comparison) -> Chart:
-    figure, data = figures.mean_gains(c)
+    shown = figures.others(c)
+    table = c.summary().loc[shown, ["mean gain", "low", "high"]]
+    figure, data = figures.mean_gains(table, c.metric, [figures.colour(c, m) for m in shown])
     best = data.loc[data["mean gain"].idxmax()]
     alt = (
         f"Mean gain over being alone of {len(data)} methods with intervals; the largest is {best['method']} with "
