@@ -20,6 +20,8 @@ from coterie.disk import write_text, writing
 from coterie.errors import ConfigError
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from coterie.training.participation import Coalition, Participation
     from coterie.training.result import Result
 
@@ -255,6 +257,50 @@ class Comparison:
         write_text(folder / "verdict.txt", self.verdict(coalition) + "\n")
         write_text(folder / "comparison.json", json.dumps(self.to_json(), indent=1, default=str))
         return folder
+
+    # ---- the report's figures in matplotlib; `ax.figure.savefig("x.pdf")` writes vectors -------------------------------
+
+    def plot_means(self, ax: Axes | None = None) -> Axes:
+        """Mean gains of all methods with their intervals."""
+        from coterie.comparison import plots
+
+        return plots.plot_means(self, ax)
+
+    def plot_gains(self, method: str | None = None, ax: Axes | None = None) -> Axes:
+        """Every client's gain with two standard errors; `method` is the judged one by default."""
+        from coterie.comparison import plots
+
+        return plots.plot_gains(self, method, ax)
+
+    def plot_map(self, positions: pd.DataFrame | None = None, ax: Axes | None = None) -> Axes:
+        """Clients by group, where they are or where their models are."""
+        from coterie.comparison import plots
+
+        return plots.plot_map(self, positions, ax)
+
+    def plot_likeness(self, ax: Axes | None = None) -> Axes:
+        """How much clients' models differ, ordered by group."""
+        from coterie.comparison import plots
+
+        return plots.plot_likeness(self, ax)
+
+    def plot_apart(self, what: str = "effect", ax: Axes | None = None) -> Axes:
+        """What tells the groups apart: "column", "effect" or "target"."""
+        from coterie.comparison import plots
+
+        return plots.plot_apart(self, what, ax=ax)
+
+    def plot_curves(self, column: str = "loss", ax: Axes | None = None) -> Axes:
+        """A column of the histories over the rounds."""
+        from coterie.comparison import plots
+
+        return plots.plot_curves(self, column, ax)
+
+    def plot_bytes(self, ax: Axes | None = None) -> Axes:
+        """What a whole run sends."""
+        from coterie.comparison import plots
+
+        return plots.plot_bytes(self, ax)
 
 
 def _plain(frame: pd.DataFrame) -> dict[str, dict[str, Any]]:

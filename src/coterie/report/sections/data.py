@@ -45,9 +45,12 @@ def columns(c: Comparison, coalition: Coalition | None = None) -> Markup:
     if not c.about.get("notes"):
         return Markup()
     report = ColumnReport.from_json(c.about["notes"])
-    rows = [row(column, role, why) for column, role, why in report.table.itertuples(index=False)]
-    rows.sort(key=lambda cells: ("used", "suspicious", "ignored").index(cells[1].text))
-    count = {role: sum(r[1].text == role for r in rows) for role in ("used", "ignored", "suspicious")}
-    note = ", ".join(f"{n} {role}" for role, n in count.items() if n) + "."
-    table = Table(["column", "role", "why"], rows, "text", "Columns")
+    roles = ("used", "suspicious", "ignored")
+    rows = [
+        row(role, ", ".join(str(x) for x in group["column"]), why)
+        for role in roles
+        for why, group in report.table[report.table["role"] == role].groupby("why", sort=False)
+    ]
+    note = ", ".join(f"{len(report.having(role))} {role}" for role in roles if report.having(role)) + "."
+    table = Table(["role", "columns", "why"], rows, "text", "Columns")
     return section("Columns", note.capitalize(), table=table, items=[note.sentence() for note in report.notes])
