@@ -29,6 +29,7 @@ from coterie.cli.comparing import (
 from coterie.cli.privacy import app as privacy_commands
 from coterie.cli.reproduce import reproduce
 from coterie.cli.table_options import TableSource, names, reads_table
+from coterie.cli.usage import is_usage_error, usage_sentence
 from coterie.comparison.methods import NAMES
 from coterie.errors import CoterieError, DataError
 
@@ -277,19 +278,24 @@ def main(arguments: list[str] | None = None) -> None:
     if debug and "--debug" in arguments:  # wherever it stands
         arguments = ["--debug", *(a for a in arguments if a != "--debug")]
     try:
-        app(args=arguments, prog_name="coterie")
-    except KeyboardInterrupt:
+        code = app(args=arguments, prog_name="coterie", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except (KeyboardInterrupt, typer.Abort):
         errors.print("Stopped.", style="yellow")
         sys.exit(130)
-    except (CoterieError, OSError) as error:
-        if debug:
+    except Exception as error:
+        if debug or not (isinstance(error, (CoterieError, OSError)) or is_usage_error(error)):
             raise
-        errors.print(_sentence(error, arguments), style="red", markup=False)
+        told = _sentence(error, arguments)
+        if told:  # a command without arguments shows its help instead
+            errors.print(told, style="red", markup=False)
         sys.exit(2)
 
 
 def _sentence(error: Exception, arguments: list[str]) -> str:
     """The error with advice that names options; a run's options are keys of its file, named as in Python."""
+    if is_usage_error(error):
+        return usage_sentence(error, arguments)
     if isinstance(error, OSError) and error.strerror:
         where = f" {error.filename}" if error.filename else ""
         return f"The file{where} cannot be used: {error.strerror}. Check the path and its permissions."

@@ -57,6 +57,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         near = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
         hint = suggest(path.name, near, "Here") if near else "Check the path."
         raise ConfigError(f"There is no config file {path}. {hint}")
+    if path.suffix in (".csv", ".parquet", ".xlsx"):
+        raise ConfigError(f"{path} is a table, not a config file. Compare its clients with `coterie compare {path}`.")
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

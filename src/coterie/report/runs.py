@@ -117,7 +117,7 @@ def side_by_side(runs: list[Run]) -> Comparison:
         by.setdefault(run.method, []).append(run)
 
     def mean(column: str) -> pd.DataFrame:
-        return _frame({m: _stack(some, column, clients).mean(0) for m, some in by.items()}, clients)
+        return _frame({m: _stack(some, column, clients).mean(axis=0) for m, some in by.items()}, clients)
 
     table, gains = mean("score"), mean("gain")
     errors = _frame({m: _error(some, clients) for m, some in by.items()}, clients)

@@ -69,7 +69,8 @@ def facts(runs: list[Run]) -> pd.DataFrame:
         error = float(gain.std(ddof=1) / np.sqrt(len(gain))) if len(gain) > 1 else float("nan")
         sent = r.history[["bytes_down", "bytes_up"]].to_numpy().sum() / 1e6 if "bytes_up" in r.history else float("nan")
         means = (r.scores["score"].mean(), gain.mean(), error, sent)
-        rows.append([str(r.folder), r.method, r.seed, r.rounds, r.finished, *means, r.clusters.nunique()])
+        where = str(r.folder) if len(str(r.folder)) <= 20 else f"…/{r.folder.name}"
+        rows.append([where, r.method, r.seed, r.rounds, r.finished, *means, r.clusters.nunique()])
     return pd.DataFrame(rows, columns=list(_COLUMNS))
 
 
