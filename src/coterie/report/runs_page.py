@@ -119,7 +119,12 @@ def runs_table(runs: list[Run]) -> Rich:
     """For the terminal."""
     table = Rich(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for name in _COLUMNS:
-        table.add_column(name, justify="left" if name in ("run", "method") else "right", overflow="fold")
+        table.add_column(
+            name,
+            justify="left" if name in ("run", "method") else "right",
+            overflow="fold",
+            no_wrap=name not in ("run", "method"),
+        )
     for line in _words(facts(runs)):
         table.add_row(*line)
     return table
