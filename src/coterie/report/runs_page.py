@@ -21,7 +21,7 @@ from coterie.report.runs import Run, load, named, side_by_side
 from coterie.report.sections.clients import clients
 from coterie.report.sections.data import data
 from coterie.report.sections.groups import groups
-from coterie.report.sections.privacy import receipt
+from coterie.report.sections.privacy import run_receipt
 from coterie.report.sections.training import traffic, training
 
 TITLE = "Runs side by side"
@@ -46,7 +46,11 @@ def write_runs(folders: Sequence[Path], out: Path | None = None) -> tuple[Path, 
 
 def page(runs: list[Run]) -> str:
     c = side_by_side(runs)
-    receipts = [receipt(f"{r.method}, seed {r.seed}", r.result.receipt) for r in runs if r.result and r.result.receipt]
+    receipts = [
+        run_receipt(f"Privacy receipt of {r.method}, seed {r.seed}", r.result.receipt)
+        for r in runs
+        if r.result is not None and r.result.receipt is not None
+    ]
     parts = [
         _head(runs, c), _overview(runs, c), clients(c, how=_HOW), groups(c), training(c), traffic(c), data(c), *receipts,
         *_settings(runs),

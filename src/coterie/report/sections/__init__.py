@@ -10,6 +10,7 @@ from markupsafe import Markup
 from coterie.report.sections.clients import clients
 from coterie.report.sections.data import columns, data
 from coterie.report.sections.groups import groups
+from coterie.report.sections.privacy import receipt
 from coterie.report.sections.settings import caveats, settings
 from coterie.report.sections.staying import staying
 from coterie.report.sections.summary import cards, head, verdict
@@ -27,5 +28,6 @@ SECTIONS: tuple[Callable[..., Markup], ...] = (
     data,
     columns,
     settings,
+    receipt,
     caveats,
 )

@@ -29,6 +29,8 @@ def settings(c: Comparison, coalition: Coalition | None = None) -> Markup:
     body, text = None, "The data were given in Python, so there is no file that runs this again."
     if again:
         text = "Save this as settings.toml; `coterie run settings.toml` runs the same comparison again."
+        if c.receipt is not None:
+            text += " The private candidate is left out of it: to run that again is another release."
         body = render("settings", toml=toml_text(again))
     return section("Settings", note, text=text, body=body, table=table, folded="What each method ran with")
 
