@@ -81,6 +81,29 @@ def test_complete_linkage_is_something_else():
     assert cross(updates, single) < cross(updates, complete)
 
 
+@pytest.mark.parametrize("unit", [1.0, 1e-3, 1e3])
+def test_relative_thresholds_split_whatever_the_unit_of_the_updates(world, unit):
+    """The same world in three units; absolute thresholds that fit one of them fail in the others and say so."""
+    own = np.random.default_rng(0).permutation(np.arange(24) % 4)
+    fed = world.quadratics(unit * (CORNERS[own] + 0.01 * np.random.default_rng(1).normal(size=(24, 2))), own)
+    start = {"weight": torch.zeros(1, 2, dtype=torch.float64)}
+    options = {"rounds": 110, "start": start, "alone": False}
+    cfl = ct.CFL(STEP, quiet=0.02, loud=0.2, first=5, relative=True)
+    result = ct.fit(cfl, fed, world.linear(2), **options)
+    assert adjusted_rand(result.clusters.to_numpy(), own) == 1
+    assert "notes" not in result.about
+    published = ct.fit(ct.CFL(STEP), fed, world.linear(2), **options | {"rounds": 25})
+    if published.clusters.nunique() == 1:
+        assert published.about["notes"][0].startswith("CFL never split the clients: no cluster had a mean update below")
+    assert unit != 1.0 or published.clusters.nunique() == 1
+
+
+@pytest.mark.parametrize("wrong", [{"first": -1}, {"most": 0}, {"linkage": "ward"}, {"quiet": 0.0}, {"most": 2.5}])
+def test_settings_that_cannot_be_meant_are_refused(wrong):
+    with pytest.raises(ct.ConfigError, match="CFL needs"):
+        ct.CFL(**wrong)
+
+
 def test_inside_a_cluster_it_is_fedavg(fed, task):
     """Clients of 5 to 64 rows count by their rows, as step (a) says; before the first split all are one cluster."""
     local = ct.LocalSGD(steps=3, lr=0.1, batch_size=4)

@@ -162,4 +162,5 @@ def _joined(exact: Comparison, extra: Comparison) -> Comparison:
         judgement=extra.judgement,
         failed=extra.failed,
         warnings=(*exact.warnings, *extra.warnings),
+        regrouped=exact.regrouped | extra.regrouped,
     )

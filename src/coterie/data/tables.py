@@ -164,7 +164,7 @@ def _suggest(wanted: Any, names: Iterable[Any]) -> str:
     lower = {n.lower(): n for n in known}
     near = difflib.get_close_matches(str(wanted).lower(), lower, n=1)
     some = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
-    return (f"did you mean {lower[near[0]]!r}? " if near else "") + f"The columns are {some}."
+    return f"did you mean {lower[near[0]]!r}? The columns are {some}." if near else f"the columns are {some}."
 
 
 def _feature_columns(

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from coterie.errors import DataError
-from coterie.estimation.checks import Array, finite
+from coterie.estimation.checks import Array, ClientSums, client_sums, finite
 
 
 def one_sentence(error: Exception, name: str) -> DataError:
@@ -110,3 +110,56 @@ def _joined(parts: list[Any]) -> Any:
         raise DataError(
             f"Every client's rows must have the same columns: {' '.join(str(error).split())}. Reshape them."
         ) from None
+
+
+def read_clients(estimator: Any, samples: Any, groups: Any, *, reset: bool) -> ClientSums:
+    """What clients send, from lists, arrays, dicts {client: samples}, or rows with groups; sets or compares columns.
+
+    n_features_in_ is the number of coordinates: in a plain (m, n) array a row is a client with n samples of one number."""
+    names = None
+    if isinstance(samples, Mapping):
+        samples, groups = with_clients(samples, groups)
+        samples = pd.DataFrame(samples) if isinstance(samples, pd.Series) else samples
+    elif isinstance(groups, str):
+        samples, groups = with_clients(samples, groups)
+    if groups is not None:
+        scalar = np.ndim(samples) == 1
+        rows = columns(estimator, np.asarray(samples)[:, None] if scalar else samples, reset=reset)
+        owner = labels(np.asarray(groups))
+        if owner.shape != (len(rows),):
+            raise DataError(
+                f"groups must name one client per row; got {owner.shape} for {len(rows)} rows. Name each row's client."
+            )
+        names, inverse = np.unique(owner, return_inverse=True)
+        order = np.argsort(inverse, kind="stable")
+        parts = np.split(rows[order], np.cumsum(np.bincount(inverse))[:-1])
+        sums = client_sums([part[:, 0] for part in parts] if scalar else parts)
+    else:
+        if isinstance(samples, pd.DataFrame):
+            samples = samples.to_numpy()
+        sums = client_sums(samples)
+        if not reset and sums.dimension != estimator.n_features_in_:
+            raise DataError(
+                f"X has {sums.dimension} features, but {type(estimator).__name__} is expecting "
+                f"{estimator.n_features_in_} features as input. Pass samples with the coordinates used in fit."
+            )
+    if reset:
+        estimator.n_features_in_ = sums.dimension
+        if groups is None:
+            estimator.__dict__.pop("feature_names_in_", None)
+        estimator.clients_ = np.arange(sums.clients) if names is None else names
+    return sums
+
+
+def labels(groups: Any) -> Any:
+    """Client names that can be sorted and compared: text for anything that is not a number."""
+    if groups.dtype.kind == "f" and np.isnan(groups).any():
+        raise DataError("groups must name a client for every row; got NaN. Drop those rows, or name them.")
+    if groups.dtype.kind != "O":
+        return groups
+    if any(g is None or g != g for g in groups):
+        raise DataError("groups must name a client for every row; got None or NaN. Drop those rows, or name them.")
+    kinds = {type(g) for g in groups}
+    if len(kinds) > 1:
+        raise DataError(f"groups must be of one type; got {sorted(k.__name__ for k in kinds)}. Convert them to text.")
+    return np.array(groups.tolist())

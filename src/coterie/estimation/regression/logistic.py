@@ -9,9 +9,9 @@ Model: y_ij ~ Bernoulli(σ(x_ijᵀθ_i)), θ_i ~ N(μ, Σ); the paper's Σ is σ
 
 `method="em"` is empirical Bayes: (μ, Σ) maximise the marginal likelihood by expectation propagation,
 which also gives every client's posterior mean and deviation, averaged over what the prior's variances may be.
-Laplace's approximation, which looks at the mode only, and a variational average are badly wrong for binary data with few rows per client: σ_θ² is
-too small, or grows without end. `coef_` are the modes (penalised maximum likelihood); their squared error was at most
-7% above the posterior means', about 2% or less with four features or more.
+Laplace's approximation, which looks at the mode only, and a variational average are badly wrong for binary data with few
+rows per client: σ_θ² is too small, or grows without end. `coef_` are the modes (penalised maximum likelihood); their
+squared error was at most 7% above the posterior means', about 2% or less with four features or more.
 `method="gradient"` is Algorithm 3 with its sign repaired (erratum E12), whose objective is unbounded below (E19).
 """
 
