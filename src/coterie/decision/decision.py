@@ -18,10 +18,15 @@ from coterie.decision.rule import COLLABORATIVE, Verdict, decide_scores
 from coterie.decision.table import Table, make_table
 from coterie.errors import ConfigError, DataError
 
+LITTLE = 0.01  # a gain of one per cent over alone is not worth a change
+
 
 @dataclass(frozen=True)
 class Decision:
     """What to do, how sure that is, and what every client gains.
+
+    ``sure`` is "clear" (then the interval leaves zero out), "borderline" (a gain beyond chance by the rule, but the interval
+    includes zero or other splits disagree), "leaning", or "nothing" where no method beats the overall average.
 
     ``losses`` and ``gains`` are methods × clients on rows that training did not see; gains are over alone, positive is
     better. ``interval`` bounds the mean gain of ``method`` over alone, as a share of alone's loss. ``method`` is the
@@ -180,7 +185,7 @@ def from_evaluation(
         table=table,
         metric=metric,
         recommendation=verdict.recommendation,
-        sure=verdict.sure,
+        sure=_sure(verdict, low / alone, high / alone),
         method=method,
         losses=losses,
         gains=losses.loc["alone"] - losses,
@@ -195,6 +200,15 @@ def from_evaluation(
         predictors=predictors,
         warnings=tuple(sorted(notes)) + _warnings(table, scores, verdict, method),
     )
+
+
+def _sure(verdict: Verdict, low: float, high: float) -> str:
+    """The rule's word, made no stronger than the interval shown beside it: what is clear has no zero in it."""
+    if verdict.sure != "clear":
+        return verdict.sure
+    if verdict.recommendation == "alone":
+        return "clear" if high <= LITTLE else "leaning"
+    return "clear" if low > 0 else "borderline"
 
 
 def _frame(scores: Scores, values: Floats, table: Table) -> pd.DataFrame:

@@ -54,9 +54,16 @@ def _headline(decision: Decision) -> str:
             f"Leaning to {decision.recommendation}: only so do clients measurably beat the average guess; the gain over "
             f"alone, {less} % ({span}), is unproven."
         )
-    border = " Borderline: other splits of the same rows give another answer." if decision.sure == "borderline" else ""
+    border = f" Borderline: {_doubt(decision)}." if decision.sure == "borderline" else ""
     others = _others(decision, [name for name in COLLABORATIVE if name != decision.recommendation])
     return f"{_WAYS[decision.method]}: error {less} % lower than alone on unseen rows ({span}).{others}{border}"
+
+
+def _doubt(decision: Decision) -> str:
+    assert decision.verdict is not None
+    if decision.verdict.sure == "borderline":
+        return "other splits of the same rows give another answer"
+    return "there is a gain by the rule, but the interval of its size, wide on purpose, includes zero"
 
 
 def _others(decision: Decision, others: list[str]) -> str:
