@@ -177,7 +177,7 @@ def from_evaluation(
     losses = _frame(scores, scores.losses(), table)
     best = verdict.over_alone[method]
     low, high = interval(best, level)
-    alone = max(float(scores.losses()[METHODS.index("alone")].mean()), 1e-300)
+    alone = scores.alone()
     predictors = learn_all(table, seed)
     notes = {note for p in predictors.values() for note in p.model.fit.notes} | set(found.notes)
     marked = marks(best, scores.scored, table.n_clients, WIDEN[metric], 1 - level)
@@ -190,7 +190,7 @@ def from_evaluation(
         losses=losses,
         gains=losses.loc["alone"] - losses,
         marks=pd.Series(marked, index=table.clients, name=method),
-        interval=(low / alone, high / alone),
+        interval=(low / alone, min(high / alone, 1.0)),  # no error falls by more than all of it
         level=level,
         folds=folds,
         repeats=repeats,

@@ -39,12 +39,19 @@ def _headline(decision: Decision) -> str:
             return "Alone: the target never changes, so there is nothing to learn."
         return "No method predicts better than the overall average; these columns do not support a model. Stay alone."
     assert decision.verdict is not None
-    alone = float(np.nanmean(decision.losses.loc["alone"].to_numpy()))
-    share = decision.verdict.over_alone[decision.method].mean / max(alone, 1e-300)
+    mean = decision.losses.mean(axis=1)
+    if decision.recommendation == "alone" and mean["alone"] <= 1e-9 * mean["constant"]:
+        return "Alone: every client predicts its own rows without error, so there is nothing to gain."
+    share = decision.verdict.over_alone[decision.method].mean / decision.scores.alone()
     less, span = _percent(share), _span(decision)
     if decision.recommendation == "alone":
         if decision.sure == "clear":
             return f"Alone: collaboration does not help; the best rival, {decision.method}, gains {less} % ({span})."
+        if decision.interval[0] > 0:
+            return (
+                f"Alone: the best rival, {decision.method}, has {less} % less error ({span}), but that is less than one per "
+                "cent of what the columns explain, and not worth a change."
+            )
         return (
             f"Alone: collaboration is not shown to help; the best rival, {decision.method}, has {less} % less error "
             f"({span})."

@@ -26,8 +26,8 @@ from coterie.decision.candidates.rows import Floats, Rows, grams, sigmoid
 _FREE = 1e6  # prior variance of the intercept of μ
 _TIE_ABOVE = 40  # with more columns the slopes share one prior variance
 _LINEARISATIONS = 40
-_SETTLED = 0.01  # scores that move by less have settled
-_ROUGH = 0.5  # while scores still move by more, the prior is only improved, not optimised
+_SETTLED = 0.01  # probabilities that move by a quarter of this have settled; scores of separable classes never do
+_ROUGH = 0.5  # while probabilities still move by more, the prior is only improved, not optimised
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class _Evidence:
     def maximise(self, starts: list[Floats], largest: float, steps: int = 200) -> _Posterior:
         tries = []
         for start in starts:
-            bounds = [(0.0, largest)] * (len(start) - 1) + [(-14.0, 7.0)]
+            bounds = [(0.0, largest)] * (len(start) - 1) + [(-14.0, min(7.0, float(np.log(largest))))]
             options: Any = {"maxiter": steps, "ftol": 1e-9, "gtol": 1e-6}
             tries.append(minimize(cast(Any, self), start, jac=True, method="L-BFGS-B", bounds=bounds, options=options))
         best = min(tries, key=lambda done: float(done.fun))
@@ -167,10 +167,12 @@ def _classes(rows: Rows, starts: list[Floats] | None) -> list[_Posterior]:
     for _ in range(_LINEARISATIONS):
         for c in (c for c in range(q) if c != zero):
             steps = 10 if far[c] > _ROUGH else 200
-            posterior, move = _linearised(rows, c, coef[..., c], eta[:, c] - _others(eta, c), begin[c], steps)
-            begin[c], far[c] = [_nudged(posterior)], float(move.max())
+            others = _others(eta, c)
+            posterior, move = _linearised(rows, c, coef[..., c], eta[:, c] - others, begin[c], steps)
+            begin[c], before = [_nudged(posterior)], sigmoid(eta[:, c] - others)
             coef[..., c] += (posterior.coef - coef[..., c]) * np.minimum(1, 1.5 / np.maximum(move, 1e-12))[:, None]
             eta[:, c] = np.einsum("np,np->n", rows.Z, coef[rows.owner, :, c])
+            far[c] = 4 * float(np.abs(sigmoid(eta[:, c] - others) - before).max())
             found[c] = replace(posterior, coef=coef[..., c].copy())
         if far.max() < _SETTLED and all(f.converged for f in found.values()):
             break
