@@ -311,7 +311,8 @@ def network(hidden: int) -> ct.Task:
 
 
 def test_a_network_on_images_is_compared_end_to_end() -> None:
-    found = compare(digits(2, 80), network(8), "fedavg", rounds=3, seeds=1)
+    methods = {"local": ct.Local(FAST), "fedavg": ct.FedAvg(FAST)}
+    found = compare(digits(2, 80), network(8), methods, rounds=10, seeds=1)
     assert found.methods == ["local", "fedavg"]
     assert found.decision is None
     assert found.recommendation in ("alone", "together")

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from coterie.decision.candidates.rows import Floats
 from coterie.decision.errors_of_gains import gain, interval
-from coterie.decision.evaluation import METHODS, Evaluation, Progress, Scores, default_repeats, measure
+from coterie.decision.evaluation import FEWEST, METHODS, Evaluation, Progress, Scores, default_repeats, measure
 from coterie.decision.marks import WIDEN, marks, rows_to_settle
 from coterie.decision.metrics import METRICS, check_metric
 from coterie.decision.predictor import Predictor, learn_all
@@ -155,6 +155,7 @@ def decide_table(
         raise ConfigError(f"repeats is {repeats}; it must be at least 1.")
     metric = check_metric("regression" if table.classes is None else "classification", metric)
     repeats = repeats or default_repeats(len(table.y))
+    _refuse_unscored(int((table.sizes >= FEWEST).sum()), metric)
     if np.ptp(table.y) == 0:
         return _nothing(table, metric, level, folds, repeats, seed)
     with threadpool_limits(1, "blas"):  # thousands of small products: threads would only wait for one another
@@ -167,11 +168,7 @@ def from_evaluation(
 ) -> Decision:
     """The decision from scores already measured, for another metric say."""
     scores = found.scores[metric]
-    if len(scores.scored) < 2:
-        raise DataError(
-            f"Only {len(scores.scored)} client(s) can be scored by {metric}; at least 2 clients need 4 rows"
-            f"{' of both classes' if metric == 'auc' else ''}."
-        )
+    _refuse_unscored(len(scores.scored), metric)
     verdict = decide_scores(scores, 1 - level, seed, found.proper(metric))
     method = verdict.rival if verdict.recommendation == "alone" else verdict.recommendation
     losses = _frame(scores, scores.losses(), table)
@@ -200,6 +197,14 @@ def from_evaluation(
         predictors=predictors,
         warnings=tuple(sorted(notes)) + _warnings(table, scores, verdict, method),
     )
+
+
+def _refuse_unscored(count: int, metric: str) -> None:
+    if count < 2:
+        raise DataError(
+            f"Only {count} client(s) can be scored by {metric}; at least 2 clients need {FEWEST} rows"
+            f"{' of both classes' if metric == 'auc' else ''}. Merge small clients, or give them more rows."
+        )
 
 
 def _sure(verdict: Verdict, low: float, high: float) -> str:
