@@ -5,7 +5,7 @@ same settings. One training is one logistic regression. Worlds:
 
 - equal: all clients alike; right is one group. False: somebody "would secede", "is better off alone", or two groups.
 - unrelated: no two clients alike; right is alone. False: a group called stable and clear.
-- opposites: half of the clients against the other half. pairs: four kinds of clients, two of each (or m/4).
+- opposites: half of the clients against the other half. pairs: four kinds of clients, two of each.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from coterie.decision.coalitions.judging import WIDEN
 from coterie.decision.coalitions.search import SPLIT_Z, Settings
 
 PATH = Penalties((0.3, 1.0, 3.0, 10.0, 30.0, 100.0), per_row=False, average=False)
-WORLDS = {"equal": (8, 20), "unrelated": (8,), "opposites": (10,), "pairs": (8, 16)}
+WORLDS = {"equal": (8, 20), "unrelated": (8,), "opposites": (10,), "pairs": (8,)}
 COLUMNS, ROWS = 4, 60  # rows to train on and to judge by, per client
 
 
