@@ -19,6 +19,7 @@ from coterie.algorithms import DefectionFree as DefectionFree
 from coterie.algorithms import DiscretePrior as DiscretePrior
 from coterie.algorithms import Ditto as Ditto
 from coterie.algorithms import FedAvg as FedAvg
+from coterie.algorithms import FedBN as FedBN
 from coterie.algorithms import FedEM as FedEM
 from coterie.algorithms import FederatedClustering as FederatedClustering
 from coterie.algorithms import FedProx as FedProx

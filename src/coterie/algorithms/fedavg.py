@@ -52,6 +52,10 @@ class FedAvg(Algorithm):
     server_momentum: float = 0.0
     aggregate: Aggregator = field(default_factory=Mean)
 
+    @property
+    def carries_statistics(self) -> bool:
+        return self.server_lr == 1 and not self.server_momentum  # a longer step could make a variance negative
+
     def init(self, task: Task, population: Population, seed: int, start: Params) -> FedAvgState:
         return FedAvgState(start, tree_map(lambda t: t * 0, start) if self.server_momentum else {})
 

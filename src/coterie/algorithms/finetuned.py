@@ -33,6 +33,10 @@ class FineTuned(Algorithm):
     def asks_per_round(self) -> int:
         return self.base.asks_per_round
 
+    @property
+    def carries_statistics(self) -> bool:
+        return self.base.carries_statistics
+
     def private(self) -> FineTuned:
         return replace(self, base=self.base.private())
 

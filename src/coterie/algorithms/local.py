@@ -25,6 +25,10 @@ class Local(Algorithm):
     def asks_per_round(self) -> int:
         return 0  # nothing is sent
 
+    @property
+    def carries_statistics(self) -> bool:
+        return True
+
     def init(self, task: Task, population: Population, seed: int, start: Params) -> LocalState:
         return LocalState()
 

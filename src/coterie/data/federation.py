@@ -47,7 +47,7 @@ __all__ = [
     "Ints",
     "Kind",
     "OneClass",
-    "as_float",
+    "as_numbers",
     "client_keys",
     "held_out_sizes",
     "split_order",
@@ -129,7 +129,7 @@ class Federation:
         training = within < np.repeat(self.n_train, self.n_samples)
         chosen = np.flatnonzero(training == (part == "train"))
         owner = np.repeat(np.arange(len(self)), self.n_samples)[chosen]
-        return as_float(self.x[chosen]).numpy().reshape(len(chosen), -1), self.y[chosen].numpy(), owner
+        return as_numbers(self.x[chosen]).numpy().reshape(len(chosen), -1), self.y[chosen].numpy(), owner
 
     def some_rows(self, count: int) -> tuple[Tensor, Tensor, Ints]:
         """About `count` training rows from all over the federation, always the same: x, y and whose each is."""
@@ -137,10 +137,10 @@ class Federation:
         ends = np.cumsum(self.n_train)
         owner = np.searchsorted(ends, place, side="right")
         rows = torch.from_numpy(place - (ends - self.n_train)[owner] + self.offsets[owner])
-        return as_float(self.x[rows]), self.y[rows], owner
+        return as_numbers(self.x[rows]), self.y[rows], owner
 
     def _rows(self, rows: slice) -> tuple[Tensor, Tensor]:
-        return as_float(self.x[rows]), self.y[rows]
+        return as_numbers(self.x[rows]), self.y[rows]
 
     def subset(self, clients: Iterable[Hashable]) -> Federation:
         """The same data with only these clients, in this order."""
@@ -344,9 +344,12 @@ class Federation:
 # ---- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def as_float(x: Tensor) -> Tensor:
-    """Bytes, which only stay bytes when they are to be scaled, become float32 in [0, 1]; floating data pass through."""
-    return x.to(torch.float32) / 255.0 if x.dtype == torch.uint8 else x
+def as_numbers(x: Tensor) -> Tensor:
+    """Bytes, which only stay bytes when they are to be scaled, become float32 in [0, 1], and whole numbers (ids) int64;
+    floating data pass through."""
+    if x.dtype == torch.uint8:
+        return x.to(torch.float32) / 255.0
+    return x if x.is_floating_point() else x.to(torch.int64)
 
 
 def client_keys(clients: pd.Index[Any]) -> Ints:

@@ -136,6 +136,8 @@ class LocalEngine:
                 yield from (block[i : i + step] for i in range(0, len(block), step))
 
     def _chunk_size(self, env: Env, samples: int, available: int) -> int:
+        if env.task.alone:
+            return 1
         if self.chunk is not None:
             return self.chunk
         if env.task.convolutional:
@@ -167,7 +169,7 @@ class LocalEngine:
 
 
 def _plain(clients: Ints, env: Env) -> bool:
-    return len(clients) == 1 and env.task.convolutional
+    return len(clients) == 1 and env.task.one_by_one
 
 
 def _mapped(function: Callable[..., Any], written: Callable[..., Any], name: str, plain: bool, *stacked: Any) -> Any:

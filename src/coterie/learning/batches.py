@@ -72,7 +72,7 @@ def minibatches(
     """(x, y, mask, number of samples, random key) of one step after the other."""
     if walk.batch_size is None:
         steps = walk.steps or walk.epochs or 1
-        keys = _step_keys(key, steps)
+        keys = step_keys(key, steps)
         yield from ((x, y, mask, mask.sum(), keys[step]) for step in range(steps))
         return
     chosen, real, counts, keys = _Rows.apply(walk, mask, key)  # type: ignore[no-untyped-call]
@@ -82,7 +82,7 @@ def minibatches(
         yield from zip(*(t.unbind(0) for t in (xs, ys, real[some], counts[some], keys[some])), strict=True)
 
 
-def _step_keys(key: Tensor, steps: int) -> Tensor:
+def step_keys(key: Tensor, steps: int) -> Tensor:
     """A random key for every step, (…, steps)."""
     return randomness.fold(key.unsqueeze(-1), "step", torch.arange(steps))
 
@@ -127,7 +127,7 @@ class _Rows(_Primitive):
     def forward(walk: Walk, mask: Tensor, key: Tensor) -> Any:
         chosen, weight = walk.rows(mask, key)
         real = (weight > 0).to(mask.dtype)
-        return chosen, real, real.sum(-1), _step_keys(key, real.shape[-2])
+        return chosen, real, real.sum(-1), step_keys(key, real.shape[-2])
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, walk: Walk, *tensors: Tensor) -> Any:

@@ -26,7 +26,7 @@ from coterie.privacy.ledger import BudgetSpent
 from coterie.privacy.settings import Privacy
 from coterie.training import checkpoint, cohorts
 from coterie.training.again import clients_alone, same_run
-from coterie.training.contract import conversation, finite, require_ask, require_state
+from coterie.training.contract import conversation, finite, require_ask, require_state, require_statistics
 from coterie.training.evaluation import Evaluation
 from coterie.training.explosion import explosion
 from coterie.training.fingerprint import Fingerprint, fingerprint
@@ -177,6 +177,7 @@ class Run:
 
     def begin(self, *, resume: bool, overwrite: bool) -> None:
         self.task.check(self.federation)
+        require_statistics(self.algorithm, self.task)
         self.start, taint = unwrapped(self.start)
         dtype = self.federation.x.dtype if self.federation.x.is_floating_point() else torch.float32
         self.env = Env(
