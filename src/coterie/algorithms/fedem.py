@@ -62,10 +62,10 @@ class FedEM(Algorithm):
         loss = -torch.logsumexp(log_joint(ctx, start, ctx.state["shares"]), 0)
         moving, steps = start, [self.local.descent() for _ in start]
         for batch, lr in self.local.each(ctx):
-            q = log_joint(batch, start, ctx.state["shares"]).softmax(0) * batch.mask / batch.n.clamp(min=1)
+            q = log_joint(batch, start, ctx.state["shares"]).softmax(0) * batch.mask / batch.mask.sum().clamp(min=1)
             slopes = [_weighted_slope(batch, model, q[m]) for m, model in enumerate(moving)]
             moving = [step(model, slope, lr) for step, model, slope in zip(steps, moving, slopes, strict=True)]
-        mean_loss = (loss * ctx.mask).sum() / ctx.n.clamp(min=1)
+        mean_loss = (loss * ctx.mask).sum() / ctx.mask.sum().clamp(min=1)
         return Up({"models": stack(moving)}, ctx.n, state={"shares": shares}, info={"loss": mean_loss})
 
     def shares(self, ctx: Context, models: list[Params], shares: Tensor, steps: int = 1) -> Tensor:
@@ -73,7 +73,7 @@ class FedEM(Algorithm):
         fits = log_joint(ctx, models, torch.ones_like(shares))
         for _ in range(steps):
             q = (torch.log(shares).unsqueeze(1) + fits).softmax(0)
-            shares = (q * ctx.mask).sum(1) / ctx.n.clamp(min=1)
+            shares = (q * ctx.mask).sum(1) / ctx.mask.sum().clamp(min=1)
         return shares
 
     def personal(self, ctx: Context, state: FedEMState) -> Params:

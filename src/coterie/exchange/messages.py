@@ -35,7 +35,7 @@ class Context:
     task: Task
     x: Tensor
     y: Tensor
-    mask: Tensor  # 1 for a sample, 0 for padding
+    mask: Tensor  # 1 for a sample (its weight, where samples have weights), 0 for padding
     n: Tensor  # number of samples
     key: Tensor  # random key of (seed, client, round)
     index: Tensor  # the client's position in the federation
@@ -100,7 +100,9 @@ class Context:
             return replace(self, training=True)
         chosen = randomness.permutation(randomness.fold(self.fresh(purpose), purpose), self.mask)[:size]
         mask = self.mask[chosen]
-        return replace(self, x=self.x[chosen], y=self.y[chosen], mask=mask, n=mask.sum(), training=True)
+        return replace(
+            self, x=self.x[chosen], y=self.y[chosen], mask=mask, n=(mask > 0).sum().to(mask.dtype), training=True
+        )
 
     def batches(
         self, *, steps: int | None = None, epochs: int | None = None, batch_size: int | None = None

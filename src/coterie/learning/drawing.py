@@ -2,8 +2,8 @@
 
 `Drawing` stands between a network and torch's functions: dropout of every kind, attention and recurrent layers with
 dropout, and plain draws (`torch.rand`, `bernoulli_`, …, as stochastic depth makes them) use numbers made from a key. They
-are the same on every engine, after a resume, and whatever other clients draw. The global generator is never touched; a network
-that reaches it in another way is refused before training (`Task.check`).
+are the same on every engine, after a resume, and whatever other clients draw. The global generator is never touched; a
+network that reaches it in another way is refused before training (`Task.check`).
 
 Numbers are laid out row by row: a sample's draws depend on its place in the batch and not on how many follow it, as long as
 the batch comes first.

@@ -33,9 +33,9 @@ class Model:
         """All that learns; running statistics do not."""
         return cls(task, tuple(params), tuple(i for i, name in enumerate(params) if name not in task.statistics))
 
-    def network(self, x: Tensor, y: Tensor) -> Network | None:
+    def network(self, x: Tensor, y: Tensor | None = None) -> Network | None:
         """The chunk's fast way, where the task's module allows it and a target is one number."""
-        if self.task.one_by_one or y.dim() != 2:
+        if self.task.one_by_one or (y is not None and y.dim() != 2):
             return None
         return Network.of(self.task.skeleton, self.names, self.task.loss, x.dim() - 2)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +20,8 @@ from coterie.errors import TaskError
 from coterie.learning import models, traits
 from coterie.learning.drawing import Drawing
 from coterie.learning.fully_connected import Network
-from coterie.learning.metrics import FOR_NUMBERS, LOSSES, LOWER_IS_BETTER, METRICS, SampleLoss
+from coterie.learning.metrics import LOSSES, SampleLoss
+from coterie.learning.scoring import Scorer
 from coterie.learning.traits import Traits
 from coterie.tree import Params
 
@@ -32,12 +34,12 @@ _TRIED = 8  # of them, where clients are tried together
 @dataclass(frozen=True)
 class Task:
     """What is learnt: `model` makes a fresh `nn.Module`; `loss` is a name or a function to one number per sample;
-    `metric` is a name or several, the first being the one gains are measured in (None: mse for the loss
-    mse, else accuracy)."""
+    `metric` is a name, a function, an object with torchmetrics' methods, a `Scorer`, or several of them, the first being the
+    one gains are measured in (None: mse for the loss mse, else accuracy)."""
 
     model: Callable[[], nn.Module]
     loss: str | SampleLoss = "cross_entropy"
-    metric: str | tuple[str, ...] | list[str] | None = None
+    metric: Any = None
     _local: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
     _master: nn.Module = field(init=False, repr=False, compare=False)
     _masters: dict[torch.dtype, nn.Module] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -46,11 +48,10 @@ class Task:
     def __post_init__(self) -> None:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
             raise TaskError(f"loss must be one of {sorted(LOSSES)} or a function; got {self.loss!r}.")
-        for name in self.metrics:
-            if name not in METRICS:
-                raise TaskError(f"metric must be one of {sorted(METRICS)}; got {name!r}.")
         if not self.metrics:
             raise TaskError("A task needs at least one metric; got none. Use for example metric='accuracy'.")
+        if len(set(self.metrics)) < len(self.metrics):
+            raise TaskError(f"Metrics need names of their own; got {list(self.metrics)}. Use Scorer(function, name=…).")
         if not callable(self.model) or isinstance(self.model, nn.Module):
             raise TaskError(
                 "model must be a function that makes a fresh nn.Module, e.g. lambda: nn.Linear(20, 3); "
@@ -58,16 +59,21 @@ class Task:
             )
         object.__setattr__(self, "_master", self.module(0))
 
+    @cached_property
+    def scorers(self) -> tuple[Scorer, ...]:
+        """The metrics with their functions."""
+        given = ("mse" if self.loss == "mse" else "accuracy") if self.metric is None else self.metric
+        several = tuple(given) if isinstance(given, tuple | list) else (given,)
+        return tuple(one if isinstance(one, Scorer) else Scorer(one) for one in several)
+
     @property
     def metrics(self) -> tuple[str, ...]:
-        if self.metric is None:
-            return ("mse",) if self.loss == "mse" else ("accuracy",)
-        return (self.metric,) if isinstance(self.metric, str) else tuple(self.metric)
+        return tuple(scorer.name for scorer in self.scorers)
 
     @property
     def sign(self) -> int:
         """+1 when more of the first metric is better, −1 when less is."""
-        return -1 if self.metrics[0] in LOWER_IS_BETTER else 1
+        return -1 if self.scorers[0].lower_is_better else 1
 
     @classmethod
     def default(cls, federation: Federation) -> Task:
@@ -75,8 +81,16 @@ class Task:
         images = federation.x.dim() > 2
         hidden: tuple[int, ...] = (100,) if images else ()
         network = models.mlp(federation.n_features, hidden, federation.n_outputs)
+        if not federation.x.is_floating_point() and federation.x.dtype != torch.uint8:
+            raise TaskError("Whole-number ids need a model that reads them; pass task=Task(ct.models.lstm(…)), say.")
+        if federation.y.dim() > 1 and federation.kind == "classification":
+            raise TaskError(
+                "A sequence of labels needs a model that gives one; pass task=Task(ct.models.lstm(…)), say."
+            )
         if federation.kind == "regression":
             return cls(network, "mse", ("mse", "r2"))
+        if federation.kind == "multilabel":
+            return cls(network, "bce", ("accuracy", "f1", "auc", "log_loss"))
         metrics = ["accuracy", "balanced_accuracy", "log_loss"]
         if federation.n_outputs == 2:
             metrics.insert(2, "auc")
@@ -224,12 +238,12 @@ class Task:
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         function = LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
         losses = function(outputs, y)
-        if losses.shape != y.shape:
+        if losses.shape != y.shape[:1] and losses.shape != y.shape:
             raise TaskError(
-                f"A loss must give one number per sample, shape {tuple(y.shape)}; got {tuple(losses.shape)}. "
+                f"A loss must give one number per sample, shape {tuple(y.shape[:1])}; got {tuple(losses.shape)}. "
                 "Use reduction='none'."
             )
-        return losses
+        return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
 
     def check(self, federation: Federation) -> None:
         """Run some samples through, so that a misfit is said before training starts."""
@@ -316,21 +330,35 @@ class Task:
 
     def _check_outputs(self, outputs: Tensor, federation: Federation) -> None:
         width = outputs.shape[-1] if outputs.dim() > 1 else 1
+        entries = math.prod(federation.y.shape[1:])
         classes = federation.n_outputs if federation.kind == "classification" else None
         if self.loss == "cross_entropy":
             if classes is None:
-                raise TaskError("cross_entropy needs classes; this federation holds numbers. Use loss='mse'.")
+                word = (
+                    "several labels. Use loss='bce'" if federation.kind == "multilabel" else "numbers. Use loss='mse'"
+                )
+                raise TaskError(f"cross_entropy needs classes; this federation holds {word}.")
             if width < classes:
                 raise TaskError(f"The model has {width} outputs for {classes} classes. Give it one per class.")
-        if self.loss in ("mse", "bce") and width != 1:
-            raise TaskError(f"{self.loss} needs a model with one output; this one has {width}. Use nn.Linear(…, 1).")
-        if self.loss == "bce" and classes != 2:
+            if outputs.shape[:-1] != (len(outputs), *federation.y.shape[1:]):
+                raise TaskError(
+                    f"A sample has {tuple(federation.y.shape[1:])} labels and the model gives {tuple(outputs.shape[1:])}. "
+                    "Give one row of classes per label."
+                )
+        if self.loss in ("mse", "bce") and outputs.numel() != len(outputs) * entries:
+            need = "one output" if entries == 1 else f"{entries} outputs, one per number of a target"
+            raise TaskError(
+                f"{self.loss} needs a model with {need}; this one has {width}. Use nn.Linear(…, {entries})."
+            )
+        if self.loss == "bce" and federation.kind != "multilabel" and classes != 2:
             raise TaskError(f"bce needs two classes; this federation has {classes or 'numbers'}. Use cross_entropy.")
-        for name in self.metrics:
-            if name not in FOR_NUMBERS and classes is None:
-                raise TaskError(f"The metric {name} needs classes; this federation holds numbers. Use 'mse' or 'r2'.")
-            if name in FOR_NUMBERS and width != 1:
-                raise TaskError(f"The metric {name} needs a model with one output; this one has {width}.")
+        for scorer in self.scorers:
+            if scorer.for_numbers is False and federation.kind == "regression":
+                raise TaskError(
+                    f"The metric {scorer.name} needs classes; this federation holds numbers. Use 'mse' or 'r2'."
+                )
+            if scorer.for_numbers and outputs.numel() != len(outputs) * entries:
+                raise TaskError(f"The metric {scorer.name} needs a model with one output; this one has {width}.")
 
 
 def _dtype(params: Params) -> torch.dtype:
