@@ -206,7 +206,8 @@ class Counting:
         return torch.tensor(self.wrong / self.total)
 
 
-def test_a_metric_is_a_function_or_an_object(fed: ct.Federation) -> None:
+def test_a_metric_is_a_function_or_an_object(make_fed: Any) -> None:
+    fed = make_fed(sizes=(40, 64, 50))
     own = (
         Counting(),
         share_of_class_0,
