@@ -86,12 +86,14 @@ from coterie.learning import models as models
 from coterie.learning import schedules as schedules
 from coterie.learning.local_sgd import LocalAdam as LocalAdam
 from coterie.learning.local_sgd import LocalSGD as LocalSGD
+from coterie.learning.scoring import Scorer as Scorer
 from coterie.learning.task import Task as Task
 from coterie.privacy.settings import Privacy as Privacy
 from coterie.training.cohorts import Everyone as Everyone
 from coterie.training.cohorts import FixedSize as FixedSize
 from coterie.training.cohorts import Poisson as Poisson
 from coterie.training.evaluation import Evaluation as Evaluation
+from coterie.training.live import Live as Live
 from coterie.training.number_of_clusters import Choice as Choice
 from coterie.training.number_of_clusters import choose_clusters as choose_clusters
 from coterie.training.participation import Coalition as Coalition
@@ -99,6 +101,10 @@ from coterie.training.participation import Participation as Participation
 from coterie.training.restarts import best_of as best_of
 from coterie.training.result import Result as Result
 from coterie.training.run import fit as fit
+from coterie.training.sweeps import Grid as Grid
+from coterie.training.sweeps import Seeds as Seeds
+from coterie.training.sweeps import fit_seeds as fit_seeds
+from coterie.training.sweeps import grid as grid
 
 robust = _aggregation
 __version__: str

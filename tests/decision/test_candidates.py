@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
-from scipy.optimize import check_grad
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
 
 from coterie.decision.candidates import CANDIDATES, Rows
 from coterie.decision.candidates.path import POOLED, Path, fit_units
 from coterie.decision.candidates.rows import blocks, grams
-from coterie.decision.candidates.shrunk import _Evidence
 
 RNG = np.random.default_rng
 
@@ -76,15 +74,6 @@ def test_a_logistic_penalty_equals_scikit_learn():
         model = LogisticRegression(C=0.5, tol=1e-10, max_iter=1000)
         model.fit(Z, np.append(y, [0, 1]), sample_weight=np.append(np.ones(len(y)), [0.5, 0.5]))
         np.testing.assert_allclose(coef[i, 1:, 0] * sd, model.coef_[0], atol=1e-4)
-
-
-@pytest.mark.parametrize("total", [None, 900.0])
-def test_gradient_of_the_evidence(total):
-    rows, _ = world(m=8)
-    A, c = grams(rows.Z, rows.y[:, 0], None, rows.owner, 8)
-    evidence = _Evidence(A / 10, c / 10, 200, None if total is None else float(rows.y[:, 0] @ rows.y[:, 0]) / 10)
-    at = np.array([0.4, 0.1, 0.2, 0.05, -0.5])
-    assert check_grad(lambda x: evidence(x)[0], lambda x: evidence(x)[1], at) < 1e-5
 
 
 @pytest.mark.parametrize("classification", [False, True])

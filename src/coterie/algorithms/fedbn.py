@@ -46,6 +46,10 @@ class FedBN(Algorithm):
     def carries_statistics(self) -> bool:
         return True
 
+    @property
+    def keeps_optimiser(self) -> bool:
+        return True
+
     def own(self, task: Task, params: Params) -> Params:
         """The part of a model that stays on the client."""
         if self.keep in ("layers", "statistics"):
@@ -65,7 +69,8 @@ class FedBN(Algorithm):
         return FedBNState({name: t for name, t in start.items() if name not in own})
 
     def client(self, ctx: Context) -> Tree:
-        return {"own": self.own(ctx.task, ctx.initial), "taken part": torch.zeros((), dtype=torch.bool)}
+        own = {"own": self.own(ctx.task, ctx.initial), "taken part": torch.zeros((), dtype=torch.bool)}
+        return own | self.local.first_memory(ctx, ctx.initial)
 
     def round(self, state: FedBNState, cohort: Cohort) -> Exchange[FedBNState]:
         reply = yield Ask(
@@ -78,9 +83,9 @@ class FedBN(Algorithm):
         return FedBNState(row(reply.values["common"], 0)) if len(reply.clients) else state
 
     def train(self, ctx: Context, common: Params) -> Up:
-        model, loss = self.local.fit(ctx, self._whole(ctx, common))
+        model, loss, memory = self.local.fit_on(ctx, self._whole(ctx, common))
         sent = {name: model[name] for name in common}
-        kept = {"own": self.own(ctx.task, model), "taken part": torch.ones((), dtype=torch.bool)}
+        kept = {"own": self.own(ctx.task, model), "taken part": torch.ones((), dtype=torch.bool), **memory}
         return Up(send={"common": sent}, weight=ctx.n, state=kept, info={"loss": loss})
 
     def _whole(self, ctx: Context, common: Params) -> Params:

@@ -4,7 +4,8 @@
 Ananda Theertha Suresh, 2020, https://arxiv.org/abs/2002.10619).
 
 Each hypothesis becomes the sample-weighted mean of the models of those who chose it. This is IFCA's option II up to the
-weights. The start is random, as published.
+weights. The start is random, as published. A robust `aggregate` takes the mean's place (`ifca_robust.py`); everybody then
+counts once.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from coterie.aggregation import Aggregator, Mean
 from coterie.algorithms.ifca import IFCA
 from coterie.algorithms.ifca_state import IFCAState
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
@@ -26,6 +28,7 @@ from coterie.tree import Params, Tree
 class HypCluster(Algorithm):
     clusters: int | None = None
     local: LocalSGD = field(default_factory=LocalSGD)
+    aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
         if self.clusters is not None:
@@ -33,7 +36,7 @@ class HypCluster(Algorithm):
 
     @property
     def _rounds(self) -> IFCA:
-        return IFCA(self.clusters, local=self.local, start="random", samples_weighted=True)
+        return IFCA(self.clusters, local=self.local, start="random", samples_weighted=True, aggregate=self.aggregate)
 
     @property
     def carries_statistics(self) -> bool:

@@ -60,7 +60,7 @@ class Scaffold(Algorithm):
         )
         if not len(reply.clients):
             return state
-        mean, share = row(reply.values, 0), len(reply.clients) / state.clients
+        mean, share = row(reply.values, 0), float(reply.count.sum()) / state.clients
         model = tree_map(lambda x, y: x + self.server_lr * (y - x), state.model, mean["model"])  # line 16
         control = tree_map(lambda c, d: c + share * d, state.control, mean["control"])  # line 17
         return ScaffoldState(model, control, state.clients)

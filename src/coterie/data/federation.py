@@ -16,7 +16,6 @@ import hashlib
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from mmap import mmap
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,6 +83,8 @@ class Federation:
     """Every client's own validation rows: nothing trains on them, and choices are made on them instead of a random part."""
     weights: Tensor | None = None
     """How much every sample counts in losses and metrics; the smallest is 1."""
+    mapped: bool = False
+    """Whether the features are on disk and only the rows at work in memory."""
 
     def __post_init__(self) -> None:
         if not len(self.n_valid):
@@ -111,14 +112,6 @@ class Federation:
 
     def sizes(self, part: Part) -> Ints:
         return {"train": self.n_train, "validation": self.n_valid, "test": self.n_test}[part]
-
-    @property
-    def mapped(self) -> bool:
-        """Whether the features are on disk and only their place is in memory."""
-        base = self.x.numpy()
-        while base is not None and not isinstance(base, np.memmap | mmap):
-            base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
-        return base is not None
 
     @property
     def n_features(self) -> int:
@@ -196,6 +189,7 @@ class Federation:
             keys=self.keys[index],
             n_valid=self.n_valid[index],
             weights=None if self.weights is None else self.weights[rows],
+            mapped=False,
         )
 
     def holdout(self, fraction: float, seed: int | None = None) -> Federation:
@@ -226,6 +220,7 @@ class Federation:
             n_train=n_train,
             n_valid=np.zeros_like(n_train),
             weights=None if self.weights is None else self.weights[rows],
+            mapped=False,
         )
 
     def describe(self) -> pd.DataFrame:
@@ -364,6 +359,8 @@ class Federation:
                 f"Client {shown(ids[i])} has no training sample left after the split. Lower its test share."
             )
         (x,) = bytes_to_numbers([x], scale_bytes, dtype)
+        on_disk = isinstance(x, np.memmap) and (dtype == "int64" or x.dtype in (np.uint8, dtype))
+        x = _writable(x) if on_disk else x
         for bad in overflowing(x, y, dtype):
             raise DataError(
                 f"Client {shown(ids[np.searchsorted(offsets, bad, side='right') - 1])} holds numbers too large for {dtype}, "
@@ -380,6 +377,7 @@ class Federation:
             clusters=None if clusters is None else checked_clusters(clusters, ids),
             columns=None if columns is None else tuple(columns),
             n_valid=valid,
+            mapped=on_disk,
             weights=None if weights is None else torch.from_numpy(relative_weights(weights, len(y), dtype)),
         )
 
@@ -399,6 +397,27 @@ class Federation:
         return cls.from_frame(read_table(path, client=client, **reading), client=client, target=target, **options)
 
     from_csv = from_parquet
+
+    @classmethod
+    def from_datasets(cls, data: Any, **options: Any) -> Federation:
+        """torch or HuggingFace datasets; see `coterie.data.sources.federation_from_datasets`."""
+        from coterie.data.sources import federation_from_datasets
+
+        return federation_from_datasets(data, **options)
+
+    @classmethod
+    def from_leaf(cls, folder: str | Path, **options: Any) -> Federation:
+        """LEAF's JSON files; see `coterie.data.sources.federation_from_leaf`."""
+        from coterie.data.sources import federation_from_leaf
+
+        return federation_from_leaf(Path(folder), **options)
+
+    @classmethod
+    def from_folder(cls, folder: str | Path, **options: Any) -> Federation:
+        """A folder with a file per client; see `coterie.data.sources.federation_from_folder`."""
+        from coterie.data.sources import federation_from_folder
+
+        return federation_from_folder(Path(folder), **options)
 
     # ---- disk --------------------------------------------------------------------------------------------------------
 
@@ -457,6 +476,13 @@ def held_out_sizes(sizes: Ints, fraction: float) -> Ints:
 def _tensor(x: npt.NDArray[Any], dtype: DType) -> Tensor:
     kept = x.dtype == np.uint8 or dtype == "int64"
     return torch.from_numpy(np.ascontiguousarray(x if kept else x.astype(dtype, copy=False)))
+
+
+def _writable(x: Any) -> npt.NDArray[Any]:
+    """A map of a file that torch takes without a warning: what is written into it (nothing is) never reaches the file."""
+    if x.flags.writeable or not x.flags.c_contiguous or x.filename is None:
+        return np.asarray(x)
+    return np.memmap(x.filename, x.dtype, "c", x.offset, x.shape)
 
 
 def _floating(dtype: DType) -> str:

@@ -101,6 +101,7 @@ def _assembled(folder: Path, about: dict[str, Any], mapped: bool) -> Federation:
         preprocessing=_read(folder / _TABLE, pd.read_parquet) if _TABLE in files else None,
         notes=ColumnReport.from_json(about["notes"]) if about["notes"] else None,
         n_valid=n_valid,
+        mapped=mapped,
         weights=None if weights is None else torch.from_numpy(weights),
     )
 

@@ -31,6 +31,7 @@ from coterie.tree import Tree, concat, leaves, n_bytes, take, tree_map
 _MODEL_BYTES = 6 << 20  # models of a chunk: a few MB stay in the second-level cache
 _DATA_BYTES = 64 << 20
 _MOST_CLIENTS = 512
+_CONVOLUTIONS = 24  # clients with hand-written convolutions: enough that calls cost little beside products
 
 
 @dataclass
@@ -50,6 +51,13 @@ class LocalEngine:
     def __post_init__(self) -> None:
         if self.workers < 1 or (self.chunk is not None and self.chunk < 1):
             raise ConfigError(f"LocalEngine needs workers ≥ 1 and chunk ≥ 1; got {self.workers} and {self.chunk}.")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled and copied by its settings: threads and gathered data stay behind."""
+        return {"chunk": self.chunk, "workers": self.workers, "cache_bytes": self.cache_bytes}
+
+    def __setstate__(self, settings: dict[str, Any]) -> None:
+        self.__init__(**settings)  # type: ignore[misc]
 
     def run(self, ask: Ask, env: Env) -> Reply:
         clients = ask.clients
@@ -141,7 +149,7 @@ class LocalEngine:
         if self.chunk is not None:
             return self.chunk
         if env.task.convolutional:
-            return 1
+            return max(min(_CONVOLUTIONS, -(-available // self.workers)), 1) if _network(env) else 1
         sample = max(env.federation.n_features, max(t.shape[0] if t.dim() else 1 for t in leaves(env.initial))) * 4
         by_model = _MODEL_BYTES // max(n_bytes(env.initial), 1)
         by_data = _DATA_BYTES // max(samples * sample, 1)
@@ -160,7 +168,8 @@ class LocalEngine:
                 data = gather(env, clients, int(env.padded(split)[clients[0]]), split)
                 size = n_bytes(data)
                 with self._lock:
-                    again = asked == len(env.federation)  # a random cohort's chunks would never be met again
+                    mapped = env.federation.mapped  # what is on disk because it is large stays there
+                    again = asked == len(env.federation) and not mapped  # a random cohort's chunks are never met again
                     if again and self._cached + size <= self.cache_bytes and key not in self._cache:
                         self._cache[key] = data
                         self._cached += size
@@ -169,7 +178,12 @@ class LocalEngine:
 
 
 def _plain(clients: Ints, env: Env) -> bool:
-    return len(clients) == 1 and env.task.one_by_one
+    return len(clients) == 1 and env.task.one_by_one and not _network(env)
+
+
+def _network(env: Env) -> bool:
+    """Whether clients' steps are written by hand for whole chunks."""
+    return env.task.network(tuple(env.initial), env.federation.x.shape[1:]) is not None
 
 
 def _mapped(function: Callable[..., Any], written: Callable[..., Any], name: str, plain: bool, *stacked: Any) -> Any:

@@ -314,6 +314,11 @@ class Algorithm(Protocol):
         `local.fit` moves, and no gradient does. An algorithm that averages or keeps whole models may say True."""
         return False
 
+    @property
+    def keeps_optimiser(self) -> bool:
+        """Whether clients keep what their optimiser remembers between rounds when `local.keep` says so."""
+        return False
+
     def private(self) -> Any:
         """The same algorithm with additive asks only, where it has a choice."""
         return self

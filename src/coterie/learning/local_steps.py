@@ -28,6 +28,10 @@ from coterie.tree import Params, Tree, named_like, names
 Schedule = Cosine | StepDecay | Warmup | Callable[[int, int], float]
 
 
+MEMORY = "optimiser"
+"""The entry of a client's state that holds what its optimiser remembers between rounds."""
+
+
 class Samples(Protocol):
     """What local steps need to know of a client; a `Context` has it."""
 
@@ -61,6 +65,7 @@ class LocalSteps(ABC):
     decay: float
     clip: float | None
     schedule: Schedule | None
+    keep: bool
 
     @property
     @abstractmethod
@@ -170,6 +175,18 @@ class LocalSteps(ABC):
             pull=float(pull) if isinstance(pull, float | int) else 0.0,
             factor=None if self.schedule is None else partial(self.schedule, ctx.round),
         )
+
+    def first_memory(self, ctx: Samples, params: Params) -> Tree:
+        """For a client's first state: what the optimiser remembers, if it is to be kept between rounds."""
+        moving = {name: t for name, t in params.items() if name not in ctx.task.statistics}
+        return {MEMORY: self.start_memory(moving)} if self.keep else {}
+
+    def fit_on(self, ctx: Any, params: Params, **options: Any) -> tuple[Params, Tensor, Tree]:
+        """`fit` with the memory in the client's state; the last of the three is what the state becomes there."""
+        if not self.keep:
+            return *self.fit(ctx, params, **options), {}
+        model, loss, memory = self.fit(ctx, params, memory=ctx.state[MEMORY], **options)
+        return model, loss, {MEMORY: memory}
 
     def start_memory(self, params: Params, train: str | Iterable[str] | None = None) -> Tree:
         """What the optimiser remembers before its first step: zeros."""

@@ -17,16 +17,17 @@ from torch.func import functional_call
 
 from coterie.data.federation import Federation
 from coterie.errors import TaskError
-from coterie.learning import models, traits
+from coterie.learning import models, passes, traits
 from coterie.learning.drawing import Drawing
-from coterie.learning.fully_connected import Network
 from coterie.learning.metrics import LOSSES, SampleLoss
+from coterie.learning.networks import Network
 from coterie.learning.scoring import Scorer
 from coterie.learning.traits import Traits
 from coterie.tree import Params
 
 _CPU_RNG: list[int] = []  # fork_rng over no accelerator
 _GENERATOR = threading.RLock()  # modules draw their weights from torch's one generator: one thread at a time
+_HEAVY = 128 << 10  # bytes of a sample's convolutions above which the library's kernels are faster, as measured
 _ROWS = 64  # rows a task is tried on before training
 _TRIED = 8  # of them, where clients are tried together
 
@@ -41,6 +42,7 @@ class Task:
     loss: str | SampleLoss = "cross_entropy"
     metric: Any = None
     _local: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
+    _networks: dict[Any, Network | None] = field(default_factory=dict, init=False, repr=False, compare=False)
     _master: nn.Module = field(init=False, repr=False, compare=False)
     _masters: dict[torch.dtype, nn.Module] = field(default_factory=dict, init=False, repr=False, compare=False)
     _found: dict[Any, Traits] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -104,7 +106,7 @@ class Task:
 
     @cached_property
     def convolutional(self) -> bool:
-        """Convolutions run client by client: batching them gains nothing on a CPU."""
+        """Convolutions without a `network` run client by client: batching the library's gains nothing on a CPU."""
         return any(isinstance(m, nn.modules.conv._ConvNd) for m in self._master.modules())
 
     @property
@@ -208,12 +210,29 @@ class Task:
             f"unknown: {', '.join(unknown) or 'none'}. To train a part, pass the whole dictionary and fit(…, train=names)."
         )
 
+    def network(self, names: tuple[str, ...], sample: torch.Size) -> Network | None:
+        """The form of the module with gradients written by hand, for chunks of clients; None where there is none, or
+        where the library's kernels are faster."""
+        if (names, sample) not in self._networks:
+            network = Network.of(self._master, names, self.loss, sample)
+            heavy = network is not None and network.bytes(sample) > _HEAVY
+            self._networks[names, sample] = None if heavy else network
+        return self._networks[names, sample]
+
     def outputs(self, params: Params, x: Tensor) -> Tensor:
         """What the model predicts: no dropout, and normalised with the running statistics."""
         self.require(params)
+        by_hand = self._by_hand(params, x)
+        if by_hand is not None:
+            return by_hand
         with self.watching(torch.zeros((), dtype=torch.int64)):
             result: Tensor = functional_call(self.judge(_dtype(params)), params, (x,))
         return result
+
+    def _by_hand(self, params: Params, x: Tensor) -> Tensor | None:
+        """Outputs of a chunk of clients at once, where the module has that form."""
+        network = self.network(tuple(params), x.shape[1:]) if passes.replaceable(x) else None
+        return None if network is None else passes.outputs(network, x, tuple(params.values()))
 
     def training_outputs(self, params: Params, x: Tensor, key: Tensor) -> Tensor:
         """The outputs while learning: random numbers come from the key, and BatchNorm uses the samples' own statistics (the
@@ -223,6 +242,9 @@ class Task:
     def training_pass(self, params: Params, x: Tensor, key: Tensor) -> tuple[Tensor, Params]:
         """The outputs while learning, and the running statistics after these samples."""
         self.require(params)
+        by_hand = self._by_hand(params, x)
+        if by_hand is not None:  # such a network does the same in training
+            return by_hand, {}
         module = self._mine("skeleton", _dtype(params))
         moved = {name: params[name].detach().clone() for name in self.statistics}
         if moved:
@@ -245,9 +267,12 @@ class Task:
             )
         return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
 
-    def check(self, federation: Federation) -> None:
-        """Run some samples through, so that a misfit is said before training starts."""
+    def check(self, federation: Federation, *, look: bool = True) -> None:
+        """Run some samples through, so that a misfit is said before training starts. A private run does not `look` at
+        anybody's values: their shape is enough, and an error may not depend on one client's data."""
         x, y, owner = federation.some_rows(_ROWS)
+        if not look:
+            x, y = _instead_of(x), torch.zeros_like(y)
         params = self.init(0, x.dtype if x.is_floating_point() else torch.float32)
         outputs = self._tried(params, x)
         self._check_outputs(outputs, federation)
@@ -310,7 +335,7 @@ class Task:
 
     def _traits(self, params: Params, x: Tensor, y: Tensor) -> Traits:
         """What only a run shows: whether it draws, mixes samples, or cannot be batched over clients."""
-        if Network.of(self.skeleton, tuple(params), self.loss, x.dim() - 1) is not None:
+        if Network.of(self._master, tuple(params), self.loss, x.shape[1:]) is not None:
             return Traits(watched=False)
         key = torch.zeros((), dtype=torch.int64)
         module = self._mine("skeleton", _dtype(params))
@@ -359,6 +384,12 @@ class Task:
                 )
             if scorer.for_numbers and outputs.numel() != len(outputs) * entries:
                 raise TaskError(f"The metric {scorer.name} needs a model with one output; this one has {width}.")
+
+
+def _instead_of(x: Tensor) -> Tensor:
+    """Numbers of the same shape that say nothing of anybody's data; ids are all 0."""
+    numbers = torch.cos(torch.arange(x.numel(), dtype=torch.float32)).reshape(x.shape)
+    return numbers.to(x.dtype) if x.is_floating_point() else torch.zeros_like(x)
 
 
 def _dtype(params: Params) -> torch.dtype:

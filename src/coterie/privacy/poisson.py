@@ -21,6 +21,7 @@ import numpy as np
 
 FINE = 0.03  # the grid's step, in standard deviations of one round's loss: ε is too large by about 1e-4 of itself
 COARSE = 0.15  # for the search of a bracket
+_ORDERS = (*range(2, 65), *range(72, 257, 8), 512, 1024)  # whole ones: fractional ones are slow and may not converge
 _LONGEST = 4e6  # points of a grid
 _MASS = -50.0  # log of the probability that truncation moves to "infinite loss"
 
@@ -97,7 +98,7 @@ def rdp_epsilon(groups: tuple[tuple[float, float, int], ...], delta: float) -> f
     import dp_accounting as dp
     from dp_accounting import rdp
 
-    accountant = rdp.RdpAccountant()
+    accountant = rdp.RdpAccountant(orders=_ORDERS)
     for noise_multiplier, sampling, count in groups:
         event: Any = dp.GaussianDpEvent(noise_multiplier)
         if sampling < 1:

@@ -50,6 +50,15 @@ def require_statistics(algorithm: Algorithm, task: Task) -> None:
         )
 
 
+def require_optimiser(algorithm: Algorithm) -> None:
+    """Refuse to keep the optimiser's memory where the algorithm would forget it."""
+    if getattr(getattr(algorithm, "local", None), "keep", False) and not algorithm.keeps_optimiser:
+        raise ConfigError(
+            f"{type(algorithm).__name__} starts its optimiser afresh in every round; got keep=True. Use keep=False, or "
+            "FedAvg, FedProx, FedBN or Local."
+        )
+
+
 def finite(state: Any) -> bool:
     """Whether every number of a server state is finite."""
     tensors = leaves({f.name: getattr(state, f.name) for f in fields(state)})

@@ -26,10 +26,18 @@ from coterie.privacy.ledger import BudgetSpent
 from coterie.privacy.settings import Privacy
 from coterie.training import checkpoint, cohorts
 from coterie.training.again import clients_alone, same_run
-from coterie.training.contract import conversation, finite, require_ask, require_state, require_statistics
+from coterie.training.contract import (
+    conversation,
+    finite,
+    require_ask,
+    require_optimiser,
+    require_state,
+    require_statistics,
+)
 from coterie.training.evaluation import Evaluation
 from coterie.training.explosion import explosion
 from coterie.training.fingerprint import Fingerprint, fingerprint
+from coterie.training.live import Live, takes_live
 from coterie.training.privately import SIMULATION_ONLY, Session, private_form, unwrapped
 from coterie.training.progress import bar, finish_on_interrupt
 from coterie.training.result import FILES, RECEIPT, Result
@@ -37,8 +45,8 @@ from coterie.training.yardstick import Yardstick
 
 _CHOICE_ROUNDS = 30  # rounds of each trial when the number of clusters is chosen
 
-Callback = Callable[[dict[str, Any], Any], None]
-"""Called after every round with its history row and the server state."""
+Callback = Callable[..., None]
+"""Called after every round with its history row and the server state and, where it takes a third argument, the live run."""
 
 
 def fit(
@@ -68,6 +76,8 @@ def fit(
     result; `resume=True` continues the run found there, bit-identically. alone: also train every client alone when the
     result is evaluated or saved, to tell each what it gains: True or "tuned" (learning rate and stopping time chosen on
     its own validation rows), "equal budget" (as the run), False, or a Result of `Local`.
+    callbacks: called after every round with (history row, server state) or (row, state, live run); `live.evaluate()` scores
+    the clients as they stand, `live.stop("reason")` ends the run.
     Ctrl-C (or SIGTERM) finishes the round, saves and returns the result so far. One process at a time may use `out`.
     start: a model (parameter dictionary) everyone starts from, or a whole server state. An algorithm with clusters=None gets
     the number of clusters chosen on held-out training data first (`choose_clusters`, 1 to 6); `result.about["choice"]`
@@ -83,7 +93,7 @@ def fit(
 
     choices: dict[str, str] = {}
     if privacy is not None:
-        algorithm, choices = private_form(algorithm)
+        algorithm, privacy, choices = private_form(algorithm, privacy)
     how: dict[str, Any] = {"seed": seed, "cohort": cohort, "channels": channels, "engine": engine}
     algorithm, about = fill_in_clusters(algorithm, federation, task, min(rounds, _CHOICE_ROUNDS), **how)
     run = Run(
@@ -128,7 +138,7 @@ def _train(
     """All rounds, and what they end with."""
     with bar(progress, rounds, run.done) as tick, finish_on_interrupt(run.out is not None) as interrupted:
         saved = run.done
-        while run.done < rounds and not interrupted:
+        while run.done < rounds and not interrupted and "stopped" not in run.about:
             try:
                 row = run.one_round()
             except BudgetSpent as spent:
@@ -138,7 +148,7 @@ def _train(
             if evaluate_every and (run.done % evaluate_every == 0 or run.done == rounds):
                 row |= run.evaluation().test_means()
             for callback in callbacks:
-                callback(row, run.state)
+                callback(row, run.state, *((Live(run),) if takes_live(callback) else ()))
             tick(row)
             if run.out is not None and run.done % checkpoint_every == 0:
                 run.save()
@@ -176,8 +186,9 @@ class Run:
     session: Session | None = None
 
     def begin(self, *, resume: bool, overwrite: bool) -> None:
-        self.task.check(self.federation)
+        self.task.check(self.federation, look=self.privacy is None)
         require_statistics(self.algorithm, self.task)
+        require_optimiser(self.algorithm)
         self.start, taint = unwrapped(self.start)
         dtype = self.federation.x.dtype if self.federation.x.is_floating_point() else torch.float32
         self.env = Env(
@@ -189,7 +200,8 @@ class Run:
             channels=self.channels,
         )
         fed = self.federation
-        population = Population(len(fed), fed.n_train, fed.clusters)
+        sizes = fed.n_train if self.privacy is None else np.ones_like(fed.n_train)  # which are no one's business
+        population = Population(len(fed), sizes, fed.clusters)
         self.state = self.algorithm.init(self.task, population, self.seed, self.env.initial)
         if self.start is not None and not isinstance(self.start, dict):
             self.state = self.start
@@ -291,7 +303,9 @@ class Run:
 
     def evaluation(self) -> Evaluation:
         """The run as it stands."""
-        env = replace(self.env, round=self.done, ask=0)  # the same whether the run was resumed or has just failed
+        env = replace(
+            self.env, round=self.done, ask=0, private=None
+        )  # the same whether the run was resumed or has just failed
         return Evaluation(self.algorithm, self.federation, self.task, self.state, env, self.engine)
 
     def result(self, rounds: int, alone: bool | str | Result) -> Result:
