@@ -37,7 +37,7 @@ class Drawing(TorchFunctionMode):
         ours = _OURS.get(func)
         if ours is None:
             return func(*args, **(kwargs or {}))
-        self.used = True
+        self.used = self.used or func not in _RECURRENT
         return ours(self, *args, **(kwargs or {}))
 
     def next_key(self) -> Tensor:
@@ -144,6 +144,7 @@ def _recurrent(func: Any) -> Callable[..., Any]:
             raise TaskError(
                 "A recurrent layer's own dropout works on whole sequences; got packed ones. Pad them, or use dropout=0."
             )
+        draw.used = True
         x, start, weights = args[:3]
         per, ways = len(weights) // layers, 2 if both else 1
         ends: list[Any] = []
@@ -178,6 +179,7 @@ def _bernoulli(draw: Drawing, input: Tensor, p: float | None = None, **_: Any) -
     return (draw.uniform(input.shape, input.dtype) < share).to(input.dtype)
 
 
+_RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 _OURS: dict[Any, Callable[..., Any]] = {
     F.dropout: _dropout,
     torch.dropout: _dropout,
@@ -185,7 +187,7 @@ _OURS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((F.dropout1d, F.dropout2d, F.dropout3d), _feature_dropout),
     F.scaled_dot_product_attention: _attention,
     F.multi_head_attention_forward: _multi_head,
-    **{f: _recurrent(f) for f in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)},
+    **{f: _recurrent(f) for f in _RECURRENT},
     torch.rand: lambda d, *sizes, **o: d.uniform(_shape(sizes or (o["size"],)), _dtype(o)),
     torch.randn: lambda d, *sizes, **o: d.normal(_shape(sizes or (o["size"],)), _dtype(o)),
     torch.rand_like: lambda d, t, **o: d.uniform(t.shape, _dtype(o, t)),

@@ -51,6 +51,12 @@ class Plan:
         """Running statistics, which move with every step."""
         return tuple(name for name in self.model.names if name in self.model.task.statistics)
 
+    def keys(self, key: Tensor, steps: int) -> Tensor:
+        """A random key for every step, (…, steps); the same one again where the network draws nothing."""
+        if self.model.task.traits.watched:
+            return step_keys(key, steps)
+        return key.unsqueeze(-1).expand(*key.shape, steps)
+
     def rate(self, given: Given, step: int) -> Rate:
         factor = 1.0 if self.factor is None else self.factor(step)
         return given["lr"] * factor if "lr" in given else self.lr * factor
@@ -95,7 +101,7 @@ def train_one(plan: Plan, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, given
     total = torch.zeros((), dtype=mask.dtype)
     sizes = (weight > 0).sum(-1).tolist()  # real samples come first; a client with few takes fewer steps
     steps = [(s, size) for s, size in enumerate(sizes) if size]
-    keys, task = step_keys(key, len(sizes)), plan.model.task
+    keys, task = plan.keys(key, len(sizes)), plan.model.task
     with _holding(plan, given) as (module, params):
         for s, size in steps:
             rows = None if chosen is None else chosen[s, :size]
@@ -178,7 +184,7 @@ def _train_together(
     on = (weight > 0).any(-1).to(weight.dtype)  # (clients, steps)
     ragged = not optimiser.simple and bool((on == 0).any())
     total = torch.zeros(len(x), dtype=weight.dtype)
-    keys = step_keys(key, weight.shape[-2])
+    keys = plan.keys(key, weight.shape[-2])
     for s in range(weight.shape[-2]):
         xs, ys = (x, y) if rows is None else pick(x, y, rows[:, s])
         lr = plan.rate(given, s)
