@@ -98,7 +98,9 @@ class FedBN(Algorithm):
         anything = learns or [name for name in model if name not in ctx.task.statistics]
         met, _ = self.local.fit(ctx, model, train=anything)
         fresh = model | {name: met[name] for name in ctx.state["own"]}
-        return tree_map(lambda mine, new: torch.where(ctx.state["taken part"], mine, new), model, fresh)
+        met_before = ctx.state["taken part"]
+        chosen: Params = tree_map(lambda mine, new: torch.where(met_before, mine, new), model, fresh)
+        return chosen
 
     def cluster(self, ctx: Context, state: FedBNState) -> Tensor:
         return ctx.index

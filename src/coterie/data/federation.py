@@ -167,7 +167,8 @@ class Federation:
     def _places(self, part: Part) -> Ints:
         """The row numbers of a part, client by client."""
         sizes = self.sizes(part)
-        return np.arange(sizes.sum()) + np.repeat(self.starts(part) - (np.cumsum(sizes) - sizes), sizes)
+        places: Ints = np.arange(sizes.sum()) + np.repeat(self.starts(part) - (np.cumsum(sizes) - sizes), sizes)
+        return places
 
     def subset(self, clients: Iterable[Hashable]) -> Federation:
         """The same data with only these clients, in this order."""

@@ -67,6 +67,8 @@ def federation_from_frame(
     """
     if scaling not in ("all", "own"):
         raise ConfigError(f"scaling must be 'all' or 'own', got {scaling!r}; choose one of them.")
+    if dtype == "int64":
+        raise DataError("A table's columns become floats; got dtype='int64'. Give token ids to from_arrays.")
     _check_table(frame)
     for role, column in (
         ("client", client),
@@ -147,7 +149,7 @@ def _common(
     if not outputs:
         why = "; ".join(f"{row.source}: {row.note}" for row in plan.itertuples())
         raise DataError(f"No usable feature is left ({why}). Add a column that varies between rows.")
-    return apply_preprocessing(frame, plan, dtype=dtype), outputs, plan
+    return apply_preprocessing(frame, plan, dtype="float64" if dtype == "float64" else "float32"), outputs, plan
 
 
 def _reported(report: ColumnReport, plan: pd.DataFrame, notes: list[Note]) -> ColumnReport:

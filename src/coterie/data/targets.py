@@ -76,4 +76,5 @@ def relative_weights(weights: npt.NDArray[Any], rows: int, dtype: str) -> npt.ND
             f"Sample weights are one positive number a sample; got shape {values.shape} for {rows} samples, or others. "
             "Leave out samples that must not count."
         )
-    return (values / values.min()).astype("float64" if dtype == "float64" else "float32")
+    relative: npt.NDArray[Any] = (values / values.min()).astype("float64" if dtype == "float64" else "float32")
+    return relative

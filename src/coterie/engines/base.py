@@ -202,7 +202,7 @@ def in_round(env: Env, data: dict[str, Tensor], clients: Ints, split: Split) -> 
 
 
 def context(env: Env, data: dict[str, Tensor], state: Tree) -> Context:
-    return Context(task=env.task, round=env.round, initial=env.initial, state=state, **data)
+    return Context(task=env.task, round=env.round, initial=env.initial, state=state, training=False, **data)
 
 
 def unpack(up: Up, ctx: Context, phase: str) -> dict[str, Any]:

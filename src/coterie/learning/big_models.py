@@ -55,7 +55,8 @@ class ResNet(nn.Module):
         self.stem = nn.Sequential(
             nn.Conv2d(channels, widths[0], 3, 1, 1, bias=False), _norm(norm, widths[0]), nn.ReLU()
         )
-        total, before, parts = len(widths) * blocks, widths[0], []
+        parts: list[nn.Module] = []
+        total, before = len(widths) * blocks, widths[0]
         for stage, width in enumerate(widths):
             for i in range(blocks):
                 share = drop * (len(parts) + 1) / total  # grows from block to block, as in the paper

@@ -89,7 +89,8 @@ def _alpha_dropout(
     low = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717
     scale = ((1 - p) * (1 + p * low**2)) ** -0.5
     kept = draw.keep(1 - p, input.shape)
-    return torch.where(kept, input, low) * scale - scale * low * p
+    dropped: Tensor = torch.where(kept, input, low) * scale - scale * low * p
+    return dropped
 
 
 # ---- attention ---------------------------------------------------------------------------------------------------------
