@@ -68,6 +68,7 @@ from coterie.estimation.quantiser import Quantiser as Quantiser
 from coterie.estimation.rates import BernoulliRates as BernoulliRates
 from coterie.estimation.regression.linear import LinearModels as LinearModels
 from coterie.estimation.regression.logistic import LogisticModels as LogisticModels
+from coterie.estimation.regression.mixture_prior import MixtureModels as MixtureModels
 from coterie.exchange import channels as channels
 from coterie.exchange.channels import Dropout as Dropout
 from coterie.exchange.channels import attacks as attacks

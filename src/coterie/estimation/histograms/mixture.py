@@ -306,7 +306,7 @@ class HistogramMixture(CenterModel):
             )
         if sampled < self.clusters:
             raise ConfigError(
-                f"clusters must not exceed the users with tokens; got clusters={self.clusters}, users={users}, "
+                f"clusters must not exceed the users with tokens; got clusters={self.clusters}, n_samples={users}, "
                 f"{sampled} of them sampled for seeding. Lower clusters or raise sample_users."
             )
 

@@ -114,7 +114,9 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
         choice("method", self.method, ("em", "gradient"))
         rows, named = self._rows(X, y, groups, sample_weight, scale=False)
         if not 0 < rows.y.mean() < 1:
-            raise DataError("y must hold exactly two labels; got one in the rows of positive weight. Weigh others.")
+            raise DataError(
+                "y must hold exactly two labels; got one class in the rows of positive weight. Weigh others."
+            )
         width, clients = rows.X.shape[1], len(rows.counts)
         known = known_prior(self.prior, width)
         if known is None and named and clients < 2:
@@ -138,7 +140,7 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
         rounds = 60 if self.max_iter is None else whole_number("max_iter", self.max_iter)
         width = rows.X.shape[1]
         ties = tied(kind, width, self.fit_intercept)
-        learned = learn(rows, ties, sizes(rows.X), pooled, rounds, self.tol)
+        learned = learn(rows, ties, sizes(rows), pooled, rounds, 1e-9 if pooled else self.tol)
         self.n_iter_, self.covariance_type_ = learned.rounds, kind
         if not learned.converged:
             warnings.warn(
