@@ -36,7 +36,7 @@ FACTORIES: dict[str, Callable[[], Any]] = {
     "cfl": lambda: ct.CFL(quiet=100.0, loud=1e-6, first=1),
     "momentum_clustering": lambda: ct.MomentumClustering(clusters=2),
     "myopic_clustering": lambda: ct.MyopicClustering(clusters=2),
-    "fedbn": lambda: ct.FedBN(keep=("0",)),
+    "fedbn": lambda: ct.FedBN(keep=("0", "bias")),
     "defection_free": lambda: DefectionFree(low_steps=3, pretrain=(0, 2)),
 }
 PAIRS = frozenset({"defection_free"})  # for exactly two clients: it gets federations of two, and must refuse others
