@@ -97,7 +97,9 @@ from coterie.training.participation import Coalition as Coalition
 from coterie.training.participation import Participation as Participation
 from coterie.training.restarts import best_of as best_of
 from coterie.training.result import Result as Result
+from coterie.training.run import Run as Run
 from coterie.training.run import fit as fit
+from coterie.training.tensorboard import TensorBoard as TensorBoard
 
 robust = _aggregation
 __version__: str

@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
-from scipy.optimize import check_grad
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
 
 from coterie.decision.candidates import CANDIDATES, Rows
 from coterie.decision.candidates.axes import Path
 from coterie.decision.candidates.path import POOLED, fit_units
 from coterie.decision.candidates.rows import blocks, grams
-from coterie.decision.candidates.shrunk import _Evidence
 
 RNG = np.random.default_rng
 
@@ -116,15 +114,6 @@ def test_the_prior_of_few_clients_with_many_columns_converges():
     X = rng.normal(size=(240, 20))
     y = (X @ rng.normal(size=20) / 3 + owner - 1.5 + rng.logistic(size=240) > 0) * 1.0
     assert CANDIDATES["shrunk"].fit(Rows(X, y[:, None], owner, 4, True), RNG(0)).notes == ()
-
-
-@pytest.mark.parametrize("total", [None, 900.0])
-def test_gradient_of_the_evidence(total):
-    rows, _ = world(m=8)
-    A, c = grams(rows.Z, rows.y[:, 0], None, rows.owner, 8)
-    evidence = _Evidence(A / 10, c / 10, 200, None if total is None else float(rows.y[:, 0] @ rows.y[:, 0]) / 10)
-    at = np.array([0.4, 0.1, 0.2, 0.05, -0.5])
-    assert check_grad(lambda x: evidence(x)[0], lambda x: evidence(x)[1], at) < 1e-5
 
 
 @pytest.mark.parametrize("classification", [False, True])

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,11 +23,14 @@ from coterie.cli.comparing import (
     comparison_of,
     print_comparison,
     print_json,
+    private_options,
     shown_progress,
     write,
 )
 from coterie.cli.privacy import app as privacy_commands
+from coterie.cli.reproduce import reproduce
 from coterie.cli.table_options import TableSource, names, reads_table
+from coterie.cli.usage import is_usage_error, usage_sentence
 from coterie.comparison.methods import NAMES
 from coterie.errors import CoterieError, DataError
 
@@ -58,6 +62,12 @@ Algorithms = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Metric = Annotated[str | None, typer.Option(help="What to measure gains in, e.g. accuracy, auc, log_loss, mse, r2.")]
+
+
+def _private(help: str) -> Any:
+    return typer.Option(help=help, rich_help_panel="Privacy")
+
+
 Report = Annotated[bool, typer.Option("--report", help="Write report.html even without --out (to coterie-report).")]
 
 
@@ -107,6 +117,12 @@ def compare(
     out: Out = None,
     report: Report = False,
     json: Json = False,
+    epsilon: Annotated[float | None, _private("ε of a private candidate, which then joins, with a receipt.")] = None,
+    delta: Annotated[float | None, _private("δ of it, well below 1 / number of clients.")] = None,
+    clip: Annotated[float, _private("The largest norm of one client's update; public.")] = 1.0,
+    private: Annotated[str, _private("The method that is trained privately.")] = "finetuned",
+    target_range: Annotated[str | None, _private("Public bounds of a number to predict: LOW,HIGH.")] = None,
+    ledger: Annotated[Path | None, _private("A file that adds up all runs on the same clients.")] = None,
 ) -> None:
     """Your own table: should its clients learn alone, together, shrunk or in groups, and what does each gain?"""
     options: dict[str, Any] = {"test_fraction": test_fraction, "one_class": one_class.value, "cluster": cluster}
@@ -114,10 +130,16 @@ def compare(
         out = Path("coterie-report")
     check_folder(out)
     _show_columns(source.federation(**options), errors if json else console)
-    chosen = {"algorithms": names(algorithms), "rounds": rounds, "seeds": seeds, "metric": metric}
+    chosen: dict[str, Any] = {"algorithms": names(algorithms), "rounds": rounds, "seeds": seeds, "metric": metric}
+    chosen |= private_options(source, options, epsilon, delta, clip, private, target_range, ledger)
     with _stoppable("nothing was written"):
         split = lambda seed: source.federation(seed=seed, **options)  # noqa: E731
         comparison, coalition = comparison_of(split, errors if json else console, **chosen)
+    from coterie.cli.rerun import settings_of
+    from coterie.data.positions import positions_of
+
+    about = comparison.about | {"rerun": settings_of(source, options, chosen)}
+    comparison = replace(comparison, about=about, positions=positions_of(source.frame, source.client))
     if json:
         print_json(comparison.to_json())
     else:
@@ -164,9 +186,15 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder of the run; overrides [run] out.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run already in the folder.")] = False,
 ) -> None:
-    """Train as a TOML file says; checkpoints, history, models and scores go to its folder."""
-    from coterie.cli.config import start
+    """Train as a TOML file says; checkpoints, history, models and scores go to its folder.
 
+    A file with [data] and [compare], such as the settings.toml of a report, runs that comparison again."""
+    from coterie.cli.config import read_toml, start
+
+    table = read_toml(config)
+    if "compare" in table:
+        _compare_again(table, config, out)
+        return
     with _stoppable("the last checkpoint is kept"):
         _show(start(config, out=out, overwrite=overwrite))
 
@@ -178,6 +206,19 @@ def resume(folder: Annotated[Path, typer.Argument(help="The folder of an interru
 
     with _stoppable("the last checkpoint is kept"):
         _show(proceed(folder))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of `coterie run`, `fit` or `compare`.")],
+    out: Annotated[Path | None, typer.Option(help="The page; left out: report.html, in RUN if there is one.")] = None,
+) -> None:
+    """Saved runs and seeds side by side on one page: scores, gains, groups, curves, bytes, receipts."""
+    from coterie.report.runs_page import runs_table, write_runs
+
+    page, found = write_runs(runs, out)
+    console.print(runs_table(found))
+    console.print(f"Report: {page}", soft_wrap=True, highlight=False)
 
 
 @app.command()
@@ -193,6 +234,7 @@ def datasets() -> None:
 if importlib.util.find_spec("coterie.incentives") and importlib.util.find_spec("coterie.cli.incentives"):
     app.add_typer(importlib.import_module("coterie.cli.incentives").app, name="incentives")
 app.add_typer(privacy_commands, name="privacy")
+app.command()(reproduce)
 
 
 # ---- shared ----------------------------------------------------------------------------------------------------------
@@ -200,6 +242,8 @@ app.add_typer(privacy_commands, name="privacy")
 
 def _show_columns(federation: Any, screen: Console) -> None:
     """Used, ignored and suspicious columns, and what was done to the rows, before anything is trained."""
+    if federation.notes is None:
+        return
     styles = {"suspicious": "yellow", "Note": "yellow", "ignored": "dim"}
     for line in federation.notes.lines(cli=True):
         style = styles.get(line.split(":")[0], "")
@@ -214,6 +258,21 @@ def _show(result: Any) -> None:
         console.print(part)
     if not result.about["finished"]:
         raise typer.Exit(130)
+
+
+def _compare_again(table: dict[str, Any], path: Path, out: Path | None) -> None:
+    from coterie.cli.rerun import parse, positions
+
+    section, split = parse(table, path.parent)
+    folder = Path(section.out) if out is None else out
+    check_folder(folder)
+    _show_columns(split(0), console)
+    with _stoppable("nothing was written"):
+        comparison, coalition = comparison_of(split, console, **section.model_dump(exclude={"out"}))
+    where = positions(table["data"], path.parent)
+    comparison = replace(comparison, about=comparison.about | {"rerun": table}, positions=where)
+    print_comparison(console, comparison, coalition)
+    write(console, comparison, coalition, folder)
 
 
 @contextmanager
@@ -233,19 +292,24 @@ def main(arguments: list[str] | None = None) -> None:
     if debug and "--debug" in arguments:  # wherever it stands
         arguments = ["--debug", *(a for a in arguments if a != "--debug")]
     try:
-        app(args=arguments, prog_name="coterie")
-    except KeyboardInterrupt:
+        code = app(args=arguments, prog_name="coterie", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except (KeyboardInterrupt, typer.Abort):
         errors.print("Stopped.", style="yellow")
         sys.exit(130)
-    except (CoterieError, OSError) as error:
-        if debug:
+    except Exception as error:
+        if debug or not (isinstance(error, (CoterieError, OSError)) or is_usage_error(error)):
             raise
-        errors.print(_sentence(error, arguments), style="red", markup=False)
+        told = _sentence(error, arguments)
+        if told:  # a command without arguments shows its help instead
+            errors.print(told, style="red", markup=False)
         sys.exit(2)
 
 
 def _sentence(error: Exception, arguments: list[str]) -> str:
     """The error with advice that names options; a run's options are keys of its file, named as in Python."""
+    if is_usage_error(error):
+        return usage_sentence(error, arguments)
     if isinstance(error, OSError) and error.strerror:
         where = f" {error.filename}" if error.filename else ""
         return f"The file{where} cannot be used: {error.strerror}. Check the path and its permissions."

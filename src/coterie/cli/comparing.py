@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from coterie.disk import write_text
 from coterie.errors import ConfigError
 
 if TYPE_CHECKING:
+    from coterie.cli.table_options import TableSource
     from coterie.comparison.result import Comparison
 
 EXIT_CODES = "Exit codes: 0 done, 2 bad input (one sentence says what to change), 130 interrupted."
@@ -34,9 +37,24 @@ def shown_progress(console: Console) -> Iterator[Callable[[str, float], None]]:
 
 
 def check_folder(out: Path | None) -> None:
-    """Complain about the folder before the work, not after it."""
-    if out is not None and out.exists() and not out.is_dir():
+    """Complain about the folder before the work, not after it: it must be one, and take files."""
+    if out is None:
+        return
+    if out.exists() and not out.is_dir():
         raise ConfigError(f"--out must be a folder; {out} is a file. Name another.")
+    made = [p for p in (out, *out.parents) if not p.exists()]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"--out must be a folder that can be written; {out} cannot ({error.strerror}). Name another."
+        ) from None
+    finally:
+        for folder in made:  # it was only a try
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def comparison_of(split: Any, screen: Console, **options: Any) -> tuple[Comparison, Any]:
@@ -54,6 +72,41 @@ def comparison_of(split: Any, screen: Console, **options: Any) -> tuple[Comparis
         return comparison, comparison.coalition()
 
 
+def private_options(
+    source: TableSource,
+    options: dict[str, Any],
+    epsilon: float | None,
+    delta: float | None,
+    clip: float,
+    method: str,
+    target_range: str | None,
+    ledger: Path | None,
+) -> dict[str, Any]:
+    """What `compare` needs for a private candidate: its budget, and rows that every client scales by itself."""
+    if epsilon is None and delta is None:
+        return {}
+    if epsilon is None or delta is None:
+        raise ConfigError("A private candidate needs both --epsilon and --delta; got one of them. Give the other.")
+    from coterie.privacy import Privacy
+
+    budget = Privacy(epsilon, delta, clip, ledger=ledger)
+    source.federation(scaling="own", **options)  # what cannot be done is said before the work
+    return {
+        "privacy": budget,
+        "private": method,
+        "private_data": lambda seed: source.federation(seed=seed, scaling="own", **options),
+        "target_range": None if target_range is None else _range(target_range),
+    }
+
+
+def _range(text: str) -> tuple[float, float]:
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--target-range must be two numbers, LOW,HIGH; got {text!r}.") from None
+    return low, high
+
+
 def print_comparison(console: Console, comparison: Comparison, coalition: Any = None) -> None:
     from coterie.report.terminal import comparison_tables
 
@@ -64,8 +117,11 @@ def print_comparison(console: Console, comparison: Comparison, coalition: Any = 
 def write(console: Console, comparison: Comparison, coalition: Any, out: Path) -> None:
     """Tables and the report page, and where they are."""
     from coterie.report.page import write_report
+    from coterie.report.toml import toml_text
 
     comparison.save(out, coalition)
+    if comparison.about.get("rerun"):
+        write_text(out / "settings.toml", toml_text(comparison.about["rerun"]))
     page = write_report(comparison, out / "report.html", coalition)
     console.print(f"\nTables and report: {out} (open {page})", soft_wrap=True, highlight=False)
 

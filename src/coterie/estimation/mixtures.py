@@ -15,23 +15,27 @@ and do not move together.
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import numpy as np
 from scipy.special import logsumexp, ndtr, softmax
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
 
 from coterie.errors import ConfigError
 from coterie.estimation.books import Books, checked
 from coterie.estimation.checks import (
     Array,
     ClientSums,
-    Samples,
+    Ints,
     choice,
-    client_sums,
     confidence,
     finite,
     fitted,
     known_variance,
 )
+from coterie.estimation.conventions import read_clients
 from coterie.estimation.private_means import (
     NOT_COVERED,
     ROUNDS,
@@ -79,7 +83,7 @@ def _centre_variance(means: Array, w: Array, centers: Array, total: Array) -> Ar
     return out
 
 
-class MixtureMeans(BaseEstimator):  # type: ignore[misc]
+class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Personalised means of clients that fall into `clusters` groups.
 
     Parameters
@@ -89,7 +93,8 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
     noise_variance : σ_x² per coordinate; None pools the within-client variance.
     component_variance : σ_θ² within a cluster; 0 for point masses, None to estimate it (EM only).
     prior : known (proportions, centers); then nothing is learned but the posterior means (Theorem 5).
-    max_iter, tol : rounds, and the change of the centres (in noise deviations) at which they stop.
+    max_iter, tol : rounds, and the change at which they stop. EM looks at the log-likelihood (nats per client) and σ_θ² (in
+        variances of a client's mean), and warns if max_iter comes first; the paper's rounds look at the centres.
     restarts, seed : of the k-means++ initialisation.
     privacy : a `ct.Privacy`; its `clip` is the radius R of the ball to which the clients' means are clipped. EM then starts
         from public centres and releases noisy sums; noise_variance is public and must be given.
@@ -100,8 +105,9 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
     estimates_ (m, d), weights_ (m, k) posterior probabilities, labels_ (m,), centers_ (k, d), proportions_ (k,),
     own_weights_ (m,) the weight a_i of the client's own mean (0 for point masses), noise_variance_,
     component_variance_, standard_errors_ (m, d), client_risk_ (m,), risk_ = Bayes risk of the fitted prior,
-    local_risk_, n_iter_. A private fit has receipt_: centers_, proportions_ and component_variance_ may be shown to all,
-    row i of the others is for client i alone (joint privacy). Its risks and intervals include the noise of the centres.
+    local_risk_, n_iter_, converged_ (False: EM ran into max_iter). A private fit has receipt_: centers_, proportions_ and
+    component_variance_ may be shown to all, row i of the others is for client i alone (joint privacy). Its risks and
+    intervals include the noise of the centres.
     """
 
     def __init__(
@@ -130,9 +136,20 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
         self.restarts = restarts
         self.seed = seed
 
-    def fit(self, samples: Samples, y: object = None) -> MixtureMeans:
-        """`samples`: a list of (n_i, d) or (n_i,) arrays, one per client, or an (m, n, d) or (m, n) array."""
-        return self.fit_sums(client_sums(samples))
+    def fit(self, samples: Any, y: object = None, groups: Any = None) -> MixtureMeans:
+        """`samples`: a list of (n_i, d) or (n_i,) arrays, one per client, or an (m, n, d) or (m, n) array.
+
+        Or a dict {client: samples}; or rows (N, d), an array or frame, with the client of each in `groups` (in a frame
+        also the name of a column). Then clients_ has their names."""
+        self.fit_sums(read_clients(self, samples, groups, reset=True))
+        if not self.converged_:
+            warnings.warn(
+                f"MixtureMeans stopped after max_iter={self.max_iter} rounds of EM before it converged. "
+                "Raise max_iter, or lower clusters.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
 
     def fit_sums(self, sums: ClientSums) -> MixtureMeans:
         """Fit from what the clients send: counts, means and scatters."""
@@ -157,7 +174,7 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
         within = known_variance("component_variance", self.component_variance)
         self.component_variance_ = float(np.mean(noise)) if within is None else within
         self._private_error: Array | None = None
-        self._component_error = 0.0
+        self._component_error, self.converged_ = 0.0, True
         if self.privacy is not None:
             self._fit_private(sums, noise, within)
         elif self.prior is not None:
@@ -223,11 +240,13 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
         own = (self.component_variance_ / total)[:, None]
         return w, own * means + (1 - own) * (w @ self.centers_)
 
-    def _cluster(self, points: Array, rng: np.random.Generator) -> None:
-        """Cluster({θ_i}, k): k-means++ with restarts; p_l = |S_l|/m."""
+    def _cluster(self, points: Array, rng: np.random.Generator) -> float:
+        """Cluster({θ_i}, k): k-means++ with restarts; p_l = |S_l|/m. Returns the variance within the clusters."""
         means = kmeans(points, self.clusters, restarts=self.restarts, seed=int(rng.integers(2**31)))
         self.centers_ = np.asarray(means.cluster_centers_, dtype=np.float64)
         self.proportions_ = np.bincount(means.labels_, minlength=self.clusters) / len(points)
+        freedom = points.shape[1] * max(len(points) - self.clusters, 1)
+        return float(np.square(points - self.centers_[means.labels_]).sum()) / freedom
 
     def _alternate(self, sums: ClientSums, noise: Array) -> None:
         """Algorithm 1: θ_i^(0) = X̄_i; then the server clusters the θ_i and the clients take posterior means."""
@@ -243,13 +262,22 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
             before = self.centers_[order]
 
     def _expect_maximise(self, sums: ClientSums, noise: Array) -> None:
-        """E-7em: p_l = mean_i w_il, μ_l = Σ_i w_il X̄_i/T_i / Σ_i w_il/T_i; with Gaussian components also σ_θ²."""
-        self._cluster(sums.means, np.random.default_rng(self.seed))
+        """E-7em: p_l = mean_i w_il, μ_l = Σ_i w_il X̄_i/T_i / Σ_i w_il/T_i; with Gaussian components also σ_θ².
+
+        Converged means that log-likelihood and σ_θ² stand still: where groups are far apart the centres are right from the
+        start, and σ_θ² is not; where they overlap, centres go on moving long after it matters."""
+        within = self._cluster(sums.means, np.random.default_rng(self.seed))
+        if self.component_variance is None:
+            self.component_variance_ = max(within - float(noise.mean()), 0.0)
+        likelihood = -np.inf
         for t in range(1, self.max_iter + 1):
             self.n_iter_ = t
             total = self.component_variance_ + noise
-            w, _ = self._posterior(sums.means, noise)
-            before, weighted = self.centers_, w / total[:, None]
+            joint = log_joint(sums.means, self.proportions_, self.centers_, total)
+            evidence = logsumexp(joint, axis=1, keepdims=True)
+            w = np.exp(joint - evidence)
+            before, variance, last = self.centers_, self.component_variance_, likelihood
+            likelihood, weighted = float(evidence.sum()), w / total[:, None]
             mass = weighted.sum(0)
             self.proportions_ = w.mean(0)
             self.centers_ = np.where(
@@ -257,13 +285,25 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
             )
             if self.component_variance is None:
                 self._update_component_variance(sums, noise, w)
-            if self._settled(self.centers_, before, noise):
-                break
+            still = abs(self.component_variance_ - variance) <= self.tol * float(total.mean())
+            gained = likelihood - last > max(self.tol * sums.clients, 1e-12 * abs(likelihood))
+            if still and not gained:
+                return
+        self.converged_ = False
 
     def _update_component_variance(self, sums: ClientSums, noise: Array, w: Array) -> None:
-        own = self.component_variance_ / (self.component_variance_ + noise)
-        square = np.square(sums.means[:, None] - self.centers_).sum(2)
-        self.component_variance_ = float(np.mean(own**2 * (w * square).sum(1) / sums.dimension + own * noise))
+        """The σ_θ² with Σ_i p_i² (Σ_l w_il (‖X̄_i − μ_l‖² + d/Σ_j w_jl p_j) − d T_i) = 0, p_i = 1/T_i, or 0.
+
+        A centre lies closer to its own clients than the true one does, by its variance 1/Σ_j w_jl p_j (as in REML)."""
+        square = np.stack([np.square(sums.means - centre).sum(1) for centre in self.centers_], axis=1)
+        away = (w * square).sum(1) / sums.dimension
+        for _ in range(20):
+            before, precision = self.component_variance_, 1 / (self.component_variance_ + noise)
+            centre = w @ (1 / np.maximum(precision @ w, 1 / (before + float(noise.max()))))
+            weight = precision**2 / (precision**2).sum()
+            self.component_variance_ = max(float(weight @ (away + centre - noise)), 0.0)
+            if abs(self.component_variance_ - before) <= 1e-9 * (before + float(noise.mean())):
+                break
 
     def _settled(self, centers: Array, before: Array, noise: Array) -> bool:
         return bool(np.abs(centers - before).max() <= self.tol * np.sqrt(noise.max() + self.component_variance_))
@@ -291,6 +331,33 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
         self.local_risk_ = float(sums.dimension * noise.mean())
         self.estimates_ = sums.shaped(estimates)
         self._scalar = sums.scalar
+
+    def _new(self, samples: Any, groups: Any) -> tuple[Array, Array, ClientSums]:
+        """Posterior probabilities and means of clients under the mixture learned."""
+        fitted(self, "estimates_")
+        sums = read_clients(self, samples, groups, reset=False)
+        noise = np.maximum(self.noise_variance_ / sums.counts, FLOOR)
+        w, estimates = self._posterior(sums.means, noise)
+        return w, estimates, sums
+
+    def transform(self, samples: Any, groups: Any = None) -> Array:
+        """Posterior means of clients known or new from their samples; nothing is learned."""
+        _, estimates, sums = self._new(samples, groups)
+        return sums.shaped(estimates)
+
+    personalise = transform
+
+    def predict_proba(self, samples: Any, groups: Any = None) -> Array:
+        """Posterior probability of every cluster, (m, k), for clients known or new."""
+        return self._new(samples, groups)[0]
+
+    def predict(self, samples: Any, groups: Any = None) -> Ints:
+        """The most probable cluster of clients known or new."""
+        return np.asarray(self._new(samples, groups)[0].argmax(1), dtype=np.int64)
+
+    def fit_transform(self, samples: Any, y: object = None, groups: Any = None) -> Array:
+        """Fit, and the clients' estimates_."""
+        return self.fit(samples, y, groups).estimates_
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
         """Posterior intervals (low, high) per client and coordinate: quantiles of each client's mixture of normals."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -37,8 +38,9 @@ from coterie.training.yardstick import Yardstick
 
 _CHOICE_ROUNDS = 30  # rounds of each trial when the number of clusters is chosen
 
-Callback = Callable[[dict[str, Any], Any], None]
-"""Called after every round with its history row and the server state."""
+Callback = Callable[["Run"], None] | Callable[[dict[str, Any], Any], None]
+"""Called after every round: with the live run if it takes one argument; with the round's history row and the server's state
+if it takes two. Of a run it may read `done`, `history`, `state` and `evaluation()` (groups, scores, models)."""
 
 
 def fit(
@@ -70,9 +72,11 @@ def fit(
     its own validation rows), "equal budget" (as the run), False, or a Result of `Local`.
     Ctrl-C (or SIGTERM) finishes the round, saves and returns the result so far. One process at a time may use `out`.
     start: a model (parameter dictionary) everyone starts from, or a whole server state. An algorithm with clusters=None gets
-    the number of clusters chosen on held-out training data first (`choose_clusters`, 1 to 6); `result.about["choice"]`
-    shows the evidence, `"choice_note"` its limit, if any. `result.about["warnings"]` says when the loss exploded.
-    A client that sends NaN or infinity is lost in that round; `result.about["dropped"]` names it.
+    the number of clusters chosen on held-out training data first (`choose_clusters`); `result.about["choice"]` shows the
+    evidence, `"choice_note"` its limit, if any. `result.about["warnings"]` says when the loss exploded, `"notes"` what the
+    algorithm has to say about how it ended.
+    A client that sends NaN or infinity is lost in that round; `result.about["dropped"]` names it. callbacks: called after
+    every round with the live run, say to log the groups, `run.evaluation().clusters()`; `TensorBoard` is one.
 
     privacy: a budget, `Privacy(epsilon=3, delta=1e-6, clip=1.0)`; every additive ask then releases noisy sums of clipped
     updates, and `result.receipt` says what was released. The run stops before a release that would overspend, with
@@ -83,7 +87,7 @@ def fit(
 
     choices: dict[str, str] = {}
     if privacy is not None:
-        algorithm, choices = private_form(algorithm)
+        algorithm, privacy, choices = private_form(algorithm, privacy)
     how: dict[str, Any] = {"seed": seed, "cohort": cohort, "channels": channels, "engine": engine}
     algorithm, about = fill_in_clusters(algorithm, federation, task, min(rounds, _CHOICE_ROUNDS), **how)
     run = Run(
@@ -126,6 +130,7 @@ def _train(
     callbacks: Sequence[Callback],
 ) -> Result:
     """All rounds, and what they end with."""
+    calls = [_taking_run(callback) for callback in callbacks]
     with bar(progress, rounds, run.done) as tick, finish_on_interrupt(run.out is not None) as interrupted:
         saved = run.done
         while run.done < rounds and not interrupted:
@@ -137,8 +142,8 @@ def _train(
                 break
             if evaluate_every and (run.done % evaluate_every == 0 or run.done == rounds):
                 row |= run.evaluation().test_means()
-            for callback in callbacks:
-                callback(row, run.state)
+            for call in calls:
+                call(run)
             tick(row)
             if run.out is not None and run.done % checkpoint_every == 0:
                 run.save()
@@ -176,7 +181,7 @@ class Run:
     session: Session | None = None
 
     def begin(self, *, resume: bool, overwrite: bool) -> None:
-        self.task.check(self.federation)
+        self.task.check(self.federation, look=self.privacy is None)
         self.start, taint = unwrapped(self.start)
         dtype = self.federation.x.dtype if self.federation.x.is_floating_point() else torch.float32
         self.env = Env(
@@ -188,7 +193,8 @@ class Run:
             channels=self.channels,
         )
         fed = self.federation
-        population = Population(len(fed), fed.n_train, fed.clusters)
+        sizes = fed.n_train if self.privacy is None else np.ones_like(fed.n_train)  # which are no one's business
+        population = Population(len(fed), sizes, fed.clusters)
         self.state = self.algorithm.init(self.task, population, self.seed, self.env.initial)
         if self.start is not None and not isinstance(self.start, dict):
             self.state = self.start
@@ -308,11 +314,16 @@ class Run:
             }
             | explosion([row["loss"] for row in self.history], self.fingerprint.start_loss)
             | ({"dropped": list(self.dropped)} if self.dropped else {})
+            | self._notes()
             | ({} if self.session is None else {"simulation_only": list(SIMULATION_ONLY)}),
             clients_alone(self, alone),
             same_run(self),
             None if self.session is None else self.session.receipt(),
         )
+
+    def _notes(self) -> dict[str, list[str]]:
+        told = self.algorithm.notes(self.state) if self.done and hasattr(self.algorithm, "notes") else []
+        return {"notes": told} if told else {}
 
     def save(self) -> None:
         assert self.out is not None
@@ -359,6 +370,18 @@ def begin_local(algorithm: Algorithm, federation: Federation, task: Task, seed: 
     run = Run(algorithm, federation, task, seed, cohorts.Everyone(), (), engine, None)
     run.begin(resume=False, overwrite=False)
     return run
+
+
+def _taking_run(callback: Any) -> Callable[[Run], None]:
+    """A callback of one argument takes the run; one of two takes the last row of its history and its state."""
+    try:
+        inspect.signature(callback).bind(None)
+    except TypeError:
+        return lambda run: callback(run.history[-1], run.state)
+    except ValueError:  # written in C, it does not say
+        pass
+    called: Callable[[Run], None] = callback
+    return called
 
 
 def _yardstick(alone: bool | str | Result) -> str:

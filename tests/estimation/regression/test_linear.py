@@ -1,6 +1,7 @@
 """Theorem 6 and Algorithm 2: exact posterior, empirical Bayes against the known prior, the collapse of joint MAP."""
 
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +12,10 @@ from sklearn.base import clone
 from coterie.estimation.generate import regression_clients
 from coterie.estimation.regression.gradient import State, linear
 from coterie.estimation.regression.grouped import group_rows
-from coterie.estimation.regression.linear import Free, LinearModels
+from coterie.estimation.regression.linear import LinearModels
+from coterie.estimation.regression.spherical import Free
+
+Paper = partial(LinearModels, fit_intercept=False, covariance_type="spherical")  # the model of Theorem 6
 
 
 def error(model, data):
@@ -28,7 +32,7 @@ def posterior(X, y, mean, prior, noise):
 def test_known_prior_is_theorem_6(samples):
     rng = np.random.default_rng(0)
     data = regression_clients(30, samples, 5, prior_variance=0.5, noise_variance=0.3, mean_scale=1.0, rng=rng)
-    model = LinearModels(prior=(data.mean, 0.5), noise_variance=0.3).fit(data.X, data.y, data.groups)
+    model = Paper(prior=(data.mean, 0.5), noise_variance=0.3).fit(data.X, data.y, data.groups)
     for i in range(30):
         mine = data.groups == i
         theta, covariance = posterior(data.X[mine], data.y[mine], data.mean, 0.5, 0.3)
@@ -52,7 +56,7 @@ def test_closed_form_table(d, prior, noise, local, known):
     data = regression_clients(
         1500, 10, d, prior_variance=prior, noise_variance=noise, feature_variance=0.05, rng=np.random.default_rng(0)
     )
-    model = LinearModels(prior=(data.mean, prior), noise_variance=noise).fit(data.X, data.y, data.groups)
+    model = Paper(prior=(data.mean, prior), noise_variance=noise).fit(data.X, data.y, data.groups)
     assert model.risk_ == pytest.approx(known, rel=0.004)
     spread = 0.01 * np.sqrt(2 * d)  # deviation of ‖μ‖², of which (1 − n/d) enters the local risk
     assert model.local_risk_ == pytest.approx(local, abs=4 * spread * (1 - 10 / d) + 0.02)
@@ -65,7 +69,7 @@ def test_full_rank_check():
     data = regression_clients(
         4000, 20, 3, prior_variance=0.05, noise_variance=0.01, feature_variance=0.05, rng=np.random.default_rng(1)
     )
-    model = LinearModels(prior=(data.mean, 0.05), noise_variance=0.01).fit(data.X, data.y, data.groups)
+    model = Paper(prior=(data.mean, 0.05), noise_variance=0.01).fit(data.X, data.y, data.groups)
     assert model.local_risk_ == pytest.approx(0.0375, rel=0.03)
     assert model.risk_ == pytest.approx(0.0287, rel=0.03)
 
@@ -76,8 +80,8 @@ def test_em_comes_close_to_the_known_prior():
         data = regression_clients(
             400, 6, 4, prior_variance=0.25, noise_variance=1.0, mean_scale=1.0, rng=np.random.default_rng(seed)
         )
-        model = LinearModels().fit(data.X, data.y, data.groups)
-        known = LinearModels(prior=(data.mean, 0.25), noise_variance=1.0).fit(data.X, data.y, data.groups)
+        model = Paper().fit(data.X, data.y, data.groups)
+        known = Paper(prior=(data.mean, 0.25), noise_variance=1.0).fit(data.X, data.y, data.groups)
         rows.append([error(model, data), error(known, data), model.prior_variance_, model.noise_variance_])
     em, known_error, prior, noise = np.array(rows).T
     assert em.mean() == pytest.approx(0.533, rel=0.06)
@@ -92,7 +96,7 @@ def test_the_fit_is_a_fixed_point_of_em():
     data = regression_clients(
         200, (2, 9), 4, prior_variance=0.5, noise_variance=1.0, mean_scale=1.0, rng=np.random.default_rng(2)
     )
-    model = LinearModels(tol=1e-10).fit(data.X, data.y, data.groups)
+    model = Paper(tol=1e-10).fit(data.X, data.y, data.groups)
     prior, noise = model.prior_variance_, model.noise_variance_
     moved = left = 0.0
     for i in range(200):
@@ -110,8 +114,8 @@ def test_joint_map_collapses_to_the_global_mean():
     data = regression_clients(
         400, 6, 4, prior_variance=0.25, noise_variance=1.0, mean_scale=1.0, rng=np.random.default_rng(0)
     )
-    gradient = LinearModels(method="gradient").fit(data.X, data.y, data.groups)
-    em = LinearModels().fit(data.X, data.y, data.groups)
+    gradient = Paper(method="gradient").fit(data.X, data.y, data.groups)
+    em = Paper().fit(data.X, data.y, data.groups)
     assert gradient.prior_variance_ < 1e-6
     assert error(gradient, data) == pytest.approx(np.square(data.truth - data.mean).sum(1).mean(), rel=0.03)
     assert error(gradient, data) > 1.7 * error(em, data)
@@ -119,11 +123,9 @@ def test_joint_map_collapses_to_the_global_mean():
 
 def test_gradient_with_known_prior_converges_to_theorem_6():
     data = regression_clients(20, (2, 9), 3, prior_variance=0.5, noise_variance=0.5, rng=np.random.default_rng(1))
-    exact = LinearModels(prior=(data.mean, 0.5), noise_variance=0.5).fit(data.X, data.y, data.groups)
+    exact = Paper(prior=(data.mean, 0.5), noise_variance=0.5).fit(data.X, data.y, data.groups)
     for rate in (None, 0.02):
-        slow = LinearModels(
-            prior=(data.mean, 0.5), noise_variance=0.5, method="gradient", learning_rate=rate, max_iter=2000
-        )
+        slow = Paper(prior=(data.mean, 0.5), noise_variance=0.5, method="gradient", learning_rate=rate, max_iter=2000)
         np.testing.assert_allclose(slow.fit(data.X, data.y, data.groups).coef_, exact.coef_, atol=1e-6)
 
 
@@ -164,7 +166,7 @@ def test_intercept_names_prediction_and_coverage():
     owner = np.repeat(np.arange(300), 8)
     y = theta[owner, 0] + (X * theta[owner, 1:]).sum(1) + rng.normal(size=2400)
     shuffled = rng.permutation(2400)
-    model = LinearModels(fit_intercept=True).fit(X[shuffled], y[shuffled], groups[shuffled])
+    model = LinearModels().fit(X[shuffled], y[shuffled], groups[shuffled])
     assert model.coef_.shape == (300, 2)
     assert model.clients_[7] == "shop 007"
     assert model.mean_intercept_ == pytest.approx(5, abs=0.2)
@@ -186,8 +188,8 @@ def test_row_order_does_not_matter(clients, d, seed):
     data = regression_clients(clients, (2, 9), d, prior_variance=0.5, noise_variance=0.5, rng=rng)
     order = rng.permutation(len(data.y))
     kwargs = {"prior": (0.0, 1.0), "noise_variance": 0.5}
-    one = LinearModels(**kwargs).fit(data.X, data.y, data.groups)
-    two = LinearModels(**kwargs).fit(data.X[order], data.y[order], data.groups[order])
+    one = Paper(**kwargs).fit(data.X, data.y, data.groups)
+    two = Paper(**kwargs).fit(data.X[order], data.y[order], data.groups[order])
     np.testing.assert_allclose(one.coef_, two.coef_, atol=1e-8)
     assert (one.client_risk_ <= d + 1e-9).all()  # never above the prior's
 
@@ -196,7 +198,7 @@ def test_equal_clients_get_the_pooled_fit():
     data = regression_clients(
         100, 8, 3, prior_variance=0.0, noise_variance=1.0, mean_scale=1.0, rng=np.random.default_rng(5)
     )
-    model = LinearModels().fit(data.X, data.y, data.groups)
+    model = Paper().fit(data.X, data.y, data.groups)
     pooled = np.linalg.lstsq(data.X, data.y)[0]
     assert np.abs(model.mean_ - pooled).max() < 0.05
     assert model.weights_.mean() < 0.15
@@ -206,7 +208,7 @@ def test_columns_of_zeros_and_repeats_do_no_harm():
     rng = np.random.default_rng(6)
     X = rng.normal(size=(60, 2))
     X = np.column_stack([X, X[:, 0], np.zeros(60)])
-    model = LinearModels().fit(X, X @ [1.0, 2.0, 0.0, 0.0] + 0.1 * rng.normal(size=60), np.repeat(np.arange(6), 10))
+    model = Paper().fit(X, X @ [1.0, 2.0, 0.0, 0.0] + 0.1 * rng.normal(size=60), np.repeat(np.arange(6), 10))
     assert np.isfinite(model.coef_).all()
     np.testing.assert_allclose(model.coef_[:, 3], 0, atol=1e-9)
 
@@ -215,7 +217,7 @@ def test_columns_of_zeros_and_repeats_do_no_harm():
     ("change", "kwargs", "message"),
     [
         ({"X": np.full((6, 2), np.nan)}, {}, "finite"),
-        ({"X": np.ones(6)}, {}, r"shape \(N, d\)"),
+        ({"X": np.ones(6)}, {}, "Expected 2D array"),
         ({"y": np.ones(5)}, {}, "one row each"),
         ({"groups": np.zeros(6)}, {}, "two or more clients"),
         ({"groups": np.array([0, 0, 1, 1, np.nan, 1])}, {}, "NaN"),
@@ -233,13 +235,13 @@ def test_bad_input_gets_a_clear_sentence(change, kwargs, message):
     rng = np.random.default_rng(0)
     data = {"X": rng.normal(size=(6, 2)), "y": rng.normal(size=6), "groups": np.array([0, 0, 0, 1, 1, 1]), **change}
     with pytest.raises(ValueError, match=message):
-        LinearModels(**kwargs).fit(**data)
+        Paper(**kwargs).fit(**data)
 
 
 def test_predict_checks():
     rng = np.random.default_rng(0)
-    model = LinearModels().fit(rng.normal(size=(20, 2)), rng.normal(size=20), np.repeat([0, 1, 2, 3], 5))
-    with pytest.raises(ValueError, match=r"\(N, 2\)"):
+    model = Paper().fit(rng.normal(size=(20, 2)), rng.normal(size=20), np.repeat([0, 1, 2, 3], 5))
+    with pytest.raises(ValueError, match="X has 3 features, but LinearModels is expecting 2"):
         model.predict(np.ones((2, 3)), [0, 1])
     with pytest.raises(ValueError, match="type used in fit"):
         model.predict(np.ones((2, 2)), ["a", "b"])
@@ -255,7 +257,7 @@ def test_ten_thousand_clients_take_seconds():
         10_000, 10, 100, prior_variance=0.05, noise_variance=0.01, feature_variance=0.05, rng=np.random.default_rng(0)
     )
     start = time.perf_counter()
-    model = LinearModels().fit(data.X, data.y, data.groups)
+    model = Paper().fit(data.X, data.y, data.groups)
     assert time.perf_counter() - start < 30
     assert error(model, data) < 1.01 * 4.53
 
@@ -266,7 +268,7 @@ def test_risk_and_deviations_count_the_error_of_the_mean_where_features_correlat
     rng = np.random.default_rng(0)
     data = regression_clients(12, samples, 4, prior_variance=0.4, noise_variance=0.7, mean_scale=1.0, rng=rng)
     X = data.X @ np.linalg.cholesky(0.95 * np.ones((4, 4)) + 0.05 * np.eye(4)).T
-    model = LinearModels().fit(X, data.y, data.groups)
+    model = Paper().fit(X, data.y, data.groups)
     prior, noise = model.prior_variance_, model.noise_variance_
     M = [np.linalg.inv(np.eye(4) / prior + X[data.groups == i].T @ X[data.groups == i] / noise) for i in range(12)]
     C = np.linalg.inv(sum((np.eye(4) - Mi / prior) / prior for Mi in M))
@@ -277,6 +279,6 @@ def test_risk_and_deviations_count_the_error_of_the_mean_where_features_correlat
 
 def test_score_of_a_constant_y_is_scikit_learn_s():
     X, groups = np.arange(12.0).reshape(6, 2), np.repeat([0, 1, 2], 2)
-    model = LinearModels(prior=(0.0, 1.0), noise_variance=1.0).fit(X, np.arange(6.0), groups)
+    model = Paper(prior=(0.0, 1.0), noise_variance=1.0).fit(X, np.arange(6.0), groups)
     assert model.score(X, np.ones(6), groups) == 0.0
     assert model.score(0 * X, np.zeros(6), groups) == 1.0

@@ -42,11 +42,54 @@ def read_counts(source: Source, vocabulary: NDArray[Any] | None = None, width: i
 
     `vocabulary` and `width` are those of the fitted model; a source that does not fit them is refused.
     """
+    users: NDArray[Any] | None = None
+    names: NDArray[Any] | None = None
     if isinstance(source, (str, Path)):
-        source = _open(Path(source))
+        path = Path(source)
+        source = _open(path)
+        if path.suffix == ".npz":
+            with readable(path):
+                users, names = npz_names(path, source.shape)
+    if is_wide(source):
+        return _from_wide(source, vocabulary, width)
     if isinstance(source, pd.DataFrame):
         return _from_rows(source, vocabulary, width)
-    return CountTable(check_counts(source, width))
+    if names is not None and vocabulary is not None and not np.array_equal(names, vocabulary):
+        raise DataError("The file's vocabulary must be that of fit, in its order; got another. Map its tokens first.")
+    return CountTable(check_counts(source, width), users, names if vocabulary is None else vocabulary)
+
+
+def is_wide(source: Any) -> bool:
+    """Whether a frame has a row per user and a column per token, and not rows of user, token, count."""
+    return isinstance(source, pd.DataFrame) and not set(COLUMNS) & set(source.columns)
+
+
+def _from_wide(frame: Any, vocabulary: NDArray[Any] | None, width: int | None) -> CountTable:
+    named = all(isinstance(name, str) for name in frame.columns)
+    names = np.array(list(frame.columns)) if named and len(frame.columns) else None
+    if names is not None and vocabulary is not None and not np.array_equal(names, vocabulary):
+        raise DataError(
+            "The feature names should match those that were passed during fit, in the same order; got others, such as "
+            f"{[str(n) for n in names[:3]]}. Reorder or rename the columns."
+        )
+    counts = frame.to_numpy()
+    counts = counts.astype(np.float64) if counts.dtype == object and len(counts) else counts
+    return CountTable(check_counts(counts, width), frame.index.to_numpy(), names)
+
+
+def npz_names(path: Path, shape: tuple[int, int]) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+    """The names of users and tokens in an .npz: `users` or `row_names`, and `vocabulary` or `vocab`, if it has them."""
+    out: list[NDArray[Any] | None] = []
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
+        for size, keys in zip(shape, (("users", "row_names"), ("vocabulary", "vocab")), strict=True):
+            key = next((k for k in keys if k in parts.files), None)
+            names = None if key is None else parts[key]
+            if names is not None and (names.shape != (size,) or len(np.unique(names)) != size):
+                raise DataError(
+                    f"{path.name} must name every row or column once in {key}; got {names.shape} for {size}. Correct it."
+                )
+            out.append(names)
+    return out[0], out[1]
 
 
 def has_public_vocabulary(source: Source) -> bool:
@@ -222,7 +265,8 @@ def _columns(
     if vocabulary is None:
         vocabulary = np.unique(tokens.astype(str))
     tokens = tokens.astype(vocabulary.dtype) if vocabulary.dtype.kind != "U" else tokens.astype(str)
-    at = np.minimum(np.searchsorted(vocabulary, tokens), len(vocabulary) - 1)
+    order = np.argsort(vocabulary, kind="stable")  # a vocabulary read from a file need not be sorted
+    at = order[np.minimum(np.searchsorted(vocabulary, tokens, sorter=order), len(vocabulary) - 1)]
     unknown = vocabulary[at] != tokens
     if unknown.any():
         raise DataError(

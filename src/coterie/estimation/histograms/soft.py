@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import digamma, gammaln, logsumexp
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from coterie.errors import ConfigError
@@ -30,7 +30,7 @@ from coterie.settings import whole_number
 _LEAST = 1e-10  # The Dirichlet parameter of a token that the cluster has never seen.
 
 
-class DirichletMultinomialMixture(BaseEstimator):  # type: ignore[misc]
+class DirichletMultinomialMixture(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """counts_u ~ Σ_k w_k DirichletMultinomial(m_u, a_k), a_k = α_k P_k, by EM from a KL clustering.
 
     `start` is the `HistogramMixture` that seeds it (None: one with `clusters`, `seed`, `restarts`); `inner` fixed-point

@@ -27,37 +27,37 @@ WEAK = 1e-4  # The precision of a flat prior on μ for features of unit size. It
 STILL = 0.003  # μ has converged when it moves by less than this many standard errors.
 
 
-def tilted_slopes(cavity: Array, variance: Array) -> tuple[Array, Array]:
-    """∂/∂c and −∂²/∂c² of log ∫ σ(s) N(s; c, v) ds: the mean of σ(−s) under the integrand, and mean − variance.
+def tilted_slopes(cavity: Array, variance: Array, weight: Array | float = 1.0) -> tuple[Array, Array]:
+    """∂/∂c and −∂²/∂c² of log ∫ σ(s)^w N(s; c, v) ds: the mean g of wσ(−s) under the integrand, and its fall −∂g/∂c.
 
     Gauss–Legendre over where the integrand lives: at most √(2Dv) from its mode, and on the left, where σ(s) < eˢ, not
-    beyond the fall of eˢ N(s; c, v) from s = 0.
+    beyond the fall of e^{ws} N(s; c, v) from s = 0. A weight w counts a row w times.
     """
-    c, v = cavity, np.maximum(variance, 1e-12)  # for smaller variances s − c is lost in rounding
-    mode = np.clip(0.0, c, c + v)  # Newton for s = c + v σ(−s) never overshoots from here
+    c, v, w = cavity, np.maximum(variance, 1e-12), weight  # for smaller variances s − c is lost in rounding
+    mode = np.clip(0.0, c, c + v * w)  # Newton for s = c + v w σ(−s) never overshoots from here
     for _ in range(6):
         q = expit(-mode)
-        mode = mode - (mode - c - v * q) / (1 + v * q * (1 - q))
+        mode = mode - (mode - c - v * w * q) / (1 + v * w * q * (1 - q))
     reach = np.sqrt(2 * DROP * v)
-    rise = 1 + c / v
+    rise = w + c / v
     left = np.maximum(mode - reach, -2 * DROP / np.maximum(rise + np.sqrt(rise**2 + 2 * DROP / v), TINY))
     half = (mode + reach - left) / 2
-    peak = np.minimum(mode, 0.0) - np.square(mode - c) / (2 * v)
+    peak = w * np.minimum(mode, 0.0) - np.square(mode - c) / (2 * v)
     total, first, second, slope, curve = np.zeros((5, *c.shape))
     for node, mass in zip(NODES, MASSES, strict=True):
         s = left + (1 + node) * half
         small = np.exp(-np.abs(s))
-        weight = mass * np.exp(np.minimum(s, 0.0) - np.square(s - c) / (2 * v) - peak) / (1 + small)
+        height = np.exp(w * (np.minimum(s, 0.0) - np.log1p(small)) - np.square(s - c) / (2 * v) - peak)
         q = np.where(s > 0, small, 1.0) / (1 + small)
-        away = (s - c) * weight
-        total += weight
+        away = (s - c) * mass * height
+        total += mass * height
         first += away
         second += away * (s - c)
-        slope += weight * q
-        curve += weight * q * q
+        slope += mass * height * q
+        curve += mass * height * q * q
     first, second, slope, curve = np.stack([first, second, slope, curve]) / total
-    wide, narrow = (1 - (second - first**2) / v) / v, slope - 2 * curve + slope**2
-    return np.where(v > WIDE, first / v, slope), np.maximum(np.where(v > WIDE, wide, narrow), 0.0)
+    wide, narrow = (1 - (second - first**2) / v) / v, w * slope - (w + w * w) * curve + np.square(w * slope)
+    return np.where(v > WIDE, first / v, w * slope), np.maximum(np.where(v > WIDE, wide, narrow), 0.0)
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def laplace_sites(block: Block, mean: Array, beta: Array) -> Sites:
     """The sites that touch the likelihoods at θ_i = μ + V_i β_i."""
     score = block.X @ mean + (block.B @ beta[:, :, None])[:, :, 0]
     chance = expit(score)
-    tau = block.mask * chance * (1 - chance)
-    return tau, block.mask * (block.y - chance) + tau * score
+    tau = block.weight * chance * (1 - chance)
+    return tau, block.weight * (block.y - chance) + tau * score
 
 
 def damping(sweeps: int) -> float:
@@ -106,9 +106,10 @@ def sweep(block: Block, now: Posterior, share: float) -> Sites:
     others = np.maximum(1 - now.tau * now.variance, 1e-8)
     sign = 2 * block.y - 1
     cavity, variance = (now.score - now.variance * now.nu) / others, now.variance / others
-    slope, curve = tilted_slopes(sign * cavity, variance)
+    slope, curve = tilted_slopes(sign * cavity, variance, block.weight)
     shrink = np.maximum(1 - variance * curve, 1e-8)
-    tau, nu = block.mask * curve / shrink, block.mask * (sign * slope + cavity * curve) / shrink
+    seen = block.weight > 0
+    tau, nu = seen * curve / shrink, seen * (sign * slope + cavity * curve) / shrink
     return now.tau + share * (tau - now.tau), now.nu + share * (nu - now.nu)
 
 
@@ -132,17 +133,20 @@ class Population:
 def client_posteriors(block: Block, now: Population) -> tuple[Array, Array, Array, Array]:
     """Every client's mode, posterior mean and variances of θ_i (c, d), and the share of the prior variance left.
 
-    The error of μ̂ adds A_i C A_i, A_i = I − V_i known V_iᵀ the weight of μ in the posterior mean."""
+    θ_i = μ + V_i β_i, β_i ~ N(0, σ² I) beforehand. The error C of μ̂ adds W C Wᵀ, where W = I − V_i J_i is the weight of μ
+    in the posterior mean, J_i = −∂β̂_i/∂μ the sites held."""
     prior = now.prior_variance
     beta = find_modes(block, now.mean, prior)
     post = settle(block, now.mean, prior, laplace_sites(block, now.mean, beta))
-    known = np.eye(block.rank) - post.inverse / prior
-    basis = np.eye(block.rank) if block.basis is None else block.basis
-    seen, across = known @ basis, basis @ now.covariance
-    left = np.clip(1 - (basis * seen).sum(-2), 0.0, 1.0)
-    both = (across @ basis.swapaxes(-1, -2)) @ seen
-    error = np.diag(now.covariance) + (seen * (both - 2 * across)).sum(-2)
-    variance = prior * left + np.maximum(error, 0.0)
+    V = np.broadcast_to(np.eye(block.rank), (len(beta), block.rank, block.rank)) if block.basis is None else block.basis
+    V = block.turned(V)  # rows are the directions of θ that the coordinates of β stand for
+    J = post.inverse @ (block.B.swapaxes(1, 2) @ (post.tau[:, :, None] * block.X))
+    across = J @ now.covariance
+    error = np.diag(now.covariance) + (V * ((across @ J.swapaxes(1, 2)) @ V - 2 * across)).sum(-2)
+    removed = (V * ((prior * np.eye(block.rank) - post.inverse) @ V)).sum(-2)
+    whole = prior * block.prior_diagonal()
+    variance = np.maximum(whole - removed, 0.0) + np.maximum(error, 0.0)
+    left = np.clip(1 - np.divide(removed, whole, out=np.zeros_like(removed), where=whole > 0), 0.0, 1.0)
     return now.mean + block.spread(beta), now.mean + block.spread(post.beta), variance, left
 
 
@@ -165,7 +169,7 @@ def population_step(
     gradient, information, score = -weak * now.mean, np.diag(weak), 0.0
     for block, post in zip(blocks, posteriors, strict=True):
         known = np.eye(block.rank) - post.inverse / prior  # what the data say, as a share of the prior variance
-        gradient = gradient + (block.mask * (post.nu - post.tau * post.score)).ravel() @ block.X.reshape(-1, d)
+        gradient = gradient + (post.nu - post.tau * post.score).ravel() @ block.X.reshape(-1, d)
         if block.basis is None:
             information = information + known.sum(0) / prior
         else:
@@ -173,7 +177,7 @@ def population_step(
         score += float(np.square(post.beta).sum() / prior - np.trace(known, axis1=1, axis2=2).sum())
     covariance: Array = np.linalg.inv(information).astype(np.float64)
     step = covariance @ gradient
-    longest = 3.0 * np.sqrt(sum(float(b.mask.sum()) for b in blocks))  # no score may move by more than 3 on average
+    longest = 3.0 * np.sqrt(sum(float(b.weight.sum()) for b in blocks))  # no score may move by more than 3 on average
     length = np.sqrt(sum(float(np.square(b.X @ step).sum()) for b in blocks))
     step = step * min(1.0, longest / max(length, TINY))
     return replace(now, mean=now.mean + step, covariance=covariance), score

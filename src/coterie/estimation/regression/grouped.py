@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from coterie.errors import DataError
 from coterie.estimation.checks import Array, Ints, finite
+from coterie.estimation.conventions import labels
 
 BLOCK = 2_000_000  # The numbers in one padded block: few enough for a cache, so memory does not grow with the clients.
 
@@ -25,6 +26,7 @@ class Grouped:
     clients: NDArray[Any]
     starts: Ints
     counts: Ints
+    weight: Array | None = None  # how often each row counts
 
     @property
     def owner(self) -> Ints:
@@ -35,7 +37,7 @@ class Grouped:
         return np.add.reduceat(rows, self.starts, axis=0)
 
     def blocks(self) -> Iterator[tuple[Ints, Array, Array, Array]]:
-        """(clients, X (c, n, d), y (c, n, …), mask (c, n)), zero-padded; clients of like size share a block."""
+        """(clients, X (c, n, d), y (c, n, …), weight (c, n)), zero-padded; clients of like size share a block."""
         order = np.argsort(self.counts, kind="stable")
         sizes = self.counts[order]
         d = self.X.shape[1]
@@ -47,47 +49,42 @@ class Grouped:
             mask = np.arange(n) < self.counts[chosen, None]
             rows = np.where(mask, self.starts[chosen, None] + np.arange(n), 0)
             y = self.y[rows] * mask.reshape(*mask.shape, *(1,) * (self.y.ndim - 1))
-            yield chosen, self.X[rows] * mask[:, :, None], y, mask.astype(np.float64)
+            weight = mask.astype(np.float64) if self.weight is None else self.weight[rows] * mask
+            yield chosen, self.X[rows] * mask[:, :, None], y, weight
             first = last
 
 
-def group_rows(X: ArrayLike, y: ArrayLike, groups: ArrayLike, intercept: bool = False) -> Grouped:
-    """Check the three columns and sort the rows by client."""
-    rows, target, owner = features(X, intercept), finite("y", y), np.asarray(groups)
-    if target.ndim != 1 or owner.ndim != 1 or not len(rows) == len(target) == len(owner):
+def group_rows(
+    X: ArrayLike,
+    y: ArrayLike,
+    groups: ArrayLike,
+    intercept: bool = False,
+    weight: Array | None = None,
+    scale: bool = True,
+) -> Grouped:
+    """Sort the rows by client, with a constant column added last if asked for. Rows of weight 0 are left out.
+
+    A row of weight w has noise of variance σ²/w: `scale` multiplies it by √w. Otherwise it is as if seen w times."""
+    rows, target, owner = finite("X", X), finite("y", y), np.asarray(groups)
+    if rows.ndim != 2 or target.ndim != 1 or owner.ndim != 1 or not len(rows) == len(target) == len(owner):
         raise DataError(
             "X (N, d), y (N,) and groups (N,) must have one row each per observation; "
             f"got shapes {rows.shape}, {target.shape} and {owner.shape}. Make the lengths equal."
         )
     if len(rows) == 0:
         raise DataError("X must have at least one row; got none. Pass the rows of every client.")
+    rows = np.hstack([rows, np.ones((len(rows), 1))]) if intercept else rows
+    weight = np.ones(len(rows)) if weight is None else weight
+    if (weight != 1).any():
+        keep = weight > 0
+        rows, target, owner, weight = rows[keep], target[keep], owner[keep], weight[keep]
+        if scale:
+            rows, target = rows * np.sqrt(weight)[:, None], target * np.sqrt(weight)
     clients, inverse, counts = np.unique(labels(owner), return_inverse=True, return_counts=True)
     order = np.argsort(inverse, kind="stable")
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
-    return Grouped(rows[order], target[order], clients, starts, counts.astype(np.int64))
-
-
-def features(X: ArrayLike, intercept: bool, expected: int | None = None) -> Array:
-    rows = finite("X", X)
-    if rows.ndim != 2 or rows.shape[1] == 0 or expected not in (None, rows.shape[1]):
-        want = "(N, d)" if expected is None else f"(N, {expected})"
-        what = "Pass one row per observation." if expected is None else "Pass the columns used in fit."
-        raise DataError(f"X must have shape {want}; got {rows.shape}. {what}")
-    return np.hstack([rows, np.ones((len(rows), 1))]) if intercept else rows
-
-
-def labels(groups: NDArray[Any]) -> NDArray[Any]:
-    """Client names that can be sorted and compared: text for anything that is not a number."""
-    if groups.dtype.kind == "f" and np.isnan(groups).any():
-        raise DataError("groups must name a client for every row; got NaN. Drop those rows, or name them.")
-    if groups.dtype.kind != "O":
-        return groups
-    if any(g is None or g != g for g in groups):
-        raise DataError("groups must name a client for every row; got None or NaN. Drop those rows, or name them.")
-    kinds = {type(g) for g in groups}
-    if len(kinds) > 1:
-        raise DataError(f"groups must be of one type; got {sorted(k.__name__ for k in kinds)}. Convert them to text.")
-    return np.array(groups.tolist())
+    weight = np.ones(len(rows)) if scale else weight
+    return Grouped(rows[order], target[order], clients, starts, counts.astype(np.int64), weight[order])
 
 
 def known_labels(y: ArrayLike) -> NDArray[Any]:

@@ -13,38 +13,54 @@ from coterie.estimation.regression.grouped import Grouped
 
 @dataclass(frozen=True)
 class Block:
-    """Some clients of like size: θ_i = μ + V_i β_i, with V_i of r = min(n, d) orthonormal columns and B_i = X_i V_i.
+    """Some clients of like size: θ_i = μ + L V_i β_i, with V_i of r = min(n, d) orthonormal columns and B_i = X_i L V_i.
 
+    L Lᵀ is the prior's covariance, if it is not spherical (`root`, the diagonal of L or all of it; None is the identity).
     The part of θ_i − μ outside the span of a client's rows stays at the prior, so Newton's systems are r × r.
     """
 
     clients: Ints
     X: Array  # (c, n, d)
     y: Array
-    mask: Array
+    weight: Array  # (c, n); 0 for padding
     B: Array  # (c, n, r)
     basis: Array | None  # V_iᵀ (c, r, d); None is the identity
+    root: Array | None = None
+
+    def turned(self, rows: Array) -> Array:
+        """Rows (…, d) of z as rows of L z."""
+        if self.root is None:
+            return rows
+        return np.asarray(rows * self.root if self.root.ndim == 1 else rows @ self.root.T)
 
     def spread(self, beta: Array) -> Array:
-        """V_i β_i."""
-        return beta if self.basis is None else (beta[:, None] @ self.basis)[:, 0]
+        """L V_i β_i."""
+        return self.turned(beta if self.basis is None else (beta[:, None] @ self.basis)[:, 0])
+
+    def prior_diagonal(self) -> Array:
+        """diag L Lᵀ, for every client (c, d)."""
+        shape = (len(self.clients), self.X.shape[2])
+        if self.root is None:
+            return np.ones(shape)
+        return np.broadcast_to(np.square(self.root) if self.root.ndim == 1 else np.square(self.root).sum(1), shape)
 
     @property
     def rank(self) -> int:
         return int(self.B.shape[2])
 
 
-def make_blocks(rows: Grouped) -> list[Block]:
+def make_blocks(rows: Grouped, root: Array | None = None) -> list[Block]:
     blocks = []
-    for clients, X, y, mask in rows.blocks():
+    for clients, X, y, weight in rows.blocks():
+        Z = X if root is None else X * root if root.ndim == 1 else X @ root
         if X.shape[1] >= X.shape[2]:
-            blocks.append(Block(clients, X, y, mask, X, None))
+            blocks.append(Block(clients, X, y, weight, Z, None, root))
             continue
-        eigen, U = np.linalg.eigh(X @ X.swapaxes(1, 2))
-        keep = eigen > X.shape[2] * np.finfo(np.float64).eps * np.maximum(eigen[:, -1:], 1e-300)
+        eigen, U = np.linalg.eigh(Z @ Z.swapaxes(1, 2))
+        keep = eigen > Z.shape[2] * np.finfo(np.float64).eps * np.maximum(eigen[:, -1:], 1e-300)
         length = np.sqrt(np.where(keep, eigen, 0.0))
-        basis = (U * np.divide(1.0, length, out=np.zeros_like(length), where=keep)[:, None]).swapaxes(1, 2) @ X
-        blocks.append(Block(clients, X, y, mask, U * length[:, None], basis))
+        basis = (U * np.divide(1.0, length, out=np.zeros_like(length), where=keep)[:, None]).swapaxes(1, 2) @ Z
+        blocks.append(Block(clients, X, y, weight, U * length[:, None], basis, root))
     return blocks
 
 
@@ -55,14 +71,14 @@ def find_modes(block: Block, mean: Array, prior_variance: float, steps: int = 50
 
     def evaluate(beta: Array) -> tuple[Array, Array]:
         score = offset + (block.B @ beta[:, :, None])[:, :, 0]
-        loss = (block.mask * (np.logaddexp(0.0, score) - block.y * score)).sum(1)
+        loss = (block.weight * (np.logaddexp(0.0, score) - block.y * score)).sum(1)
         return loss + np.square(beta).sum(1) / (2 * prior_variance), expit(score)
 
     beta = np.zeros((len(block.clients), block.rank))
     value, chance = evaluate(beta)
     for _ in range(steps):
-        gradient = ((block.mask * (chance - block.y))[:, None] @ block.B)[:, 0] + beta / prior_variance
-        weight = block.mask * chance * (1 - chance)
+        gradient = ((block.weight * (chance - block.y))[:, None] @ block.B)[:, 0] + beta / prior_variance
+        weight = block.weight * chance * (1 - chance)
         curvature = block.B.swapaxes(1, 2) @ (weight[:, :, None] * block.B) + eye
         step = np.linalg.solve(curvature, gradient[:, :, None])[:, :, 0]
         decrement = (gradient * step).sum(1)

@@ -1,0 +1,165 @@
+"""What scikit-learn's users expect: named columns that may not change places, frames and dicts in, weights of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from sklearn.utils.validation import column_or_1d, validate_data
+
+from coterie.errors import DataError
+from coterie.estimation.checks import Array, ClientSums, client_sums, finite
+
+
+def one_sentence(error: Exception, name: str) -> DataError:
+    """What scikit-learn says about `name`, as an error of ours."""
+    text = " ".join(str(error).split())
+    if "NaN" in text or "infinity" in text:
+        text = f"{name} must be finite; got NaN or infinity. Drop or impute the missing values first."
+    return DataError(text)
+
+
+def columns(estimator: Any, X: Any, *, reset: bool) -> Array:
+    """Rows X (N, d) as floats; sets or compares n_features_in_ and feature_names_in_ as scikit-learn does."""
+    try:
+        rows: Array = validate_data(estimator, X, reset=reset, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise one_sentence(error, "X") from None
+    return rows
+
+
+def target(estimator: Any, y: Any) -> Any:
+    """One column y, of numbers or labels."""
+    if y is None:
+        raise DataError(
+            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None. Pass y."
+        )
+    if isinstance(y, str) or np.ndim(y) == 0:
+        raise DataError(f"y must be a list or column of numbers or labels, one per row; got {y!r}. Pass one per row.")
+    try:
+        return column_or_1d(y, warn=True)
+    except ValueError as error:
+        raise one_sentence(error, "y") from None
+
+
+def row_weights(sample_weight: ArrayLike | None, rows: int) -> Array | None:
+    """Weights of the rows, none negative and some positive; one number serves all rows."""
+    if sample_weight is None:
+        return None
+    weight = finite("sample_weight", sample_weight)
+    weight = np.full(rows, float(weight)) if weight.ndim == 0 else weight
+    if weight.shape != (rows,) or weight.min(initial=0.0) < 0 or not weight.any():
+        raise DataError(
+            f"sample_weight must hold one number >= 0 per row, {rows} of them, and not zeros alone; got shape "
+            f"{weight.shape}, the smallest {weight.min(initial=0.0):g}. Correct the one that differs."
+        )
+    return weight
+
+
+def with_clients(X: Any, groups: Any) -> tuple[Any, Any]:
+    """X and the client of every row, from a dict {client: rows}, or from a frame that has the clients in a column."""
+    if isinstance(X, Mapping):
+        if groups is not None:
+            raise DataError("A dict of clients names them already; got groups as well. Leave groups out.")
+        if not X:
+            raise DataError("A dict of clients must hold at least one client; got an empty dict. Pass one per client.")
+        parts, names = list(X.values()), list(X)
+        frames = all(isinstance(part, pd.DataFrame) for part in parts)
+        sizes = [1 if np.ndim(part) == 0 else len(part) for part in parts]
+        rows = pd.concat(parts, ignore_index=True) if frames else _joined(parts)
+        return rows, np.repeat(_names(names), sizes)
+    if isinstance(groups, str):
+        if not isinstance(X, pd.DataFrame) or groups not in X.columns:
+            raise DataError(
+                f"groups={groups!r} must name a column of a frame X; got {type(X).__name__}. Pass one client per row."
+            )
+        return X.drop(columns=groups), X[groups].to_numpy()
+    return X, groups
+
+
+def _names(names: list[Any]) -> Any:
+    kinds = {type(name) for name in names}
+    if len(kinds) > 1:
+        raise DataError(f"Clients must be of one type; got {sorted(k.__name__ for k in kinds)}. Convert them to text.")
+    if kinds <= {str, int, float}:
+        return np.array(names)
+    out = np.empty(len(names), dtype=object)
+    out[:] = names
+    return out
+
+
+def joined_targets(y: Any, X: Any) -> Any:
+    """y as one column; a dict of clients must have the clients of X."""
+    if not isinstance(y, Mapping):
+        return y
+    if not isinstance(X, Mapping) or set(X) != set(y):
+        raise DataError("y may be a dict of clients only if X is one with the same clients. Pass both, or neither.")
+    for name in X:
+        if np.shape(y[name])[:1] != np.shape(X[name])[:1]:
+            raise DataError(f"X and y must have as many rows for client {name!r}; got others. Make the lengths equal.")
+    return np.concatenate([np.asarray(y[name]) for name in X])
+
+
+def _joined(parts: list[Any]) -> Any:
+    try:
+        return np.concatenate([np.asarray(part) for part in parts])
+    except ValueError as error:
+        raise DataError(
+            f"Every client's rows must have the same columns: {' '.join(str(error).split())}. Reshape them."
+        ) from None
+
+
+def read_clients(estimator: Any, samples: Any, groups: Any, *, reset: bool) -> ClientSums:
+    """What clients send, from lists, arrays, dicts {client: samples}, or rows with groups; sets or compares columns.
+
+    n_features_in_ is the number of coordinates: in a plain (m, n) array a row is a client with n samples of one number."""
+    names = None
+    if isinstance(samples, Mapping):
+        samples, groups = with_clients(samples, groups)
+        samples = pd.DataFrame(samples) if isinstance(samples, pd.Series) else samples
+    elif isinstance(groups, str):
+        samples, groups = with_clients(samples, groups)
+    if groups is not None:
+        scalar = np.ndim(samples) == 1
+        rows = columns(estimator, np.asarray(samples)[:, None] if scalar else samples, reset=reset)
+        owner = labels(np.asarray(groups))
+        if owner.shape != (len(rows),):
+            raise DataError(
+                f"groups must name one client per row; got {owner.shape} for {len(rows)} rows. Name each row's client."
+            )
+        names, inverse = np.unique(owner, return_inverse=True)
+        order = np.argsort(inverse, kind="stable")
+        parts = np.split(rows[order], np.cumsum(np.bincount(inverse))[:-1])
+        sums = client_sums([part[:, 0] for part in parts] if scalar else parts)
+    else:
+        if isinstance(samples, pd.DataFrame):
+            samples = samples.to_numpy()
+        sums = client_sums(samples)
+        if not reset and sums.dimension != estimator.n_features_in_:
+            raise DataError(
+                f"X has {sums.dimension} features, but {type(estimator).__name__} is expecting "
+                f"{estimator.n_features_in_} features as input. Pass samples with the coordinates used in fit."
+            )
+    if reset:
+        estimator.n_features_in_ = sums.dimension
+        if groups is None:
+            estimator.__dict__.pop("feature_names_in_", None)
+        estimator.clients_ = np.arange(sums.clients) if names is None else names
+    return sums
+
+
+def labels(groups: Any) -> Any:
+    """Client names that can be sorted and compared: text for anything that is not a number."""
+    if groups.dtype.kind == "f" and np.isnan(groups).any():
+        raise DataError("groups must name a client for every row; got NaN. Drop those rows, or name them.")
+    if groups.dtype.kind != "O":
+        return groups
+    if any(g is None or g != g for g in groups):
+        raise DataError("groups must name a client for every row; got None or NaN. Drop those rows, or name them.")
+    kinds = {type(g) for g in groups}
+    if len(kinds) > 1:
+        raise DataError(f"groups must be of one type; got {sorted(k.__name__ for k in kinds)}. Convert them to text.")
+    return np.array(groups.tolist())
