@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow lint format docs bench bench-peers clean
+.PHONY: demo test test-slow mutants lint format docs bench bench-peers clean
 
 # torch first and pinned: a looser requirement may pull gigabytes of GPU packages
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -26,6 +26,9 @@ test: $(VENV)/.installed
 
 test-slow: $(VENV)/.installed
 	$(BIN)/python -m pytest --numprocesses 2 --durations 20 -m slow
+
+mutants: $(VENV)/.installed
+	$(BIN)/python tests/mutants/run.py
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check src tests examples benchmarks

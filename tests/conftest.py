@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from torch import nn
 
 import coterie as ct
 
+# Tests have small models and run side by side: more threads would mostly wait. Those about workers say how many.
+os.environ.setdefault("COTERIE_CORES", "1")
 torch.set_num_threads(1)
 mpl.use("Agg")
 settings.register_profile("fixed", derandomize=True, deadline=None)  # the same examples in every run

@@ -14,12 +14,12 @@ SOURCE = Path(coterie.__file__).parent
 
 ALLOWED = {
     ("learning/module_json.py", "_modules"): "named_children() of torch leaves out a layer that is used a second time",
-    ("learning/fully_connected.py", "_modules"): "the same",
-    ("learning/fully_connected.py", "_foreach_add_"): "torch has no public in-place addition over a list of tensors",
+    ("learning/networks.py", "_modules"): "the same",
+    ("learning/networks.py", "_foreach_add_"): "torch has no public in-place addition over a list of tensors",
     ("learning/sgd_batched.py", "_foreach_add_"): "the same",
     ("learning/sgd_batched.py", "_foreach_copy_"): "the same, for copies",
-    ("learning/gradients.py", "_C"): "torch has no public test of whether a tensor is batched by vmap",
-    ("learning/gradients.py", "_functorch"): "the same",
+    ("learning/passes.py", "_C"): "torch has no public test of whether a tensor is batched by vmap",
+    ("learning/passes.py", "_functorch"): "the same",
     ("engines/blame.py", "_version"): "torch has no public count of the writes into a tensor",
     ("learning/task.py", "_BatchNorm"): "torch has no public name for batch normalisation of any dimension",
     ("learning/task.py", "_InstanceNorm"): "the same, for instance normalisation",

@@ -19,6 +19,7 @@ from coterie.aggregation import (
     Mean,
     Median,
     MultiKrum,
+    NearestNeighbourMixing,
     TrimmedMean,
     with_aggregate,
 )
@@ -36,6 +37,7 @@ RULES = {
     "geometric_median": GeometricMedian(),
     "centred_clipping": CentredClipping(4.0),
     "bucketing": Bucketing(2, Median()),
+    "nearest_neighbour_mixing": NearestNeighbourMixing(2),
 }
 
 
@@ -52,6 +54,7 @@ def test_values_by_hand():
         "krum": 1.0,  # squared distances to its 3 nearest: 0.25 + 1 + 36, the least of all
         "multi_krum": 3.5,  # without 12 and 100
         "geometric_median": 7.0,  # in one dimension, a median
+        "nearest_neighbour_mixing": 5.9,  # means of five: 3.5 at 0, 0.5, 1; 5.9 at 7, 9, 12; 25.8 at 100
     }
     for name, value in expected.items():
         assert float(RULES[name](POINTS)) == pytest.approx(value, abs=1e-3), name
@@ -109,6 +112,20 @@ def test_bucketing_averages_buckets_of_a_random_order():
     assert float(Bucketing(1, Median())(z, key=KEY)) == 9.0
 
 
+def test_nearest_neighbour_mixing_by_hand():
+    """Among 0, 1, 2 and 10, three at a time: means 1, 1, 1 and 13/3; equal vectors count themselves first."""
+    z = torch.tensor([[0.0], [1.0], [2.0], [10.0]], dtype=torch.float64)
+    assert float(NearestNeighbourMixing(1, Mean())(z)) == pytest.approx((3 + 13 / 3) / 4)
+    assert float(NearestNeighbourMixing(1)(z)) == pytest.approx(1.0)
+    assert float(NearestNeighbourMixing(0, Krum(0))(z)) == pytest.approx(13 / 4)
+    plane = np.array([[0.0, 0], [0, 0], [0, 0], [3, 4], [3, 4]])
+    np.testing.assert_allclose(NearestNeighbourMixing(2, Mean())(plane), (0 + 2 * np.array([2, 8 / 3])) / 5)
+    with pytest.raises(
+        ConfigError, match=r"NearestNeighbourMixing needs 2 \* n_corrupted < clients; got n_corrupted=2"
+    ):
+        NearestNeighbourMixing(2)(z)
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_a_tree_is_one_long_vector(name):
     z = torch.from_numpy(np.random.default_rng(4).normal(size=(9, 6))).float()
@@ -141,7 +158,7 @@ def test_two_of_nine_liars_break_the_mean_and_nothing_else(seed, size, sign):
     z = torch.from_numpy(np.concatenate([honest, sign * size * (1 + rng.random((2, 3)))]))
     center, spread = torch.from_numpy(honest.mean(0)), np.abs(honest).max() * 2
     assert float((Mean()(z) - center).norm()) > size / 10
-    for name in ("median", "trimmed_mean", "krum", "multi_krum", "geometric_median"):
+    for name in ("median", "trimmed_mean", "krum", "multi_krum", "geometric_median", "nearest_neighbour_mixing"):
         assert float((RULES[name](z) - center).abs().max()) < spread, name
     clipped = CentredClipping(1.0, start="median")(z)
     assert float((clipped - center).abs().max()) < spread + 3 * 2 / 9
@@ -361,3 +378,27 @@ def test_a_row_that_is_no_number_is_left_out(rule: Any, bad: float) -> None:
     np.testing.assert_array_equal(rule(spoilt, weights, key=key), rule(rows, fewer, key=key))
     with pytest.raises(ct.DataError, match="all 2 rows hold NaN"):
         rule(np.full((2, 3), np.nan), key=key)
+
+
+def test_krum_counts_exactly_so_many_neighbours():
+    """N − n_corrupted − 2 of them: over forty sets of points one more or one less would often choose another client."""
+    chosen = {more: [] for more in (-1, 0, 1)}
+    for seed in range(40):
+        points = torch.from_numpy(np.random.default_rng(seed).normal(size=(8, 2)))
+        square = torch.cdist(points, points).square().sort(1).values
+        for more, found in chosen.items():
+            found.append(points[square[:, 1 : 8 - 2 - 2 + 1 + more].sum(1).argmin()])
+        torch.testing.assert_close(Krum(2)(points), chosen[0][-1])
+    for more in (-1, 1):
+        assert sum(not torch.equal(a, b) for a, b in zip(chosen[0], chosen[more], strict=True)) >= 3
+
+
+def test_the_median_of_an_even_number_is_between_the_two_in_the_middle():
+    z = torch.tensor([[1.0, 4.0], [10.0, 3.0], [2.0, 2.0], [3.0, 1.0]])
+    torch.testing.assert_close(Median()(z), torch.tensor([2.5, 2.5]))
+
+
+def test_buckets_listen_to_weights_for_the_mean_alone():
+    z, weights, key = torch.arange(12.0).reshape(6, 2), torch.tensor([1.0, 9, 1, 9, 1, 1]), randomness.base_key(0)
+    assert torch.equal(Bucketing(2)(z, weights, key=key), Bucketing(2)(z, key=key))
+    torch.testing.assert_close(Bucketing(2, Mean())(z, weights, key=key), Mean()(z, weights))

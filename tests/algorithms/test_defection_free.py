@@ -279,8 +279,8 @@ def test_it_says_what_is_wrong(
         ({"holdout": 1.0}, "holdout in"),
         ({"q_max": 1.5}, "q_max in"),
         ({"pace": 1.0}, "pace above 1"),
-        ({"low_steps": 0}, "low_steps of at least 1"),
-        ({"pretrain": (0, -1)}, "pretrain of at least 0"),
+        ({"low_steps": 0}, "low_steps to be a whole number ≥ 1"),
+        ({"pretrain": (0, -1)}, "pretrain to be a whole number ≥ 0"),
         ({"scheme": "complete", "low_mode": "simulated"}, "has a target only"),
     ],
 )

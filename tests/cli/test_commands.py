@@ -198,6 +198,9 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path, capsys: pytest.Ca
     _, about = checkpoint.read(tmp_path / "killed" / checkpoint.FILE)
     assert about["done"] == 1
     prints(capsys, "resume", tmp_path / "killed")
+    again = checkpoint.read(tmp_path / "killed" / checkpoint.FILE)[1]["history"]
+    assert [row["round"] for row in again] == [1, 2, 3, 4, 5, 6]
+    assert again[0] == about["history"][0]  # its seconds, too: the first round was not made again
     prints(capsys, "run", config, "--out", tmp_path / "whole")
     (a, _), (b, _) = (checkpoint.read(tmp_path / name / checkpoint.FILE) for name in ("killed", "whole"))
     assert a.keys() == b.keys()
@@ -286,6 +289,28 @@ def test_json_is_one_object_and_nothing_else(table: Path, capsys: pytest.Capture
     assert told["compare"]["recommendation"] == told["advise"]["recommendation"]
     assert told["compare"]["marks"]["together"]["c"] == "loses"
     assert set(told["compare"]["table"]) == {"alone", "together", "shrunk", "groups"}
+
+
+def test_seeds_metric_and_splits_are_passed_on(
+    table: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = ("--client", "shop", "--target", "y", "--json")
+    with pytest.raises(SystemExit):
+        cli.main(["advise", str(table), *columns, "--seed", "4", "--metric", "accuracy"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["settings"]["seed"] == 4
+    assert "share of wrong classes" in told["measure"]
+    asked: dict[str, Any] = {}
+
+    def remember(split: Any, **options: Any) -> None:
+        asked.update(options, splits=[split(0).x, split(1).x])
+        raise ct.ConfigError("stop here")
+
+    monkeypatch.setattr("coterie.comparison.compare.compare", remember)
+    fails(capsys, "compare", table, *columns, "--seeds", 2, "--metric", "auc", "--rounds", 7, "--algorithms", "fedavg")
+    assert (asked["seeds"], asked["metric"], asked["rounds"], asked["algorithms"]) == (2, "auc", 7, ["fedavg"])
+    one, two = asked["splits"]
+    assert not one.equal(two)
 
 
 def test_help_names_algorithms_and_exit_codes() -> None:

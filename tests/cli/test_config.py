@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from coterie.cli.build import build
 from coterie.cli.config import Config
 from coterie.errors import ConfigError
 from coterie.learning.models import MODELS
+from coterie.training.run import Run
 
 ROOT = Path(__file__).parents[2]
 GOOD: dict[str, Any] = {"data": {"name": "heart"}, "algorithm": {"name": "fedavg", "local": {"lr": 0.5}}}
@@ -46,6 +48,16 @@ def test_nested_sections_become_the_algorithm() -> None:
     built = Config.parse(GOOD | {"algorithm": table}).algorithm()
     expected = ct.FedAvg(ct.LocalSGD(epochs=2, batch_size=None), server_lr=1.0)
     assert built == ct.FineTuned(base=expected, tune=ct.LocalSGD(lr=0.01))
+
+
+def test_local_steps_are_sgd_unless_named() -> None:
+    for local, expected in (
+        ({"lr": 0.5}, ct.LocalSGD(lr=0.5)),
+        ({"name": "LocalAdam", "lr": 0.5}, ct.LocalAdam(lr=0.5)),
+    ):
+        assert Config.parse(GOOD | {"algorithm": {"name": "fedavg", "local": local}}).algorithm() == ct.FedAvg(expected)
+    with pytest.raises(ct.ConfigError, match=r"algorithm.local must be .*; got 3"):
+        Config.parse(GOOD | {"algorithm": {"name": "fedavg", "local": 3}}).algorithm()
 
 
 def test_dataclasses_unknown_to_the_config_are_built_from_their_fields() -> None:
@@ -197,3 +209,34 @@ def test_the_example_is_valid() -> None:
     config = Config.load(ROOT / "examples" / "config.toml")
     assert isinstance(config.algorithm(), ct.FineTuned)
     assert config.run.rounds == 10
+
+
+def test_everything_in_a_run_s_section_reaches_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is made; only its saving is watched."""
+    saved: list[int] = []
+    save = Run.save
+
+    def watched(self: Run) -> None:
+        saved.append(self.done)
+        save(self)
+
+    monkeypatch.setattr(Run, "save", watched)
+    told = {"rounds": 5, "seed": 3, "cohort": 3, "engine": "loop", "evaluate_every": 2, "checkpoint_every": 2}
+    config = {"data": {"name": "heart"}, "algorithm": {"name": "federated_clustering", "lr": 0.1}, "run": told}
+    result = Config.parse(config | {"channels": [{"name": "dropout", "rate": 0.4}]}).fit(out=tmp_path)
+    assert saved == [2, 4, 5]
+    assert (result.about["seed"], result.about["rounds"]) == (3, 5)
+    assert set(result.history["clients"]) == {3}
+    assert result.history["lost"].sum() > 0
+    assert isinstance(result.evaluation.engine, ct.LoopEngine)
+    assert list(result.history["test_accuracy"].notna()) == [False, True, False, True, True]
+
+
+def test_the_privacy_of_a_file_reaches_the_run(tmp_path: Path) -> None:
+    data = {"name": "linear_model", "clients": 8, "features": 2, "samples": 6}
+    budget = {"epsilon": 3.0, "delta": 1e-3, "clip": 0.5, "noise": "simulation"}
+    config = {"data": data, "algorithm": {"name": "fedavg"}, "run": {"rounds": 1}, "privacy": budget}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ct.CoterieWarning)  # with eight clients noise drowns the signal
+        result = Config.parse(config).fit(out=tmp_path)
+    assert result.receipt is not None

@@ -99,8 +99,17 @@ def test_alone_and_together_are_as_good_as_ridge() -> None:
         assert ours < loss.mean() + loss.std() / np.sqrt(len(loss))
 
 
-@pytest.mark.parametrize("world", ["noise", "same", "apart", "groups"])
-@pytest.mark.parametrize("kind", ["regression", "classification"])
+WORLDS = ("noise", "same", "apart", "groups")
+
+
+@pytest.mark.parametrize(
+    ("world", "kind"),
+    [
+        *((world, "regression") for world in WORLDS),
+        ("groups", "classification"),
+        *(pytest.param(world, "classification", marks=pytest.mark.slow) for world in WORLDS[:3]),
+    ],
+)
 def test_advise_and_compare_never_contradict(world: str, kind: str) -> None:
     fed = federation(8, 24, kind, world, seed=3)
     told = ct.advise(fed)

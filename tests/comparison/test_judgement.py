@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from scipy import stats
 
-from coterie.comparison.judgement import Judgement, Trained, judge_trained, mark_clients
+from coterie.comparison.judgement import Judgement, Trained, judge_trained, mark_clients, mean_error, split_error
 
 
 def trained(way: str, mean: float, seed: int, *, clients: int = 20, beats: float = 1.0, shared: float = 0.0) -> Trained:
@@ -65,3 +67,45 @@ def test_single_clients_are_marked_after_a_correction_for_many() -> None:
     marks = mark_clients(noise, errors, rows)
     assert (marks[3], marks[7], marks[8]) == ("gains", "loses", "no score")
     assert mark_clients(noise, errors, np.where(np.arange(100) == 3, 5.0, rows))[3] == "no clear change"
+
+
+def test_the_error_of_a_mean_gain_is_the_largest_of_three() -> None:
+    """Over rows (widened by 1.5), over clients (with ten or more), and what the splits give."""
+    rng = np.random.default_rng(1)
+    gains, errors = rng.normal(size=(2, 16)), rng.uniform(0.5, 1.5, 16)
+    clients = gains.mean(0)
+    rows, between = 1.5 * np.sqrt((errors**2).sum()) / 16, clients.std(ddof=1) / 4
+    np.testing.assert_allclose(mean_error(gains, errors, 0.0), (clients.mean(), max(rows, between)))
+    np.testing.assert_allclose(mean_error(gains, errors / 100, 0.0), (clients.mean(), between))
+    np.testing.assert_allclose(mean_error(gains / 100, errors, 0.0)[1], rows)
+    np.testing.assert_allclose(
+        mean_error(gains[:, :9], errors[:9] / 100, 0.0)[1], 0.015 * np.linalg.norm(errors[:9]) / 9
+    )
+    assert mean_error(gains, errors, 7.0)[1] == 7.0
+
+
+def test_the_error_over_splits_pays_for_the_rows_they_share() -> None:
+    """Nadeau and Bengio: the variance of the mean of S splits is s² (1/S + ρ/(1 − ρ)), widened by Student's t."""
+    gains = [np.repeat([[0.0], [1.0], [2.0]], 5, axis=1), np.repeat([[1.0], [4.0], [1.0]], 5, axis=1)]
+    found = split_error(gains, 0.25, needed=2.0)
+    spread = np.sqrt((1 + 3) / 2 * (1 / 3 + 1 / 3))
+    assert found == pytest.approx(spread * stats.t.ppf(1 - 0.05 / 2, 4) / 2)
+
+
+def test_more_methods_need_more_evidence() -> None:
+    one = judged(a=trained("together", 0.2, 0))
+    four = judged(**{name: trained("together", 0.2, i) for i, name in enumerate("abcd")})
+    assert one.needed == pytest.approx(stats.t.ppf(0.95, 19))
+    assert four.needed == pytest.approx(stats.t.ppf(1 - 0.05 / 4, 19))
+
+
+def test_a_gain_over_a_bad_local_is_no_proof_without_beating_the_average() -> None:
+    found = judged(fedavg=trained("together", 0.2, 2, beats=0.0))
+    assert found.proven == ()
+    assert found.recommendation == "alone"
+
+
+def test_slightly_better_is_no_reason_for_a_less_simple_method() -> None:
+    found = judged(ifca=trained("groups", 0.203, 0), fedavg=trained("together", 0.2, 2))
+    assert max(found.mean, key=lambda name: found.mean[name]) == "ifca"
+    assert found.method == "fedavg"

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from coterie.cli.incentives import app
 from coterie.incentives import Duopoly, PricingGame, RevenueLedger, Simulation, bias_sweep, nash_bargaining, simulate
 from coterie.incentives import figures as f
-from coterie.reproduce.pricing import make_figures
 
 GAME = PricingGame(0.5, 5, 15, 5, 5)
 
@@ -58,12 +57,6 @@ def test_plots_draw_into_given_axes(played: Simulation) -> None:
     assert drawn[0].get_legend() is None  # a figure with several panels brings its own
     with pytest.raises(ValueError, match="who"):
         played.plot_utilities("both")  # type: ignore[arg-type]
-
-
-def test_one_command_makes_all_figures(tmp_path: Path) -> None:
-    paths = make_figures(tmp_path / "new", rounds=60, seeds=2)
-    assert [p.name for p in paths if p.suffix == ".png"] == [f"figure-4-{i}.png" for i in range(1, 6)]
-    assert all(p.stat().st_size > 200 for p in paths)
 
 
 def test_duopoly_figures(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ from coterie.reproduce.lopsided import WORLDS, one, study, table
 def test_the_table_counts_runs_that_were_right() -> None:
     about = {"world": {"shares": [1.0]}, "accuracy": 0.5}
     records = {
-        ".7/.1/updates/0": about | {"ari": 1.0, "ari_large": 1.0},
-        ".7/.1/updates/1": about | {"ari": 0.9, "ari_large": 1.0},
-        ".7/.1/random/0": about | {"ari": 0.2, "ari_large": 0.3},
+        ".7/.1/updates/0": about | {"ari": 1.0, "ari_large": 1.0, "ari_others": 1.0},
+        ".7/.1/updates/1": about | {"ari": 0.9, "ari_large": 1.0, "ari_others": 0.9},
+        ".7/.1/random/0": about | {"ari": 0.2, "ari_large": 0.3, "ari_others": 0.99},
     }
     found = table(records).set_index(["world", "start"])
-    assert found.loc[(".7/.1", "updates"), ["runs", "right", "right_large"]].tolist() == [2, 1, 2]
-    assert found.loc[(".7/.1", "random"), ["runs", "right", "right_large"]].tolist() == [1, 0, 0]
+    assert found.loc[(".7/.1", "updates"), ["runs", "right", "right_large", "right_others"]].tolist() == [2, 1, 2, 1]
+    assert found.loc[(".7/.1", "random"), ["runs", "right", "right_large", "right_others"]].tolist() == [1, 0, 0, 1]
 
 
 @pytest.mark.skipif(not is_available("mnist.npz"), reason="needs mnist.npz in COTERIE_DATA")

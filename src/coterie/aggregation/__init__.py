@@ -9,9 +9,10 @@ from coterie.aggregation.rules import (
     Mean,
     Median,
     MultiKrum,
+    NearestNeighbourMixing,
     TrimmedMean,
 )
-from coterie.aggregation.use import aggregated, with_aggregate
+from coterie.aggregation.use import aggregated, for_group, with_aggregate
 
 AGGREGATORS: dict[str, type] = {
     "mean": Mean,
@@ -22,6 +23,7 @@ AGGREGATORS: dict[str, type] = {
     "geometric_median": GeometricMedian,
     "centred_clipping": CentredClipping,
     "bucketing": Bucketing,
+    "nearest_neighbour_mixing": NearestNeighbourMixing,
 }
 
 __all__ = [
@@ -34,7 +36,9 @@ __all__ = [
     "Mean",
     "Median",
     "MultiKrum",
+    "NearestNeighbourMixing",
     "TrimmedMean",
     "aggregated",
+    "for_group",
     "with_aggregate",
 ]

@@ -51,6 +51,26 @@ def cut_without_loners(distance: Floats, k: int) -> Ints:
     return cut(distance, k)
 
 
+def pairs_or_more(distance: Floats, most: int) -> Ints:
+    """The coarsest cut with `most` groups of at least two clients, or the one with the most such groups; −1 for loners.
+
+    Liars that agree with nobody are loners; liars that agree have groups of their own, so ask for more than are meant."""
+    best = np.zeros(len(distance), np.int64)
+    found = 1
+    if len(distance) > 1:
+        tree = linkage(squareform(distance, checks=False), "average")
+        for groups in range(2, len(distance) + 1):
+            label = fcluster(tree, groups, "maxclust")
+            sizes = np.bincount(label)
+            if (pairs := int((sizes >= 2).sum())) > found:
+                best, found = np.where(sizes[label] >= 2, label, -1), pairs
+            if found >= most:
+                break
+    kept = best >= 0
+    best[kept] = relabelled(best[kept])
+    return best
+
+
 def _joined(distance: Floats, label: Ints, kept: Ints) -> Ints:
     """Those outside the kept groups join the one of least mean distance."""
     mean = np.stack([distance[:, label == name].mean(1) for name in kept])

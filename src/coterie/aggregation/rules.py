@@ -20,14 +20,13 @@ import torch
 from torch import Tensor
 
 from coterie import randomness
-from coterie.aggregation.gram import combine, gram, pairwise, squared_distances
+from coterie.aggregation.gram import combine, comparable, gram, pairwise, squared_distances
 from coterie.errors import ConfigError, DataError, TooFew
 from coterie.settings import whole_number
 from coterie.tree import finite_rows, leaves, take, tree_map
 
 Stacked = TypeVar("Stacked", Tensor, dict[str, Any])
 Call = TypeVar("Call", bound=Callable[..., Any])
-_LONGEST = 1e300  # squared length of a vector whose distances to others can still be computed
 
 
 class Aggregator(Protocol):
@@ -68,8 +67,7 @@ def _needs_distances(call: Call) -> Call:
 
     @wraps(call)
     def rule(self: Any, stacked: Any, weights: Any = None, *, key: Tensor | None = None, start: Any = None) -> Any:
-        squares = sum(t.reshape(len(t), -1).double().square().sum(1) for t in leaves(stacked))
-        near = torch.as_tensor(squares) < _LONGEST
+        near = comparable(stacked)
         if bool(near.any()) and not bool(near.all()):
             stacked = take(stacked, near.nonzero().squeeze(-1))
         return call(self, stacked, None, key=key, start=start)
@@ -248,11 +246,14 @@ class CentredClipping:
     https://arxiv.org/abs/2012.10333).
 
     start: where v begins: "sent", what the clients were given (zero when the caller has no such thing, as for gradients),
-    or the coordinate-wise "median"."""
+    or the coordinate-wise "median". beyond="drop" leaves out who is further than `radius` (0 in place of
+    radius / ‖z_i − v‖), a mean trimmed by distance. With iterations=1 from "sent" each client can do its part itself, so
+    sums are enough: this form works in private runs."""
 
     radius: float
     iterations: int = 3
     start: Literal["sent", "median"] = "sent"
+    beyond: Literal["shorten", "drop"] = "shorten"
 
     def __post_init__(self) -> None:
         whole_number("iterations", self.iterations, 1, owner=self)
@@ -261,6 +262,10 @@ class CentredClipping:
         if self.start not in ("sent", "median"):
             raise ConfigError(
                 f"CentredClipping needs start 'sent' or 'median'; got {self.start!r}. Choose one of them."
+            )
+        if self.beyond not in ("shorten", "drop"):
+            raise ConfigError(
+                f"CentredClipping needs beyond 'shorten' or 'drop'; got {self.beyond!r}. Choose one of them."
             )
 
     @_takes_arrays
@@ -278,6 +283,8 @@ class CentredClipping:
         for _ in range(self.iterations):
             distances = squared_distances(product, w)[0].sqrt()
             share = (self.radius / distances.clamp(min=self.radius)) / len(product)
+            if self.beyond == "drop":
+                share = (distances <= self.radius).to(share.dtype) / len(product)
             w = w * (1 - share.sum()) + share
         moved = _combine(w[0], stacked)
         rest = 1 - float(w.sum())
@@ -321,6 +328,42 @@ class Bucketing:
         total = share.sum(1, keepdim=True)
         means = _combine(share / torch.where(total > 0, total, 1.0), stacked)
         return self.inner(means, total.squeeze(1), key=randomness.fold(key, "inner"), start=start)
+
+
+@dataclass(frozen=True)
+class NearestNeighbourMixing:
+    """Every client's vector becomes the mean of its N − n_corrupted nearest ones, itself among them; `inner` aggregates.
+
+    Mixed vectors of honest clients differ less than the clients do, and at least N − 2 n_corrupted of those in each mean
+    are honest. It draws nothing at random, unlike `Bucketing`.
+
+    "Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity" (Allouah, Farhadkhani, Guerraoui, Gupta,
+    Pinot, Stephan, 2023, https://arxiv.org/abs/2302.01772), Algorithm 2.
+    """
+
+    n_corrupted: int
+    inner: Aggregator = field(default_factory=Median)
+
+    def __post_init__(self) -> None:
+        whole_number("n_corrupted", self.n_corrupted, 0, owner=self)
+
+    @_takes_arrays
+    @_needs_distances
+    def __call__(
+        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
+    ) -> Stacked:
+        n = _clients(stacked)
+        if 2 * self.n_corrupted >= n:
+            raise TooFew(
+                f"NearestNeighbourMixing needs 2 * n_corrupted < clients; got n_corrupted={self.n_corrupted}, "
+                f"clients={n}. Lower n_corrupted or add clients."
+            )
+        distance = pairwise(gram(stacked)).fill_diagonal_(
+            -1
+        )  # a client is its own nearest neighbour, also among equals
+        nearest = distance.argsort(dim=1, stable=True)[:, : n - self.n_corrupted]
+        share = torch.zeros(n, n, dtype=torch.float64).scatter_(1, nearest, 1 / nearest.shape[1])
+        return self.inner(_combine(share, stacked), key=key, start=start)
 
 
 # ---- parts -----------------------------------------------------------------------------------------------------------

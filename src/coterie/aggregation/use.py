@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from coterie import randomness
 from coterie.aggregation.rules import Aggregator
 from coterie.errors import ConfigError, TooFew
-from coterie.settings import with_setting
+from coterie.settings import setting, with_setting
 
 
 def aggregated(
@@ -22,6 +24,31 @@ def aggregated(
     except TooFew:
         aggregate(torch.zeros(asked, 1), key=key)
         return None
+
+
+def for_group(aggregate: Aggregator, members: int, asked: int) -> Any:
+    """The rule for one group of `members` among `asked` clients: the numbers of liars (and of those kept) in proportion,
+    rounded up, and lowered as far as so small a group demands."""
+    rule: Any = aggregate
+    if (inner := setting(rule, "inner")) is not None:
+        size = setting(rule, "size", 1)
+        rule = replace(rule, inner=for_group(inner, -(-members // size), -(-asked // size)))
+    if (liars := setting(rule, "n_corrupted")) is None:
+        return rule
+    if (keep := setting(rule, "keep")) is not None:
+        rule = replace(rule, keep=-(-keep * members // asked))
+    for fewer in range(-(-liars * members // asked), 0, -1):
+        if _enough(trial := replace(rule, n_corrupted=fewer), members):
+            return trial
+    return replace(rule, n_corrupted=0)
+
+
+def _enough(rule: Aggregator, members: int) -> bool:
+    try:
+        rule(torch.zeros(members, 1), key=randomness.base_key(0))
+    except TooFew:
+        return False
+    return True
 
 
 def with_aggregate(algorithm: Any, aggregate: Aggregator) -> Any:

@@ -53,8 +53,10 @@ from coterie.incentives.market.climb import Climb, Offer, Step, climbing
 from coterie.incentives.market.defection_free import low_target
 from coterie.incentives.market.ledger import RevenueLedger
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.metrics import METRICS
 from coterie.learning.task import Task
+from coterie.settings import whole_number
 from coterie.tree import Params, repeat, row, stack, take, tree_map
 
 Scheme = Literal["defection_free", "complete", "high_shares", "low_shares"]
@@ -106,7 +108,7 @@ class DefectionFree(Algorithm):
     tolerance: float | None = None
     low_mode: LowMode = "trained"
     pretrain: int | tuple[int, int] = 10
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
         for name, kind in (("scheme", Scheme), ("quality", Quality), ("measure", Measure), ("low_mode", LowMode)):
@@ -120,11 +122,10 @@ class DefectionFree(Algorithm):
             )
         if self.pace is not None and not self.pace > 1:
             raise ConfigError(f"DefectionFree needs pace above 1 (or None for no limit); got {self.pace}.")
-        if min(self.high_steps, self.low_steps) < 1 or min(self.halvings, *self._passes) < 0:
-            raise ConfigError(
-                "DefectionFree needs high_steps and low_steps of at least 1, and halvings and pretrain of at least 0; got "
-                f"{self.high_steps}, {self.low_steps}, {self.halvings} and {self.pretrain}."
-            )
+        for name in ("high_steps", "low_steps"):
+            whole_number(name, getattr(self, name), owner=self)
+        for name, count in (("halvings", self.halvings), *(("pretrain", passes) for passes in self._passes)):
+            whole_number(name, count, 0, owner=self)
         if self.low_mode == "simulated" and self.scheme != "defection_free":
             raise ConfigError(
                 f"low_mode='simulated' has a target only in scheme 'defection_free'; got {self.scheme!r}."

@@ -4,7 +4,8 @@
 Ananda Theertha Suresh, 2020, https://arxiv.org/abs/2002.10619).
 
 Each hypothesis becomes the sample-weighted mean of the models of those who chose it. This is IFCA's option II up to the
-weights. The start is random, as published.
+weights. The start is random, as published. A robust `aggregate` takes the mean's place (`ifca_robust.py`); everybody then
+counts once.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from coterie.aggregation import Aggregator, Mean
 from coterie.algorithms.ifca import IFCA
 from coterie.algorithms.ifca_state import IFCAState
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.settings import whole_number
 from coterie.tree import Params, Tree
@@ -25,7 +28,8 @@ from coterie.tree import Params, Tree
 @dataclass(frozen=True)
 class HypCluster(Algorithm):
     clusters: int | None = None
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
+    aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
         if self.clusters is not None:
@@ -33,7 +37,7 @@ class HypCluster(Algorithm):
 
     @property
     def _rounds(self) -> IFCA:
-        return IFCA(self.clusters, local=self.local, start="random", samples_weighted=True)
+        return IFCA(self.clusters, local=self.local, start="random", samples_weighted=True, aggregate=self.aggregate)
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> IFCAState:
         return self._rounds.init(task, population, seed, start)

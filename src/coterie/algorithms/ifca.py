@@ -10,6 +10,7 @@ Symbols: k → clusters, θ_j → models (row j), ĵ_i → a client's cluster, M
 Departures, each with its reason:
 - **start="updates"** (default) instead of random models; `ifca_start.py` says why. start="random" is the paper's start.
 - **stop_after** ends the broadcast of all models once clusters are settled; `ifca_stop.py`.
+- **aggregate**: a robust rule takes the mean's place in step 4; `ifca_robust.py`.
 - An empty cluster keeps its model (the text leaves it open).
 - Option I divides by m as printed (normalise="m"); with partial participation that shrinks the step, so "participants" and
   "cluster" are offered (erratum EC-3).
@@ -24,12 +25,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from coterie.aggregation import Aggregator, Mean
+from coterie.algorithms.ifca_robust import FromRobustUpdates, robust_round
 from coterie.algorithms.ifca_start import FromUpdates, first_models
 from coterie.algorithms.ifca_state import IFCAState, merge
 from coterie.algorithms.ifca_stop import EarlyStop
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, Population, Reply, SumBy, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.settings import cluster_count, whole_number
 from coterie.tree import Params, Tree, named_like, names, row, take, tree_map
@@ -41,11 +45,12 @@ class IFCA(Algorithm):
     ["0", "3"]. `stop_after=P` sends a client only its own cluster's model once nobody has changed cluster in its last P
     participations; `reopen_every=Q` broadcasts all models again every Q rounds. `resample=T` uses disjoint parts of a
     client's data in each of T rounds, as the analysis does. `samples_weighted` weighs clients by their number of samples.
-    `probe_steps` full-batch steps of every client tell the start from updates who belongs together."""
+    `probe_steps` full-batch steps of every client tell the start from updates who belongs together. `aggregate`, such as
+    `GeometricMedian()`, protects every cluster from liars; the server then sees each client's model and cluster."""
 
     clusters: int | None = None
     option: Literal["model", "gradient"] = "model"
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
     start: Literal["updates", "random"] = "updates"
     normalise: Literal["m", "participants", "cluster"] = "m"
     samples_weighted: bool = False
@@ -54,6 +59,7 @@ class IFCA(Algorithm):
     reopen_every: int | None = None
     resample: int | None = None
     probe_steps: int = 40
+    aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shared", names(self.shared, "IFCA", "shared"))
@@ -68,6 +74,11 @@ class IFCA(Algorithm):
                 "IFCA cannot divide gradients weighted by samples by the number of clients. "
                 "Use normalise='participants' or 'cluster', or samples_weighted=False."
             )
+        if not self._additive and (self.option == "gradient" or self.shared or self.stop_after or self.reopen_every):
+            raise ConfigError(
+                f"IFCA with aggregate={type(self.aggregate).__name__} needs option='model' and takes neither shared, "
+                "stop_after nor reopen_every. Leave them out, or use aggregate=Mean()."
+            )
         for name in ("clusters", "stop_after", "reopen_every", "resample", "probe_steps"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), owner=self)
@@ -75,6 +86,10 @@ class IFCA(Algorithm):
     @property
     def k(self) -> int:
         return cluster_count(self)
+
+    @property
+    def _additive(self) -> bool:
+        return isinstance(self.aggregate, Mean)
 
     @property
     def _sends(self) -> str:
@@ -87,7 +102,8 @@ class IFCA(Algorithm):
     @property
     def _start(self) -> FromUpdates:
         plain = replace(self, stop_after=None)
-        return FromUpdates(self.k, self.local, self.probe_steps, plain.round, lambda ctx: self._part(ctx, 1))
+        kind = FromUpdates if self._additive else FromRobustUpdates
+        return kind(self.k, self.local, self.probe_steps, plain.round, lambda ctx: self._part(ctx, 1))
 
     def private(self) -> IFCA:
         """The start from updates and the report of settled clusters show single clients; a private run does without."""
@@ -110,6 +126,8 @@ class IFCA(Algorithm):
     def round(self, state: IFCAState, cohort: Cohort) -> Exchange[IFCAState]:
         if not state.started:
             return (yield from self._start.spread(state, cohort))
+        if not self._additive:
+            return (yield from robust_round(self.train_and_tell, self.aggregate, state, cohort))
         # Step 1: broadcast all k models, to a client whose cluster is settled only its own; steps 2 and 3 in `train`.
         known = self._stop.known(state, cohort)
         replies: list[Reply] = []
@@ -132,14 +150,19 @@ class IFCA(Algorithm):
         cluster = self.choose(ctx, models, shared)
         return self._step(ctx, merge(take(models, cluster), shared, ctx.initial), cluster)
 
+    def train_and_tell(self, ctx: Context, models: Params, shared: Params) -> Up:
+        """Steps 2 and 3 for a server that aggregates robustly and must know the client's cluster."""
+        up = self.train(ctx, models, shared)
+        return replace(up, send=up.send | {"cluster": up.group})
+
     def train_own(self, ctx: Context, model: Params, shared: Params) -> Up:
         """Step 3 on a client whose cluster is settled."""
         return self._step(ctx, merge(model, shared, ctx.initial), ctx.state["cluster"])
 
     def choose(self, ctx: Context, models: Params, shared: Params) -> Tensor:
         """Step 2: the model of smallest loss; ties go to the lowest index."""
-        part = self._part(ctx, 0)
-        return torch.stack([part.loss(merge(row(models, j), shared, ctx.initial)) for j in range(self.k)]).argmin()
+        part, count = self._part(ctx, 0), len(next(iter(models.values())))
+        return torch.stack([part.loss(merge(row(models, j), shared, ctx.initial)) for j in range(count)]).argmin()
 
     def _step(self, ctx: Context, model: Params, cluster: Tensor) -> Up:
         """Step 3: a gradient (option I) or local steps (option II)."""

@@ -7,7 +7,7 @@ average linkage on their cosine distance. Groups of very different sizes are fou
 Two cuts of the tree are candidates: at k groups, and at k groups of at least two clients, because an odd client can take a
 group for itself. The k-means groups are a third, for updates that differ in length and not in direction. Where clients
 differ much in size, the two cuts of the largest half and quarter are candidates too: updates from a handful of rows are
-mostly noise. Candidates that differ are each trained for two ordinary rounds, and the one with the smallest loss over all
+mostly noise. Candidates that differ are each trained for four ordinary rounds, and the one with the smallest loss over all
 rows is kept. Everybody is asked, whoever is in the first cohort (a thousand clients or a cohort, if that is more, of larger
 federations), because a few clients may miss a group. The probe's uploads are seen individually, once.
 """
@@ -25,12 +25,12 @@ from coterie import randomness
 from coterie.aggregation.kmeans import kmeans_rows
 from coterie.aggregation.linkage import cosine_distances, cut, cut_without_loners, relabelled
 from coterie.algorithms.ifca_state import IFCAState, merge
-from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, SumBy, Up
-from coterie.learning.local_sgd import LocalSGD
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Reply, SumBy, Up
+from coterie.learning.local_steps import LocalSteps
 from coterie.tree import Params, flat_vector, row, tree_map
 
 _STARTERS = 1000  # clients asked for the start: the tree needs a table of n × n numbers
-_TRIAL_ROUNDS = 2
+_TRIAL_ROUNDS = 4  # after two, k-means' halves of a large group still have the smaller loss now and then
 _UNEQUAL = 4  # how many times the lower quartile of the sizes the upper one must be for size to matter
 _SHARES = (1.0, 0.5, 0.25)  # of the clients, the largest, whose updates are grouped then
 
@@ -43,7 +43,7 @@ class FromUpdates:
     """`advance` is an ordinary round of IFCA, `part` the rows of a client that the probe may use."""
 
     clusters: int
-    local: LocalSGD
+    local: LocalSteps
     probe_steps: int
     advance: Advance
     part: Part
@@ -60,14 +60,16 @@ class FromUpdates:
         reply = yield Ask(self.probe, asked, down, updates={"model": From("model", "shared")}, auxiliary=("rows",))
         if not len(reply.clients):
             return state
+        return (yield from self.from_probes(state, reply, replace(cohort, clients=reply.clients)))
+
+    def from_probes(self, state: IFCAState, reply: Reply, cohort: Cohort) -> Exchange[IFCAState]:
+        """The start from what the clients of the cohort answered."""
         local = reply.values["model"]
         updates = flat_vector({name: local[name] - state.models[name][:1] for name in state.models}, 1)
         starts = [
             self._started(state, local, label) for label in self._candidates(updates, reply.values["rows"], cohort)
         ]
-        if len(starts) == 1:
-            return starts[0]
-        return (yield from self._better(starts, replace(cohort, clients=reply.clients)))
+        return starts[0] if len(starts) == 1 else (yield from self._better(starts, cohort))
 
     def _candidates(self, updates: Tensor, rows: Tensor, cohort: Cohort) -> list[Tensor]:
         """Different groupings of the clients that answered; −1 for a client that a grouping leaves out."""
@@ -98,9 +100,9 @@ class FromUpdates:
         return replace(state, models=models, shared=shared, started=True)
 
     def _better(self, starts: list[IFCAState], cohort: Cohort) -> Exchange[IFCAState]:
-        """The start whose models fit the clients best after two rounds, as it was before them.
+        """The start whose models fit the clients best after four rounds, as it was before them.
 
-        Keeping the two rounds would give a run with a doubtful start more training than one with a clear start."""
+        Keeping these rounds would give a run with a doubtful start more training than one with a clear start."""
         losses = []
         for start in starts:
             trained = start
@@ -116,7 +118,7 @@ class FromUpdates:
     def probe(self, ctx: Context, model: Params, shared: Params) -> Up:
         """Full-batch steps from the common model: mini-batches would add noise to the direction."""
         count = max(self.probe_steps, self.local.steps or 0)
-        steps = replace(self.local, steps=count, epochs=None, batch_size=None)
+        steps = self.local.but(steps=count, epochs=None, batch_size=None)
         part = self.part(ctx)
         trained, loss = steps.fit(part, merge(model, shared, ctx.initial))
         return Up(send={"model": trained, "rows": part.mask.sum()}, info={"loss": loss})

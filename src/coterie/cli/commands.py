@@ -22,10 +22,12 @@ from coterie.cli.comparing import (
     comparison_of,
     print_comparison,
     print_json,
+    private_options,
     shown_progress,
     write,
 )
 from coterie.cli.privacy import app as privacy_commands
+from coterie.cli.reproduce import reproduce
 from coterie.cli.table_options import TableSource, names, reads_table
 from coterie.comparison.methods import NAMES
 from coterie.errors import CoterieError, DataError
@@ -58,6 +60,12 @@ Algorithms = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Metric = Annotated[str | None, typer.Option(help="What to measure gains in, e.g. accuracy, auc, log_loss, mse, r2.")]
+
+
+def _private(help: str) -> Any:
+    return typer.Option(help=help, rich_help_panel="Privacy")
+
+
 Report = Annotated[bool, typer.Option("--report", help="Write report.html even without --out (to coterie-report).")]
 
 
@@ -107,6 +115,12 @@ def compare(
     out: Out = None,
     report: Report = False,
     json: Json = False,
+    epsilon: Annotated[float | None, _private("ε of a private candidate, which then joins, with a receipt.")] = None,
+    delta: Annotated[float | None, _private("δ of it, well below 1 / number of clients.")] = None,
+    clip: Annotated[float, _private("The largest norm of one client's update; public.")] = 1.0,
+    private: Annotated[str, _private("The method that is trained privately.")] = "finetuned",
+    target_range: Annotated[str | None, _private("Public bounds of a number to predict: LOW,HIGH.")] = None,
+    ledger: Annotated[Path | None, _private("A file that adds up all runs on the same clients.")] = None,
 ) -> None:
     """Your own table: should its clients learn alone, together, shrunk or in groups, and what does each gain?"""
     options: dict[str, Any] = {"test_fraction": test_fraction, "one_class": one_class.value, "cluster": cluster}
@@ -114,7 +128,8 @@ def compare(
         out = Path("coterie-report")
     check_folder(out)
     _show_columns(source.federation(**options), errors if json else console)
-    chosen = {"algorithms": names(algorithms), "rounds": rounds, "seeds": seeds, "metric": metric}
+    chosen: dict[str, Any] = {"algorithms": names(algorithms), "rounds": rounds, "seeds": seeds, "metric": metric}
+    chosen |= private_options(source, options, epsilon, delta, clip, private, target_range, ledger)
     with _stoppable("nothing was written"):
         split = lambda seed: source.federation(seed=seed, **options)  # noqa: E731
         comparison, coalition = comparison_of(split, errors if json else console, **chosen)
@@ -193,6 +208,7 @@ def datasets() -> None:
 if importlib.util.find_spec("coterie.incentives") and importlib.util.find_spec("coterie.cli.incentives"):
     app.add_typer(importlib.import_module("coterie.cli.incentives").app, name="incentives")
 app.add_typer(privacy_commands, name="privacy")
+app.command()(reproduce)
 
 
 # ---- shared ----------------------------------------------------------------------------------------------------------

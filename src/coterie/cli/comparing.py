@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from coterie.errors import ConfigError
 
 if TYPE_CHECKING:
+    from coterie.cli.table_options import TableSource
     from coterie.comparison.result import Comparison
 
 EXIT_CODES = "Exit codes: 0 done, 2 bad input (one sentence says what to change), 130 interrupted."
@@ -52,6 +53,41 @@ def comparison_of(split: Any, screen: Console, **options: Any) -> tuple[Comparis
         if comparison.results:
             tell("Who would stay? Training without leavers", 1.0)
         return comparison, comparison.coalition()
+
+
+def private_options(
+    source: TableSource,
+    options: dict[str, Any],
+    epsilon: float | None,
+    delta: float | None,
+    clip: float,
+    method: str,
+    target_range: str | None,
+    ledger: Path | None,
+) -> dict[str, Any]:
+    """What `compare` needs for a private candidate: its budget, and rows that every client scales by itself."""
+    if epsilon is None and delta is None:
+        return {}
+    if epsilon is None or delta is None:
+        raise ConfigError("A private candidate needs both --epsilon and --delta; got one of them. Give the other.")
+    from coterie.privacy import Privacy
+
+    budget = Privacy(epsilon, delta, clip, ledger=ledger)
+    source.federation(scaling="own", **options)  # what cannot be done is said before the work
+    return {
+        "privacy": budget,
+        "private": method,
+        "private_data": lambda seed: source.federation(seed=seed, scaling="own", **options),
+        "target_range": None if target_range is None else _range(target_range),
+    }
+
+
+def _range(text: str) -> tuple[float, float]:
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--target-range must be two numbers, LOW,HIGH; got {text!r}.") from None
+    return low, high
 
 
 def print_comparison(console: Console, comparison: Comparison, coalition: Any = None) -> None:

@@ -3,7 +3,8 @@
 For a table the candidates are exact (`decision`): solved to convergence, cross-validated inside every client, in seconds.
 Learning algorithms join by name or object: tuned on validation rows (never on test rows), trained on every split and
 compared with their own tuned `local`. They never change the recommendation for a table. For networks and images they make
-it, by the rule of `judgement`. Only `compare` and `Comparison.coalition` train."""
+it, by the rule of `judgement`. Only `compare` and `Comparison.coalition` train.
+`private.py` adds a private candidate to them."""
 
 from __future__ import annotations
 
@@ -19,10 +20,13 @@ from coterie.comparison.result import Comparison
 from coterie.data.federation import Federation
 from coterie.decision.metrics import METRICS
 from coterie.errors import ConfigError
+from coterie.privacy.ledger import BudgetSpent
 from coterie.text import suggest
 
 if TYPE_CHECKING:
+    from coterie.comparison.private import Private
     from coterie.learning.task import Task
+    from coterie.privacy.settings import Privacy
 
 Split = Callable[[int], Federation]
 Note = Callable[[str, int], None]
@@ -43,6 +47,10 @@ def compare(
     engine: str | Any = "local",
     note: Note | None = None,
     progress: Progress | None = None,
+    privacy: Privacy | None = None,
+    private: Any = "finetuned",
+    private_data: Federation | Split | None = None,
+    target_range: tuple[float, float] | None = None,
 ) -> Comparison:
     """Compare ways to learn on the same clients and tell each what it gains over being alone.
 
@@ -52,6 +60,12 @@ def compare(
     the exact candidates of a table, else local, fedavg, finetuned, ditto and ifca. rounds: None chooses them. seeds: repeats
     of the cross-validation, and splits of the learning algorithms. metric: what gains are measured in. note: called with
     (method, seed) before each run; progress: with (method, seed, share done).
+
+    privacy: a budget. A candidate `private` joins: the method named by `private`, with settings fixed in advance; and one
+    release of it with exact noise, `comparison.released`, whose `comparison.receipt` covers its shared model and nothing
+    else (see `comparison/private.py`). private_data: the same rows prepared without statistics of other clients' rows
+    (`Federation.from_frame(…, scaling="own")`); without it a table's receipt is not valid. target_range: public bounds of a
+    number to predict.
     """
     chosen = [int(s) for s in (range(seeds) if isinstance(seeds, int) else seeds)]
     if not chosen or (rounds is not None and rounds < 1):
@@ -60,9 +74,18 @@ def compare(
     first = one if one is not None else federation(chosen[0])  # type: ignore[operator]
     is_table = task is None and first.x.ndim == 2 and len(first) > 1
     methods = None if algorithms is None and is_table else parse(DEFAULT if algorithms is None else algorithms)
+    candidate = None
+    if privacy is not None:
+        from coterie.comparison.private import NAME, ROUNDS, Private, private_method
+
+        given = federation if private_data is None else private_data
+        draw: Split = (lambda seed: given) if isinstance(given, Federation) else given
+        candidate = Private(private_method(private), privacy, draw, rounds or ROUNDS, task, target_range)
+        methods = {**(parse(["local"]) if methods is None else methods), NAME: candidate}
     if not is_table:
         assert methods is not None
-        return _trained(federation, task, methods, rounds, chosen, metric, engine, note, progress, 0.0)
+        trained = _trained(federation, task, methods, rounds, chosen, metric, engine, note, progress, 0.0)
+        return _with_release(trained, candidate, chosen[0], engine)
     _check_metric(first, metric)
     share = 1.0 if methods is None else _EXACT_SHARE
     if note is not None:
@@ -71,7 +94,17 @@ def compare(
     if methods is None:
         return exact
     extra = _trained(federation, None, methods, rounds, chosen, exact.metric, engine, note, progress, share)
-    return _joined(exact, extra)
+    return _with_release(_joined(exact, extra), candidate, chosen[0], engine)
+
+
+def _with_release(comparison: Comparison, candidate: Private | None, seed: int, engine: Any) -> Comparison:
+    """The comparison with the one run of the private candidate that may be given out."""
+    if candidate is None:
+        return comparison
+    try:
+        return replace(comparison, released=candidate.release(seed, comparison.metric, engine))
+    except BudgetSpent as error:
+        return replace(comparison, warnings=(*comparison.warnings, f"nothing private was released: {error}"))
 
 
 def _check_metric(federation: Federation, metric: str | None) -> None:

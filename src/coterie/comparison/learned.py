@@ -15,6 +15,7 @@ import pandas as pd
 from coterie.comparison.constant import against_constant
 from coterie.comparison.judgement import Trained, judge_trained, mark_clients
 from coterie.comparison.methods import way
+from coterie.comparison.private import Private
 from coterie.comparison.result import Comparison
 from coterie.comparison.tuning import MOST_ROUNDS, tune
 from coterie.data.federation import Federation
@@ -76,15 +77,18 @@ def train_all(split: Split, task: Task | None, methods: dict[str, Any], metric: 
         data = split(seed)
         work = task_for(task, data, metric)
         if seed == how.seeds[0]:
-            _refuse_unfit(methods, data, work, how)
+            _refuse_unfit(methods, data, work, how, metric)
         for name in [m for m in methods if m not in runs.failed]:
             how.tell(name, seed, done, total)
             done += 1
             try:
-                ready, length = _ready(name, methods[name], data, work, seed, how, tuned, runs)
-                result = _fit(
-                    ready, data, work, length, seed, how, None if name == "local" else runs.results["local"][-1]
-                )
+                alone = None if name == "local" else runs.results["local"][-1]
+                if isinstance(methods[name], Private):
+                    assert alone is not None
+                    result = methods[name].simulate(seed, metric, how.engine, alone, runs.warnings)
+                else:
+                    ready, length = _ready(name, methods[name], data, work, seed, how, tuned, runs)
+                    result = _fit(ready, data, work, length, seed, how, alone)
             except CoterieError as error:
                 if name == "local":
                     raise
@@ -131,13 +135,15 @@ def _fit(
     return result
 
 
-def _refuse_unfit(methods: dict[str, Any], data: Federation, work: Task, how: Schedule) -> None:
+def _refuse_unfit(methods: dict[str, Any], data: Federation, work: Task, how: Schedule, metric: str | None) -> None:
     """One round on a few clients tells at second 0 which methods cannot run on these data."""
     some = data.subset(data.clients[:_TRIAL_CLIENTS]) if len(data) > _TRIAL_CLIENTS else data
     for name, algorithm in methods.items():
         trial = algorithm() if isinstance(algorithm, type) else algorithm
         try:
-            if setting(trial, "clusters", 0) is not None:  # else the number would be chosen
+            if isinstance(trial, Private):
+                trial.try_out(how.seeds[0], metric, how.engine)
+            elif setting(trial, "clusters", 0) is not None:  # else the number would be chosen
                 fit(trial, some, work, rounds=1, engine=how.engine, alone=False, progress=False)
         except (ConfigError, DataError) as error:
             refusal = ConfigError(f"{name} cannot run on these data: {error}")

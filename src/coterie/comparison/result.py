@@ -20,6 +20,7 @@ from coterie.disk import write_text, writing
 from coterie.errors import ConfigError
 
 if TYPE_CHECKING:
+    from coterie.privacy.receipt import Receipt
     from coterie.training.participation import Coalition, Participation
     from coterie.training.result import Result
 
@@ -60,6 +61,13 @@ class Comparison:
     failed: dict[str, str] = field(default_factory=dict)
     """Methods that failed, and why."""
     warnings: tuple[str, ...] = ()
+    released: Result | None = None
+    """The private candidate trained once with exact noise: the only thing here that a receipt covers."""
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What the private candidate's release promises, and what not; None without a budget."""
+        return None if self.released is None else self.released.receipt
 
     @property
     def methods(self) -> list[str]:
@@ -212,11 +220,13 @@ class Comparison:
             "settings": self.settings.to_dict("records"),
             "about": self.about,
             "verdict": self.verdict(),
+            "receipt": None if self.receipt is None else json.loads(self.receipt.to_json()),
         }
 
     def save(self, folder: str | Path, coalition: Coalition | None = None) -> Path:
         """table.csv, gains.csv (with errors and marks, a row per method and client), long tables as Parquet, verdict.txt,
-        comparison.json; coalition.csv with the steps of a `coalition()`, when it is passed."""
+        comparison.json; coalition.csv with the steps of a `coalition()`, when it is passed; of a private candidate the
+        folder private, the only part that may be given out."""
         folder = Path(folder)
         parts = {"score": self.table, "gain": self.gains, "standard_error": self.errors, "mark": self.marks}
         long = pd.concat({name: part.stack() for name, part in parts.items()}, axis=1)
@@ -232,7 +242,22 @@ class Comparison:
                     table.to_parquet(partial)
         write_text(folder / "verdict.txt", self.verdict(coalition) + "\n")
         write_text(folder / "comparison.json", json.dumps(self.to_json(), indent=1, default=str))
+        if self.released is not None:
+            self._save_released(folder / "private")
         return folder
+
+    def _save_released(self, folder: Path) -> None:
+        """What the receipt covers, and the receipt: the server's tensors, receipt.json and receipt.txt. Nothing else."""
+        from torch import Tensor
+
+        from coterie.training.checkpoint import write
+        from coterie.tree import flatten
+
+        assert self.released is not None and self.receipt is not None  # noqa: PT018
+        tensors = {k: t for k, t in flatten(vars(self.released.state)).items() if isinstance(t, Tensor)}
+        write(folder / "model.safetensors", tensors, {})
+        write_text(folder / "receipt.json", self.receipt.to_json())
+        write_text(folder / "receipt.txt", self.receipt.to_text() + "\n")
 
 
 def _plain(frame: pd.DataFrame) -> dict[str, dict[str, Any]]:

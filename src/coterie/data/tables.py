@@ -8,9 +8,9 @@ same rows given as arrays hold out the same samples.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,11 @@ import pandas as pd
 
 from coterie.data.columns import ColumnReport, inspect_columns
 from coterie.data.federation import DType, Federation, Ints, Kind, OneClass, client_keys, held_out_sizes, split_order
+from coterie.data.own_scaling import columns_for_own, refuse_choices, scaled_by_clients
 from coterie.data.preprocessing import FEW, PLAIN, apply_preprocessing, first_text, fit_preprocessing, refuse_stray_text
 from coterie.data.reading import read_table
 from coterie.data.rows import Note, choose_rows
-from coterie.errors import DataError
+from coterie.errors import ConfigError, DataError
 
 __all__ = ["apply_preprocessing", "federation_from_frame", "infer_kind", "read_table"]
 
@@ -43,6 +44,7 @@ def federation_from_frame(
     drop_missing: bool = False,
     min_rows: int = 1,
     same_clients: bool = False,
+    scaling: Literal["all", "own"] = "all",
 ) -> Federation:
     """One row per sample; `client` says whose it is, `target` is what to predict, the other columns are features.
 
@@ -53,7 +55,12 @@ def federation_from_frame(
     `drop_missing` drops rows without client or target, `min_rows` leaves out clients with fewer rows, `same_clients`
     merges clients that differ only by case or blank space. Columns that are no features are left out
     (`coterie.data.columns`); `federation.notes` says what became of every column, row and client.
+
+    `scaling="own"` lets every client scale its rows by itself, for private runs: nothing but the names of categories then
+    depends on other clients' rows (`coterie.data.own_scaling`).
     """
+    if scaling not in ("all", "own"):
+        raise ConfigError(f"scaling must be 'all' or 'own', got {scaling!r}; choose one of them.")
     _check_table(frame)
     for role, column in (("client", client), ("target", target), ("cluster", cluster)):
         if column is not None:
@@ -73,14 +80,16 @@ def federation_from_frame(
     starts = np.cumsum(sizes) - sizes
     train = order[np.arange(len(order)) - np.repeat(starts, sizes) < np.repeat(sizes - n_test, sizes)]
 
-    left_out = report.reasons(["ignored", "suspicious"])
-    plan = fit_preprocessing(frame, wanted, train, max_categories=max_categories, left_out=left_out)
-    outputs = plan.loc[plan["kind"] != "dropped", "column"].tolist()
-    if not outputs:
-        why = "; ".join(f"{row.source}: {row.note}" for row in plan.itertuples())
-        raise DataError(f"No usable feature is left ({why}). Add a column that varies between rows.")
+    left_out = {c: why for c, why in report.reasons(["ignored", "suspicious"]).items() if c in wanted}
+    if scaling == "own":
+        refuse_choices(left_out)
+        raw, outputs, plan = columns_for_own(frame, wanted, train, max_categories)
+        x = scaled_by_clients(raw[order], sizes, sizes - n_test)
+    else:
+        x, outputs, plan = _common(frame, wanted, train, max_categories, left_out, dtype)
+        x = x[order]
     federation = Federation.from_flat(
-        apply_preprocessing(frame, plan, dtype=dtype)[order],
+        x,
         y[order],
         sizes=sizes,
         clients=clients.tolist(),
@@ -92,7 +101,25 @@ def federation_from_frame(
         one_class=one_class,
         dtype=dtype,
     )
-    return replace(federation, preprocessing=plan, notes=_reported(report, plan, notes))
+    told = replace(report, notes=tuple(notes)) if plan is None else _reported(report, plan, notes)
+    return replace(federation, preprocessing=plan, notes=told)
+
+
+def _common(
+    frame: pd.DataFrame,
+    wanted: Sequence[Any],
+    train: Ints,
+    max_categories: int,
+    left_out: Mapping[Any, str],
+    dtype: DType,
+) -> tuple[Any, list[str], pd.DataFrame | None]:
+    """Model inputs by statistics of all training rows, their names, and the statistics."""
+    plan = fit_preprocessing(frame, wanted, train, max_categories=max_categories, left_out=left_out)
+    outputs = plan.loc[plan["kind"] != "dropped", "column"].tolist()
+    if not outputs:
+        why = "; ".join(f"{row.source}: {row.note}" for row in plan.itertuples())
+        raise DataError(f"No usable feature is left ({why}). Add a column that varies between rows.")
+    return apply_preprocessing(frame, plan, dtype=dtype), outputs, plan
 
 
 def _reported(report: ColumnReport, plan: pd.DataFrame, notes: list[Note]) -> ColumnReport:

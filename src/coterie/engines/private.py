@@ -109,10 +109,12 @@ class Releases:
         norm = torch.stack([torch.linalg.vector_norm(t, dim=1, dtype=torch.float64) for t in moved.values()]).norm(
             dim=0
         )
-        good = torch.isfinite(norm)
+        shorten = self.privacy.beyond == "shorten"
+        good = torch.isfinite(norm) if shorten else norm <= self.privacy.clip
         factor = (self.privacy.clip / norm.clamp(min=self.privacy.clip)).where(good, 0.0)
         if not bool(good.all()):
-            factor, good = self._repair(moved, factor, good)
+            if shorten:
+                factor, good = self._repair(moved, factor, good)
             moved = {path: torch.where(good.unsqueeze(1), t, 0) for path, t in moved.items()}
         added = group_sums(moved, factor, group, groups)
         return {
@@ -136,6 +138,9 @@ class Releases:
     def _integers(self, moved: dict[str, Tensor], group: Tensor, groups: int) -> dict[str, Any]:
         """Each client on the lattice, added up exactly."""
         joint = torch.cat([t.double() for t in moved.values()], 1).numpy()
+        if self.privacy.beyond == "drop":
+            with np.errstate(over="ignore", invalid="ignore"):
+                joint[~(np.linalg.norm(joint, axis=1) <= self.privacy.clip)] = np.nan
         mechanism = self.mechanism(groups, joint.shape[1])
         labels = (group.numpy(),) if isinstance(mechanism, GroupSums) else ()
         total = mechanism.partial(joint, *labels)

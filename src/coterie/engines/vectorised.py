@@ -31,6 +31,7 @@ from coterie.tree import Tree, concat, leaves, n_bytes, take, tree_map
 _MODEL_BYTES = 6 << 20  # models of a chunk: a few MB stay in the second-level cache
 _DATA_BYTES = 64 << 20
 _MOST_CLIENTS = 512
+_CONVOLUTIONS = 24  # clients with hand-written convolutions: enough that calls cost little beside products
 
 
 @dataclass
@@ -139,7 +140,7 @@ class LocalEngine:
         if self.chunk is not None:
             return self.chunk
         if env.task.convolutional:
-            return 1
+            return max(min(_CONVOLUTIONS, -(-available // self.workers)), 1) if _network(env) else 1
         sample = max(env.federation.n_features, max(t.shape[0] if t.dim() else 1 for t in leaves(env.initial))) * 4
         by_model = _MODEL_BYTES // max(n_bytes(env.initial), 1)
         by_data = _DATA_BYTES // max(samples * sample, 1)
@@ -167,7 +168,12 @@ class LocalEngine:
 
 
 def _plain(clients: Ints, env: Env) -> bool:
-    return len(clients) == 1 and env.task.convolutional
+    return len(clients) == 1 and env.task.convolutional and not _network(env)
+
+
+def _network(env: Env) -> bool:
+    """Whether clients' steps are written by hand for whole chunks."""
+    return env.task.network(tuple(env.initial), env.federation.x.shape[1:]) is not None
 
 
 def _mapped(function: Callable[..., Any], written: Callable[..., Any], name: str, plain: bool, *stacked: Any) -> Any:

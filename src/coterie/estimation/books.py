@@ -19,6 +19,8 @@ def checked(privacy: Any, owner: str) -> Privacy:
         raise ConfigError(
             f"{owner} needs privacy=ct.Privacy(epsilon, delta, clip), got {type(privacy).__name__}; pass one, or None."
         )
+    if privacy.beyond != "shorten":
+        raise ConfigError(f"{owner} shortens what is beyond the clip, got beyond={privacy.beyond!r}; leave it out.")
     return privacy
 
 

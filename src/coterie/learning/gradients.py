@@ -1,7 +1,7 @@
 """Losses and gradients of a chunk of clients, and the primitive behind `Context.grad`.
 
 `chunk_gradients` knows three ways, same numbers up to rounding: hand-written gradients for a fully connected network with
-a known loss (`fully_connected`), client by client for convolutions (batching them gains nothing on a CPU), and ordinary
+a known loss (`networks`), client by client for convolutions (batching them gains nothing on a CPU), and ordinary
 autograd under `vmap` for anything else.
 """
 
@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.learning import passes
 from coterie.learning.batches import in_chunk
-from coterie.learning.fully_connected import Network
+from coterie.learning.networks import Network
 from coterie.learning.task import Task
 from coterie.tree import Params
 
@@ -30,9 +31,7 @@ class Model:
 
     def network(self, x: Tensor) -> Network | None:
         """The chunk's fast way, where the task's module allows it."""
-        if self.task.convolutional:
-            return None
-        return Network.of(self.task.skeleton, self.names, self.task.loss, x.dim() - 2)
+        return self.task.network(self.names, x.shape[2:])
 
 
 def chunk_gradients(
@@ -40,7 +39,9 @@ def chunk_gradients(
 ) -> tuple[Tensor, list[Tensor]]:
     """Loss per client and the gradients of the trained parameters; every tensor has a leading client dimension."""
     if network is not None:
-        return network.gradients(params, x, y, weight, model.trained)
+        some = passes.in_cache(network, x)
+        parts = [network.gradients([p[i] for p in params], x[i], y[i], weight[i], model.trained) for i in some]
+        return torch.cat([loss for loss, _ in parts]), [torch.cat(c) for c in zip(*(g for _, g in parts), strict=True)]
 
     def one(weights: Params, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
         return (model.task.sample_losses(model.task.outputs(weights, x), y) * w).sum()
@@ -59,7 +60,7 @@ def chunk_gradients(
 
 def grad_and_loss(task: Task, params: Params, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Params, Tensor]:
     """Gradient and value of the mean loss on the samples where the mask holds."""
-    if not _in_one_vmap():
+    if not passes.in_one_vmap():
         return _plain(task, params, x, y, mask)
     model = Model(task, tuple(params), tuple(range(len(params))))
     *grads, loss = _Gradient.apply(model, x, y, mask, *params.values())  # type: ignore[no-untyped-call]
@@ -68,7 +69,7 @@ def grad_and_loss(task: Task, params: Params, x: Tensor, y: Tensor, mask: Tensor
 
 def descend(task: Task, params: Params, x: Tensor, y: Tensor, mask: Tensor, lr: float | Tensor) -> Params:
     """`params` − lr·gradient of the mean loss."""
-    if not _in_one_vmap() or isinstance(lr, Tensor):
+    if not passes.in_one_vmap() or isinstance(lr, Tensor):
         gradient, _ = grad_and_loss(task, params, x, y, mask)
         return {name: p - lr * gradient[name] for name, p in params.items()}
     model = Model(task, tuple(params), tuple(range(len(params))))
@@ -83,7 +84,7 @@ def _plain(task: Task, params: Params, x: Tensor, y: Tensor, mask: Tensor) -> tu
         losses = task.sample_losses(task.outputs(params, x), y)
         return (losses * mask).sum() / mask.sum().clamp(min=1)
 
-    if _layers():
+    if passes.maps_and_derivatives():
         gradient, loss = torch.func.grad_and_value(mean_loss)(params)
         return gradient, loss
     with torch.enable_grad():  # nothing is mapped and no further derivative is taken: plain autograd is faster
@@ -99,7 +100,12 @@ Pullback = Callable[[Tensor], Params]
 
 def pullback(task: Task, params: Params, x: Tensor) -> tuple[Tensor, Pullback]:
     """A network's outputs and their pullback: one pass forward serves the value and the gradient."""
-    if _layers():
+    network = task.network(tuple(params), x.shape[1:]) if passes.in_one_vmap() else None
+    if network is not None:
+        task.require(params)
+        z, pulled = passes.pullback(network, x, tuple(params.values()))
+        return z, lambda d: dict(zip(params, pulled(d), strict=True))
+    if passes.maps_and_derivatives():
         outputs, back = torch.func.vjp(lambda p: task.outputs(p, x), params)  # type: ignore[misc]
         return outputs, lambda d: back(d)[0]
     with torch.enable_grad():
@@ -111,17 +117,6 @@ def pullback(task: Task, params: Params, x: Tensor) -> tuple[Tensor, Pullback]:
         return dict(zip(own, grads, strict=True))
 
     return outputs.detach(), by_parameters
-
-
-def _layers() -> list[Any]:
-    """The maps and derivatives under which this runs."""
-    return torch._C._functorch.get_interpreter_stack() or []
-
-
-def _in_one_vmap() -> bool:
-    """Whether this runs under the engine's `vmap` alone, and no derivative is taken of what is computed here."""
-    layers = _layers()
-    return len(layers) == 1 and layers[0].key() == torch._C._functorch.TransformType.Vmap
 
 
 class _Primitive(torch.autograd.Function):

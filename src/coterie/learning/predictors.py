@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from coterie.errors import ConfigError
+from coterie.settings import whole_number
 from coterie.tree import Params
 
 if TYPE_CHECKING:
@@ -48,10 +49,9 @@ class NearestNeighbours:
     neighbours: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.lam <= 1 or self.neighbours < 1:
-            raise ConfigError(
-                f"Nearest neighbours need lam in [0, 1] and neighbours ≥ 1; got {self.lam} and {self.neighbours}."
-            )
+        if not 0 <= self.lam <= 1:
+            raise ConfigError(f"Nearest neighbours need lam in [0, 1]; got {self.lam}.")
+        whole_number("neighbours", self.neighbours)
 
     def outputs(self, task: Task, params: Params, x: Tensor, samples: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         own, labels, mask = samples

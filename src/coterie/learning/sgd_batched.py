@@ -1,9 +1,9 @@
 """Many clients' local steps at once: models stacked as (clients, …), one batched matrix product a layer.
 
 Three ways, same numbers up to rounding:
-- a fully connected `nn.Sequential` with a known loss runs on hand-written gradients; where a step is plain SGD they are
-  accumulated straight into the weights (`fully_connected`);
-- a network with convolutions runs client by client with the library's own kernels (batching them gains nothing on a CPU);
+- an `nn.Sequential` of small convolutions and fully connected layers with a known loss runs on hand-written gradients;
+  where a step is plain SGD they are accumulated straight into the weights (`networks`);
+- any other network with convolutions runs client by client with the library's own kernels (batching them gains nothing);
 - anything else runs under `vmap` with ordinary autograd.
 `train_one` is the plain version for one client, and the oracle the others are tested against.
 """
@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from coterie.learning.batches import Walk, flat_rows, pick
 from coterie.learning.gradients import Model, chunk_gradients
+from coterie.learning.networks import Network
+from coterie.learning.passes import in_cache
 from coterie.learning.update_rules import Optimiser, Rate, Rule
 
 Given = dict[str, Tensor]
@@ -128,12 +130,24 @@ def _holding(plan: Plan, given: Given) -> Iterator[tuple[nn.Module, list[Tensor]
 
 def train(plan: Plan, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, given: Given) -> tuple[Tensor, ...]:
     """A chunk of clients: every tensor has a leading client dimension. Returns what `train_one` does, stacked."""
-    if plan.model.task.convolutional:
+    network = plan.model.network(x)
+    if network is None and plan.model.task.convolutional:
         each = [
             train_one(plan, x[c], y[c], mask[c], key[c], {name: t[c] for name, t in given.items()})
             for c in range(len(x))
         ]
         return tuple(torch.stack(column) for column in zip(*each, strict=True))
+    some = [slice(None)] if network is None else in_cache(network, x[:, : plan.walk.batch_size])
+    parts = [
+        _train_together(plan, network, x[i], y[i], mask[i], key[i], {name: t[i] for name, t in given.items()})
+        for i in some
+    ]
+    return parts[0] if len(parts) == 1 else tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+
+def _train_together(
+    plan: Plan, network: Network | None, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, given: Given
+) -> tuple[Tensor, ...]:
     chosen, weight = plan.walk.rows(mask, key)
     rows = None if chosen is None else flat_rows(x, chosen)
     places = plan.model.trained
@@ -141,7 +155,7 @@ def train(plan: Plan, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, given: Gi
     for i in places:
         params[i] = params[i].clone(memory_format=torch.contiguous_format)
     moving = [params[i] for i in places]
-    optimiser, network = plan.optimiser(given), plan.model.network(x)
+    optimiser = plan.optimiser(given)
     on = (weight > 0).any(-1).to(x.dtype)  # (clients, steps)
     ragged = not optimiser.simple and bool((on == 0).any())
     total = torch.zeros(len(x), dtype=x.dtype)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +15,14 @@ from torch.func import functional_call
 
 from coterie.data.federation import Federation
 from coterie.errors import TaskError
-from coterie.learning import models
+from coterie.learning import models, passes
 from coterie.learning.metrics import FOR_NUMBERS, LOSSES, LOWER_IS_BETTER, METRICS, SampleLoss
+from coterie.learning.networks import Network
 from coterie.tree import Params
 
 _CPU_RNG: list[int] = []  # fork_rng over no accelerator
 _GENERATOR = threading.RLock()  # modules draw their weights from torch's one generator: one thread at a time
+_HEAVY = 128 << 10  # bytes of a sample's convolutions above which the library's kernels are faster, as measured
 _ROWS = 64  # rows a task is tried on before training
 
 
@@ -33,6 +36,7 @@ class Task:
     loss: str | SampleLoss = "cross_entropy"
     metric: str | tuple[str, ...] | list[str] | None = None
     _local: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
+    _networks: dict[Any, Network | None] = field(default_factory=dict, init=False, repr=False, compare=False)
     _master: nn.Module = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -76,7 +80,7 @@ class Task:
 
     @cached_property
     def convolutional(self) -> bool:
-        """Convolutions run client by client: batching them gains nothing on a CPU."""
+        """Convolutions without a `network` run client by client: batching the library's gains nothing on a CPU."""
         return any(isinstance(m, nn.modules.conv._ConvNd) for m in self._master.modules())
 
     # ---- the model as a function -------------------------------------------------------------------------------------
@@ -138,8 +142,21 @@ class Task:
             f"unknown: {', '.join(unknown) or 'none'}. To train a part, pass the whole dictionary and fit(…, train=names)."
         )
 
+    def network(self, names: tuple[str, ...], sample: torch.Size) -> Network | None:
+        """The form of the module with gradients written by hand, for chunks of clients; None where there is none, or
+        where the library's kernels are faster."""
+        if (names, sample) not in self._networks:
+            network = Network.of(self._master, names, self.loss, sample)
+            heavy = network is not None and network.bytes(sample) > _HEAVY
+            self._networks[names, sample] = None if heavy else network
+        return self._networks[names, sample]
+
     def outputs(self, params: Params, x: Tensor) -> Tensor:
         self.require(params)
+        if passes.replaceable(x):
+            network = self.network(tuple(params), x.shape[1:])
+            if network is not None:
+                return passes.outputs(network, x, tuple(params.values()))
         result: Tensor = functional_call(self.skeleton, params, (x,))
         return result
 
@@ -153,9 +170,12 @@ class Task:
             )
         return losses
 
-    def check(self, federation: Federation) -> None:
-        """Run some samples through, so that a misfit is said before training starts."""
+    def check(self, federation: Federation, *, look: bool = True) -> None:
+        """Run some samples through, so that a misfit is said before training starts. A private run does not `look` at
+        anybody's values: their shape is enough, and an error may not depend on one client's data."""
         x, y, owner = federation.some_rows(_ROWS)
+        if not look:
+            x, y = torch.zeros_like(x), torch.zeros_like(y)
         params = self.init(0, x.dtype)
         outputs = self._tried(params, x)
         self._check_outputs(outputs, federation)

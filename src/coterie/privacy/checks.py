@@ -10,6 +10,7 @@ from coterie.errors import ConfigError
 
 ADJACENCIES = ("zero-out", "replace")
 NOISES = ("exact", "simulation")
+LEAST_CLIP, MOST_CLIP = 1e-100, 1e100  # beyond these, steps of the lattice or sums leave the range of floating point
 
 
 def positive(value: Any, name: str) -> float:
@@ -17,6 +18,14 @@ def positive(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value <= 0:
         raise ConfigError(f"{name} must be a finite number above 0, got {value!r}; give a positive number.")
     return float(value)
+
+
+def within(value: Any, name: str, low: float, high: float) -> float:
+    """A number between two bounds."""
+    number = positive(value, name)
+    if not low <= number <= high:
+        raise ConfigError(f"{name} must lie between {low:g} and {high:g}, got {value!r}; rescale what it bounds.")
+    return number
 
 
 def probability(value: Any, name: str, *, one: bool = False) -> float:

@@ -21,6 +21,7 @@ import numpy as np
 
 FINE = 0.03  # the grid's step, in standard deviations of one round's loss: ε is too large by about 1e-4 of itself
 COARSE = 0.15  # for the search of a bracket
+_ORDERS = (*range(2, 65), *range(72, 257, 8), 512, 1024)  # whole ones: fractional ones are slow and may not converge
 _LONGEST = 4e6  # points of a grid
 _MASS = -50.0  # log of the probability that truncation moves to "infinite loss"
 
@@ -34,7 +35,8 @@ def interval(parts: Sequence[tuple[float, float, int]], fine: float = FINE) -> f
         (1.0 / z * math.sqrt(n), 1) if q == 1 else (q * math.sqrt(math.expm1(min(z**-2, 50))), n) for z, q, n in parts
     ]
     largest = [1 / z for z, _, _ in parts]
-    variance = sum(n * (min(sd, top) if n > 1 else sd) ** 2 for (sd, n), top in zip(rounds, largest, strict=True))
+    sizes = [sd if q == 1 else min(sd, top) for (sd, _), top, (_, q, _) in zip(rounds, largest, parts, strict=True)]
+    variance = sum(n * sd**2 for (_, n), sd in zip(rounds, sizes, strict=True))
     wanted = min([1e-3, *(fine * sd for sd, _ in rounds)])
     return max(wanted, (variance / 2 + 10 * math.sqrt(variance)) / _LONGEST)
 
@@ -97,7 +99,7 @@ def rdp_epsilon(groups: tuple[tuple[float, float, int], ...], delta: float) -> f
     import dp_accounting as dp
     from dp_accounting import rdp
 
-    accountant = rdp.RdpAccountant()
+    accountant = rdp.RdpAccountant(orders=_ORDERS)
     for noise_multiplier, sampling, count in groups:
         event: Any = dp.GaussianDpEvent(noise_multiplier)
         if sampling < 1:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.errors import ConfigError
-from coterie.privacy.checks import ADJACENCIES, NOISES, choice, positive, probability
+from coterie.privacy.checks import ADJACENCIES, LEAST_CLIP, MOST_CLIP, NOISES, choice, positive, probability, within
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,9 @@ class Privacy:
     receipt; ``"simulation"`` is fast and seeded and is NOT A DP RELEASE. ``adjacency="zero-out"`` hides whether a client's
     data were used at all, the number of clients being public; ``"replace"`` hides which data a client had, and needs
     twice the noise.
+
+    ``beyond="drop"`` leaves out an update that is longer than the clip, instead of shortening it: a liar then gains
+    nothing by shouting, and an honest client with much to say is lost. It has no influence on the noise.
 
     ``ledger`` is the path of an SQLite file that adds up all runs on the same ``users`` (a name for the population).
     All runs together may spend ``total_epsilon`` (at this δ); if it is not given, they may spend ``epsilon``."""
@@ -29,11 +32,13 @@ class Privacy:
     ledger: str | Path | None = None
     users: str = "users"
     total_epsilon: float | None = None
+    beyond: str = "shorten"
 
     def __post_init__(self) -> None:
         positive(self.epsilon, "epsilon")
         probability(self.delta, "delta")
-        positive(self.clip, "clip")
+        within(self.clip, "clip", LEAST_CLIP, MOST_CLIP)
+        choice(self.beyond, "beyond", ("shorten", "drop"))
         choice(self.noise, "noise", NOISES)
         choice(self.adjacency, "adjacency", ADJACENCIES)
         if not isinstance(self.users, str) or not self.users:

@@ -20,6 +20,7 @@ from plotly.io import to_html
 from plotly.offline import get_plotlyjs
 
 import coterie
+from coterie.comparison.private import COVERED, NOT_COVERED
 from coterie.comparison.result import Comparison
 from coterie.comparison.verdict import (
     WAYS,
@@ -32,6 +33,7 @@ from coterie.comparison.verdict import (
     stay_words,
 )
 from coterie.disk import write_text
+from coterie.privacy.receipt_page import verdict as verdict_line
 from coterie.report import figures
 from coterie.report.terminal import group_words
 from coterie.text import listed
@@ -196,6 +198,18 @@ def settings(c: Comparison, coalition: Coalition | None = None) -> Markup:
     return _section("Settings", note, table=Table(["method", "seed", "rounds", "algorithm"], rows, "text"))
 
 
+def receipt(c: Comparison, coalition: Coalition | None = None) -> Markup:
+    found = c.receipt
+    if found is None:
+        return Markup()
+    items = [
+        f"Covered: {COVERED}.",
+        f"Not covered: {NOT_COVERED}.",
+        "The score of `private` is that of simulated runs.",
+    ]
+    return _section("Privacy receipt", verdict_line(found) + ".", items=items, pre=found.to_text())
+
+
 def caveats(c: Comparison, coalition: Coalition | None = None) -> Markup:
     items = [
         "The mean over clients decides, with an error that pays for choosing among the methods. Single clients are marked "
@@ -229,6 +243,7 @@ SECTIONS: tuple[Callable[..., Markup], ...] = (
     groups,
     curves,
     settings,
+    receipt,
     caveats,
 )
 

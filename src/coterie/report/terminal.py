@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from coterie.comparison.private import COVERED, NOT_COVERED
 from coterie.comparison.result import Comparison
 from coterie.comparison.verdict import facts, headline, method_label, metric_name, number, sentence_case, stay_words
 from coterie.text import listed
@@ -44,6 +45,18 @@ def comparison_tables(comparison: Comparison, coalition: Coalition | None = None
     told = stay_words(comparison, coalition)
     if told:
         yield Padding(Text(f"Would they stay? {told}"), (1, 0, 0, 0))
+    yield from _receipt(comparison)
+
+
+def _receipt(comparison: Comparison) -> Iterator[RenderableType]:
+    """The receipt of the private candidate, and what it does not speak of."""
+    receipt = comparison.receipt
+    if receipt is None:
+        return
+    yield Padding(Text("Privacy receipt", style="bold"), (1, 0, 0, 0))
+    yield Text(f"Covered: {COVERED}.", style="green" if receipt.valid else "red")
+    yield Text(f"Not covered: {NOT_COVERED}.", style="yellow")
+    yield Padding(Text(receipt.to_text()), (1, 0, 0, 0))
 
 
 def _table(title: str) -> Table:
@@ -184,7 +197,7 @@ def result_tables(result: Result) -> Iterator[RenderableType]:
     rounds = result.about["rounds"]
     done = "finished" if result.about["finished"] else "interrupted; continue it with `coterie resume`"
     yield Text(f"{rounds} rounds, seed {result.about['seed']}, {done}.")
-    for told in result.about.get("warnings", ()):
+    for told in (*result.about.get("warnings", ()), *result.about.get("notes", ())):
         yield Text(told, style="yellow")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coterie.aggregation import Mean
+from coterie.aggregation import CentredClipping, Mean, with_aggregate
 from coterie.engines.private import RELEASE, Releases
 from coterie.errors import ConfigError, CoterieWarning
 from coterie.privacy.ledger import Ledger
@@ -35,16 +35,53 @@ SIMULATION_ONLY = (
 """What a run also shows to whoever runs it, and what no receipt covers."""
 
 
-def private_form(algorithm: Any) -> tuple[Any, dict[str, str]]:
-    """The algorithm with additive asks only, and what was changed for it, in the words of a receipt's choices."""
-    rule = setting(algorithm, "aggregate")
-    if rule is not None and not isinstance(rule, Mean):
+_NEEDS = {
+    "Median": "sorts the clients' numbers",
+    "TrimmedMean": "sorts the clients' numbers",
+    "Krum": "picks one client's reply",
+    "MultiKrum": "picks some clients' replies",
+    "GeometricMedian": "weighs clients by their distance to a centre that moves",
+    "Bucketing": "shows means of a few clients",
+    "NearestNeighbourMixing": "mixes each reply with its nearest ones",
+    "CentredClipping": "looks at every reply again from each new centre",
+}
+
+
+def private_form(algorithm: Any, privacy: Privacy) -> tuple[Any, Privacy, dict[str, str]]:
+    """The algorithm with additive asks only, its budget, and what was changed, in the words of a receipt's choices."""
+    if not isinstance(privacy, Privacy):
         raise ConfigError(
-            f"A robust aggregate needs clear replies, and a private run has only sums; got {type(rule).__name__}. Use "
-            "aggregate=Mean(): privacy clips every client's update, which bounds a liar's influence."
+            f"fit needs privacy=ct.Privacy(epsilon, delta, clip), got {type(privacy).__name__}; pass one, or None."
         )
-    form = algorithm.private() if hasattr(algorithm, "private") else algorithm
-    return form, dict.fromkeys(_changes(algorithm, form, type(algorithm).__name__), "fixed in advance")
+    form, budget = _summed(algorithm, privacy)
+    form = form.private() if hasattr(form, "private") else form
+    changes = _changes(algorithm, form, type(algorithm).__name__)
+    if budget != privacy:
+        changes.append(f"clip={budget.clip:g}, beyond={budget.beyond!r}, as CentredClipping has it")
+    return form, budget, dict.fromkeys(changes, "fixed in advance")
+
+
+def _summed(algorithm: Any, privacy: Privacy) -> tuple[Any, Privacy]:
+    """A robust rule as what each client can do to its own update before sums are taken, where that is the same thing.
+
+    One step of centred clipping about what all clients were given is the mean of clipped updates: its radius is a clip."""
+    rule = setting(algorithm, "aggregate")
+    if rule is None or isinstance(rule, Mean):
+        return algorithm, privacy
+    if isinstance(rule, CentredClipping) and rule.iterations == 1 and rule.start == "sent":
+        if rule.beyond == "drop" and rule.radius > privacy.clip:
+            raise ConfigError(
+                f"Who is dropped beyond {rule.radius:g} cannot be clipped at {privacy.clip:g} as well; got a radius above "
+                "the clip. Use the same number for both."
+            )
+        budget = replace(privacy, clip=min(privacy.clip, rule.radius), beyond=rule.beyond)
+        return with_aggregate(algorithm, Mean()), budget
+    why = _NEEDS.get(type(rule).__name__, "may look at single replies")
+    raise ConfigError(
+        f"A robust aggregate needs clear replies, and a private run has only sums; got {type(rule).__name__}, which {why}. "
+        "Use aggregate=Mean(): privacy clips every client's update, which bounds a liar's influence; or "
+        "CentredClipping(radius, iterations=1), which is the same with another radius."
+    )
 
 
 def _changes(before: Any, after: Any, place: str) -> list[str]:
@@ -76,6 +113,26 @@ def participation(sampler: Sampler, n_users: int) -> tuple[float, float]:
     raise ConfigError(
         f"A private run needs to know how clients are sampled; got {type(sampler).__name__}. Use everyone (None), a "
         "probability (Poisson), or a number of clients (accounted as if everybody took part)."
+    )
+
+
+def _mixing(channels: Any) -> list[str]:
+    """Channels in which a client's message may depend on other clients' data."""
+    return [
+        f"unaccounted: with the channel {type(c).__name__}, what one client sends may depend on other clients' data"
+        for c in channels
+        if c.whole or not c.separate
+    ]
+
+
+def _prepared(plan: Any) -> str:
+    """Why a table's preparation voids a receipt."""
+    if "kind" in plan and not plan["kind"].eq("numeric").any():
+        names = ", ".join(dict.fromkeys(plan["source"].astype(str)))
+        return f"unaccounted: the categories of {names} were read from all clients' rows; leave these columns out"
+    return (
+        "unaccounted: the table was scaled and encoded with statistics of all clients' rows; let clients scale their own "
+        "(scaling='own')"
     )
 
 
@@ -125,10 +182,10 @@ class Session:
             )
         state, n = (None if stored is None else stored["privacy"]), len(run.federation)
         self = cls.open(run.privacy, run.algorithm, run.sampler, n, run.rounds, run.out, state)
-        for reason in taint:
+        for reason in (*taint, *_mixing(run.channels)):
             self.ledger.void(reason)
-        if run.federation.preprocessing is not None:
-            self.ledger.void("unaccounted: the table was scaled and encoded with statistics of all clients' rows")
+        if (plan := run.federation.preprocessing) is not None:
+            self.ledger.void(_prepared(plan))
         if stored is None:
             self.warn(sum(t.numel() for t in run.env.initial.values()), int(setting(run.algorithm, "clusters") or 1))
         self.choices |= run.choices
@@ -159,7 +216,8 @@ class Session:
 
     def fingerprint(self) -> tuple[Any, ...]:
         p, plan = self.privacy, self.plan
-        return (p.epsilon, p.delta, p.clip, p.noise, p.adjacency, p.users, None if plan is None else plan.to_json())
+        kept = (p.epsilon, p.delta, p.clip, p.noise, p.adjacency, p.users, p.beyond)
+        return (*kept, None if plan is None else plan.to_json())
 
     def receipt(self) -> Receipt:
         """What was released until now."""

@@ -70,8 +70,9 @@ def fit(
     its own validation rows), "equal budget" (as the run), False, or a Result of `Local`.
     Ctrl-C (or SIGTERM) finishes the round, saves and returns the result so far. One process at a time may use `out`.
     start: a model (parameter dictionary) everyone starts from, or a whole server state. An algorithm with clusters=None gets
-    the number of clusters chosen on held-out training data first (`choose_clusters`, 1 to 6); `result.about["choice"]`
-    shows the evidence, `"choice_note"` its limit, if any. `result.about["warnings"]` says when the loss exploded.
+    the number of clusters chosen on held-out training data first (`choose_clusters`); `result.about["choice"]` shows the
+    evidence, `"choice_note"` its limit, if any. `result.about["warnings"]` says when the loss exploded, `"notes"` what the
+    algorithm has to say about how it ended.
     A client that sends NaN or infinity is lost in that round; `result.about["dropped"]` names it.
 
     privacy: a budget, `Privacy(epsilon=3, delta=1e-6, clip=1.0)`; every additive ask then releases noisy sums of clipped
@@ -83,7 +84,7 @@ def fit(
 
     choices: dict[str, str] = {}
     if privacy is not None:
-        algorithm, choices = private_form(algorithm)
+        algorithm, privacy, choices = private_form(algorithm, privacy)
     how: dict[str, Any] = {"seed": seed, "cohort": cohort, "channels": channels, "engine": engine}
     algorithm, about = fill_in_clusters(algorithm, federation, task, min(rounds, _CHOICE_ROUNDS), **how)
     run = Run(
@@ -176,7 +177,7 @@ class Run:
     session: Session | None = None
 
     def begin(self, *, resume: bool, overwrite: bool) -> None:
-        self.task.check(self.federation)
+        self.task.check(self.federation, look=self.privacy is None)
         self.start, taint = unwrapped(self.start)
         dtype = self.federation.x.dtype if self.federation.x.is_floating_point() else torch.float32
         self.env = Env(
@@ -188,7 +189,8 @@ class Run:
             channels=self.channels,
         )
         fed = self.federation
-        population = Population(len(fed), fed.n_train, fed.clusters)
+        sizes = fed.n_train if self.privacy is None else np.ones_like(fed.n_train)  # which are no one's business
+        population = Population(len(fed), sizes, fed.clusters)
         self.state = self.algorithm.init(self.task, population, self.seed, self.env.initial)
         if self.start is not None and not isinstance(self.start, dict):
             self.state = self.start
@@ -308,11 +310,16 @@ class Run:
             }
             | explosion([row["loss"] for row in self.history], self.fingerprint.start_loss)
             | ({"dropped": list(self.dropped)} if self.dropped else {})
+            | self._notes()
             | ({} if self.session is None else {"simulation_only": list(SIMULATION_ONLY)}),
             clients_alone(self, alone),
             same_run(self),
             None if self.session is None else self.session.receipt(),
         )
+
+    def _notes(self) -> dict[str, list[str]]:
+        told = self.algorithm.notes(self.state) if self.done and hasattr(self.algorithm, "notes") else []
+        return {"notes": told} if told else {}
 
     def save(self) -> None:
         assert self.out is not None

@@ -1,5 +1,6 @@
 """Attack channels: what a liar's message becomes, that nothing else changes, and what it does to FedAvg."""
 
+import warnings
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
@@ -84,6 +85,7 @@ def lies(fed, true, liars):
     }
 
 
+@pytest.mark.filterwarnings("ignore:ALIE is no attack")
 @pytest.mark.parametrize("number", range(8))
 def test_average_with_liars_is_the_average_of_their_lies(number):
     fed, liars = federation(), [1, 4]
@@ -96,6 +98,19 @@ def test_average_with_liars_is_the_average_of_their_lies(number):
         torch.testing.assert_close(mean_update(fed, channel, engine=engine), expected, atol=1e-4, rtol=1e-4)
     if not (isinstance(channel, attacks.ALIE) and channel.z is None):  # which hides at z = 0 with so few clients
         assert float((expected - average(true, fed)).norm()) > 0.01
+
+
+def test_alie_says_when_it_is_no_attack():
+    """Two liars of six hide at z = 0. Python shows a text once, so a run of several rounds warns once."""
+    fed = federation()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        ct.fit(ct.FedAvg(LOCAL), fed, rounds=3, cohort=5, channels=[attacks.ALIE(["c1", "c4"])], alone=False)
+    assert len(caught) == 1
+    assert issubclass(caught[0].category, ct.errors.CoterieWarning)
+    assert str(caught[0].message).startswith("ALIE is no attack here: with 2 liars among 6 clients z is 0,")
+    for channel in (attacks.ALIE(["c1", "c4"], z=1.0), attacks.ALIE(["c0", "c1", "c2", "c4"]), attacks.ALIE([])):
+        ct.fit(ct.FedAvg(LOCAL), fed, rounds=1, channels=[channel], alone=False)  # a warning would be an error
 
 
 def test_gaussian_noise_replaces_the_update_and_comes_from_the_seed():

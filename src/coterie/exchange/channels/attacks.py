@@ -8,6 +8,7 @@ together. What a client keeps for itself stays honest.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -19,11 +20,13 @@ from torch import Tensor
 
 from coterie import randomness
 from coterie.aggregation.radius import RadiusRule, radius_rule
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, CoterieWarning
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.channels.updates import references
 from coterie.exchange.messages import Ask, Ints
 from coterie.tree import Tree, flat_vector, flatten, unflatten
+
+_HARMLESS = 0.1  # standard deviations from the honest mean that change nothing
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ class LargeGradient(Attack):
     """A-1: `factor` times the update."""
 
     factor: float = 100.0
+    separate = True
 
     def forge(self, updates: Tensor, told: Told) -> Tensor:
         return self.factor * updates
@@ -105,6 +109,7 @@ class SignFlip(Attack):
     """A-2: minus the update, `scale` times."""
 
     scale: float = 1.0
+    separate = True
 
     def forge(self, updates: Tensor, told: Told) -> Tensor:
         return -self.scale * updates
@@ -116,6 +121,7 @@ class GaussianNoise(Attack):
 
     std: float = 1.0
     mean: float = 0.0
+    separate = True
 
     @classmethod
     def huge(cls, clients: Iterable[Hashable]) -> GaussianNoise:
@@ -131,6 +137,7 @@ class LabelFlip(Attack):
     """A-3: trains honestly on labels (y + shift) mod the number of classes."""
 
     shift: int = 1
+    separate = True
 
     def data(self, x: Tensor, y: Tensor, clients: Ints, where: Where) -> tuple[Tensor, Tensor]:
         if where.federation.kind != "classification":
@@ -153,18 +160,33 @@ class ALIE(Attack):
     https://arxiv.org/abs/1902.06156).
 
     z=None is the largest that still hides among the honest majority, Φ⁻¹((n − m − s) / (n − m)) with n clients, m liars
-    and s = ⌊n/2⌋ + 1 − m."""
+    and s = ⌊n/2⌋ + 1 − m. With few liars that is 0 or nearly so: they send the honest mean, which is no attack, and a
+    warning says it."""
 
     z: float | None = None
     whole = True
 
+    def ask(self, ask: Ask, where: Where) -> Ask:
+        ask = super().ask(ask, where)
+        n, m = len(where.federation), len(set(self.clients))
+        if m and abs(z := self._z(n, m)) < _HARMLESS:
+            warnings.warn(
+                f"ALIE is no attack here: with {m} liars among {n} clients z is {z:.2g}, so the liars send about the mean "
+                "of the honest updates. Give z, such as 1, or more liars.",
+                CoterieWarning,
+                stacklevel=2,
+            )
+        return ask
+
     def forge(self, updates: Tensor, told: Told) -> Tensor:
-        honest = told.honest(updates)
-        n, m = len(updates), int(told.liars.sum())
-        share = min((n - m - (n // 2 + 1 - m)) / max(n - m, 1), 1 - 1e-6)
-        z = NormalDist().inv_cdf(max(share, 0.5)) if self.z is None else self.z
-        lie = honest.mean(0) - z * honest.std(0, correction=0)
+        honest, m = told.honest(updates), int(told.liars.sum())
+        lie = honest.mean(0) - self._z(len(updates), m) * honest.std(0, correction=0)
         return lie.expand(m, -1)
+
+    def _z(self, n: int, m: int) -> float:
+        """The z given, or the largest that hides m liars among n clients."""
+        share = min((n - m - (n // 2 + 1 - m)) / max(n - m, 1), 1 - 1e-6)
+        return NormalDist().inv_cdf(max(share, 0.5)) if self.z is None else self.z
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,13 @@ class Channel:
     chunk of clients (stacked), on the clients' side: their data before and their messages after the client function.
 
     A channel that must see all messages at once before they are summed sets `whole = True`; it then gets them in one
-    call of `up`, in the order asked."""
+    call of `up`, in the order asked.
+
+    A channel in which what one client sends depends on no other client sets `separate = True`; a private run with any other
+    channel gets no valid receipt, since what one client tells may then come from another one's data."""
 
     whole: bool = False
+    separate: bool = False
 
     def ask(self, ask: Ask, where: Where) -> Ask:
         return ask

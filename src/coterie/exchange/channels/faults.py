@@ -15,6 +15,7 @@ class Dropout(Channel):
     """Every asked client fails to answer with this probability, independently, from its own random stream."""
 
     rate: float
+    separate = True
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.rate <= 1.0:

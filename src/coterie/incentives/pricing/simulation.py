@@ -167,22 +167,23 @@ def bias_sweep(
     *,
     intervals: int = 20,
     rounds: int = 20_000,
-    seeds: int = 5,
+    seeds: int | Sequence[int] = 5,
     n_buyers: int = 10,
 ) -> pd.DataFrame:
     """Average utility when buyers misjudge α̂ by U(γ_i), for intervals γ_i that cover [−1, 1] (Figure 4.5)."""
     edges = np.linspace(-1.0, 1.0, intervals + 1)
     crowd = CBER(bias=(edges[:-1, None], edges[1:, None]))
     crowd.check(n_buyers)
+    runs = np.arange(seeds) if isinstance(seeds, int) else np.asarray(seeds)
     marks = np.unique(np.linspace(0, rounds, 51).round().astype(int))
     frames = []
     for name, player in named_sellers(seller).items():
-        averages = play(game, player, crowd, range(seeds), n_buyers=n_buyers, marks=marks, variants=(intervals,))
+        averages = play(game, player, crowd, runs.tolist(), n_buyers=n_buyers, marks=marks, variants=(intervals,))
         table = {
             "seller": name,
-            "bias_low": np.repeat(edges[:-1], seeds),
-            "bias_high": np.repeat(edges[1:], seeds),
-            "seed": np.tile(np.arange(seeds), intervals),
+            "bias_low": np.repeat(edges[:-1], runs.size),
+            "bias_high": np.repeat(edges[1:], runs.size),
+            "seed": np.tile(runs, intervals),
             "seller_utility": averages["seller_utility"][..., -1].ravel(),
             "buyer_utility": averages["buyer_utility"][..., -1].ravel(),
         }

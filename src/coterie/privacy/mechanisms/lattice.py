@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import DataError
-from coterie.privacy.checks import choice, positive, whole
+from coterie.privacy.checks import LEAST_CLIP, MOST_CLIP, choice, whole, within
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -60,7 +60,7 @@ class Lattice:
     bits: int = 20
 
     def __post_init__(self) -> None:
-        positive(self.clip, "clip")
+        within(self.clip, "clip", LEAST_CLIP, MOST_CLIP)
         whole(self.dimension, "dimension")
         whole(self.bits, "bits")
 

@@ -1,0 +1,115 @@
+"""IFCA among liars: a robust rule in every cluster, and a start that a few liars cannot spoil.
+
+`robust_round` is a round of Algorithm 2 in which step 4 is a robust rule over the models of a cluster's members. The server
+sees every client's model and cluster. A rule's number of liars is meant for the whole cohort, and each cluster gets its
+proportion (`for_group`). A cluster in which liars are the majority is theirs: group sizes are claimed, not known.
+
+`FromRobustUpdates` starts from the same probe as `FromUpdates`:
+1. Average linkage until 3k groups have at least two clients; loners have no say. Liars that agree take some of the groups.
+2. Every group's start is the coordinate-wise median of its members' updates, clipped to the median length of all.
+3. Two robust rounds with these models. Then every client says its loss on each of them.
+4. One by one, the model goes that its users can best do without, until k are left. What a client loses counts no more than
+   the median client could lose, so nobody gains influence by claiming huge losses, and a few liars' own models go first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from coterie import randomness
+from coterie.aggregation import Aggregator, Median, aggregated, for_group
+from coterie.aggregation.linkage import cosine_distances, pairs_or_more
+from coterie.algorithms.ifca_start import FromUpdates
+from coterie.algorithms.ifca_state import IFCAState, merge
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Reply, Up
+from coterie.tree import Params, flat_vector, like_vector, row, take
+
+Array = npt.NDArray[np.float64]
+_SPARE = 3  # start models per cluster, before they are joined
+_ROUNDS = 2
+
+
+def robust_round(phase: Any, aggregate: Aggregator, state: IFCAState, cohort: Cohort) -> Exchange[IFCAState]:
+    """Steps 1 to 4 with `aggregate` in every cluster; one that is empty, or too small for the rule, keeps its model."""
+    down = {"models": state.models, "shared": state.shared}
+    updates = {"model": From("shared", groups="models")}
+    reply = yield Ask(phase, cohort.clients, down, updates=updates, auxiliary=("cluster",))
+    if not len(reply.clients):
+        return state
+    key, asked = cohort.key("aggregate"), len(cohort.clients)
+    aggregate(torch.zeros(asked, 1), key=key)  # a rule that cannot work with this cohort says so
+    models = {name: t.clone() for name, t in state.models.items()}
+    for j in range(len(next(iter(models.values())))):
+        mine = (reply.values["cluster"] == j).nonzero().squeeze(-1)
+        if not len(mine):
+            continue
+        rule = for_group(aggregate, len(mine), asked)
+        new = aggregated(
+            rule,
+            take(reply.values["model"], mine),
+            reply.weight[mine],
+            asked,
+            key=randomness.fold(key, j),
+            start=row(state.models, j),
+        )
+        for name, t in (new or {}).items():
+            models[name][j] = t
+    return replace(state, models=models)
+
+
+@dataclass(frozen=True)
+class FromRobustUpdates(FromUpdates):
+    """`advance` is a robust round here."""
+
+    def from_probes(self, state: IFCAState, reply: Reply, cohort: Cohort) -> Exchange[IFCAState]:
+        first = row(state.models, 0)
+        updates = flat_vector({name: reply.values["model"][name] - first[name] for name in first}, 1)
+        label = torch.from_numpy(pairs_or_more(cosine_distances(updates), _SPARE * self.clusters))
+        clipped = _clipped(updates)
+        middles = torch.stack([Median()(clipped[label == j]) for j in range(int(label.max()) + 1)])
+        many = {name: t + first[name] for name, t in like_vector(middles, first, 1).items()}
+        trained = replace(state, models=many, started=True)
+        for _ in range(_ROUNDS):
+            trained = yield from self.advance(trained, cohort)
+        ask = Ask(self.all_losses, cohort.clients, {"models": trained.models}, auxiliary=("losses",))
+        told = yield ask
+        if not len(told.clients):
+            return state
+        kept = torch.tensor(fewest_regrets(told.values["losses"].double().numpy(), self.clusters))
+        models = {
+            name: t.index_copy(0, torch.arange(len(kept)), trained.models[name][kept])
+            for name, t in state.models.items()
+        }
+        return replace(state, models=models, started=True)
+
+    def all_losses(self, ctx: Context, models: Params) -> Up:
+        """The client's loss on every model."""
+        part, count = self.part(ctx), len(next(iter(models.values())))
+        losses = [part.loss(merge(row(models, j), {}, ctx.initial)) for j in range(count)]
+        return Up(send={"losses": torch.stack(losses)})
+
+
+def _clipped(updates: Tensor) -> Tensor:
+    """No update longer than the median one."""
+    norms = updates.double().norm(dim=1)
+    scale = (norms.median() / norms.clamp(min=1e-300)).clamp(max=1)
+    return (updates.double() * scale.unsqueeze(1)).to(updates.dtype)
+
+
+def fewest_regrets(losses: Array, k: int) -> list[int]:
+    """Steps 3 and 4: the k models that stay, given every client's loss (row) on every model (column).
+
+    A client's regret is how much worse its best model among those that stay is than its best of all."""
+    regret = losses - losses.min(1, keepdims=True)
+    regret = np.minimum(regret, np.median(regret.max(1)))
+    stay = list(range(losses.shape[1]))
+    while len(stay) > k:
+        without = [regret[:, [j for j in stay if j != gone]].min(1).sum() for gone in stay]
+        stay.pop(int(np.argmin(without)))
+    return stay

@@ -1,0 +1,137 @@
+"""Passes forward and back of a whole chunk of clients, as primitives that loops written in a client function can use.
+
+A client function sees one client. Under the engine's `torch.func.vmap` the rules of these primitives see the chunk and run
+its `Network`. They take the place of the module where nothing but the parameters is differentiated, and that once.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.learning.batches import in_chunk
+from coterie.learning.networks import Network, Trace
+
+_BYTES = 3 << 20  # what the passes of some clients may hold at a time: a few MB stay in the cache
+_MOST = 128 << 20  # passes that would hold more are done again on the way back
+
+
+def maps_and_derivatives() -> list[Any]:
+    """The maps and derivatives under which this runs, the outermost first."""
+    return torch._C._functorch.get_interpreter_stack() or []
+
+
+def in_one_vmap() -> bool:
+    """Whether this runs under the engine's `vmap` alone, and no derivative is taken of what is computed here."""
+    layers = maps_and_derivatives()
+    return len(layers) == 1 and layers[0].key() == torch._C._functorch.TransformType.Vmap
+
+
+def replaceable(x: Tensor) -> bool:
+    """Whether a pass forward on `x` may be one of a chunk: under the engine's `vmap`, and at most one derivative, which is
+    not one by `x`."""
+    layers, kinds = maps_and_derivatives(), torch._C._functorch.TransformType
+    if not layers or layers[0].key() != kinds.Vmap or len(layers) > 2:
+        return False
+    return len(layers) == 1 or (layers[1].key() == kinds.Grad and not torch._C._functorch.is_gradtrackingtensor(x))
+
+
+def in_cache(network: Network, x: Tensor) -> list[slice]:
+    """Clients of a chunk whose passes on the samples `x` stay in the cache together."""
+    most = max(_BYTES // max(network.bytes(x.shape[2:]) * x.shape[1], 1), 1) if network.blocks else len(x)
+    return [slice(i, i + most) for i in range(0, len(x), most)]
+
+
+class Pass:
+    """A pass forward of a chunk, which can be taken back."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.kept: list[tuple[list[Tensor], Tensor, Trace | None]] = []
+
+    def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
+        large = self.network.bytes(x.shape[2:]) * x.shape[0] * x.shape[1] > _MOST
+        parts = []
+        for some in in_cache(self.network, x):
+            own = [p[some] for p in params]
+            trace = self.network.forward(own, x[some])
+            parts.append(trace.values[-1])
+            self.kept.append((own, x[some], None if large else trace))
+        return _joined(parts)
+
+    def backward(self, delta: Tensor) -> list[Tensor]:
+        """Derivatives by the parameters from those by the outputs."""
+        ends = list(accumulate(len(x) for _, x, _ in self.kept))
+        by_group = [
+            self.network.pulled(own, x, trace or self.network.forward(own, x), delta[end - len(x) : end])
+            for (own, x, trace), end in zip(self.kept, ends, strict=True)
+        ]
+        return [_joined(list(column)) for column in zip(*by_group, strict=True)]
+
+
+def outputs_only(network: Network, x: Tensor, params: list[Tensor]) -> Tensor:
+    """Outputs of a chunk; nothing is kept, and samples go through in small batches too."""
+    if not network.blocks:
+        return network.forward(params, x).values[-1]
+    most = max(_BYTES // max(network.bytes(x.shape[2:]) * len(x), 1), 1)
+    parts = [x[:, i : i + most] for i in range(0, x.shape[1], most)]
+    return torch.cat([network.forward(params, part).values[-1] for part in parts], 1)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def outputs(network: Network, x: Tensor, params: tuple[Tensor, ...]) -> Tensor:
+    """A network's outputs where `replaceable`."""
+    keep = Pass(network) if len(maps_and_derivatives()) > 1 else None
+    result: Tensor = _Outputs.apply(network, keep, x, *params)  # type: ignore[no-untyped-call]
+    return result
+
+
+def pullback(network: Network, x: Tensor, params: tuple[Tensor, ...]) -> tuple[Tensor, Any]:
+    """Outputs, and the function from derivatives by them to a tuple of those by the parameters; where `in_one_vmap`."""
+    keep = Pass(network)
+    z = _Outputs.apply(network, keep, x, *params)  # type: ignore[no-untyped-call]
+    return z, lambda d: _Back.apply(keep, d)  # type: ignore[no-untyped-call]
+
+
+class _Outputs(torch.autograd.Function):
+    """Only ever used under `vmap`, whose rule does the work; `keep` holds what the way back needs."""
+
+    @staticmethod
+    def forward(network: Network, keep: Pass | None, x: Tensor, *params: Tensor) -> Any:
+        raise NotImplementedError
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.keep = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, delta: Tensor) -> Any:
+        return None, None, None, *_Back.apply(ctx.keep, delta)  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, network: Network, keep: Pass | None, *tensors: Tensor) -> Any:
+        x, *params = in_chunk(info, in_dims[2:], tensors)
+        z = outputs_only(network, x, params) if keep is None else keep.forward(x, params)
+        return z, 0
+
+
+class _Back(torch.autograd.Function):
+    @staticmethod
+    def forward(keep: Pass, delta: Tensor) -> Any:
+        raise NotImplementedError
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, keep: Pass, delta: Tensor) -> Any:
+        (d,) = in_chunk(info, in_dims[1:], (delta,))
+        grads = keep.backward(d)
+        return tuple(grads), (0,) * len(grads)

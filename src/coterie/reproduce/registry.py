@@ -1,0 +1,18 @@
+"""All experiments by name; a file is imported when its experiment is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from coterie.errors import ConfigError
+from coterie.reproduce.experiment import Experiment
+from coterie.reproduce.names import EXPERIMENTS
+from coterie.text import suggest
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment of this name."""
+    if name not in EXPERIMENTS:
+        raise ConfigError(f"There is no experiment {name!r}. {suggest(name, EXPERIMENTS)}")
+    found: Experiment = import_module(f"coterie.reproduce.{EXPERIMENTS[name]}").EXPERIMENT
+    return found

@@ -1,0 +1,127 @@
+"""What is shown is what was found: directions, signs, counts and leavers, on a comparison written by hand."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from coterie.comparison.judgement import Judgement
+from coterie.comparison.result import Comparison
+from coterie.report.page import cards, caveats, scores, staying
+from coterie.report.terminal import comparison_tables
+from coterie.training.gains import GAINS, LOSES, UNCLEAR
+from coterie.training.participation import Participation, Settings
+
+CLIENTS = pd.Index(["up", "down", "same"], name="client")
+METHODS = ["local", "fedavg", "ditto"]
+
+
+def told(metric: str = "mse", lower: bool = True, extra: int = 0) -> Comparison:
+    """fedavg has smaller errors than ditto; `up` gains with it, `down` loses, `same` has a gain that may be chance."""
+    clients = CLIENTS.append(pd.Index([f"c{i}" for i in range(extra)], name="client"))
+    more = [0.01 * (-1) ** i * (i + 1) for i in range(extra)]
+    gains = {"local": [0.0] * len(clients), "fedavg": [3.0, -1.0, 0.5, *more], "ditto": [0.1, 0.1, 0.1, *more]}
+    gain = pd.DataFrame.from_dict(gains, orient="index", columns=clients).rename_axis("method")
+    marks = pd.DataFrame(UNCLEAR, index=gain.index, columns=clients)
+    marks.loc["fedavg", ["up", "down"]] = [GAINS, LOSES]
+    means = {"fedavg": float(gain.T["fedavg"].mean()), "ditto": float(gain.T["ditto"].mean())}
+    errors = {"fedavg": 0.1, "ditto": 0.1}
+    comparison = Comparison(
+        table=5 - gain if lower else 5 + gain,
+        gains=gain,
+        errors=gain * 0 + 0.1,
+        marks=marks,
+        metric=metric,
+        scores=pd.DataFrame(),
+        curves=pd.DataFrame(),
+        settings=pd.DataFrame(),
+        clusters=pd.DataFrame(0, index=gain.index, columns=clients),
+        overview=pd.DataFrame({"samples": 50, "test": 40}, index=clients),
+        about={"lower_is_better": lower, "clients": 3, "rows": 150, "seeds": [0], "new_split_each_seed": True},
+        results=dict.fromkeys(METHODS, ()),
+        judgement=Judgement("together", "clear", "fedavg", ("fedavg",), ("fedavg",), means, errors, 2.0, 9.0),
+        failed={"ifca": "it diverged."},
+    )
+    comparison.__dict__["_audit"] = None
+    return comparison
+
+
+def terminal(comparison: Comparison, *, colours: bool = False) -> str:
+    console = Console(width=100, record=True, file=open("/dev/null", "w"), force_terminal=colours)  # noqa: SIM115
+    for part in comparison_tables(comparison):
+        console.print(part)
+    console.file.close()
+    return console.export_text(styles=colours)
+
+
+def line(text: str, start: str) -> str:
+    return next(row for row in text.splitlines() if row.strip().startswith(start))
+
+
+@pytest.mark.parametrize(("metric", "lower"), [("mse", True), ("accuracy", False)])
+def test_the_direction_of_the_metric_is_said(metric: str, lower: bool) -> None:
+    right, wrong = ("lower", "higher") if lower else ("higher", "lower")
+    for text in (terminal(told(metric, lower)), scores(told(metric, lower))):
+        assert f"({right} is better)" in text
+        assert f"({wrong} is better)" not in text
+
+
+def test_the_best_method_has_the_largest_gain_whatever_the_metric() -> None:
+    assert told("mse", lower=True).best == "fedavg"
+    assert told("accuracy", lower=False).best == "fedavg"
+
+
+def test_signs_colours_and_counts_are_those_of_the_marks() -> None:
+    text = terminal(told(), colours=True)
+    green, red = (re.escape(f"\x1b[{code}m") for code in (32, 31))
+    assert re.search(rf"{green} *\+3\.000 ▲", line(text, "up"))
+    assert re.search(rf"{red} *-1\.000 ▼", line(text, "down"))
+    assert "▲" not in line(text, "same")
+    assert "▼" not in line(text, "same")
+    two = told()
+    two.marks.loc["fedavg", "same"] = GAINS
+    row = line(terminal(two), "fedavg")
+    assert row.split()[-2:] == ["2", "1"]
+    assert re.search(r"\+0\.637 … \+1\.029", row)
+
+
+def test_the_ends_of_many_clients_are_the_largest_gains_and_losses() -> None:
+    text = terminal(told(extra=40))
+    assert "The 10 largest gains and losses with fedavg" in text
+    shown = [row.split()[0] for row in text.splitlines() if re.match(r"\s*(c\d+|up|down|same)\s", row)]
+    assert shown[0] == "up"
+    assert "down" in shown
+    assert "c0" not in shown  # of the smallest gains
+    assert "c38" in shown
+
+
+def test_the_page_colours_by_marks_and_counts_them() -> None:
+    html = scores(told())
+    cells = dict(zip(("up", "down", "same"), re.findall(r"<td([^>]*)>(?:(?!</td>).)*[+-]", html, re.S), strict=False))
+    assert 'class="gains"' in cells["up"]
+    assert 'class="loses"' in cells["down"]
+    assert 'class="no"' in cells["same"]
+    numbers = told()
+    numbers.marks.loc["fedavg", "same"] = GAINS
+    shown = " ".join(re.sub(r"<[^>]+>", " ", cards(numbers)).split())
+    assert "2 measurably gain with fedavg" in shown
+    assert "1 measurably lose with fedavg" in shown
+
+
+def test_leavers_and_failures_are_told() -> None:
+    table = pd.DataFrame(
+        {"score": 1.0, "alone": 1.0, "gain": [1.0, -1.0, 0.0], "low": [0.5, -1.5, -0.5], "high": [1.5, -0.5, 0.5]},
+        index=CLIENTS,
+    ).assign(p_worse=[0.0, 1.0, 0.5], rows=40, leaves=[False, True, False])
+    comparison = told()
+    comparison.__dict__["_audit"] = Participation(table, "mse", "FedAvg", Settings(), (), ())
+    rows = re.findall(r"<tr>(.*?)</tr>", staying(comparison), re.S)
+    plain = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in rows]
+    leaves = {row.split()[0]: row.endswith("yes") for row in plain[1:]}
+    assert leaves == {"up": False, "down": True, "same": False}
+    assert "ifca failed: it diverged." in caveats(comparison)
+    assert np.isfinite(comparison.bounds("fedavg")).all()

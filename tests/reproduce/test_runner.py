@@ -1,0 +1,133 @@
+"""One runner for all experiments: it measures each cell once, goes on where it ended, and writes what it promises."""
+
+import json
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from coterie.errors import ConfigError
+from coterie.reproduce.drawing import beside
+from coterie.reproduce.experiment import Claim, Experiment, Records, Row
+from coterie.reproduce.names import EXPERIMENTS
+from coterie.reproduce.page import page, section
+from coterie.reproduce.registry import experiment
+from coterie.reproduce.runner import finish, records, run, table
+
+CALLS: list[tuple[str, int]] = []
+
+
+def _measure(cell, seed, scale):
+    CALLS.append((cell, seed))
+    if (cell, seed) == ("b", 1) and CALLS.count(("b", 1)) == 1:
+        raise KeyboardInterrupt
+    return {"value": {"a": 1.0, "b": 2.0}[cell] + 0.1 * seed}
+
+
+def _rows(found):
+    return [Row("first", 1.1, found.numbers("a", "value")), Row("second", 5.0, found.numbers("b", "value"))]
+
+
+TOY = Experiment(
+    name="toy",
+    work="Somebody",
+    shows="Table 0",
+    cells=lambda scale: {"a": "a", "b": "b"},
+    measure=_measure,
+    rows=_rows,
+    claims=lambda found: [Claim("a is less than b.", found.mean("a", "value") < found.mean("b", "value"), "It is.")],
+    draw=lambda found: beside(_rows(found), "value"),
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    CALLS.clear()
+
+
+def test_an_interrupted_run_goes_on_and_measures_nothing_twice(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(TOY, "quick", 3, tmp_path, lambda line: None)
+    kept = run(TOY, "quick", 3, tmp_path, lambda line: None)
+    assert CALLS.count(("a", 0)) == CALLS.count(("b", 0)) == CALLS.count(("a", 1)) == 1
+    assert kept["cells"]["b"] == {str(seed): {"value": 2.0 + 0.1 * seed} for seed in range(3)}
+    assert json.loads((tmp_path / "toy.json").read_text()) == kept
+    assert kept["machine"]
+    assert kept["date"]
+
+
+def test_table_and_figures_are_written(tmp_path):
+    CALLS.append(("b", 1))
+    kept = run(TOY, "quick", 3, tmp_path, lambda line: None)
+    summary = finish(TOY, kept, tmp_path)
+    assert pd.read_csv(tmp_path / "toy.csv").what.tolist() == ["first", "second"]
+    assert summary.verdict.tolist() == ["agrees", "same order"]
+    assert (tmp_path / "toy.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "toy.svg").read_text()[:1000]
+
+
+def test_a_seed_without_all_cells_does_not_count():
+    kept = {"scale": "quick", "cells": {"a": {"0": {"v": 1}, "1": {"v": 2}}, "b": {"0": {"v": 3}}}}
+    found = records(kept)
+    assert found.numbers("a", "v") == [1.0]
+
+
+def test_a_row_that_differs_for_a_known_reason_is_not_called_the_same_order():
+    found = Records("quick", {"a": {"0": {"value": 1.0}}, "b": {"0": {"value": 2.0}}})
+    explained = replace(TOY, why={"second": "Because."})
+    assert table(explained, found).verdict.tolist() == ["same order", "differs"]
+    assert "second: Because." in section(
+        explained,
+        {
+            "scale": "quick",
+            "cells": {"a": {"0": {"value": 1.0}}, "b": {"0": {"value": 2.0}}},
+            "seconds": 1,
+            "machine": "m",
+            "date": "d",
+            "commit": "c",
+        },
+    )
+
+
+def test_a_false_claim_makes_rows_differ():
+    found = Records("quick", {"a": {"0": {"value": 3.0}}, "b": {"0": {"value": 2.0}}})
+    assert table(TOY, found).verdict.tolist() == ["differs", "differs"]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"experiment": "toy", "scale": "paper", "cells": {}}'])
+def test_a_damaged_or_foreign_file_is_one_sentence(tmp_path, content):
+    (tmp_path / "toy.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"Move it away|Choose another"):
+        run(TOY, "quick", 1, tmp_path, lambda line: None)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_is_whole(name):
+    one = experiment(name)
+    assert one.name == name
+    assert one.work
+    assert one.shows
+    for scale in ("quick", "paper"):
+        assert one.cells(scale)
+        assert one.seeds[scale] >= 1
+        assert one.setting(scale)
+
+
+def test_an_unknown_name_gets_a_suggestion():
+    with pytest.raises(ConfigError, match="Did you mean 'bernoulli'"):
+        experiment("bernouli")
+
+
+def test_the_page_has_every_experiment(tmp_path):
+    text = page(tmp_path)
+    assert all(f"coterie reproduce {name}" in text for name in EXPERIMENTS)
+
+
+def test_one_real_experiment_end_to_end(tmp_path):
+    one = experiment("bernoulli")
+    kept = run(one, "quick", 2, tmp_path, lambda line: None)
+    summary = finish(one, kept, tmp_path)
+    assert all(claim.holds or claim.paper_is_wrong for claim in one.claims(records(kept)))
+    assert summary.verdict[:4].tolist() == ["agrees"] * 4
+    assert isinstance(one.draw(records(kept)), Figure)
