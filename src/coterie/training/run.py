@@ -26,7 +26,7 @@ from coterie.privacy.ledger import BudgetSpent
 from coterie.privacy.settings import Privacy
 from coterie.training import checkpoint, cohorts
 from coterie.training.again import clients_alone, same_run
-from coterie.training.contract import conversation, finite, require_ask, require_state
+from coterie.training.contract import conversation, finite, require_ask, require_state, require_steps
 from coterie.training.evaluation import Evaluation
 from coterie.training.explosion import explosion
 from coterie.training.fingerprint import Fingerprint, fingerprint
@@ -81,6 +81,7 @@ def fit(
     task = task if task is not None else Task.default(federation)
     from coterie.training.number_of_clusters import fill_in_clusters
 
+    require_steps(algorithm)
     choices: dict[str, str] = {}
     if privacy is not None:
         algorithm, choices = private_form(algorithm)
