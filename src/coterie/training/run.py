@@ -34,6 +34,7 @@ from coterie.training.contract import (
     require_optimiser,
     require_state,
     require_statistics,
+    require_steps,
 )
 from coterie.training.evaluation import Evaluation
 from coterie.training.explosion import explosion
@@ -94,6 +95,7 @@ def fit(
     task = task if task is not None else Task.default(federation)
     from coterie.training.number_of_clusters import fill_in_clusters
 
+    require_steps(algorithm)
     choices: dict[str, str] = {}
     if privacy is not None:
         algorithm, privacy, choices = private_form(algorithm, privacy)
