@@ -37,7 +37,9 @@ def require_ask(algorithm: Algorithm, ask: Any) -> Ask:
 
 def require_steps(algorithm: Algorithm) -> None:
     """Refuse anything but local steps where an algorithm, or the one it wraps, has them by default."""
-    for f in fields(algorithm) if is_dataclass(algorithm) else ():
+    if not is_dataclass(algorithm):
+        return
+    for f in fields(algorithm):
         local = getattr(algorithm, f.name)
         if f.name == "base":
             require_steps(local)
