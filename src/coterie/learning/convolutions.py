@@ -23,6 +23,7 @@ from coterie.learning.activations import ACTIVATIONS
 class Passed(NamedTuple):
     """What a pass forward leaves for the way back."""
 
+    kernel: Tensor  # (clients, p²·out, in·window): at each of its places in the window
     columns: Tensor  # (clients, channels·window, samples·rows·columns)
     values: Tensor  # (clients, p², channels, samples·rows·columns): what the pool chooses from
     out: Tensor  # (clients, channels, samples, rows, columns)
@@ -59,13 +60,14 @@ class Block:
         places, (h, w) = _places(x.shape[2], rows, columns, *self._window, self.stride * self.pool)
         cut = x.reshape(len(x) * x.shape[1], -1).index_select(1, places)
         cut = cut.view(len(x), x.shape[1] * self._window[0] * self._window[1], -1)
-        values = torch.bmm(self._moved(weight), cut).view(len(x), self.pool**2, weight.shape[1], -1)
+        kernel = self._moved(weight)
+        values = torch.bmm(kernel, cut).view(len(x), self.pool**2, weight.shape[1], -1)
         best = values.amax(1) if self.pool > 1 else values[:, 0].clone()
         if bias is not None:
             best += bias.unsqueeze(-1)
         if self.activation is not None:
             best = ACTIVATIONS[self.activation][0](best)
-        return Passed(cut, values, best.view(len(x), weight.shape[1], x.shape[2], h, w))
+        return Passed(kernel, cut, values, best.view(len(x), weight.shape[1], x.shape[2], h, w))
 
     def size(self, rows: int, columns: int) -> tuple[int, int, int]:
         """How many numbers `Passed` has for a picture of this size, and the size of the outputs."""
@@ -82,7 +84,7 @@ class Block:
         delta = delta.reshape(len(weight), weight.shape[1], -1)
         chosen = _to_largest(delta, passed.values).flatten(1, 2)
         by_kernel = self._back_to_kernel(torch.bmm(chosen, passed.columns.mT), weight.shape)
-        by_inputs = None if x is None else self._folded(torch.bmm(self._moved(weight).mT, chosen), x)
+        by_inputs = None if x is None else self._folded(torch.bmm(passed.kernel.mT, chosen), x)
         return by_kernel, delta.sum(-1), by_inputs
 
     # ---- the larger window -------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from torch import Tensor
 from coterie.learning.batches import in_chunk
 from coterie.learning.networks import Network, Trace
 
-_BYTES = 3 << 20  # what the passes of some clients may hold at a time: a few MB stay in the cache
+_BYTES = 8 << 20  # what the passes of some clients may hold at a time; smaller groups cost more in calls than they save
 _MOST = 128 << 20  # passes that would hold more are done again on the way back
 
 
@@ -40,9 +40,10 @@ def replaceable(x: Tensor) -> bool:
 
 
 def in_cache(network: Network, x: Tensor) -> list[slice]:
-    """Clients of a chunk whose passes on the samples `x` stay in the cache together."""
+    """Equal groups of a chunk's clients whose passes on the samples `x` stay in the cache together."""
     most = max(_BYTES // max(network.bytes(x.shape[2:]) * x.shape[1], 1), 1) if network.blocks else len(x)
-    return [slice(i, i + most) for i in range(0, len(x), most)]
+    size = -(-len(x) // -(-len(x) // most))
+    return [slice(i, i + size) for i in range(0, len(x), size)]
 
 
 class Pass:
@@ -73,12 +74,14 @@ class Pass:
 
 
 def outputs_only(network: Network, x: Tensor, params: list[Tensor]) -> Tensor:
-    """Outputs of a chunk; nothing is kept, and samples go through in small batches too."""
-    if not network.blocks:
-        return network.forward(params, x).values[-1]
-    most = max(_BYTES // max(network.bytes(x.shape[2:]) * len(x), 1), 1)
-    parts = [x[:, i : i + most] for i in range(0, x.shape[1], most)]
-    return torch.cat([network.forward(params, part).values[-1] for part in parts], 1)
+    """Outputs of a chunk; nothing is kept, and many samples go through in several batches."""
+    most = max(_BYTES // max(network.bytes(x.shape[2:]), 1), 1) if network.blocks else max(x.shape[1], 1)
+    parts = []
+    for some in in_cache(network, x):
+        own = [p[some] for p in params]
+        batches = [x[some, i : i + most] for i in range(0, max(x.shape[1], 1), most)]
+        parts.append(torch.cat([network.forward(own, batch).values[-1] for batch in batches], 1))
+    return _joined(parts)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
