@@ -86,7 +86,9 @@ def test_signs_colours_and_counts_are_those_of_the_marks() -> None:
     two.marks.loc["fedavg", "same"] = GAINS
     row = line(terminal(two), "fedavg")
     assert row.split()[-2:] == ["2", "1"]
-    assert re.search(r"\+0\.637 … \+1\.029", row)
+    low, high = two.bounds("fedavg")
+    assert low < 0.8 < high
+    assert f"{low:+.3f} … {high:+.3f}" in row
 
 
 def test_the_ends_of_many_clients_are_the_largest_gains_and_losses() -> None:
