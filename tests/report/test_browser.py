@@ -96,6 +96,22 @@ def test_colours_follow_the_system_until_somebody_chooses(browser: Any, path: Pa
     assert browser.errors == []
 
 
+def test_paper_is_white_and_charts_fit_it(browser: Any, path: Path) -> None:
+    browser.open(path, dark=True)
+    width = "document.querySelector('#who .main-svg').getBoundingClientRect().width"
+    look = f"seen.push([{BACK}, {width}])"
+    browser.run(
+        f"self.seen = []; for (const when of ['beforeprint', 'afterprint']) addEventListener(when, () => {look})"
+    )
+    before = browser.run(f"[{BACK}, {width}]")
+    assert len(browser.send("Page.printToPDF")["data"]) > 10_000
+    on_paper, after = browser.run("seen")
+    assert on_paper[1] == 640 < before[1]
+    assert on_paper[0] != before[0]
+    assert after[0] == before[0]
+    assert browser.errors == []
+
+
 def test_the_search_filters_dots_and_table(browser: Any, path: Path) -> None:
     browser.open(path)
     dots = "document.querySelectorAll('#who .points path').length"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+from scipy.sparse import issparse
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from coterie.errors import DataError
@@ -37,8 +38,6 @@ def target(estimator: Any, y: Any) -> Any:
         raise DataError(
             f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None. Pass y."
         )
-    if isinstance(y, str) or np.ndim(y) == 0:
-        raise DataError(f"y must be a list or column of numbers or labels, one per row; got {y!r}. Pass one per row.")
     try:
         return column_or_1d(y, warn=True)
     except ValueError as error:
@@ -59,9 +58,14 @@ def row_weights(sample_weight: ArrayLike | None, rows: int) -> Array | None:
     return weight
 
 
+def by_client(data: Any) -> bool:
+    """Whether data are a dict {client: rows}; a sparse matrix by keys is one to Python, but not to us."""
+    return isinstance(data, Mapping) and not issparse(data)
+
+
 def with_clients(X: Any, groups: Any) -> tuple[Any, Any]:
     """X and the client of every row, from a dict {client: rows}, or from a frame that has the clients in a column."""
-    if isinstance(X, Mapping):
+    if by_client(X):
         if groups is not None:
             raise DataError("A dict of clients names them already; got groups as well. Leave groups out.")
         if not X:
@@ -93,9 +97,9 @@ def _names(names: list[Any]) -> Any:
 
 def joined_targets(y: Any, X: Any) -> Any:
     """y as one column; a dict of clients must have the clients of X."""
-    if not isinstance(y, Mapping):
+    if not by_client(y):
         return y
-    if not isinstance(X, Mapping) or set(X) != set(y):
+    if not by_client(X) or set(X) != set(y):
         raise DataError("y may be a dict of clients only if X is one with the same clients. Pass both, or neither.")
     for name in X:
         if np.shape(y[name])[:1] != np.shape(X[name])[:1]:
@@ -117,7 +121,7 @@ def read_clients(estimator: Any, samples: Any, groups: Any, *, reset: bool) -> C
 
     n_features_in_ is the number of coordinates: in a plain (m, n) array a row is a client with n samples of one number."""
     names = None
-    if isinstance(samples, Mapping):
+    if by_client(samples):
         samples, groups = with_clients(samples, groups)
         samples = pd.DataFrame(samples) if isinstance(samples, pd.Series) else samples
     elif isinstance(groups, str):

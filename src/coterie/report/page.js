@@ -17,9 +17,9 @@
   button.addEventListener("click", () => { const next = isDark() ? "light" : "dark"; choose(next);
     try { localStorage.setItem("coterie-theme", next); } catch { /* no storage */ } });
   dark.addEventListener("change", () => { told(); restyle(); });
-  let before;  // paper is white
-  addEventListener("beforeprint", () => { before = root.dataset.theme; root.dataset.theme = "light"; restyle(); });
-  addEventListener("afterprint", () => { if (before) root.dataset.theme = before; else delete root.dataset.theme; restyle(); });
+  let before, printing = false;  // paper is white, and narrower than a screen
+  addEventListener("beforeprint", () => { before = root.dataset.theme; root.dataset.theme = "light"; printing = true; restyle(); });
+  addEventListener("afterprint", () => { printing = false; if (before) root.dataset.theme = before; else delete root.dataset.theme; restyle(); });
 
   // ---- sections in the bar -----------------------------------------------------------------------------------------
   const nav = document.querySelector(".bar nav");
@@ -33,7 +33,7 @@
     const flat = { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: false,
       font: { color: soft, size: narrow() ? 12 : 13, family: getComputedStyle(document.body).fontFamily },
       hoverlabel: { bgcolor: card, bordercolor: zero, font: { color: ink } } };
-    const made = { ...layout, ...flat };
+    const made = { ...layout, ...flat, ...(printing ? { width: 640, autosize: false } : { autosize: true }) };
     for (const name of ["xaxis", "yaxis"]) { const axis = layout[name] || {};
       const title = axis.title && { ...axis.title, font: { size: flat.font.size } };
       made[name] = { ...axis, ...(title && { title }), gridcolor: grid, zerolinecolor: zero, linecolor: grid }; }

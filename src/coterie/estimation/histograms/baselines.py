@@ -161,7 +161,7 @@ class IFCAHistograms(CenterModel):
         used = table.counts[np.diff(table.counts.indptr) > 0]
         if not 1 <= self.clusters <= used.shape[0]:
             raise ConfigError(
-                f"clusters must be between 1 and the users with tokens; got {self.clusters}, users={used.shape[0]}. "
+                f"clusters must be between 1 and the users with tokens; got {self.clusters}, n_samples={used.shape[0]}. "
                 "Choose another number of clusters."
             )
         if not self.learning_rate > 0 or self.scale not in ("mean", "share"):

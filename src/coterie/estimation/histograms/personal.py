@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from coterie.errors import ConfigError, DataError
-from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, is_wide, read_counts
+from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, is_wide, read_counts, refuse_other_width
 from coterie.estimation.histograms.dirichlet import concentration_mle
 from coterie.estimation.histograms.kl import kl_to_centers, normalise, safe_log, smooth
 from coterie.estimation.histograms.model import dirichlet_multinomial_log_likelihood
@@ -42,6 +42,11 @@ class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     reduction_: FittedReduction | None
     vocabulary_: NDArray[Any] | None
     users_: NDArray[Any] | None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = tags.input_tags.positive_only = True
+        return tags
 
     def predict(self, counts: Source) -> Ints:
         """Nearest centre in KL for each user, known or new; the largest cluster for a user without tokens."""
@@ -143,6 +148,7 @@ class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _read(self, counts: Source) -> Counts:
         check_is_fitted(self, "centers_")
+        refuse_other_width(self, counts)
         return read_counts(counts, self.vocabulary_, self.centers_.shape[1]).counts
 
     def _model(self) -> Floats:

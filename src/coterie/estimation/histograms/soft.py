@@ -21,7 +21,7 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from coterie.errors import ConfigError
-from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
+from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts, refuse_other_width
 from coterie.estimation.histograms.kl import row_sums, safe_log, smooth
 from coterie.estimation.histograms.mixture import HistogramMixture
 from coterie.estimation.histograms.model import dirichlet_multinomial_log_likelihood, posterior_mean
@@ -52,6 +52,11 @@ class DirichletMultinomialMixture(TransformerMixin, BaseEstimator):  # type: ign
     ) -> None:
         self.clusters, self.max_iter, self.tol, self.restarts, self.seed = clusters, max_iter, tol, restarts, seed
         self.inner, self.start = inner, start
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = tags.input_tags.positive_only = True
+        return tags
 
     def fit(self, counts: Source, y: object = None) -> Self:
         table = read_counts(counts)
@@ -113,6 +118,7 @@ class DirichletMultinomialMixture(TransformerMixin, BaseEstimator):  # type: ign
 
     def _read(self, counts: Source) -> Counts:
         check_is_fitted(self, "centers_")
+        refuse_other_width(self, counts)
         vocabulary: NDArray[Any] | None = self.vocabulary_
         return read_counts(counts, vocabulary, self.centers_.shape[1]).counts
 

@@ -106,7 +106,7 @@ class MixtureModels(ClientModels):
             raise ConfigError(
                 f"clusters must be at most the number of clients, {len(rows.counts)}; got {self.clusters}. Lower it."
             )
-        self.clients_, size = rows.clients, sizes(rows.X)
+        self.clients_, size = rows.clients, sizes(rows)
         unit = Grouped(rows.X / size, rows.y, rows.clients, rows.starts, rows.counts, rows.weight)
         theta = self._alternate(unit)
         self.centers_ = self._centers / size
@@ -149,7 +149,7 @@ class MixtureModels(ClientModels):
             return float(self.noise_variance)
         weight = np.sqrt(self._weight(rows))[:, None]
         left = rows.y - rows.X @ np.linalg.lstsq(weight * rows.X, weight[:, 0] * rows.y)[0]
-        return max(float(np.square(left).mean()), 1e-12)
+        return max(float(np.average(np.square(left), weights=rows.weight)), 1e-12)
 
     def _curvature(self, rows: Grouped, noise: float) -> Array:
         """A bound on the second derivative of each client's loss: Σ_j w_j‖x_j‖²/σ_x², a quarter of it for labels."""
