@@ -69,6 +69,7 @@ from coterie.estimation.quantiser import Quantiser as Quantiser
 from coterie.estimation.rates import BernoulliRates as BernoulliRates
 from coterie.estimation.regression.linear import LinearModels as LinearModels
 from coterie.estimation.regression.logistic import LogisticModels as LogisticModels
+from coterie.estimation.regression.mixture_prior import MixtureModels as MixtureModels
 from coterie.exchange import channels as channels
 from coterie.exchange.channels import Dropout as Dropout
 from coterie.exchange.channels import attacks as attacks
@@ -93,18 +94,19 @@ from coterie.training.cohorts import Everyone as Everyone
 from coterie.training.cohorts import FixedSize as FixedSize
 from coterie.training.cohorts import Poisson as Poisson
 from coterie.training.evaluation import Evaluation as Evaluation
-from coterie.training.live import Live as Live
 from coterie.training.number_of_clusters import Choice as Choice
 from coterie.training.number_of_clusters import choose_clusters as choose_clusters
 from coterie.training.participation import Coalition as Coalition
 from coterie.training.participation import Participation as Participation
 from coterie.training.restarts import best_of as best_of
 from coterie.training.result import Result as Result
+from coterie.training.run import Run as Run
 from coterie.training.run import fit as fit
 from coterie.training.sweeps import Grid as Grid
 from coterie.training.sweeps import Seeds as Seeds
 from coterie.training.sweeps import fit_seeds as fit_seeds
 from coterie.training.sweeps import grid as grid
+from coterie.training.tensorboard import TensorBoard as TensorBoard
 
 robust = _aggregation
 __version__: str

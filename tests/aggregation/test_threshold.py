@@ -231,3 +231,15 @@ def test_an_outlier_in_the_first_row_changes_no_small_ball(order):
     for radius in (0.01, 0.04):
         got = threshold_clustering(points, starts, radius=radius, rounds=3)
         np.testing.assert_allclose(got.centers, naive(points, starts, radius, 3), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 2.5, True])
+@pytest.mark.parametrize("init", ["k-means++", "points"])
+def test_the_number_of_clusters_is_a_whole_number(wrong, init):
+    points = np.random.default_rng(0).normal(size=(20, 2))
+    with pytest.raises(ConfigError, match="ThresholdClustering needs n_clusters to be a whole number ≥ 1; got"):
+        ThresholdClustering(wrong, init=init).fit(points)
+    with pytest.raises(ConfigError, match="rounds must be a whole number ≥ 1; got"):
+        ThresholdClustering(2, init=init, rounds=wrong).fit(points)
+    with pytest.raises(ConfigError, match="n_clusters=21 needs as many points"):
+        ThresholdClustering(21).fit(points)

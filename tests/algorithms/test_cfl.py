@@ -39,7 +39,7 @@ def test_groups_found_over_several_splits_are_the_planted_ones(world, linkage):
     np.testing.assert_allclose(world.personal(result), CORNERS[fed.clusters], atol=0.02)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_with_half_the_clients_a_round_nobody_is_mixed_up(world, seed):
     fed = corners(world, 32, seed)
     cfl = ct.CFL(STEP, quiet=0.04, loud=0.06, first=20)  # quiet < loud: a pure group on its way is not split
@@ -48,7 +48,7 @@ def test_with_half_the_clients_a_round_nobody_is_mixed_up(world, seed):
 
 
 def test_it_does_not_split_what_agrees_nor_before_its_time(world):
-    same = world.quadratics(np.tile([3.0, 4.0], (8, 1)))
+    same = world.quadratics(np.tile([3.0, 4.0], (8, 1)) + 0.01 * np.random.default_rng(0).normal(size=(8, 2)))
     cfl = ct.CFL(STEP, quiet=0.005, loud=0.05, first=5)
     assert ct.fit(cfl, same, world.linear(2), rounds=80, alone=False).clusters.nunique() == 1
     late = ct.CFL(STEP, quiet=0.005, loud=0.05, first=200)
@@ -79,3 +79,34 @@ def test_complete_linkage_is_something_else():
     assert sorted((int(single.sum()), int((~single).sum()))) == [1, 5]
     assert min(int(complete.sum()), int((~complete).sum())) >= 2
     assert cross(updates, single) < cross(updates, complete)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-3, 1e3])
+def test_relative_thresholds_split_whatever_the_unit_of_the_updates(world, unit):
+    """The same world in three units; absolute thresholds that fit one of them fail in the others and say so."""
+    own = np.random.default_rng(0).permutation(np.arange(24) % 4)
+    fed = world.quadratics(unit * (CORNERS[own] + 0.01 * np.random.default_rng(1).normal(size=(24, 2))), own)
+    start = {"weight": torch.zeros(1, 2, dtype=torch.float64)}
+    options = {"rounds": 110, "start": start, "alone": False}
+    cfl = ct.CFL(STEP, quiet=0.02, loud=0.2, first=5, relative=True)
+    result = ct.fit(cfl, fed, world.linear(2), **options)
+    assert adjusted_rand(result.clusters.to_numpy(), own) == 1
+    assert "notes" not in result.about
+    published = ct.fit(ct.CFL(STEP), fed, world.linear(2), **options | {"rounds": 25})
+    if published.clusters.nunique() == 1:
+        assert published.about["notes"][0].startswith("CFL never split the clients: no cluster had a mean update below")
+    assert unit != 1.0 or published.clusters.nunique() == 1
+
+
+@pytest.mark.parametrize("wrong", [{"first": -1}, {"most": 0}, {"linkage": "ward"}, {"quiet": 0.0}, {"most": 2.5}])
+def test_settings_that_cannot_be_meant_are_refused(wrong):
+    with pytest.raises(ct.ConfigError, match="CFL needs"):
+        ct.CFL(**wrong)
+
+
+def test_inside_a_cluster_it_is_fedavg(fed, task):
+    """Clients of 5 to 64 rows count by their rows, as step (a) says; before the first split all are one cluster."""
+    local = ct.LocalSGD(steps=3, lr=0.1, batch_size=4)
+    cfl, one = (ct.fit(a, fed, task, rounds=2, alone=False) for a in (ct.CFL(local, first=99), ct.FedAvg(local)))
+    for name, model in one.state.model.items():
+        torch.testing.assert_close(cfl.state.models[name][0], model)

@@ -287,3 +287,28 @@ def test_shared_parts_are_named_by_any_sequence_of_whole_names(world, shared):
     assert "10.weight" in state.models
     with pytest.raises(ct.ConfigError, match="names of parameters"):
         ct.IFCA(2, shared=[1])
+
+
+@pytest.mark.parametrize("aggregate", [ct.robust.Mean(), ct.robust.Median()])
+def test_a_start_with_resampling_sees_the_first_part_of_the_data_only(world, aggregate):
+    """T = 3: the start may use the first of three pairs of parts; what is in the others does not matter."""
+    fed, _ = world.planted(2, 8, samples=48, d=3)
+    ifca = ct.IFCA(2, local=ct.LocalSGD(steps=5, lr=0.05, batch_size=None), resample=3, aggregate=aggregate)
+    within = np.arange(len(fed.y)) - np.repeat(fed.offsets[:-1], fed.n_samples)
+    first = torch.from_numpy(within < np.repeat(fed.n_train, fed.n_samples) // 3)
+    models = []
+    for spoilt in (~first, first):
+        other = ct.Federation(**{**vars(fed), "y": torch.where(spoilt, 50 - fed.y, fed.y)})
+        models.append(ct.fit(ifca, other, world.linear(3), rounds=1, alone=False).state.models["weight"])
+    plain = ct.fit(ifca, fed, world.linear(3), rounds=1, alone=False).state.models["weight"]
+    assert torch.equal(plain, models[0])
+    assert not torch.allclose(plain, models[1], atol=1.0)
+
+
+def test_doubtful_starts_are_judged_by_the_same_clients(world):
+    """Two groupings of these four: four trial rounds each, then one question about both. Sums over other clients, where
+    replies get lost, would not be comparable."""
+    counted = world.Count()
+    fed = world.quadratics([[0], [1], [100], [101]])
+    ct.fit(ct.IFCA(2, "model", STEP), fed, world.linear(1), rounds=1, channels=[counted], alone=False)
+    assert counted.asks == [4] * (1 + 2 * 4 + 1)

@@ -38,14 +38,17 @@ FACTORIES: dict[str, Callable[[], Any]] = {
     "myopic_clustering": lambda: ct.MyopicClustering(clusters=2),
     "fedbn": lambda: ct.FedBN(keep=("0", "bias")),
     "defection_free": lambda: DefectionFree(low_steps=3, pretrain=(0, 2)),
+    "ifca, robust": lambda: ct.IFCA(clusters=2, aggregate=ct.robust.GeometricMedian()),
+    "hypcluster, robust": lambda: ct.HypCluster(clusters=2, aggregate=ct.robust.Median()),
 }
+VARIANTS = ("ifca, robust", "hypcluster, robust")  # the same algorithms in a form that asks and starts otherwise
 PAIRS = frozenset({"defection_free"})  # for exactly two clients: it gets federations of two, and must refuse others
 PAIR = (40, 64)
 ROUNDS = 3
 TOLERANCE = 2e-5  # float32: engines add in another order
 
 
-@pytest.fixture(params=sorted(ALGORITHMS))
+@pytest.fixture(params=[*sorted(ALGORITHMS), *VARIANTS])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -53,7 +56,7 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def algorithm(name: str) -> Any:
     """The algorithm with its defaults, but few local steps."""
-    made = FACTORIES.get(name, ALGORITHMS[name])()
+    made = (FACTORIES.get(name) or ALGORITHMS[name])()
     few = ct.LocalSGD(steps=3, lr=0.1, batch_size=8)
     names = {f.name for f in dataclasses.fields(made)}
     if "local" in names and isinstance(made.local, ct.LocalSGD):
@@ -228,7 +231,7 @@ def test_a_client_never_sampled_still_has_a_model_and_a_score(
 
 
 INDIVIDUAL = {"oneshot", "cfl", "federated_clustering", "momentum_clustering", "myopic_clustering", "defection_free"}
-INDIVIDUAL |= {"mixture_prior", "discrete_prior"}
+INDIVIDUAL |= {"mixture_prior", "discrete_prior", *VARIANTS}
 CANARIES = ("nothing", "as it is", "huge", "flipped", "empty")
 BAD = st.floats(width=32, allow_nan=True, allow_infinity=True) | st.sampled_from([3e38, -1e30, 1e19, 0.0])
 
@@ -285,7 +288,7 @@ def test_one_clients_data_move_the_released_integers_by_at_most_the_sensitivity(
     privacy = ct.Privacy(3.0, 1e-6, clip=0.3)
     options: dict[str, Any] = {"rounds": 1, "privacy": privacy, "alone": False}
     if name in INDIVIDUAL:
-        with pytest.raises(ct.ConfigError, match=r"Privacy (needs sums|clips updates)"):
+        with pytest.raises(ct.ConfigError, match=r"Privacy (needs sums|clips updates)|robust aggregate needs clear"):
             ct.fit(algorithm, fed, task, **options)
         return
     shape = (int(fed.offsets[2] - fed.offsets[1]), fed.n_features)

@@ -22,7 +22,7 @@ def planted(clusters: int, seed: int = 0, clients: int = 24) -> ct.Federation:
 
 
 @pytest.mark.parametrize("clusters", [1, 2, 3])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_the_planted_number_is_chosen_and_the_table_says_why(clusters: int, seed: int) -> None:
     fed = planted(clusters, seed)
     choice = ct.choose_clusters(ct.IFCA(local=LOCAL), fed, TASK, candidates=(1, 2, 3, 4), rounds=15)
@@ -121,3 +121,32 @@ def test_the_best_of_a_grid_of_algorithms_is_chosen_by_training_loss() -> None:
         ct.best_of(1, grid[:1], fed, TASK, rounds=30, alone=False)
     with pytest.raises(ct.ConfigError, match="algorithm"):
         ct.best_of(1, [], fed, TASK)
+
+
+def test_the_range_widens_while_the_best_number_is_near_its_end() -> None:
+    """Eight groups in eight directions: six clusters are too few, and nine do not win either."""
+    rng = np.random.default_rng(0)
+    theta, own = 3 * np.linalg.qr(rng.normal(size=(8, 8)))[0], np.arange(32) % 8
+    x = rng.normal(size=(32, 40, 8))
+    y = np.einsum("isd,id->is", x, theta[own]) + 0.3 * rng.normal(size=(32, 40))
+    fed = ct.Federation.from_arrays({i: (x[i], y[i]) for i in range(32)}, dtype="float64")
+    task = ct.Task(lambda: nn.Linear(8, 1, bias=False), loss="mse")
+    choice = ct.choose_clusters(ct.IFCA(local=LOCAL), fed, task, rounds=6)
+    assert choice.clusters == 8
+    assert max(choice.table.index) in (9, 12)
+    assert choice.note == ""
+
+
+def test_a_range_that_ends_at_its_limit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.training.number_of_clusters._FIRST", 1)
+    monkeypatch.setattr("coterie.training.number_of_clusters._MORE", 1)
+    monkeypatch.setattr("coterie.training.number_of_clusters._MOST", 2)
+    choice = ct.choose_clusters(ct.IFCA(local=LOCAL), planted(3), TASK, rounds=10)
+    assert choice.clusters == 2
+    assert choice.note.startswith("The largest number of clusters tried, 2, won; more may be better.")
+
+
+@pytest.mark.parametrize("wrong", [(0, 1), (1, 2.5), (-1,)])
+def test_candidates_are_whole_numbers(wrong: tuple[float, ...]) -> None:
+    with pytest.raises(ct.ConfigError, match="candidate must be a whole number ≥ 1"):
+        ct.choose_clusters(ct.IFCA(local=LOCAL), planted(1, clients=6), TASK, candidates=wrong, rounds=1)  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from torch import Tensor
 from coterie.tree import leaves, tree_map
 
 _ENTRIES = 1 << 22  # So many numbers are converted to float64 at a time.
+_LONGEST = 1e300  # squared length of a vector that can be compared with others
 _EPS = torch.finfo(torch.float64).eps
 
 
@@ -32,6 +33,12 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def comparable(rows: Any) -> Tensor:
+    """(N,) whose distances to others can be computed: the squared length is finite, with room to spare."""
+    squares = [t.reshape(len(t), -1).double().square().sum(1) for t in leaves(rows)]
+    return torch.stack(squares).sum(0) < _LONGEST
 
 
 def gram(rows: Any, origin: Any | None = None) -> Tensor:

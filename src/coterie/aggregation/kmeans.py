@@ -13,16 +13,21 @@ from torch import Tensor
 from coterie.kmeans import kmeans
 
 Ints = npt.NDArray[np.int64]
+_LARGEST = 1e100  # coordinates whose squares k-means can still add up
 
 
 def principal_coordinates(rows: Tensor, rank: int | None = None) -> npt.NDArray[np.float64]:
     """Coordinates whose distances are those of the rows (all ranks) or of their best rank-r approximation."""
-    centred = rows - rows.mean(0)
+    centred, unit = rows - rows.mean(0), 1.0
     gram = (centred @ centred.T).double().numpy()
+    if not np.isfinite(gram).all():  # a huge row: the same in float64, in units of the largest number
+        unit = float(rows.abs().max())
+        wide = rows.double() / unit
+        gram = ((wide - wide.mean(0)) @ (wide - wide.mean(0)).T).numpy()
     values, vectors = np.linalg.eigh(gram)
     keep = np.argsort(-values)[: rank or len(values)]
     coordinates: npt.NDArray[np.float64] = vectors[:, keep] * np.sqrt(np.clip(values[keep], 0, None))
-    return coordinates
+    return coordinates * min(unit, _LARGEST)
 
 
 def kmeans_rows(rows: Tensor, k: int, *, seed: int, restarts: int = 10, rank: int | None = -1) -> Ints:

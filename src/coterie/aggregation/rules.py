@@ -20,14 +20,13 @@ import torch
 from torch import Tensor
 
 from coterie import randomness
-from coterie.aggregation.gram import combine, gram, pairwise, squared_distances
+from coterie.aggregation.gram import combine, comparable, gram, pairwise, squared_distances
 from coterie.errors import ConfigError, DataError, TooFew
 from coterie.settings import whole_number
 from coterie.tree import finite_rows, leaves, take, tree_map
 
 Stacked = TypeVar("Stacked", Tensor, dict[str, Any])
 Call = TypeVar("Call", bound=Callable[..., Any])
-_LONGEST = 1e300  # squared length of a vector whose distances to others can still be computed
 
 
 class Aggregator(Protocol):
@@ -68,8 +67,7 @@ def _needs_distances(call: Call) -> Call:
 
     @wraps(call)
     def rule(self: Any, stacked: Any, weights: Any = None, *, key: Tensor | None = None, start: Any = None) -> Any:
-        squares = sum(t.reshape(len(t), -1).double().square().sum(1) for t in leaves(stacked))
-        near = torch.as_tensor(squares) < _LONGEST
+        near = comparable(stacked)
         if bool(near.any()) and not bool(near.all()):
             stacked = take(stacked, near.nonzero().squeeze(-1))
         return call(self, stacked, None, key=key, start=start)

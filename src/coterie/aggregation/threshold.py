@@ -35,6 +35,7 @@ from torch import Tensor
 from coterie.aggregation.gram import combine, gram, one_thread, squared_distances
 from coterie.aggregation.radius import Percentile, RadiusRule, radius_rule
 from coterie.errors import ConfigError, DataError
+from coterie.settings import whole_number
 from coterie.tree import tree_map
 
 Array = npt.NDArray[Any]
@@ -74,6 +75,7 @@ def threshold_clustering(
     One Gram matrix of points and starts costs O((N + K)²P), each round O(K(N + K)²) and no more than a bounded piece of
     memory at a time besides the result; `history=False` spares rounds × K × N numbers."""
     rule = radius_rule(radius)
+    whole_number("rounds", rounds)
     z, start = _matrix(points, "points"), _matrix(centers, "centers")
     if z.shape[1] != start.shape[1]:
         raise DataError(
@@ -217,6 +219,7 @@ class ThresholdClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
+        whole_number("n_clusters", self.n_clusters, owner=self)
         X = np.asarray(validate_data(self, X, dtype=[np.float64, np.float32]))
         radius = Percentile(100 / self.n_clusters) if self.radius is None else self.radius
         result = threshold_clustering(X, self._starts(X), radius, self.rounds, history=False)

@@ -24,9 +24,12 @@ from torch import Tensor
 
 from coterie import randomness
 from coterie.aggregation import Aggregator, Mean, aggregated
+from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Ints, Population, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
+from coterie.settings import whole_number
 from coterie.tree import Params, flat_vector, repeat, row, take, tree_map
 
 Linkage = Literal["single", "complete"]
@@ -36,6 +39,7 @@ Linkage = Literal["single", "complete"]
 class CFLState:
     models: Params  # (clusters so far, …)
     label: Tensor  # (m,)
+    scale: Tensor  # the median length of the first updates; 0 before
 
 
 def bipartition(updates: Tensor, rule: Linkage = "single") -> npt.NDArray[np.bool_]:
@@ -51,18 +55,44 @@ def bipartition(updates: Tensor, rule: Linkage = "single") -> npt.NDArray[np.boo
 
 @dataclass(frozen=True)
 class CFL(Algorithm):
-    """`quiet` is ε₁ and `loud` ε₂, absolute norms of model updates; `first` rounds pass before the first split."""
+    """`quiet` is ε₁ and `loud` ε₂, absolute norms of model updates; `first` rounds pass before the first split. `relative`
+    makes both shares of the clients' median update in the first round, such as quiet=0.1 and loud=0.3: how long updates are
+    depends on model, step and data, and with the published norms many runs never split (then `notes` says so)."""
 
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
     quiet: float = 0.4
     loud: float = 1.6
     first: int = 20
     linkage: Linkage = "single"
     most: int = 64
     aggregate: Aggregator = field(default_factory=Mean)
+    relative: bool = False
+
+    def __post_init__(self) -> None:
+        whole_number("first", self.first, 0, owner=self)
+        whole_number("most", self.most, owner=self)
+        if self.linkage not in ("single", "complete"):
+            raise ConfigError(f"CFL needs linkage 'single' or 'complete'; got {self.linkage!r}. Choose one of them.")
+        if not (self.quiet > 0 and self.loud >= 0):
+            raise ConfigError(f"CFL needs quiet > 0 and loud ≥ 0; got {self.quiet} and {self.loud}.")
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> CFLState:
-        return CFLState(repeat(start, 1), torch.zeros(population.n_clients, dtype=torch.int64))
+        label = torch.zeros(population.n_clients, dtype=torch.int64)
+        return CFLState(repeat(start, 1), label, torch.zeros((), dtype=torch.float64))
+
+    def notes(self, state: CFLState) -> list[str]:
+        """What to know about the outcome: that nothing was ever split."""
+        if len(next(iter(state.models.values()))) > 1:
+            return []
+        how = (
+            "shares of the first round's updates"
+            if self.relative
+            else "absolute norms; relative=True makes them shares"
+        )
+        return [
+            f"CFL never split the clients: no cluster had a mean update below quiet={self.quiet} and a member's above "
+            f"loud={self.loud} after {self.first} rounds. All share one model. (The thresholds are {how}.)"
+        ]
 
     def round(self, state: CFLState, cohort: Cohort) -> Exchange[CFLState]:
         reply = yield self._ask(state, cohort.clients)
@@ -71,6 +101,7 @@ class CFL(Algorithm):
         update = reply.values["update"]
         label = state.label[torch.from_numpy(reply.clients)]
         rows = flat_vector(update, 1)
+        scale = state.scale if bool(state.scale > 0) else rows.double().norm(dim=1).median()
         models, labels = [], state.label.clone()
         children: list[Params] = []
         count = len(next(iter(state.models.values())))
@@ -87,22 +118,27 @@ class CFL(Algorithm):
                 continue
             model = tree_map(lambda a, b: a + b, model, mean)
             models.append(model)
-            if cohort.round >= self.first and count + len(children) < self.most and self._stuck(rows[mine], mean):
+            if (
+                cohort.round >= self.first
+                and count + len(children) < self.most
+                and self._stuck(rows[mine], mean, scale)
+            ):
                 members, part = yield from self._split(state, c, reply.clients[mine.numpy()], rows[mine])
                 labels[torch.from_numpy(members[part])] = count + len(children)
                 children.append(model)
         stacked = {k: torch.stack([m[k] for m in models + children]) for k in models[0]}
-        return CFLState(stacked, labels)
+        return CFLState(stacked, labels, scale)
 
     def _ask(self, state: CFLState, clients: Ints) -> Ask:
         own = take(state.models, state.label[torch.from_numpy(clients)])
         return Ask(self.train, clients, each={"model": own}, updates={"update": None})
 
-    def _stuck(self, rows: Tensor, mean: Params) -> bool:
+    def _stuck(self, rows: Tensor, mean: Params, scale: Tensor) -> bool:
         """Condition (b)."""
         if len(rows) <= 2:
             return False
-        return bool(flat_vector(mean).norm() < self.quiet) and bool(rows.norm(dim=1).max() > self.loud)
+        unit = scale if self.relative else 1.0
+        return bool(flat_vector(mean).norm() < self.quiet * unit) and bool(rows.norm(dim=1).max() > self.loud * unit)
 
     def _split(self, state: CFLState, c: int, here: Ints, rows: Tensor) -> Exchange[tuple[Ints, npt.NDArray[np.bool_]]]:
         """All members of the cluster and which of them leave; members outside this round's cohort are asked now."""

@@ -16,6 +16,7 @@ from typing import Any
 from coterie.aggregation import Aggregator, Mean, aggregated
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, row, tree_map
 
@@ -47,7 +48,7 @@ def average(phase: Any, model: Params, cohort: Cohort, aggregate: Aggregator) ->
 
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
     server_lr: float = 1.0
     server_momentum: float = 0.0
     aggregate: Aggregator = field(default_factory=Mean)

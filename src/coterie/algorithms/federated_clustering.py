@@ -27,6 +27,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from coterie import randomness
+from coterie.aggregation.gram import comparable
 from coterie.aggregation.radius import Percentile, RadiusRule
 from coterie.aggregation.threshold import threshold_centers
 from coterie.errors import ConfigError
@@ -36,7 +37,6 @@ from coterie.learning.task import Task
 from coterie.settings import whole_number
 from coterie.tree import Params, finite_rows, repeat, row, take, tree_map
 
-_LONGEST = 1e300  # squared length of a gradient that can be compared with others
 _MEMBERS_UP_TO = 4096  # clients whose N × N table of who listened to whom is kept
 
 
@@ -61,6 +61,8 @@ class FederatedClustering(Algorithm):
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.batch_size is not None:
+            whole_number("batch_size", self.batch_size, owner=self)
         for name in ("groups", "inner", "local_steps"):
             whole_number(name, getattr(self, name), owner=self)
         if not 0 <= self.momentum < 1:
@@ -89,7 +91,7 @@ class FederatedClustering(Algorithm):
         for s in range(max((len(g) for g in groups), default=0)):
             served = [g for g in groups if len(g) > s]
             reply = yield self._ask(state, served, s)
-            near = _near(reply)
+            near = comparable(reply.values["grad"]).tolist() if len(reply.clients) else []
             place = {int(c): i for i, c in enumerate(reply.clients) if near[i]}
             served = [g for g in served if int(g[s]) in place]  # where the owner did not answer its model stays
             present = [[int(j) for j in group if int(j) in place] for group in served]
@@ -169,15 +171,6 @@ class FederatedClustering(Algorithm):
 def _rows(models: Params, clients: Ints) -> Params:
     rows: Params = take(models, torch.from_numpy(clients))
     return rows
-
-
-def _near(reply: Reply) -> list[bool]:
-    """For every reply, whether its squared length is finite, so that distances to it are."""
-    if not len(reply.clients):
-        return []
-    squares = [t.reshape(len(t), -1).double().square().sum(1) for t in reply.values["grad"].values()]
-    near: list[bool] = (torch.stack(squares).sum(0) < _LONGEST).tolist()
-    return near
 
 
 def _where(good: Tensor, new: Params, old: Params) -> Params:

@@ -33,6 +33,7 @@ from coterie.algorithms.ifca_stop import EarlyStop
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, Population, Reply, SumBy, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.settings import cluster_count, whole_number
 from coterie.tree import Params, Tree, named_like, names, row, take, tree_map
@@ -49,7 +50,7 @@ class IFCA(Algorithm):
 
     clusters: int | None = None
     option: Literal["model", "gradient"] = "model"
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
     start: Literal["updates", "random"] = "updates"
     normalise: Literal["m", "participants", "cluster"] = "m"
     samples_weighted: bool = False

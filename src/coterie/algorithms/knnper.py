@@ -19,6 +19,7 @@ from coterie.algorithms.fedavg import FedAvg, FedAvgState
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.predictors import NearestNeighbours
 from coterie.learning.task import Task
 from coterie.tree import Params
@@ -30,7 +31,7 @@ class KNNPer(Algorithm):
 
     lam: float = 0.5
     neighbours: int = 10
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree
 
@@ -19,7 +20,7 @@ class LocalState:
 
 @dataclass(frozen=True)
 class Local(Algorithm):
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
 
     @property
     def asks_per_round(self) -> int:

@@ -10,7 +10,8 @@ Symbols: m_{i,t} → a client's momentum, α → alpha, v_{k,t} → centers, η 
 GAP/EC-18): m_{i,0} = 0, or with `warm=True` the first gradient, which removes the bias (1−α)^t. Centres start by k-means++
 on the first momenta. A client belongs to the nearest centre. A centre without clients is seeded again at the momentum
 farthest from all centres. A centre with an empty ball is seeded again by k-means++ too: it would stay where it is for ever
-and lead its clients along a gradient nobody has any more (the proof starts every round within σ of the true means).
+and lead its clients along a gradient nobody has any more (the proof starts every round within σ of the true means). A
+momentum so long that no distance to it can be computed is left out of the round.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
+from coterie.aggregation.gram import comparable
 from coterie.aggregation.kmeans import principal_coordinates
 from coterie.aggregation.radius import Percentile, RadiusRule
 from coterie.aggregation.threshold import threshold_clustering
@@ -50,6 +52,8 @@ class MomentumClustering(Algorithm):
     warm: bool = True
 
     def __post_init__(self) -> None:
+        if self.batch_size is not None:
+            whole_number("batch_size", self.batch_size, owner=self)
         if self.clusters is not None:
             whole_number("clusters", self.clusters, owner=self)
         whole_number("inner", self.inner, owner=self)
@@ -76,6 +80,10 @@ class MomentumClustering(Algorithm):
         if not len(reply.clients):
             return state
         points = flat_vector(reply.values["momentum"], 1)
+        near = comparable(points)
+        clients, points = reply.clients[near.numpy()], points[near]
+        if not len(clients):
+            return state
         start = state.centers if len(state.centers) else self._seed(points, cohort)
         rule = self.radius if self.radius is not None else Percentile(100 / self.k)
         found = threshold_clustering(points, start, rule, self.inner, history=False)
@@ -84,15 +92,15 @@ class MomentumClustering(Algorithm):
             found = threshold_clustering(points, start, rule, self.inner, history=False)
         centers: Tensor = found.centers
         centers, nearest = self._assign(points, centers)
-        label = state.label.index_copy(0, torch.from_numpy(reply.clients), nearest)
+        label = state.label.index_copy(0, torch.from_numpy(clients), nearest)
         own = like_vector(centers[nearest], state.start, 1)
-        yield Ask(self.apply, reply.clients, each={"direction": own}, reduce=SumBy())
+        yield Ask(self.apply, clients, each={"direction": own}, reduce=SumBy())
         return replace(state, centers=centers, label=label)
 
     def _assign(self, points: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
         """The nearest centre of every client; empty centres move, one by one, to the momentum farthest from all."""
         for _ in range(self.k + 1):
-            distance = torch.cdist(points, centers)
+            distance = torch.cdist(points.double(), centers.double())  # squares of huge float32 numbers would overflow
             nearest, lonely = distance.argmin(1), distance.min(1).values
             empty = torch.bincount(nearest, minlength=self.k) == 0
             if len(points) < self.k or not bool(empty.any()) or not float(lonely.max()) > 0:

@@ -70,6 +70,11 @@ def compare(
     chosen = [int(s) for s in (range(seeds) if isinstance(seeds, int) else seeds)]
     if not chosen or (rounds is not None and rounds < 1):
         raise ConfigError(f"compare needs at least one seed and one round; got seeds={seeds!r}, rounds={rounds}.")
+    if not isinstance(federation, Federation) and not callable(federation):
+        raise DataError(
+            f"compare takes a Federation, or a function from a seed to one; got {type(federation).__name__}. "
+            "Build one with Federation.from_arrays or from_frame."
+        )
     one = federation if isinstance(federation, Federation) else None
     first = one if one is not None else federation(chosen[0])  # type: ignore[operator]
     if first.y.ndim > 1 or first.weights is not None:
@@ -167,4 +172,5 @@ def _joined(exact: Comparison, extra: Comparison) -> Comparison:
         judgement=extra.judgement,
         failed=extra.failed,
         warnings=(*exact.warnings, *extra.warnings),
+        regrouped=exact.regrouped | extra.regrouped,
     )

@@ -212,10 +212,17 @@ def trained_comparison(runs: Runs, seeds: Sequence[int], *, redrawn: bool) -> Co
         judgement=judge_trained(trained, float(overlap.mean()), room, constant),
         failed=dict(runs.failed),
         warnings=tuple(dict.fromkeys(runs.warnings)),
+        regrouped={
+            name: _frame({s: r.clusters.to_numpy() for s, r in zip(seeds, results, strict=True)}, clients).rename_axis(
+                "fit"
+            )
+            for name, results in runs.results.items()
+            if len(results) > 1
+        },
     )
 
 
-def _frame(parts: dict[str, Any], clients: pd.Index[Any]) -> pd.DataFrame:
+def _frame(parts: dict[Any, Any], clients: pd.Index[Any]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(parts, orient="index", columns=clients).rename_axis("method")
 
 
@@ -269,4 +276,5 @@ def _about(data: Federation, task: Task, seeds: Sequence[int], redrawn: bool) ->
         "seeds": [int(s) for s in seeds],
         "new_split_each_seed": redrawn,
         "model": str(task.skeleton).replace("\n", ""),
+        "notes": None if data.notes is None else data.notes.to_json(),
     }

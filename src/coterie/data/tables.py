@@ -194,7 +194,7 @@ def _suggest(wanted: Any, names: Iterable[Any]) -> str:
     lower = {n.lower(): n for n in known}
     near = difflib.get_close_matches(str(wanted).lower(), lower, n=1)
     some = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
-    return (f"did you mean {lower[near[0]]!r}? " if near else "") + f"The columns are {some}."
+    return f"did you mean {lower[near[0]]!r}? The columns are {some}." if near else f"the columns are {some}."
 
 
 def _feature_columns(
@@ -258,7 +258,8 @@ def _true_clusters(labels: pd.Series[Any], owner: Ints, clients: pd.Index[Any]) 
 
 
 def infer_kind(values: pd.Series[Any]) -> Kind:
-    """Text, booleans, and whole numbers with at most 20 distinct values: classification. Other numbers: regression."""
+    """Text, booleans, and whole numbers with at most 20 distinct values: classification. Other numbers: regression, also
+    more than ten whole numbers of which most occur once."""
     types = pd.api.types
     if types.is_bool_dtype(values) or isinstance(values.dtype, pd.CategoricalDtype):
         return "classification"
@@ -269,7 +270,8 @@ def infer_kind(values: pd.Series[Any]) -> Kind:
     distinct = numbers.unique()
     with np.errstate(invalid="ignore"):  # an infinite value is no whole number
         whole = bool(np.all(np.asarray(distinct, np.float64) % 1 == 0))
-    return "classification" if whole and len(distinct) <= FEW else "regression"
+    codes = len(distinct) <= FEW // 2 or len(distinct) <= min(FEW, len(numbers) // 2)
+    return "classification" if whole and codes else "regression"
 
 
 def _target(

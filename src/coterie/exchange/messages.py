@@ -287,7 +287,7 @@ class Algorithm(Protocol):
     """An algorithm is a frozen dataclass of hyper-parameters. `init` makes the server state (a frozen dataclass of
     tensors), `round` advances it by asking clients, `personal` says which model a client uses. `client` makes a client's
     private state at first contact and `cluster` names its group. `predictor` is for algorithms whose clients predict with
-    more than a model's weights. These three have defaults for algorithms without.
+    more than a model's weights. `notes` are sentences about a run's end. These four have defaults for algorithms without.
 
     `private` gives the form whose asks are all additive, for a differentially private run. `asks_per_round` is the number
     of asks per round in which clients send updates; each of them is a release."""
@@ -318,6 +318,10 @@ class Algorithm(Protocol):
     def keeps_optimiser(self) -> bool:
         """Whether clients keep what their optimiser remembers between rounds when `local.keep` says so."""
         return False
+
+    def notes(self, state: Any) -> list[str]:
+        """What a user should know about how a run ended; it is kept in `result.about["notes"]`."""
+        return []
 
     def private(self) -> Any:
         """The same algorithm with additive asks only, where it has a choice."""

@@ -95,3 +95,6 @@ def _check(settings: LocalSteps, bounds: tuple[tuple[str, float | None], ...]) -
         raise ConfigError(f"{owner} needs decay above 0 (1: no decay); got {settings.decay}.")
     if settings.clip is not None and not settings.clip > 0:
         raise ConfigError(f"{owner} needs clip above 0 (None: no clipping); got {settings.clip}.")
+
+
+LOCAL_STEPS: dict[str, type[LocalSteps]] = {"LocalSGD": LocalSGD, "LocalAdam": LocalAdam}

@@ -7,10 +7,11 @@ steps of the chunk before the next chunk, with gradients and updates fused where
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, Self, overload
 
 import torch
 from torch import Tensor
@@ -157,6 +158,11 @@ class LocalSteps(ABC):
         for s, batch in enumerate(ctx.batches(steps=self.steps, epochs=self.epochs, batch_size=self.batch_size)):
             lr = rate if self.schedule is None else rate * self.schedule(ctx.round, s)
             yield batch, lr if self.epochs is None else lr * (batch.n > 0).to(batch.n.dtype)
+
+    def but(self, **changes: Any) -> Self:
+        """The same settings with some changed."""
+        changed: Self = dataclasses.replace(self, **changes)  # type: ignore[type-var]
+        return changed
 
     def descent(self) -> Descent:
         """These settings' optimiser for a loop of your own, with an empty memory."""

@@ -17,6 +17,7 @@ from torch.func import functional_call
 
 from coterie.errors import ConfigError
 from coterie.learning.traits import filled
+from coterie.settings import whole_number
 from coterie.tree import Params
 
 if TYPE_CHECKING:
@@ -49,10 +50,9 @@ class NearestNeighbours:
     neighbours: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.lam <= 1 or self.neighbours < 1:
-            raise ConfigError(
-                f"Nearest neighbours need lam in [0, 1] and neighbours ≥ 1; got {self.lam} and {self.neighbours}."
-            )
+        if not 0 <= self.lam <= 1:
+            raise ConfigError(f"Nearest neighbours need lam in [0, 1]; got {self.lam}.")
+        whole_number("neighbours", self.neighbours)
 
     def outputs(self, task: Task, params: Params, x: Tensor, samples: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         own, labels, mask = samples

@@ -197,7 +197,7 @@ def result_tables(result: Result) -> Iterator[RenderableType]:
     rounds = result.about["rounds"]
     done = "finished" if result.about["finished"] else "interrupted; continue it with `coterie resume`"
     yield Text(f"{rounds} rounds, seed {result.about['seed']}, {done}.")
-    for told in result.about.get("warnings", ()):
+    for told in (*result.about.get("warnings", ()), *result.about.get("notes", ())):
         yield Text(told, style="yellow")
 
 

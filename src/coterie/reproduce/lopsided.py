@@ -44,6 +44,7 @@ class World:
     cohort: float | None = None
     dropout: float = 0.0
     clusters: int = TRUE_GROUPS
+    clients: int = CLIENTS
 
 
 EQUAL = (0.25, 0.25, 0.25, 0.25)
@@ -67,15 +68,15 @@ def federation(world: World, seed: int) -> Federation:
     pictures, labels = load_arrays("mnist.npz", "x_train", "y_train")
     rng = np.random.default_rng([seed, 41])
     order = rng.permutation(len(pictures))
-    counts = np.round(np.array(world.shares) * CLIENTS).astype(int)
-    counts[0] += CLIENTS - counts.sum()
+    counts = np.round(np.array(world.shares) * world.clients).astype(int)
+    counts[0] += world.clients - counts.sum()
     truth = rng.permutation(np.repeat(np.arange(len(counts)), counts))
     relabel = [np.arange(10), *(rng.permutation(10) for _ in counts[1:])]
     if isinstance(world.rows, int):
-        sizes = np.full(CLIENTS, world.rows)
+        sizes = np.full(world.clients, world.rows)
     else:
         low, high = np.log(world.rows)
-        sizes = np.exp(rng.uniform(low, high, CLIENTS)).astype(int)
+        sizes = np.exp(rng.uniform(low, high, world.clients)).astype(int)
     data, at = {}, 0
     for i, (group, n) in enumerate(zip(truth, sizes, strict=True)):
         rows, at = order[at : at + n], at + n

@@ -47,7 +47,7 @@ def clients_alone(run: Any, alone: bool | str | Result) -> Callable[..., Result]
         return None
     part = sum(row["clients"] for row in run.history) / max(len(run.federation), 1)
     rounds = min(run.done, max(round(part), 1)) if run.history else run.done
-    how = Alone(local, run.federation, run.task, rounds, run.seed, run.engine)  # type: ignore[arg-type]
+    how = Alone(local, run.federation, run.task, rounds, run.seed, run.engine)
     return TrainedAlone(how, check(alone) if isinstance(alone, str) else "tuned")
 
 

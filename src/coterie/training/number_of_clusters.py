@@ -19,8 +19,10 @@ import pandas as pd
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError, DataError
 from coterie.learning.task import Task
-from coterie.settings import setting, with_setting
+from coterie.settings import setting, whole_number, with_setting
 from coterie.training.run import fit
+
+_FIRST, _MORE, _MOST = 6, 3, 24  # numbers tried first, how many more at a time, and the largest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,13 +54,14 @@ def choose_clusters(
     federation: Federation,
     task: Task | None = None,
     *,
-    candidates: Sequence[int] = (1, 2, 3, 4, 5, 6),
+    candidates: Sequence[int] | None = None,
     holdout: float = 0.25,
     **options: Any,
 ) -> Choice:
     """Try each number of clusters with `fit(…, **options)` and choose by held-out loss.
 
-    Numbers above the largest candidate are not tried; when that one wins, the choice's `note` says so."""
+    candidates: None tries 1 to 6, and three more as long as the best or the chosen number is one of the two largest, up to
+    24. Numbers above the largest candidate are not tried; when that one wins, the choice's `note` says so."""
     if setting(algorithm, "clusters", 0) is not None:
         raise ConfigError(f"{type(algorithm).__name__} has no clusters=None to choose. Pass the number yourself.")
     fitting = federation.holdout(holdout)
@@ -67,23 +70,36 @@ def choose_clusters(
             "Choosing the number of clusters needs a client with two training rows or more, to hold one out; here every "
             "client has one. Pass clusters=…."
         )
-    counts = [k for k in candidates if k <= len(federation)]
+    given = tuple(range(1, _FIRST + 1)) if candidates is None else candidates
+    counts = [whole_number("Every candidate", k) for k in given if k <= len(federation)]
     if not counts:
-        raise ConfigError(f"No candidate is at most the number of clients; got {list(candidates)}, {len(federation)}.")
-    losses = {}
-    for k in counts:
-        result = fit(with_setting(algorithm, "clusters", k), fitting, task, alone=False, **options)
-        losses[k] = result.evaluation.test_losses()
+        raise ConfigError(f"No candidate is at most the number of clients; got {list(given)}, {len(federation)}.")
+    most = min(_MOST, len(federation)) if candidates is None else max(counts)
+    losses: dict[int, npt.NDArray[np.float64]] = {}
+    while True:
+        for k in counts:
+            result = fit(with_setting(algorithm, "clusters", k), fitting, task, alone=False, **options)
+            losses[k] = result.evaluation.test_losses()
+        table, chosen = _judged(losses)
+        last, near = max(losses), max(chosen, int(table["loss"].idxmin()))
+        if last >= most or near < last - 1:
+            break
+        counts = list(range(last + 1, min(last + _MORE, most) + 1))
+    note = ""
+    if near == last < len(federation):
+        won = "won" if chosen == last else f"had the smallest loss, though {chosen} did about as well"
+        note = f"The largest number of clusters tried, {last}, {won}; more may be better. Pass candidates=… up to more."
+    return Choice(chosen, table, note)
+
+
+def _judged(losses: dict[int, npt.NDArray[np.float64]]) -> tuple[pd.DataFrame, int]:
+    """The evidence, and the smallest number of clusters that is about as good as the best."""
     means = {k: float(np.nanmean(v)) for k, v in losses.items()}
     best = min(means, key=means.__getitem__)
     excess = {k: v - losses[best] for k, v in losses.items()}
     rows = [(k, means[k], float(np.nanmean(v)), _error(v)) for k, v in excess.items()]
     table = pd.DataFrame(rows, columns=["clusters", "loss", "excess", "excess_error"]).set_index("clusters")
-    good_enough = [k for k, _, more, error in rows if more <= max(2 * error, 0.01 * abs(means[best]))]
-    chosen, note = min(good_enough), ""
-    if chosen == max(counts) < len(federation):
-        note = f"The largest number of clusters tried, {chosen}, won; more may be better. Pass candidates=… up to more."
-    return Choice(chosen, table, note)
+    return table, min(k for k, _, more, error in rows if more <= max(2 * error, 0.01 * abs(means[best])))
 
 
 def _error(values: npt.NDArray[np.float64]) -> float:

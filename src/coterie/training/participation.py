@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from coterie.decision.coalitions.found import Coalitions
-from coterie.decision.coalitions.judging import Gains, correction, interval
+from coterie.decision.coalitions.judging import WIDEN, Gains, correction, interval
 from coterie.errors import ConfigError, DataError
 from coterie.text import listed
 from coterie.training.bootstrap import column_mean
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from coterie.training.result import Result
 
 Rule = Literal["interval", "mean"]
-WIDEN = {"log_loss": 1.4}  # heavy tails: rare rows cost much, and few test rows may hold none of them
 
 
 @dataclass(frozen=True)
@@ -300,7 +299,7 @@ def _gains(runs: tuple[Result, ...], alone: tuple[Result, ...], each: Floats) ->
         between = np.asarray(np.ma.masked_invalid(each).var(axis=0, ddof=1).filled(0.0))
         variance = variance + n * np.maximum(between - fresh, 0) / count
     widen = WIDEN.get(runs[0].evaluation.task.metrics[0], 1.0)
-    return Gains(column_mean(each), widen**2 * variance, n)
+    return Gains(column_mean(each), variance, n).widened(widen)
 
 
 def _marks(table: pd.DataFrame, settings: Settings) -> pd.Series[Any]:

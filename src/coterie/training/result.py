@@ -279,3 +279,8 @@ class Result:
         from coterie.training.plots import plot_clusters
 
         return plot_clusters(self.clusters, ax)
+
+    def plot_bytes(self, ax: Axes | None = None) -> Axes:
+        from coterie.training.plots import plot_bytes
+
+        return plot_bytes(self.history, ax)

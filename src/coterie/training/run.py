@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -37,7 +38,6 @@ from coterie.training.contract import (
 from coterie.training.evaluation import Evaluation
 from coterie.training.explosion import explosion
 from coterie.training.fingerprint import Fingerprint, fingerprint
-from coterie.training.live import Live, takes_live
 from coterie.training.privately import SIMULATION_ONLY, Session, private_form, unwrapped
 from coterie.training.progress import bar, finish_on_interrupt
 from coterie.training.result import FILES, RECEIPT, Result
@@ -45,8 +45,9 @@ from coterie.training.yardstick import Yardstick
 
 _CHOICE_ROUNDS = 30  # rounds of each trial when the number of clusters is chosen
 
-Callback = Callable[..., None]
-"""Called after every round with its history row and the server state and, where it takes a third argument, the live run."""
+Callback = Callable[["Run"], None] | Callable[[dict[str, Any], Any], None]
+"""Called after every round: with the live run if it takes one argument; with the round's history row and the server's state
+if it takes two. Of a run it may read `done`, `history`, `state` and `evaluation()` (groups, scores, models)."""
 
 
 def fit(
@@ -76,13 +77,14 @@ def fit(
     result; `resume=True` continues the run found there, bit-identically. alone: also train every client alone when the
     result is evaluated or saved, to tell each what it gains: True or "tuned" (learning rate and stopping time chosen on
     its own validation rows), "equal budget" (as the run), False, or a Result of `Local`.
-    callbacks: called after every round with (history row, server state) or (row, state, live run); `live.evaluate()` scores
-    the clients as they stand, `live.stop("reason")` ends the run.
     Ctrl-C (or SIGTERM) finishes the round, saves and returns the result so far. One process at a time may use `out`.
     start: a model (parameter dictionary) everyone starts from, or a whole server state. An algorithm with clusters=None gets
-    the number of clusters chosen on held-out training data first (`choose_clusters`, 1 to 6); `result.about["choice"]`
-    shows the evidence, `"choice_note"` its limit, if any. `result.about["warnings"]` says when the loss exploded.
-    A client that sends NaN or infinity is lost in that round; `result.about["dropped"]` names it.
+    the number of clusters chosen on held-out training data first (`choose_clusters`); `result.about["choice"]` shows the
+    evidence, `"choice_note"` its limit, if any. `result.about["warnings"]` says when the loss exploded, `"notes"` what the
+    algorithm has to say about how it ended.
+    A client that sends NaN or infinity is lost in that round; `result.about["dropped"]` names it. callbacks: called after
+    every round with the live run, say to log the groups, `run.evaluation().clusters()`, or to end it, `run.stop("reason")`;
+    `TensorBoard` is one.
 
     privacy: a budget, `Privacy(epsilon=3, delta=1e-6, clip=1.0)`; every additive ask then releases noisy sums of clipped
     updates, and `result.receipt` says what was released. The run stops before a release that would overspend, with
@@ -136,6 +138,7 @@ def _train(
     callbacks: Sequence[Callback],
 ) -> Result:
     """All rounds, and what they end with."""
+    calls = [_taking_run(callback) for callback in callbacks]
     with bar(progress, rounds, run.done) as tick, finish_on_interrupt(run.out is not None) as interrupted:
         saved = run.done
         while run.done < rounds and not interrupted and "stopped" not in run.about:
@@ -147,8 +150,8 @@ def _train(
                 break
             if evaluate_every and (run.done % evaluate_every == 0 or run.done == rounds):
                 row |= run.evaluation().test_means()
-            for callback in callbacks:
-                callback(row, run.state, *((Live(run),) if takes_live(callback) else ()))
+            for call in calls:
+                call(run)
             tick(row)
             if run.out is not None and run.done % checkpoint_every == 0:
                 run.save()
@@ -308,6 +311,10 @@ class Run:
         )  # the same whether the run was resumed or has just failed
         return Evaluation(self.algorithm, self.federation, self.task, self.state, env, self.engine)
 
+    def stop(self, reason: str) -> None:
+        """For callbacks: no further round; `result.about["stopped"]` has the reason."""
+        self.about = self.about | {"stopped": reason}
+
     def result(self, rounds: int, alone: bool | str | Result) -> Result:
         return Result.from_evaluation(
             self.evaluation(),
@@ -323,11 +330,16 @@ class Run:
             }
             | explosion([row["loss"] for row in self.history], self.fingerprint.start_loss)
             | ({"dropped": list(self.dropped)} if self.dropped else {})
+            | self._notes()
             | ({} if self.session is None else {"simulation_only": list(SIMULATION_ONLY)}),
             clients_alone(self, alone),
             same_run(self),
             None if self.session is None else self.session.receipt(),
         )
+
+    def _notes(self) -> dict[str, list[str]]:
+        told = self.algorithm.notes(self.state) if self.done and hasattr(self.algorithm, "notes") else []
+        return {"notes": told} if told else {}
 
     def save(self) -> None:
         assert self.out is not None
@@ -374,6 +386,18 @@ def begin_local(algorithm: Algorithm, federation: Federation, task: Task, seed: 
     run = Run(algorithm, federation, task, seed, cohorts.Everyone(), (), engine, None)
     run.begin(resume=False, overwrite=False)
     return run
+
+
+def _taking_run(callback: Any) -> Callable[[Run], None]:
+    """A callback of one argument takes the run; one of two takes the last row of its history and its state."""
+    try:
+        inspect.signature(callback).bind(None)
+    except TypeError:
+        return lambda run: callback(run.history[-1], run.state)
+    except ValueError:  # written in C, it does not say
+        pass
+    called: Callable[[Run], None] = callback
+    return called
 
 
 def _yardstick(alone: bool | str | Result) -> str:

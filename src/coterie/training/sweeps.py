@@ -21,9 +21,8 @@ from coterie.errors import ConfigError, Diverged
 from coterie.exchange.messages import Algorithm
 from coterie.learning.task import Task
 from coterie.settings import whole_number
-from coterie.training.live import Live
 from coterie.training.result import Result
-from coterie.training.run import fit
+from coterie.training.run import Run, fit
 
 Split = Callable[[int], Federation]
 _LEAST = 1e-4  # a share of the loss: improvements below it are none
@@ -161,15 +160,15 @@ def _path(
     """Validation losses by round."""
     path: dict[int, float] = {}
 
-    def look(row: dict[str, Any], state: Any, live: Live) -> None:
-        if live.round % every and live.round != rounds:
+    def look(run: Run) -> None:
+        if run.done % every and run.done != rounds:
             return
-        path[live.round] = float(np.nanmean(live.evaluation.test_losses()))
+        path[run.done] = float(np.nanmean(run.evaluation().test_losses()))
         since = [path[r] for r in sorted(path)]
         stale = len(since) > patience and min(since[-patience:]) > (1 - _LEAST) * min(since[:-patience])
-        behind = [other[live.round] for other in others if live.round in other]
+        behind = [other[run.done] for other in others if run.done in other]
         if stale or (behind and len(since) >= patience and min(since) > max(behind)):
-            live.stop("no better on validation rows")
+            run.stop("no better on validation rows")
 
     with suppress(Diverged):
         fit(algorithm, data, task, rounds=rounds, alone=False, progress=False, callbacks=[look], **options)
