@@ -80,6 +80,7 @@ def test_a_callback_stops_the_live_run(fed: ct.Federation) -> None:
     seen: list[float] = []
 
     def watch(run: ct.Run) -> None:
+        assert run.done == run.history[-1]["round"] == len(run.history)
         seen.append(float(run.evaluation().scores()["log_loss"].mean()))
         if run.done == 2:
             run.stop("enough")

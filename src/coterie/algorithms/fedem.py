@@ -94,7 +94,7 @@ def log_joint(ctx: Context, models: list[Params], shares: Tensor) -> Tensor:
 
 def _mean(ctx: Context, values: Tensor) -> Tensor:
     """Mean over a client's samples, the last dimension."""
-    return (values * ctx.mask).sum(-1) / ctx.n.clamp(min=1)
+    return (values * ctx.mask).sum(-1) / ctx.mask.sum().clamp(min=1)
 
 
 def _weighted_slope(batch: Context, model: Params, weight: Tensor) -> Params:

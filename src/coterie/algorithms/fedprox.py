@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from coterie.algorithms.fedavg import FedAvg
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Context, Up
+from coterie.settings import finite_numbers
 from coterie.tree import Params
 
 
@@ -21,6 +22,7 @@ class FedProx(FedAvg):
     mu: float = 0.01
 
     def __post_init__(self) -> None:
+        finite_numbers(self, "mu")
         if not self.mu >= 0:
             raise ConfigError(f"FedProx needs mu ≥ 0; got {self.mu}.")
 

@@ -33,12 +33,12 @@ class FineTuned(Algorithm):
     def asks_per_round(self) -> int:
         return self.base.asks_per_round
 
+    def notes(self, state: Any) -> list[str]:
+        return self.base.notes(state)
+
     @property
     def carries_statistics(self) -> bool:
         return self.base.carries_statistics
-
-    def notes(self, state: Any) -> list[str]:
-        return self.base.notes(state)
 
     def private(self) -> FineTuned:
         return replace(self, base=self.base.private())

@@ -308,6 +308,10 @@ class Algorithm(Protocol):
         """How a client predicts with its model and its own samples; None when the model alone predicts."""
         return None
 
+    def notes(self, state: Any) -> list[str]:
+        """What a user should know about how a run ended; it is kept in `result.about["notes"]`."""
+        return []
+
     @property
     def carries_statistics(self) -> bool:
         """Whether a model's running statistics (BatchNorm) are kept right: they are entries of the parameter dictionary that
@@ -318,10 +322,6 @@ class Algorithm(Protocol):
     def keeps_optimiser(self) -> bool:
         """Whether clients keep what their optimiser remembers between rounds when `local.keep` says so."""
         return False
-
-    def notes(self, state: Any) -> list[str]:
-        """What a user should know about how a run ended; it is kept in `result.about["notes"]`."""
-        return []
 
     def private(self) -> Any:
         """The same algorithm with additive asks only, where it has a choice."""

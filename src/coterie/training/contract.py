@@ -10,6 +10,8 @@ import torch
 
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Reply
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.tree import leaves
 
@@ -31,6 +33,21 @@ def require_ask(algorithm: Algorithm, ask: Any) -> Ask:
             f"{type(algorithm).__name__}.round must yield Ask(…); it yielded a {type(ask).__name__}. Wrap it in an Ask."
         )
     return ask
+
+
+def require_steps(algorithm: Algorithm) -> None:
+    """Refuse anything but local steps where an algorithm, or the one it wraps, has them by default."""
+    if not is_dataclass(algorithm):
+        return
+    for f in fields(algorithm):
+        local = getattr(algorithm, f.name)
+        if f.name == "base":
+            require_steps(local)
+        elif f.name == "local" and f.default_factory is LocalSGD and not isinstance(local, LocalSteps):
+            raise ConfigError(
+                f"{type(algorithm).__name__} needs local to be steps, such as LocalSGD(steps=10, lr=0.1) or LocalAdam(); "
+                f"got {local!r}."
+            )
 
 
 def require_state(algorithm: Algorithm, method: str, state: Any) -> None:

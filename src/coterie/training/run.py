@@ -34,6 +34,7 @@ from coterie.training.contract import (
     require_optimiser,
     require_state,
     require_statistics,
+    require_steps,
 )
 from coterie.training.evaluation import Evaluation
 from coterie.training.explosion import explosion
@@ -47,7 +48,8 @@ _CHOICE_ROUNDS = 30  # rounds of each trial when the number of clusters is chose
 
 Callback = Callable[["Run"], None] | Callable[[dict[str, Any], Any], None]
 """Called after every round: with the live run if it takes one argument; with the round's history row and the server's state
-if it takes two. Of a run it may read `done`, `history`, `state` and `evaluation()` (groups, scores, models)."""
+if it takes two. Of a run it may read `done`, `history`, `state` and `evaluation()` (groups, scores, models), and it may call
+`stop(reason)`."""
 
 
 def fit(
@@ -93,6 +95,7 @@ def fit(
     task = task if task is not None else Task.default(federation)
     from coterie.training.number_of_clusters import fill_in_clusters
 
+    require_steps(algorithm)
     choices: dict[str, str] = {}
     if privacy is not None:
         algorithm, privacy, choices = private_form(algorithm, privacy)
@@ -311,8 +314,8 @@ class Run:
         )  # the same whether the run was resumed or has just failed
         return Evaluation(self.algorithm, self.federation, self.task, self.state, env, self.engine)
 
-    def stop(self, reason: str) -> None:
-        """For callbacks: no further round; `result.about["stopped"]` has the reason."""
+    def stop(self, reason: str = "a callback asked for it") -> None:
+        """End after this round, with the reason in `result.about["stopped"]`."""
         self.about = self.about | {"stopped": reason}
 
     def result(self, rounds: int, alone: bool | str | Result) -> Result:
