@@ -180,7 +180,7 @@ METHODS: dict[str, tuple[Any, Loop]] = {
 }
 
 
-def compare(name: str, fed: ct.Federation, data: tuple[Tensor, Tensor], repeat: int, chunk: int | None) -> str:
+def compare(name: str, fed: ct.Federation, data: tuple[Tensor, Tensor], repeat: int) -> str:
     algorithm, loop = METHODS[name]
     task, ours, theirs = ct.Task(ct.models.small_cnn()), [], []
     common = task.module(0)
@@ -199,10 +199,10 @@ def compare(name: str, fed: ct.Federation, data: tuple[Tensor, Tensor], repeat: 
         theirs.append(time.process_time() - began)
         marks.append(time.process_time())
 
-    engine = ct.LocalEngine(chunk=chunk, workers=1)
+    engine = ct.LocalEngine(workers=1)
     ct.fit(algorithm, fed, task, rounds=repeat + 1, engine=engine, callbacks=[turn], alone=False, progress=False)
     a, b = statistics.median(ours[1:]), statistics.median(theirs[1:])
-    return f"{name:15} coterie {a:6.2f} CPU s, loop {b:6.2f} CPU s, {b / a:5.2f} times as fast (chunks of {chunk or 1})"
+    return f"{name:15} coterie {a:6.2f} CPU s, loop {b:6.2f} CPU s, {b / a:5.2f} times as fast"
 
 
 def main() -> None:
@@ -219,8 +219,7 @@ def main() -> None:
     )
     data = tuple(torch.from_numpy(t).reshape(CLIENTS, SAMPLES, *t.shape[1:]) for t in (x, y))
     for name in options.only or METHODS:
-        for chunk in (None, CLIENTS // 2):
-            print(compare(name, fed, data, options.repeat, chunk), flush=True)  # type: ignore[arg-type]
+        print(compare(name, fed, data, options.repeat), flush=True)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from coterie.datasets import DATASETS
 from coterie.exchange import channels
 from coterie.exchange.channels.attacks import ATTACKS, Attack
 from coterie.learning import metrics, models, predictors
+from coterie.learning.local_sgd import LOCAL_STEPS
+from coterie.learning.local_steps import LocalSteps
 from coterie.training.cohorts import SAMPLERS, Sampler
 
 Kind = Callable[[Any], bool]
@@ -112,6 +114,7 @@ CASES = {
     "METRICS": Registry(metrics.METRICS, learning, takes("outputs", "y", "mask"), ct.metrics),
     "ENGINES": Registry(engines.ENGINES, engines, acts_like(engines.Engine), ct),
     "MODELS": Registry(models.MODELS, learning, makes_factory, ct.models),
+    "LOCAL_STEPS": Registry(LOCAL_STEPS, learning, below(LocalSteps), ct),
     "PREDICTORS": Registry(predictors.PREDICTORS, learning, acts_like(predictors.Predictor), predictors),
 }
 

@@ -378,3 +378,27 @@ def test_a_row_that_is_no_number_is_left_out(rule: Any, bad: float) -> None:
     np.testing.assert_array_equal(rule(spoilt, weights, key=key), rule(rows, fewer, key=key))
     with pytest.raises(ct.DataError, match="all 2 rows hold NaN"):
         rule(np.full((2, 3), np.nan), key=key)
+
+
+def test_krum_counts_exactly_so_many_neighbours():
+    """N − n_corrupted − 2 of them: over forty sets of points one more or one less would often choose another client."""
+    chosen = {more: [] for more in (-1, 0, 1)}
+    for seed in range(40):
+        points = torch.from_numpy(np.random.default_rng(seed).normal(size=(8, 2)))
+        square = torch.cdist(points, points).square().sort(1).values
+        for more, found in chosen.items():
+            found.append(points[square[:, 1 : 8 - 2 - 2 + 1 + more].sum(1).argmin()])
+        torch.testing.assert_close(Krum(2)(points), chosen[0][-1])
+    for more in (-1, 1):
+        assert sum(not torch.equal(a, b) for a, b in zip(chosen[0], chosen[more], strict=True)) >= 3
+
+
+def test_the_median_of_an_even_number_is_between_the_two_in_the_middle():
+    z = torch.tensor([[1.0, 4.0], [10.0, 3.0], [2.0, 2.0], [3.0, 1.0]])
+    torch.testing.assert_close(Median()(z), torch.tensor([2.5, 2.5]))
+
+
+def test_buckets_listen_to_weights_for_the_mean_alone():
+    z, weights, key = torch.arange(12.0).reshape(6, 2), torch.tensor([1.0, 9, 1, 9, 1, 1]), randomness.base_key(0)
+    assert torch.equal(Bucketing(2)(z, weights, key=key), Bucketing(2)(z, key=key))
+    torch.testing.assert_close(Bucketing(2, Mean())(z, weights, key=key), Mean()(z, weights))

@@ -39,7 +39,7 @@ def test_groups_found_over_several_splits_are_the_planted_ones(world, linkage):
     np.testing.assert_allclose(world.personal(result), CORNERS[fed.clusters], atol=0.02)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_with_half_the_clients_a_round_nobody_is_mixed_up(world, seed):
     fed = corners(world, 32, seed)
     cfl = ct.CFL(STEP, quiet=0.04, loud=0.06, first=20)  # quiet < loud: a pure group on its way is not split
@@ -48,7 +48,7 @@ def test_with_half_the_clients_a_round_nobody_is_mixed_up(world, seed):
 
 
 def test_it_does_not_split_what_agrees_nor_before_its_time(world):
-    same = world.quadratics(np.tile([3.0, 4.0], (8, 1)))
+    same = world.quadratics(np.tile([3.0, 4.0], (8, 1)) + 0.01 * np.random.default_rng(0).normal(size=(8, 2)))
     cfl = ct.CFL(STEP, quiet=0.005, loud=0.05, first=5)
     assert ct.fit(cfl, same, world.linear(2), rounds=80, alone=False).clusters.nunique() == 1
     late = ct.CFL(STEP, quiet=0.005, loud=0.05, first=200)
@@ -102,3 +102,11 @@ def test_relative_thresholds_split_whatever_the_unit_of_the_updates(world, unit)
 def test_settings_that_cannot_be_meant_are_refused(wrong):
     with pytest.raises(ct.ConfigError, match="CFL needs"):
         ct.CFL(**wrong)
+
+
+def test_inside_a_cluster_it_is_fedavg(fed, task):
+    """Clients of 5 to 64 rows count by their rows, as step (a) says; before the first split all are one cluster."""
+    local = ct.LocalSGD(steps=3, lr=0.1, batch_size=4)
+    cfl, one = (ct.fit(a, fed, task, rounds=2, alone=False) for a in (ct.CFL(local, first=99), ct.FedAvg(local)))
+    for name, model in one.state.model.items():
+        torch.testing.assert_close(cfl.state.models[name][0], model)

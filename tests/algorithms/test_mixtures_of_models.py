@@ -94,8 +94,8 @@ def test_a_discrete_prior_finds_the_groups(world):
 def test_its_fixed_point_is_the_em_step_in_closed_form(world):
     """μ_l = (Σ_i w_il X_iᵀX_i)⁻¹ Σ_i w_il X_iᵀY_i, with one gradient step a round: no drift of local steps."""
     fed, _ = world.planted(2, 8, noise=0.5)
-    algorithm = ct.DiscretePrior(2, noise=20.0, local=ct.LocalSGD(steps=1, lr=0.1, batch_size=None))
-    result = ct.fit(algorithm, fed, world.linear(4), rounds=300, alone=False)
+    algorithm = ct.DiscretePrior(2, noise=20.0, local=ct.LocalSGD(steps=1, lr=0.2, batch_size=None))
+    result = ct.fit(algorithm, fed, world.linear(4), rounds=120, alone=False)
     live = result.evaluation
     weights = live.personal(live.everyone())[WEIGHTS].numpy()
     data = [tuple(t.numpy() for t in fed.train(c)) for c in fed.clients]

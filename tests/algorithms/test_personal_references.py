@@ -61,6 +61,19 @@ def test_scaffold_starts_as_fedavg_and_then_corrects(world, option):
     np.testing.assert_allclose(float(result.state.control["weight"]), np.mean(own), rtol=1e-12)
 
 
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_scaffold_with_one_of_two_clients_moves_its_control_by_half(world, option):
+    """Round 1: c_0 = g(x), c = c_0/2. Round 2: the step follows g(x) + c − c_0."""
+    fed = world.quadratics([[1.0], [10.0]])
+    result = ct.fit(ct.Scaffold(STEP, option=option), fed, world.linear(1), rounds=2, cohort=world.These(0),
+                    start=start(4.0), alone=False)  # fmt: skip
+    first = 2 * (4.0 - 1)
+    x = 4.0 - 0.1 * first
+    second = 2 * (x - 1)
+    assert common(result) == pytest.approx(x - 0.1 * (second + first / 2 - first), rel=1e-12)
+    assert float(result.state.control["weight"]) == pytest.approx(first / 2 + (second - first) / 2, rel=1e-12)
+
+
 def test_scaffold_knows_how_far_its_steps_went_in_epochs():
     """Option II divides by the sum of the learning rates, which ragged clients have not in common."""
     data = {i: (np.ones((n, 1)), np.full(n, c)) for i, (n, c) in enumerate([(8, 0.0), (24, 10.0)])}

@@ -156,8 +156,9 @@ def test_run_and_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     config.write_text(RUN)
     assert "6 rounds, seed 0, finished" in prints(capsys, "run", config, "--out", tmp_path / "out")
     first = ct.Result.load(tmp_path / "out").evaluate()
-    assert "already holds a run" in fails(capsys, "run", config, "--out", tmp_path / "out")
     config.write_text(RUN.replace("rounds = 6", "rounds = 2"))
+    assert "already holds a run" in fails(capsys, "run", config, "--out", tmp_path / "out")
+    assert "rounds = 6" in (tmp_path / "out" / "config.toml").read_text()  # the run there keeps its own file
     assert "2 rounds" in prints(capsys, "run", config, "--out", tmp_path / "out", "--overwrite")
     assert not ct.Result.load(tmp_path / "out").evaluate().equals(first)
 

@@ -50,6 +50,16 @@ def test_nested_sections_become_the_algorithm() -> None:
     assert built == ct.FineTuned(base=expected, tune=ct.LocalSGD(lr=0.01))
 
 
+def test_local_steps_are_sgd_unless_named() -> None:
+    for local, expected in (
+        ({"lr": 0.5}, ct.LocalSGD(lr=0.5)),
+        ({"name": "LocalAdam", "lr": 0.5}, ct.LocalAdam(lr=0.5)),
+    ):
+        assert Config.parse(GOOD | {"algorithm": {"name": "fedavg", "local": local}}).algorithm() == ct.FedAvg(expected)
+    with pytest.raises(ct.ConfigError, match=r"algorithm.local must be .*; got 3"):
+        Config.parse(GOOD | {"algorithm": {"name": "fedavg", "local": 3}}).algorithm()
+
+
 def test_dataclasses_unknown_to_the_config_are_built_from_their_fields() -> None:
     table = {
         "clusters": 3,

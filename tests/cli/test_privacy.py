@@ -86,3 +86,29 @@ def test_a_configuration_has_a_privacy_section(tmp_path: Path) -> None:
     file.write_text(text.replace("clip", "clp"))
     with pytest.raises(ct.ConfigError, match=r"privacy\.clp.*clip"):
         Config.load(file)
+
+
+def test_compare_with_half_a_budget_or_a_strange_range_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "t.csv"
+    rows = [f"c{i % 3},{i * 0.37 % 1:.3f},{i % 2}" for i in range(30)]
+    table.write_text("who,a,y\n" + "\n".join(rows))
+    for options, told in (
+        (["--epsilon", "3"], "needs both --epsilon and --delta"),
+        (["--epsilon", "0", "--delta", "1e-6"], "epsilon must be a finite number above 0"),
+        (["--epsilon", "3", "--delta", "1e-6", "--target-range", "low"], "--target-range must be two numbers"),
+        (["--epsilon", "3", "--delta", "1e-6", "--clip", "-1"], "clip must be"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["compare", str(table), "--client", "who", "--target", "y", *options])
+        assert ended.value.code == 2
+        assert told in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("mechanism", ["noisy-power", "quantile"])
+def test_the_power_method_and_the_quantile_are_audited(
+    mechanism: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("audit", mechanism, "--trials", "4000", "--out", str(tmp_path / "a.png")) == 0
+    assert "audit: " in capsys.readouterr().out

@@ -259,3 +259,18 @@ def test_numbers_too_large_for_the_type_are_refused_and_the_client_named() -> No
     assert Federation.from_arrays(data, dtype="float64").x.min() == -1e39
     with pytest.raises(DataError, match="Client 'b' holds numbers too large for float32"):
         Federation.from_arrays({"a": (good, good[:, 0]), "b": (good, np.full(6, 1e300))})
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_a_hold_out_is_of_training_rows_alone_and_of_the_size_asked(seed: int | None) -> None:
+    x = np.arange(60.0)[:, None]
+    fed = Federation.from_arrays({"a": (x[:40], x[:40, 0]), "b": (x[40:], x[40:, 0])}, kind="regression", seed=1)
+    inner = fed.holdout(0.25, seed)
+    assert inner.n_train.tolist() == [22, 11]  # of 30 and 15
+    assert inner.n_test.tolist() == [8, 4]
+    for client in fed.clients:
+        train, new, held = (
+            set(part[0][:, 0].tolist()) for part in (fed.train(client), inner.train(client), inner.test(client))
+        )
+        assert new | held == train
+        assert not new & held

@@ -150,3 +150,15 @@ def test_scaled_numbers_are_always_finite(values: list[float], unit: float) -> N
     assert np.isfinite(x).all()
     if x.shape[1]:
         assert x.std() == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_missing_category_is_not_the_rare_ones() -> None:
+    """(other) is for values beyond the most common; a missing one is 0 everywhere but in its indicator."""
+    frame = pd.DataFrame({"c": [*"aaaabbbbccd", None]})
+    plan = fit(frame, max_categories=2)
+    assert plan["category"].dropna().tolist() == ["a", "b", OTHER]
+    x = apply_preprocessing(frame, plan)
+    np.testing.assert_array_equal(x[-1], [0, 0, 0, 1])
+    np.testing.assert_array_equal(x[8:11], [[0, 0, 1, 0]] * 3)
+    new = apply_preprocessing(pd.DataFrame({"c": ["never seen", None]}), plan)
+    np.testing.assert_array_equal(new, [[0, 0, 1, 0], [0, 0, 0, 1]])

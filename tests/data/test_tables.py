@@ -74,6 +74,11 @@ def test_statistics_come_from_training_rows_only() -> None:
     assert scale.loc["age", "mean"] == pytest.approx(frame.age.to_numpy()[train].mean())
     assert scale.loc["age", "scale"] == pytest.approx(frame.age.to_numpy()[train].std())
     assert scale.loc["age", "mean"] != pytest.approx(frame.age.mean())
+    coded = frame.assign(kind=np.where(np.arange(len(frame)) % 3, "u", "v"))
+    other = coded.copy()
+    other.loc[rows, "kind"] = "held out"  # a category that no training row has
+    one, two = (build(f, features=["row", "kind"]).preprocessing for f in (coded, other))
+    pd.testing.assert_frame_equal(one, two)
 
 
 def test_true_clusters_come_from_a_column() -> None:
@@ -94,6 +99,7 @@ def test_true_clusters_come_from_a_column() -> None:
         ([True, False] * 30, "classification"),
         (list(range(20)) * 3, "classification"),
         (list(range(30)) * 2, "regression"),
+        ([*range(20), *range(10)] * 2, "classification"),
         ([0.0, 1.0] * 30, "classification"),
         ([0.5, 1.0] * 30, "regression"),
         (pd.Categorical(list(range(30)) * 2), "classification"),

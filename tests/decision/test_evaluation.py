@@ -6,9 +6,11 @@ from sklearn.metrics import log_loss as sk_log_loss
 from sklearn.metrics import r2_score, roc_auc_score
 
 from coterie.decision import METHODS, Scores, evaluate, make_table
+from coterie.decision.candidates import CANDIDATES
 from coterie.decision.errors_of_gains import gain, interval
 from coterie.decision.evaluation import deal
 from coterie.decision.metrics import METRICS, Predictions
+from coterie.decision.table import learn
 from coterie.errors import ConfigError, DataError
 
 RNG = np.random.default_rng
@@ -161,3 +163,23 @@ def test_the_second_look_is_not_drowned_by_a_noisy_client():
     assert found.beyond(2.5)
     worse = gain(scores, 1, 0)
     assert not worse.beyond(0.5)
+
+
+def test_nothing_outside_the_training_part_is_seen():
+    """Other columns and targets in the rows left out change no fitted model, its scaling included."""
+    data = table("regression")
+    keep = np.arange(len(data.y)) % 3 > 0
+    X, y = data.X.copy(), data.y.copy()
+    X[~keep], y[~keep] = 1e3 + X[~keep], -50.0
+    other = make_table(X, y, data.owner, "regression", None)
+    some = {name: CANDIDATES[name] for name in ("constant", "alone", "together", "shrunk")}
+    one, two = (learn(t, keep, some, RNG(0)) for t in (data, other))
+    for name in some:
+        np.testing.assert_array_equal(*(m[name].outputs(data.X, data.owner) for m in (one, two)))
+
+
+def test_the_overall_average_has_a_squared_error_of_one():
+    data = table("regression")
+    large = make_table(data.X, 50 * data.y, data.owner, "regression", None)
+    mean = np.full((len(data.y), 1), large.y.mean())
+    assert METRICS["regression"]["mse"](large, Predictions(mean)).mean() == pytest.approx(1)

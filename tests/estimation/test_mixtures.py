@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import softmax
+from scipy.stats import multivariate_normal
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
@@ -247,3 +248,15 @@ def test_equal_groups_find_no_spread_and_few_rounds_warn():
     assert MixtureMeans(2, component_variance=None).fit(data.samples).component_variance_ < 0.06
     with pytest.warns(ConvergenceWarning, match="max_iter=1"):
         MixtureMeans(2, max_iter=1).fit(data.samples)
+
+
+def test_the_density_of_a_component_is_normalised():
+    """log p_l + log N(x; μ_l, T I), as SciPy has it: the likelihood that judges variances and restarts needs all of it."""
+    rng = np.random.default_rng(0)
+    means, centers, total = rng.normal(size=(5, 3)), rng.normal(size=(2, 3)), rng.uniform(0.5, 2.0, 5)
+    shares = np.array([0.3, 0.7])
+    expected = [
+        [np.log(p) + multivariate_normal(c, t).logpdf(x) for p, c in zip(shares, centers, strict=True)]
+        for x, t in zip(means, total, strict=True)
+    ]
+    np.testing.assert_allclose(log_joint(means, shares, centers, total), expected)

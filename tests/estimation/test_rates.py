@@ -209,3 +209,17 @@ def test_the_paper_s_variance_is_not_capped(minus_one):
         others = np.delete(z / n, i)
         mean, v = others.mean(), others.var(ddof=1)
         assert own == pytest.approx(min(1, n * v / (mean * (1 - mean) + (n - minus_one) * v)))
+
+
+def test_the_common_mean_has_an_error_of_its_own():
+    """With all weight on the others' mean the posterior is a point, and only the error of that mean is left: the spread of
+    the rates over the root of their number."""
+    rng = np.random.default_rng(3)
+    successes = rng.binomial(20, rng.beta(3, 4, 30))
+    rates = successes / 20
+    model = BernoulliRates(weight=0.0).fit(successes, 20)
+    np.testing.assert_allclose(model.standard_errors_, rates.std(ddof=1) / np.sqrt(30), rtol=1e-6)
+    np.testing.assert_allclose(model.client_risk_, model.prior_variance_ + rates.var(ddof=1) / 30, rtol=1e-6)
+    whole = BernoulliRates(weight=1.0).fit(successes, 20)
+    noise = model.mean_ * (1 - model.mean_) - model.prior_variance_
+    np.testing.assert_allclose(whole.client_risk_, noise / 20, rtol=1e-6)

@@ -12,8 +12,10 @@ import torch
 from torch import nn
 
 import coterie as ct
+from coterie import randomness
 from coterie.engines.base import ClientStates, Env
 from coterie.exchange.messages import Context
+from coterie.learning.batches import Walk
 from coterie.tree import Params, Tree
 
 WALKS: list[dict[str, Any]] = [
@@ -156,3 +158,13 @@ def test_convolutions(fed64: ct.Federation) -> None:
 def test_bad_walks_are_refused(wrong: dict[str, Any], task: ct.Task, fed64: ct.Federation) -> None:
     with pytest.raises(ct.ConfigError, match="Mini-batches"):
         everywhere(lambda ctx: next(b.loss(ctx.initial) for b in ctx.batches(**wrong)), task, fed64)
+
+
+def test_every_epoch_has_a_permutation_of_its_own() -> None:
+    mask = torch.ones(2, 12)
+    rows, _ = Walk(epochs=3, batch_size=4).rows(mask, randomness.fold(torch.tensor([5, 6]), "test"))
+    assert rows is not None
+    epochs = rows.reshape(2, 3, 12)
+    assert torch.equal(epochs.sort(-1).values, torch.arange(12).expand(2, 3, 12))
+    for client in epochs:
+        assert len({tuple(order.tolist()) for order in client}) == 3

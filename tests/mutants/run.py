@@ -10,6 +10,7 @@ that kills less than 95 %, and with 2 when a mutant is stale or its tests fail w
 from __future__ import annotations
 
 import argparse
+import compileall
 import contextlib
 import io
 import multiprocessing
@@ -124,7 +125,8 @@ def _noticed(tests: list[str], trees: SimpleQueue[Path], mutant: Mutant | None =
     try:
         if mutant is not None:
             path = root / "src" / "coterie" / mutant.file
-            path.write_text(mutant.apply(ROOT), "utf-8")
+            whole, times = path.read_bytes(), path.stat()
+            path.write_text(mutant.apply(root), "utf-8")
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(HEAVY)
         answer = context.SimpleQueue()
@@ -143,7 +145,8 @@ def _noticed(tests: list[str], trees: SimpleQueue[Path], mutant: Mutant | None =
         return said if code else None
     finally:
         if mutant is not None:
-            shutil.copy2(ROOT / "src" / "coterie" / mutant.file, path)  # with its time, as its byte code expects
+            path.write_bytes(whole)
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # as its byte code expects
         trees.put(root)
 
 
@@ -171,6 +174,7 @@ def _copy() -> Iterator[Path]:
                 shutil.copytree(source, target, ignore=shutil.ignore_patterns(".hypothesis"))
             else:
                 shutil.copy2(source, target)
+        compileall.compile_dir(Path(folder) / "src", quiet=2)  # once, and not for every mutant
         yield Path(folder)
 
 

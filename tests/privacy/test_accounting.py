@@ -180,3 +180,12 @@ def test_bad_input_is_one_sentence(call: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as error:
         call()
     assert "\n" not in str(error.value)
+
+
+def test_extreme_settings_are_quick_and_never_under_report() -> None:
+    """Budgets so large, or sampling so rare, that hardly any noise is needed; the answer holds all the same."""
+    assert noise_multiplier(3, 1e-6, 1, sampling=1e-7) == 0.05  # the sampling alone is private enough
+    for setting in ((30, 1e-6, 5, 0.05), (0.01, 1e-6, 1000, 0.1)):
+        target, delta, rounds, sampling = setting
+        z = noise_multiplier(target, delta, rounds, sampling)
+        assert 0.999 * target <= epsilon(z, delta, rounds, sampling) <= target

@@ -22,7 +22,7 @@ def planted(clusters: int, seed: int = 0, clients: int = 24) -> ct.Federation:
 
 
 @pytest.mark.parametrize("clusters", [1, 2, 3])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_the_planted_number_is_chosen_and_the_table_says_why(clusters: int, seed: int) -> None:
     fed = planted(clusters, seed)
     choice = ct.choose_clusters(ct.IFCA(local=LOCAL), fed, TASK, candidates=(1, 2, 3, 4), rounds=15)

@@ -17,7 +17,7 @@ import torch
 
 import coterie as ct
 from coterie.aggregation import CentredClipping, Median
-from coterie.exchange.channels.attacks import LargeGradient
+from coterie.exchange.channels.attacks import InnerProduct, LargeGradient, SignFlip
 from coterie.exchange.messages import Ints
 from coterie.privacy import BudgetSpent, ExactNoise, Ledger, SimulationNoise, public
 from coterie.tree import flat_vector, row
@@ -227,6 +227,74 @@ def test_what_is_not_declared_as_an_update_from_public_values_is_refused(
     for engine in ("local", "loop"):
         with pytest.raises(ct.ConfigError, match=message):
             run(kind(SGD), fed, task, engine=engine)
+
+
+@pytest.mark.parametrize("noise", ["simulation", "exact"])
+@pytest.mark.parametrize("beyond", ["shorten", "drop"])
+def test_one_step_of_centred_clipping_is_a_clip(
+    quiet: None, fed: ct.Federation, task: ct.Task, noise: str, beyond: Any
+) -> None:
+    """The same model as the rule on clear replies, from sums alone; the receipt has the rule's radius."""
+    rule = CentredClipping(0.06, 1, beyond=beyond)  # some clients move further than that
+    plain = ct.fit(ct.FedAvg(SGD, aggregate=rule), fed, task, rounds=1, alone=False)
+    result = run(ct.FedAvg(SGD, aggregate=rule), fed, task, replace(EXACT, noise=noise), rounds=1)
+    for name, t in result.state.model.items():
+        torch.testing.assert_close(t, plain.state.model[name], rtol=1e-4, atol=2e-5)
+    assert result.receipt.releases[0]["sensitivity"] == pytest.approx(0.06, rel=1e-4)
+    assert any("CentredClipping" in what for what in result.receipt.choices)
+
+
+def test_rules_that_look_again_are_refused_with_the_reason(fed: ct.Federation, task: ct.Task) -> None:
+    for rule, why in (
+        (CentredClipping(0.1), "looks at every reply again from each new centre"),
+        (CentredClipping(0.1, 1, start="median"), "iterations=1"),
+        (ct.robust.TrimmedMean(1), "sorts the clients' numbers"),
+        (ct.robust.Krum(1), "picks one client's reply"),
+    ):
+        with pytest.raises(ct.ConfigError, match=why):
+            run(ct.FedAvg(SGD, aggregate=rule), fed, task)
+    with pytest.raises(ct.ConfigError, match="cannot be clipped at 1 as well"):
+        run(ct.FedAvg(SGD, aggregate=CentredClipping(2.0, 1, beyond="drop")), fed, task)
+
+
+def test_liars_and_faults_in_a_private_run_and_what_they_do_to_the_receipt(fed: ct.Federation, task: ct.Task) -> None:
+    """Liars that look at others' messages are a simulation of the worst case: the receipt is void. Others are not."""
+    alone = [ct.Dropout(0.3), LargeGradient([fed.clients[0]]), SignFlip([fed.clients[1]], 5.0)]
+    honest = run(ct.Ditto(local=SGD), fed, task, EXACT, channels=alone)
+    assert honest.receipt.valid, honest.receipt.reasons
+    assert honest.receipt.releases[0]["count"] == 2  # a release each round, whoever answered
+    seen = run(ct.FedAvg(SGD), fed, task, EXACT, channels=[InnerProduct([fed.clients[0]])]).receipt
+    assert not seen.valid
+    assert "InnerProduct, what one client sends may depend on other clients' data" in seen.reasons[0]
+
+
+def test_sums_of_those_who_answer_are_divided_by_the_public_number(
+    quiet: None, fed: ct.Federation, task: ct.Task
+) -> None:
+    """Not by the number of those who answered, which is nobody's business."""
+    faulty: dict[str, Any] = {"rounds": 1, "alone": False, "channels": [ct.Dropout(0.5)]}
+    plain = ct.fit(ct.FedAvg(SGD, aggregate=CentredClipping(0.05, 1)), fed, task, **faulty)
+    private = run(ct.FedAvg(SGD), fed, task, replace(SIMULATED, clip=0.05), **faulty)
+    start = flat_vector(ct.fit(ct.FedAvg(SGD), fed, task, rounds=0, alone=False).state.model)
+    one, two = (flat_vector(result.state.model) - start for result in (plain, private))
+    answered = float(two.norm() / one.norm()) * len(fed)
+    assert answered == pytest.approx(round(answered), abs=0.01)
+    assert 0 < answered < len(fed) - 0.5
+    torch.testing.assert_close(two * len(fed) / answered, one, rtol=1e-3, atol=1e-5)
+
+
+def test_a_budget_is_a_privacy(fed: ct.Federation, task: ct.Task) -> None:
+    with pytest.raises(ct.ConfigError, match=r"fit needs privacy=ct.Privacy\(epsilon, delta, clip\), got str"):
+        run(ct.FedAvg(SGD), fed, task, "exact")  # type: ignore[arg-type]
+
+
+def test_the_sizes_of_clients_are_not_told_to_the_server(fed: ct.Federation, task: ct.Task) -> None:
+    class Nosy(ct.FedAvg):
+        def init(self, task: Any, population: Any, seed: int, start: Any) -> Any:
+            assert set(population.sizes) == {1}
+            return super().init(task, population, seed, start)
+
+    run(Nosy(SGD), fed, task)
 
 
 def test_what_was_made_from_clear_data_voids_the_receipt(fed: ct.Federation, task: ct.Task) -> None:

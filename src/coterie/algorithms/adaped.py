@@ -28,6 +28,7 @@ from coterie.algorithms.priors import by_student, by_teacher, distillation, loss
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.learning.update_rules import clipped
 from coterie.settings import whole_number
@@ -44,7 +45,7 @@ class AdaPeDState:
 class AdaPeD(Algorithm):
     psi: float = 4.0
     psi_floor: float = 0.5
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
     shared_lr: float | None = None
     psi_lr: float = 0.03
     catch_up: int = 1

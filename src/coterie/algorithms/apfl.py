@@ -21,6 +21,7 @@ from coterie.algorithms.fedavg import FedAvgState, average
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, tree_map
 
@@ -31,7 +32,7 @@ class APFL(Algorithm):
 
     alpha: float = 0.5
     adapt: bool = True
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:

@@ -27,6 +27,7 @@ from coterie.aggregation import Aggregator, Mean, aggregated
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Ints, Population, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.settings import whole_number
 from coterie.tree import Params, flat_vector, repeat, row, take, tree_map
@@ -58,7 +59,7 @@ class CFL(Algorithm):
     makes both shares of the clients' median update in the first round, such as quiet=0.1 and loud=0.3: how long updates are
     depends on model, step and data, and with the published norms many runs never split (then `notes` says so)."""
 
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
     quiet: float = 0.4
     loud: float = 1.6
     first: int = 20

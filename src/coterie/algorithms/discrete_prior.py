@@ -29,6 +29,7 @@ from coterie.algorithms.priors import blend, prior_weight, require_predictions
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, Population, Reply, SumBy, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.predictors import WEIGHTS, Mixture
 from coterie.learning.task import Task
 from coterie.settings import whole_number
@@ -49,7 +50,7 @@ class DiscretePrior(Algorithm):
     models: int = 2
     repair: Literal["em", "none"] = "em"
     noise: float = 0.5
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
         whole_number("models", self.models, owner=self)

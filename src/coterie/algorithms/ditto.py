@@ -18,6 +18,7 @@ from coterie.algorithms.fedavg import FedAvgState, average
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree
 
@@ -25,12 +26,16 @@ from coterie.tree import Params, Tree
 @dataclass(frozen=True)
 class Ditto(Algorithm):
     lam: float = 1.0
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
         if not self.lam >= 0:
             raise ConfigError(f"Ditto needs lam ≥ 0; got {self.lam}.")
+
+    @property
+    def carries_statistics(self) -> bool:
+        return True
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> FedAvgState:
         return FedAvgState(start, {})

@@ -21,6 +21,7 @@ from coterie.algorithms.ifca_start import first_models
 from coterie.algorithms.priors import require_predictions
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.predictors import WEIGHTS, Mixture
 from coterie.learning.task import Task
 from coterie.settings import whole_number
@@ -36,7 +37,7 @@ class FedEMState:
 class FedEM(Algorithm):
     components: int = 2
     e_steps: int = 10
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
         whole_number("components", self.components, owner=self)
@@ -58,22 +59,20 @@ class FedEM(Algorithm):
 
     def train(self, ctx: Context, models: Params) -> Up:
         start = [row(models, m) for m in range(self.components)]
-        shares = self.shares(ctx, start, ctx.state["shares"])
-        loss = -torch.logsumexp(log_joint(ctx, start, ctx.state["shares"]), 0)
+        joint = log_joint(ctx, start, ctx.state["shares"])
+        shares, loss = _mean(ctx, joint.softmax(0)), -_mean(ctx, torch.logsumexp(joint, 0))
         moving, steps = start, [self.local.descent() for _ in start]
         for batch, lr in self.local.each(ctx):
-            q = log_joint(batch, start, ctx.state["shares"]).softmax(0) * batch.mask / batch.n.clamp(min=1)
+            q = log_joint(batch, start, ctx.state["shares"]).softmax(0) * batch.mask / batch.mask.sum().clamp(min=1)
             slopes = [_weighted_slope(batch, model, q[m]) for m, model in enumerate(moving)]
             moving = [step(model, slope, lr) for step, model, slope in zip(steps, moving, slopes, strict=True)]
-        mean_loss = (loss * ctx.mask).sum() / ctx.n.clamp(min=1)
-        return Up({"models": stack(moving)}, ctx.n, state={"shares": shares}, info={"loss": mean_loss})
+        return Up({"models": stack(moving)}, ctx.n, state={"shares": shares}, info={"loss": loss})
 
-    def shares(self, ctx: Context, models: list[Params], shares: Tensor, steps: int = 1) -> Tensor:
+    def shares(self, ctx: Context, models: list[Params], shares: Tensor, steps: int) -> Tensor:
         """π_i after some E-steps with fixed models; the likelihood never falls."""
         fits = log_joint(ctx, models, torch.ones_like(shares))
         for _ in range(steps):
-            q = (torch.log(shares).unsqueeze(1) + fits).softmax(0)
-            shares = (q * ctx.mask).sum(1) / ctx.n.clamp(min=1)
+            shares = _mean(ctx, (torch.log(shares).unsqueeze(1) + fits).softmax(0))
         return shares
 
     def personal(self, ctx: Context, state: FedEMState) -> Params:
@@ -91,6 +90,11 @@ def log_joint(ctx: Context, models: list[Params], shares: Tensor) -> Tensor:
     """log π_m − ℓ(θ_m; sample j), (M, samples)."""
     losses = torch.stack([ctx.task.sample_losses(ctx.outputs(model), ctx.y) for model in models])
     return torch.log(shares).unsqueeze(1) - losses
+
+
+def _mean(ctx: Context, values: Tensor) -> Tensor:
+    """Mean over a client's samples, the last dimension."""
+    return (values * ctx.mask).sum(-1) / ctx.mask.sum().clamp(min=1)
 
 
 def _weighted_slope(batch: Context, model: Params, weight: Tensor) -> Params:

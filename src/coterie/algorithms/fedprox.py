@@ -25,5 +25,5 @@ class FedProx(FedAvg):
             raise ConfigError(f"FedProx needs mu ≥ 0; got {self.mu}.")
 
     def train(self, ctx: Context, model: Params) -> Up:
-        trained, loss = self.local.fit(ctx, model, anchor=model, pull=self.mu)
-        return Up(send={"model": trained}, weight=ctx.n, info={"loss": loss})
+        trained, loss, memory = self.local.fit_on(ctx, model, anchor=model, pull=self.mu)
+        return Up(send={"model": trained}, weight=ctx.n, state=memory or None, info={"loss": loss})

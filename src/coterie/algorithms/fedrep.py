@@ -19,6 +19,7 @@ from torch import Tensor
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, named_like, names, row
 
@@ -34,8 +35,8 @@ class FedRep(Algorithm):
     default as the body's."""
 
     head: Sequence[str] = ()
-    local: LocalSGD = field(default_factory=LocalSGD)
-    head_local: LocalSGD | None = None
+    local: LocalSteps = field(default_factory=LocalSGD)
+    head_local: LocalSteps | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head", names(self.head, "FedRep", "head"))
@@ -44,6 +45,10 @@ class FedRep(Algorithm):
         """The head's part of a model."""
         last = next(reversed(params)).rpartition(".")[0]
         return named_like(params, self.head or (last,)) if self.head or last else params
+
+    @property
+    def carries_statistics(self) -> bool:
+        return True
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> FedRepState:
         for part in self.head:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.algorithms.fedavg import FedAvg
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
-from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree
 
@@ -22,11 +22,11 @@ class FineTuned(Algorithm):
     """`tune` says how to fine-tune; by default as the base trains."""
 
     base: Algorithm = field(default_factory=FedAvg)
-    tune: LocalSGD | None = None
+    tune: LocalSteps | None = None
 
     @property
-    def local(self) -> LocalSGD:
-        training: LocalSGD = self.base.local  # type: ignore[attr-defined]
+    def local(self) -> LocalSteps:
+        training: LocalSteps = self.base.local  # type: ignore[attr-defined]
         return training
 
     @property
@@ -35,6 +35,10 @@ class FineTuned(Algorithm):
 
     def notes(self, state: Any) -> list[str]:
         return self.base.notes(state)
+
+    @property
+    def carries_statistics(self) -> bool:
+        return self.base.carries_statistics
 
     def private(self) -> FineTuned:
         return replace(self, base=self.base.private())

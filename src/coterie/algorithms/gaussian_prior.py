@@ -28,6 +28,7 @@ from coterie.algorithms.priors import keep, own_or, prior_weight, towards, unsee
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.settings import whole_number
 from coterie.tree import Params, Tree, row, tree_map
@@ -50,7 +51,7 @@ class GaussianPrior(Algorithm):
     floor: float = 0.01
     noise: float = 0.5
     probes: int = 8
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
         whole_number("probes", self.probes, owner=self)

@@ -19,6 +19,7 @@ from coterie.algorithms.ifca import IFCA
 from coterie.algorithms.ifca_state import IFCAState
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.settings import whole_number
 from coterie.tree import Params, Tree
@@ -27,7 +28,7 @@ from coterie.tree import Params, Tree
 @dataclass(frozen=True)
 class HypCluster(Algorithm):
     clusters: int | None = None
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
@@ -37,6 +38,10 @@ class HypCluster(Algorithm):
     @property
     def _rounds(self) -> IFCA:
         return IFCA(self.clusters, local=self.local, start="random", samples_weighted=True, aggregate=self.aggregate)
+
+    @property
+    def carries_statistics(self) -> bool:
+        return True
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> IFCAState:
         return self._rounds.init(task, population, seed, start)

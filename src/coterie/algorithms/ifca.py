@@ -33,6 +33,7 @@ from coterie.algorithms.ifca_stop import EarlyStop
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, Population, Reply, SumBy, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.settings import cluster_count, whole_number
 from coterie.tree import Params, Tree, named_like, names, row, take, tree_map
@@ -49,7 +50,7 @@ class IFCA(Algorithm):
 
     clusters: int | None = None
     option: Literal["model", "gradient"] = "model"
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
     start: Literal["updates", "random"] = "updates"
     normalise: Literal["m", "participants", "cluster"] = "m"
     samples_weighted: bool = False
@@ -103,6 +104,10 @@ class IFCA(Algorithm):
         plain = replace(self, stop_after=None)
         kind = FromUpdates if self._additive else FromRobustUpdates
         return kind(self.k, self.local, self.probe_steps, plain.round, lambda ctx: self._part(ctx, 1))
+
+    @property
+    def carries_statistics(self) -> bool:
+        return self.option == "model" and self.resample is None
 
     def private(self) -> IFCA:
         """The start from updates and the report of settled clusters show single clients; a private run does without."""

@@ -26,7 +26,7 @@ from coterie.aggregation.kmeans import kmeans_rows
 from coterie.aggregation.linkage import cosine_distances, cut, cut_without_loners, relabelled
 from coterie.algorithms.ifca_state import IFCAState, merge
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Reply, SumBy, Up
-from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.tree import Params, flat_vector, row, stack, tree_map
 
 _STARTERS = 1000  # clients asked for the start: the tree needs a table of n × n numbers
@@ -43,7 +43,7 @@ class FromUpdates:
     """`advance` is an ordinary round of IFCA, `part` the rows of a client that the probe may use."""
 
     clusters: int
-    local: LocalSGD
+    local: LocalSteps
     probe_steps: int
     advance: Advance
     part: Part
@@ -117,7 +117,7 @@ class FromUpdates:
     def probe(self, ctx: Context, model: Params, shared: Params) -> Up:
         """Full-batch steps from the common model: mini-batches would add noise to the direction."""
         count = max(self.probe_steps, self.local.steps or 0)
-        steps = replace(self.local, steps=count, epochs=None, batch_size=None)
+        steps = self.local.but(steps=count, epochs=None, batch_size=None)
         part = self.part(ctx)
         trained, loss = steps.fit(part, merge(model, shared, ctx.initial))
         return Up(send={"model": trained, "rows": part.mask.sum()}, info={"loss": loss})

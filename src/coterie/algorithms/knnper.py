@@ -19,6 +19,7 @@ from coterie.algorithms.fedavg import FedAvg, FedAvgState
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.predictors import NearestNeighbours
 from coterie.learning.task import Task
 from coterie.tree import Params
@@ -30,7 +31,7 @@ class KNNPer(Algorithm):
 
     lam: float = 0.5
     neighbours: int = 10
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
@@ -39,6 +40,10 @@ class KNNPer(Algorithm):
     @property
     def _average(self) -> FedAvg:
         return FedAvg(self.local, aggregate=self.aggregate)
+
+    @property
+    def carries_statistics(self) -> bool:
+        return True
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> FedAvgState:
         if task.loss != "cross_entropy" or not isinstance(task.skeleton, nn.Sequential):

@@ -25,6 +25,7 @@ from coterie.algorithms.priors import blend, keep, log_shares, own_or, prior_wei
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, Population, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.settings import whole_number
 from coterie.tree import Params, Tree, flat_vector, like_vector, repeat, row, take, tree_map
@@ -43,7 +44,7 @@ class MixturePrior(Algorithm):
     scale: float = 0.1
     floor: float = 0.1
     noise: float = 0.5
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
         whole_number("clusters", self.clusters, owner=self)

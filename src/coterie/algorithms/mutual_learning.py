@@ -20,6 +20,7 @@ from coterie.algorithms.priors import by_student, keep, loss_and_slope, own_or, 
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree
 
@@ -28,7 +29,7 @@ from coterie.tree import Params, Tree
 class MutualLearning(Algorithm):
     alpha: float = 0.25
     beta: float = 0.25
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:

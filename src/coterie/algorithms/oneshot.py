@@ -24,6 +24,7 @@ from coterie.aggregation.kmeans import kmeans_rows
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.settings import cluster_count, whole_number
 from coterie.tree import Params, flat_vector, named_like, names, repeat, row, take
@@ -42,8 +43,8 @@ class OneShot(Algorithm):
     """`solve` is how a client finds its own minimiser in step 1; `on` restricts step 2 to these parts of the network."""
 
     clusters: int | None = None
-    local: LocalSGD = field(default_factory=LocalSGD)
-    solve: LocalSGD = field(default_factory=lambda: LocalSGD(steps=200, lr=0.1, batch_size=None))
+    local: LocalSteps = field(default_factory=LocalSGD)
+    solve: LocalSteps = field(default_factory=lambda: LocalSGD(steps=200, lr=0.1, batch_size=None))
     on: Sequence[str] = ()
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.tree import Params, repeat, take
 
@@ -25,7 +26,11 @@ class OracleState:
 
 @dataclass(frozen=True)
 class Oracle(Algorithm):
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
+
+    @property
+    def carries_statistics(self) -> bool:
+        return True
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> OracleState:
         if population.clusters is None:

@@ -12,7 +12,7 @@ with η.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from coterie.algorithms.priors import keep, own_or, unseen
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.settings import whole_number
 from coterie.tree import Params, Tree, row, tree_map
@@ -37,7 +38,7 @@ class PFedMe(Algorithm):
     inner: int = 3
     lr: float | None = None
     beta: float = 1.0
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
         whole_number("inner", self.inner, owner=self)
@@ -65,7 +66,7 @@ class PFedMe(Algorithm):
     def _steps(self, ctx: Context, model: Params) -> tuple[Params, Params, Tensor]:
         """θ_i and w_i after R batches, and the mean loss met."""
         theta, common, total, count = own_or(ctx, model), model, torch.zeros_like(ctx.n), torch.zeros_like(ctx.n)
-        inner = replace(self.local, steps=self.inner, epochs=None, batch_size=None, decay=1.0, schedule=None)
+        inner = self.local.but(steps=self.inner, epochs=None, batch_size=None, decay=1.0, schedule=None)
         for batch, lr in self.local.each(ctx):
             theta, loss = inner.fit(batch, theta, anchor=common, pull=self.lam, lr=lr)
             on = (batch.n > 0).to(total.dtype)

@@ -35,6 +35,7 @@ from coterie.algorithms.priors import (
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.settings import whole_number
 from coterie.tree import Params, Tree, tree_map
@@ -45,7 +46,7 @@ class QuPeD(Algorithm):
     lam: float = 0.25
     bits: int | None = None
     pull: float = 0.01
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.learning.update_rules import Momentum
 from coterie.tree import Params, Tree, row, tree_map
@@ -33,7 +34,7 @@ class ScaffoldState:
 
 @dataclass(frozen=True)
 class Scaffold(Algorithm):
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
     server_lr: float = 1.0
     option: Literal["I", "II"] = "II"
 

@@ -22,6 +22,8 @@ from coterie.algorithms import ALGORITHMS
 from coterie.errors import ConfigError
 from coterie.exchange.channels import CHANNELS, Channel
 from coterie.exchange.messages import Algorithm
+from coterie.learning.local_sgd import LOCAL_STEPS, LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.text import suggest
 from coterie.training.cohorts import SAMPLERS, Sampler
 
@@ -31,6 +33,7 @@ REGISTRIES: dict[Any, Mapping[str, type]] = {
     RadiusRule: RADIUS_RULES,
     Sampler: SAMPLERS,
     Channel: CHANNELS,
+    LocalSteps: LOCAL_STEPS,
 }
 """Type hint → what a configuration may name there. Nothing else can be named."""
 
@@ -97,6 +100,8 @@ def _nested(options: list[Any], table: Mapping[str, Any], place: str, usual: Any
         return build(next(iter(candidates.values())), table, place)
     if type(usual) in candidates.values():
         return build(type(usual), table, place)
+    if LocalSteps in options:  # without a name and a default: SGD's
+        return build(LocalSGD, table, place)
     if not candidates:
         raise ConfigError(f"{place} must be {_words(options)}; got a section. Give a plain value.")
     raise ConfigError(f"{place} needs a name that says which one is meant. {suggest('', candidates)}")

@@ -19,7 +19,7 @@ Delta = Annotated[float, typer.Option(help="δ, well below 1 / number of clients
 Rounds = Annotated[int, typer.Option(min=1, help="Number of releases.")]
 Sampling = Annotated[float, typer.Option(help="Probability with which a client takes part in a round (Poisson).")]
 Adjacency = Annotated[str, typer.Option(help="zero-out or replace.")]
-MECHANISMS = ("joint-sum", "group-sums", "local-gaussian", "one-bit")
+MECHANISMS = ("joint-sum", "group-sums", "local-gaussian", "one-bit", "noisy-power", "quantile")
 
 
 @app.callback()
@@ -121,7 +121,9 @@ def _mechanism(name: str, epsilon: float, delta: float) -> tuple[Any, Any, float
         GroupSums,
         JointSum,
         LocalGaussian,
+        NoisyPower,
         OneBit,
+        Quantile,
         compose,
         mechanism_worlds,
         noise_multiplier,
@@ -134,7 +136,12 @@ def _mechanism(name: str, epsilon: float, delta: float) -> tuple[Any, Any, float
         made = LocalGaussian.calibrated("audit", 4, 1.0, epsilon, delta)
     else:
         z = noise_multiplier(epsilon, delta, 1)
-        made = JointSum("audit", 4, 1.0, z) if name == "joint-sum" else GroupSums("audit", 3, 4, 1.0, z)
+        made = {
+            "joint-sum": JointSum("audit", 4, 1.0, z),
+            "group-sums": GroupSums("audit", 3, 4, 1.0, z),
+            "noisy-power": NoisyPower("audit", 4, 2, 1.0, z),
+            "quantile": Quantile("audit", 0.5, 1e-3, 1e3, z, 100),
+        }[name]
     return mechanism_worlds(made, "simulation"), compose([made.event("simulation")]), delta
 
 

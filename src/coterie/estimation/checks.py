@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 from sklearn.exceptions import NotFittedError
 
 from coterie.errors import ConfigError, DataError
@@ -55,6 +56,10 @@ class ClientSums:
 
 def finite(name: str, values: ArrayLike) -> Array:
     """`values` as floats, refusing NaN and infinity."""
+    if issparse(values):
+        raise DataError(f"{name} must be dense; got a sparse matrix, which is not supported. Use {name}.toarray().")
+    if np.iscomplexobj(np.asarray(values) if hasattr(values, "__array__") else values):
+        raise DataError(f"Complex data not supported: {name} must be real numbers; got complex ones. Take real parts.")
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -68,6 +73,10 @@ def finite(name: str, values: ArrayLike) -> Array:
 
 def client_sums(samples: Samples) -> ClientSums:
     """Read a list of (n_i, d) or (n_i,) arrays, or one (m, n, d) or (m, n) array."""
+    if issparse(samples):
+        return _from_block(finite("samples", samples))
+    if hasattr(samples, "__array__") and not isinstance(samples, np.ndarray):
+        samples = np.asarray(samples)
     if isinstance(samples, np.ndarray) and samples.dtype != object:
         return _from_block(finite("samples", samples))
     if isinstance(samples, str | bytes) or not isinstance(samples, Sequence | np.ndarray):

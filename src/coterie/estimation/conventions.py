@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+from scipy.sparse import issparse
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from coterie.errors import DataError
-from coterie.estimation.checks import Array, finite
+from coterie.estimation.checks import Array, ClientSums, client_sums, finite
 
 
 def one_sentence(error: Exception, name: str) -> DataError:
@@ -37,8 +38,6 @@ def target(estimator: Any, y: Any) -> Any:
         raise DataError(
             f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None. Pass y."
         )
-    if isinstance(y, str) or np.ndim(y) == 0:
-        raise DataError(f"y must be a list or column of numbers or labels, one per row; got {y!r}. Pass one per row.")
     try:
         return column_or_1d(y, warn=True)
     except ValueError as error:
@@ -59,9 +58,14 @@ def row_weights(sample_weight: ArrayLike | None, rows: int) -> Array | None:
     return weight
 
 
+def by_client(data: Any) -> bool:
+    """Whether data are a dict {client: rows}; a sparse matrix by keys is one to Python, but not to us."""
+    return isinstance(data, Mapping) and not issparse(data)
+
+
 def with_clients(X: Any, groups: Any) -> tuple[Any, Any]:
     """X and the client of every row, from a dict {client: rows}, or from a frame that has the clients in a column."""
-    if isinstance(X, Mapping):
+    if by_client(X):
         if groups is not None:
             raise DataError("A dict of clients names them already; got groups as well. Leave groups out.")
         if not X:
@@ -93,9 +97,9 @@ def _names(names: list[Any]) -> Any:
 
 def joined_targets(y: Any, X: Any) -> Any:
     """y as one column; a dict of clients must have the clients of X."""
-    if not isinstance(y, Mapping):
+    if not by_client(y):
         return y
-    if not isinstance(X, Mapping) or set(X) != set(y):
+    if not by_client(X) or set(X) != set(y):
         raise DataError("y may be a dict of clients only if X is one with the same clients. Pass both, or neither.")
     for name in X:
         if np.shape(y[name])[:1] != np.shape(X[name])[:1]:
@@ -110,3 +114,56 @@ def _joined(parts: list[Any]) -> Any:
         raise DataError(
             f"Every client's rows must have the same columns: {' '.join(str(error).split())}. Reshape them."
         ) from None
+
+
+def read_clients(estimator: Any, samples: Any, groups: Any, *, reset: bool) -> ClientSums:
+    """What clients send, from lists, arrays, dicts {client: samples}, or rows with groups; sets or compares columns.
+
+    n_features_in_ is the number of coordinates: in a plain (m, n) array a row is a client with n samples of one number."""
+    names = None
+    if by_client(samples):
+        samples, groups = with_clients(samples, groups)
+        samples = pd.DataFrame(samples) if isinstance(samples, pd.Series) else samples
+    elif isinstance(groups, str):
+        samples, groups = with_clients(samples, groups)
+    if groups is not None:
+        scalar = np.ndim(samples) == 1
+        rows = columns(estimator, np.asarray(samples)[:, None] if scalar else samples, reset=reset)
+        owner = labels(np.asarray(groups))
+        if owner.shape != (len(rows),):
+            raise DataError(
+                f"groups must name one client per row; got {owner.shape} for {len(rows)} rows. Name each row's client."
+            )
+        names, inverse = np.unique(owner, return_inverse=True)
+        order = np.argsort(inverse, kind="stable")
+        parts = np.split(rows[order], np.cumsum(np.bincount(inverse))[:-1])
+        sums = client_sums([part[:, 0] for part in parts] if scalar else parts)
+    else:
+        if isinstance(samples, pd.DataFrame):
+            samples = samples.to_numpy()
+        sums = client_sums(samples)
+        if not reset and sums.dimension != estimator.n_features_in_:
+            raise DataError(
+                f"X has {sums.dimension} features, but {type(estimator).__name__} is expecting "
+                f"{estimator.n_features_in_} features as input. Pass samples with the coordinates used in fit."
+            )
+    if reset:
+        estimator.n_features_in_ = sums.dimension
+        if groups is None:
+            estimator.__dict__.pop("feature_names_in_", None)
+        estimator.clients_ = np.arange(sums.clients) if names is None else names
+    return sums
+
+
+def labels(groups: Any) -> Any:
+    """Client names that can be sorted and compared: text for anything that is not a number."""
+    if groups.dtype.kind == "f" and np.isnan(groups).any():
+        raise DataError("groups must name a client for every row; got NaN. Drop those rows, or name them.")
+    if groups.dtype.kind != "O":
+        return groups
+    if any(g is None or g != g for g in groups):
+        raise DataError("groups must name a client for every row; got None or NaN. Drop those rows, or name them.")
+    kinds = {type(g) for g in groups}
+    if len(kinds) > 1:
+        raise DataError(f"groups must be of one type; got {sorted(k.__name__ for k in kinds)}. Convert them to text.")
+    return np.array(groups.tolist())

@@ -13,27 +13,28 @@ Clients send n_i, X̄_i and their scatter; the server needs only weighted sums o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, TransformerMixin
 
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.books import checked
 from coterie.estimation.checks import (
     Array,
     ClientSums,
-    Samples,
     choice,
-    client_sums,
     confidence,
     fitted,
     known_variance,
 )
+from coterie.estimation.conventions import read_clients
 from coterie.estimation.private_means import central_mean, local_mean, own_weights
 from coterie.estimation.quantiser import Mechanism
 from coterie.privacy import Privacy
+from coterie.settings import whole_number
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,35 @@ def combine(noise: Array, prior_variance: float, mechanism_variance: float = 0.0
     return Combination(own, shares, np.maximum(risk, 0.0))
 
 
+def least_risk(
+    *,
+    samples: float,
+    dimension: int = 1,
+    prior_variance: float,
+    noise_variance: float,
+    clients: int | None = None,
+) -> float:
+    """The smallest average risk E‖θ̂_i − θ_i‖² any estimator can have under θ_i ~ N(μ, σ_θ² I) (E-9, Remark 2).
+
+    d·v·a with v = σ_x²/n and a = σ_θ²/(σ_θ² + v) where μ is known (clients=None); d·v·(a + (1−a)/m) where m clients must
+    find it, minimax over μ. `GaussianMeans` with known variances reaches both. It bounds the average over clients, not one
+    θ_i (erratum E04)."""
+    whole_number("dimension", dimension)
+    if clients is not None:
+        whole_number("clients", clients)
+    if not (np.isfinite([samples, prior_variance, noise_variance]).all() and samples > 0):
+        raise ConfigError(f"least_risk needs finite numbers and samples > 0; got samples={samples}. Correct it.")
+    if min(prior_variance, noise_variance) < 0:
+        raise ConfigError(
+            f"least_risk needs variances >= 0; got {prior_variance} and {noise_variance}. Correct the one below."
+        )
+    v = noise_variance / samples
+    if v == 0:
+        return 0.0
+    own = prior_variance / (prior_variance + v)
+    return dimension * v * (own + (0.0 if clients is None else (1 - own) / clients))
+
+
 def between_variance(sums: ClientSums, noise_variance: float) -> float:
     """σ̂_θ²: the root of Σ_i ‖X̄_i − μ̂‖²/(σ_θ² + v_i) = (m−1)d, or 0 where the means scatter less than their noise.
 
@@ -88,7 +118,7 @@ def between_variance(sums: ClientSums, noise_variance: float) -> float:
     return float(brentq(surplus, lowest, 2 * spread + noise.max(), xtol=1e-14 * spread, rtol=1e-13))
 
 
-class GaussianMeans(BaseEstimator):  # type: ignore[misc]
+class GaussianMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Personalised means of clients whose samples are Gaussian around their own θ_i ~ N(μ, σ_θ² I).
 
     Parameters
@@ -107,7 +137,8 @@ class GaussianMeans(BaseEstimator):  # type: ignore[misc]
     ----------
     estimates_ (m, d), weights_ (m,) own weight a_i, mean_ (d,), prior_variance_, noise_variance_, standard_errors_ (m,)
     per coordinate, client_risk_ (m,) and risk_ = the closed-form E‖θ̂_i − θ_i‖², local_risk_ = d·σ_x²·mean(1/n_i),
-    clipped_ (clients whose mean was clipped). Samples that are plain numbers give estimates_ (m,) and a number mean_.
+    clipped_ (clients whose mean was clipped), n_features_in_ (d), clients_ (their names or numbers), feature_names_in_ of a
+    frame. Samples that are plain numbers give estimates_ (m,) and a number mean_.
 
     A private fit has receipt_, and no clipped_. Its mean_ and prior_variance_ may be shown to all; row i of the others is
     for client i alone (joint privacy). Risks and standard errors include the noise.
@@ -131,9 +162,12 @@ class GaussianMeans(BaseEstimator):  # type: ignore[misc]
         self.mechanism = mechanism
         self.seed = seed
 
-    def fit(self, samples: Samples, y: object = None) -> GaussianMeans:
-        """`samples`: a list of (n_i, d) or (n_i,) arrays, one per client, or an (m, n, d) or (m, n) array."""
-        sums = client_sums(samples)
+    def fit(self, samples: Any, y: object = None, groups: Any = None) -> GaussianMeans:
+        """`samples`: a list of (n_i, d) or (n_i,) arrays, one per client, or an (m, n, d) or (m, n) array.
+
+        Or a dict {client: samples}; or rows (N, d), an array or frame, with the client of each in `groups` (in a frame
+        also the name of a column). Then clients_ has their names."""
+        sums = read_clients(self, samples, groups, reset=True)
         noise_variance = known_variance("noise_variance", self.noise_variance)
         prior_variance = known_variance("prior_variance", self.prior_variance)
         if self.mechanism is not None and (noise_variance is None or prior_variance is None):
@@ -195,6 +229,22 @@ class GaussianMeans(BaseEstimator):  # type: ignore[misc]
         inside = np.clip(means, -self.mechanism.radius, self.mechanism.radius)
         self.clipped_ = int((inside != means).any(1).sum())
         return self.mechanism(inside, np.random.default_rng(self.seed))
+
+    def transform(self, samples: Any, groups: Any = None) -> Array:
+        """Estimates of clients known or new from their samples, a X̄ + (1−a) μ̂ with a = σ_θ²/(σ_θ² + v); nothing is learned.
+
+        A client seen in fit is treated as a new one: its samples are taken to be independent of μ̂."""
+        fitted(self, "estimates_")
+        sums = read_clients(self, samples, groups, reset=False)
+        total = self.prior_variance_ + self.noise_variance_ / sums.counts
+        own = np.divide(self.prior_variance_, total, out=np.ones_like(total), where=total > 0)[:, None]
+        return sums.shaped(own * sums.means + (1 - own) * self.mean_)
+
+    personalise = transform
+
+    def fit_transform(self, samples: Any, y: object = None, groups: Any = None) -> Array:
+        """Fit, and the clients' estimates_."""
+        return self.fit(samples, y, groups).estimates_
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
         """Posterior intervals (low, high) per client and coordinate, for a flat prior on μ."""

@@ -16,10 +16,11 @@ and do not move together.
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp, ndtr, softmax
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 
 from coterie.errors import ConfigError
@@ -27,14 +28,14 @@ from coterie.estimation.books import Books, checked
 from coterie.estimation.checks import (
     Array,
     ClientSums,
-    Samples,
+    Ints,
     choice,
-    client_sums,
     confidence,
     finite,
     fitted,
     known_variance,
 )
+from coterie.estimation.conventions import read_clients
 from coterie.estimation.private_means import (
     NOT_COVERED,
     ROUNDS,
@@ -82,7 +83,7 @@ def _centre_variance(means: Array, w: Array, centers: Array, total: Array) -> Ar
     return out
 
 
-class MixtureMeans(BaseEstimator):  # type: ignore[misc]
+class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Personalised means of clients that fall into `clusters` groups.
 
     Parameters
@@ -135,9 +136,12 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
         self.restarts = restarts
         self.seed = seed
 
-    def fit(self, samples: Samples, y: object = None) -> MixtureMeans:
-        """`samples`: a list of (n_i, d) or (n_i,) arrays, one per client, or an (m, n, d) or (m, n) array."""
-        self.fit_sums(client_sums(samples))
+    def fit(self, samples: Any, y: object = None, groups: Any = None) -> MixtureMeans:
+        """`samples`: a list of (n_i, d) or (n_i,) arrays, one per client, or an (m, n, d) or (m, n) array.
+
+        Or a dict {client: samples}; or rows (N, d), an array or frame, with the client of each in `groups` (in a frame
+        also the name of a column). Then clients_ has their names."""
+        self.fit_sums(read_clients(self, samples, groups, reset=True))
         if not self.converged_:
             warnings.warn(
                 f"MixtureMeans stopped after max_iter={self.max_iter} rounds of EM before it converged. "
@@ -327,6 +331,33 @@ class MixtureMeans(BaseEstimator):  # type: ignore[misc]
         self.local_risk_ = float(sums.dimension * noise.mean())
         self.estimates_ = sums.shaped(estimates)
         self._scalar = sums.scalar
+
+    def _new(self, samples: Any, groups: Any) -> tuple[Array, Array, ClientSums]:
+        """Posterior probabilities and means of clients under the mixture learned."""
+        fitted(self, "estimates_")
+        sums = read_clients(self, samples, groups, reset=False)
+        noise = np.maximum(self.noise_variance_ / sums.counts, FLOOR)
+        w, estimates = self._posterior(sums.means, noise)
+        return w, estimates, sums
+
+    def transform(self, samples: Any, groups: Any = None) -> Array:
+        """Posterior means of clients known or new from their samples; nothing is learned."""
+        _, estimates, sums = self._new(samples, groups)
+        return sums.shaped(estimates)
+
+    personalise = transform
+
+    def predict_proba(self, samples: Any, groups: Any = None) -> Array:
+        """Posterior probability of every cluster, (m, k), for clients known or new."""
+        return self._new(samples, groups)[0]
+
+    def predict(self, samples: Any, groups: Any = None) -> Ints:
+        """The most probable cluster of clients known or new."""
+        return np.asarray(self._new(samples, groups)[0].argmax(1), dtype=np.int64)
+
+    def fit_transform(self, samples: Any, y: object = None, groups: Any = None) -> Array:
+        """Fit, and the clients' estimates_."""
+        return self.fit(samples, y, groups).estimates_
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
         """Posterior intervals (low, high) per client and coordinate: quantiles of each client's mixture of normals."""

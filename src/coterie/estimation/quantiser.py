@@ -101,3 +101,31 @@ def clipping_radius(
         )
     log = np.log(clients**2 * samples) if printed else 2 * np.log(2 * dimension * clients**2 * samples)
     return float(mean_bound + (np.sqrt(prior_variance) + np.sqrt(noise_variance / samples)) * np.sqrt(log))
+
+
+def norm_bound(
+    *,
+    clients: int,
+    samples: float,
+    dimension: int = 1,
+    noise_variance: float,
+    center_bound: float,
+    printed: bool = False,
+) -> float:
+    """A radius that holds all clients' means with probability at least 1 − 1/(mn), if all ‖μ_l‖ ≤ center_bound (Lemma 1).
+
+    For θ_i among the centres and Gaussian samples: r + (σ_x/√n)(√d + √(2 log m²n)). `printed=True` gives the lemma's own
+    r + 4√(dσ_x²/n) + 2√(log(m²n)σ_x²/n), which is valid for sub-Gaussian samples, and wider (E-8, erratum E25)."""
+    whole_number("clients", clients)
+    whole_number("dimension", dimension)
+    if not (np.isfinite([samples, noise_variance, center_bound]).all() and samples >= 1):
+        raise ConfigError(f"norm_bound needs finite numbers and samples >= 1; got samples={samples}. Correct it.")
+    if min(noise_variance, center_bound) < 0:
+        raise ConfigError(
+            f"norm_bound needs noise_variance and center_bound >= 0; got {noise_variance} and {center_bound}. "
+            "Correct the one below."
+        )
+    log, deviation = np.log(clients**2 * samples), np.sqrt(noise_variance / samples)
+    if printed:
+        return float(center_bound + deviation * (4 * np.sqrt(dimension) + 2 * np.sqrt(log)))
+    return float(center_bound + deviation * (np.sqrt(dimension) + np.sqrt(2 * log)))

@@ -14,9 +14,11 @@ the risk formula needs; client i must not be shown the μ_j of others, since μ_
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.stats import beta as beta_distribution
 from sklearn.base import BaseEstimator
@@ -83,10 +85,12 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
         self.prior = prior
         self.weight = weight
 
-    def fit(self, successes: ArrayLike, trials: ArrayLike) -> BernoulliRates:
-        """`successes` (m,) counts and `trials` (m,) or one number for all."""
+    def fit(self, successes: Any, trials: Any = None) -> BernoulliRates:
+        """`successes` (m,) counts and `trials` (m,) or one number for all; dicts {client: count} and Series give clients_.
+
+        Without trials, `successes` has two columns, successes and trials (a frame may name them so)."""
         choice("variance", self.variance, ("corrected", "paper"))
-        z, n = check_counts(successes, trials)
+        z, n, self.clients_ = read_rates(successes, trials)
         if self.privacy is not None:
             return self._fit_private(z, n)
         if self.prior is not None:
@@ -106,6 +110,20 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
                 f"trials; got {np.count_nonzero(n >= 2)}. Collect more trials, or pass weight or prior."
             )
         return self._fit_left_out(z, n)
+
+    def predict(self, successes: Any, trials: Any = None) -> Array:
+        """Rates of clients known or new, (α + Z)/(α + β + n) under the prior learned; nothing is learned anew."""
+        fitted(self, "rates_")
+        z, n, _ = read_rates(successes, trials)
+        if not np.isfinite(self.prior_).all():
+            return np.full_like(z, self.mean_)
+        own = n / np.maximum(n + self.prior_.alpha + self.prior_.beta, 1e-300)
+        rate = np.divide(z, n, out=np.zeros_like(z), where=n > 0)
+        if self.weight is not None:
+            own = np.where(n > 0, self.weight, 0.0)
+        return np.asarray(own * rate + (1 - own) * self.mean_)
+
+    personalise = predict
 
     def _fit_known(self, z: Array, n: Array) -> BernoulliRates:
         alpha, beta = self.prior if self.prior is not None else (np.nan, np.nan)
@@ -257,3 +275,31 @@ def check_counts(successes: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]
     if (z % 1).any() or (n % 1).any():
         raise DataError("successes and trials must be whole numbers (counts); got fractions. Pass counts, not rates.")
     return z, n
+
+
+def read_rates(successes: Any, trials: Any) -> tuple[Array, Array, Any]:
+    """Successes, trials and the names of the clients, from lists, dicts, Series or a table of two columns."""
+    if trials is None:
+        table = successes
+        if isinstance(table, pd.DataFrame) and {"successes", "trials"} <= set(table.columns):
+            table = table[["successes", "trials"]]
+        if np.ndim(table) != 2 or np.shape(table)[1] != 2:
+            raise DataError(
+                "BernoulliRates needs successes and trials, or a table of these two columns; "
+                f"got an array of shape {np.shape(table)} alone. Pass both."
+            )
+        names = table.index.to_numpy() if isinstance(table, pd.DataFrame) else np.arange(len(table))
+        both = finite("successes and trials", table)
+        return *check_counts(both[:, 0], both[:, 1]), names
+    successes = pd.Series(successes) if isinstance(successes, Mapping) else successes
+    trials = pd.Series(trials) if isinstance(trials, Mapping) else trials
+    names = np.arange(np.size(successes))
+    if isinstance(successes, pd.Series):
+        names = successes.index.to_numpy()
+        if isinstance(trials, pd.Series):
+            if not successes.index.is_unique or set(trials.index) != set(successes.index):
+                raise DataError(
+                    "successes and trials must have the same clients; got others. Give both for each client."
+                )
+            trials = trials.loc[successes.index]
+    return *check_counts(successes, trials), names

@@ -6,6 +6,7 @@ its `Network`. They take the place of the module where nothing but the parameter
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -63,10 +64,10 @@ class Pass:
 
     def backward(self, delta: Tensor) -> list[Tensor]:
         """Derivatives by the parameters from those by the outputs."""
-        parts = delta.split([len(x) for _, x, _ in self.kept])
+        ends = list(accumulate(len(x) for _, x, _ in self.kept))
         by_group = [
-            self.network.pulled(own, x, trace or self.network.forward(own, x), d)
-            for (own, x, trace), d in zip(self.kept, parts, strict=True)
+            self.network.pulled(own, x, trace or self.network.forward(own, x), delta[end - len(x) : end])
+            for (own, x, trace), end in zip(self.kept, ends, strict=True)
         ]
         return [_joined(list(column)) for column in zip(*by_group, strict=True)]
 
@@ -76,7 +77,8 @@ def outputs_only(network: Network, x: Tensor, params: list[Tensor]) -> Tensor:
     if not network.blocks:
         return network.forward(params, x).values[-1]
     most = max(_BYTES // max(network.bytes(x.shape[2:]) * len(x), 1), 1)
-    return torch.cat([network.forward(params, part).values[-1] for part in x.split(most, 1)], 1)
+    parts = [x[:, i : i + most] for i in range(0, x.shape[1], most)]
+    return torch.cat([network.forward(params, part).values[-1] for part in parts], 1)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
@@ -106,7 +108,7 @@ class _Outputs(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.keep, ctx.count = inputs[1], len(inputs) - 3
+        ctx.keep = inputs[1]
 
     @staticmethod
     def backward(ctx: Any, delta: Tensor) -> Any:

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
 
 from coterie.privacy import poisson
 from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
 from coterie.privacy.events import Event
 from coterie.privacy.gaussian_dp import delta_of, epsilon_of, mu_of
 
+_LEAST = 0.05  # with sampling, no less noise than this is planned, however large the budget
 _MARGIN = 1e-9  # relative: calibrated noise is rounded up, reported budgets too
 
 
@@ -169,35 +169,41 @@ def noise_multiplier(
 
 @lru_cache(maxsize=128)
 def _calibrated(epsilon: float, delta: float, rounds: int, sampling: float, adjacency: str, full: float) -> float:
-    def gap(log_z: float, fine: float) -> float:
-        return composed_epsilon(rounds_cost(math.exp(log_z), rounds, sampling, adjacency), delta, fine) - epsilon
+    def cost(log_z: float, fine: float) -> float:
+        return composed_epsilon(rounds_cost(math.exp(log_z), rounds, sampling, adjacency), delta, fine)
 
-    return _smallest(gap, *_start(sampling, rounds, full))
-
-
-def _start(sampling: float, rounds: int, full: float) -> tuple[float, float]:
-    """A first guess and an upper end for log z: the central limit of Poisson sampling (Bu et al. 2020), and no sampling."""
+    if sampling * rounds <= delta:  # hardly anybody ever takes part: the sampling alone is private enough
+        return _LEAST
+    # The central limit of Poisson sampling (Bu et al. 2020) as a first guess, and no sampling as an upper end.
     mu = math.sqrt(rounds) / full
     guess = 1 / math.sqrt(math.log1p(mu * mu / (rounds * sampling**2)))
-    return math.log(min(guess, full)), math.log(full)
+    return math.exp(least_noise(cost, epsilon, math.log(min(guess, full)), math.log(full)))
 
 
-def _smallest(gap: Any, guess: float, end: float) -> float:
-    """The smallest z with gap ≤ 0: a bracket and a root on the coarse grid, then steps up on the fine one."""
-    low, high = guess - 0.05, min(guess + 0.05, end)
-    while high < end and gap(high, poisson.COARSE) > 0:
-        low, high = high, min(high + 0.2, end)
-    while gap(low, poisson.COARSE) < 0:
-        low, high = low - 0.2, low
-    root = high
-    if gap(high, poisson.COARSE) < 0:
-        root = brentq(lambda x: gap(x, poisson.COARSE), low, high, xtol=1e-4)
-    # The fine grid asks for slightly less noise than the coarse one: one secant step, then up until the claim holds.
-    slope = (gap(root + 0.01, poisson.COARSE) - gap(root - 0.01, poisson.COARSE)) / 0.02
-    here = root - gap(root, poisson.FINE) / slope + 2e-5
-    while gap(here, poisson.FINE) > 0:
-        here += 5e-5
-    return math.exp(here)
+def least_noise(cost: Callable[[float, float], float], epsilon: float, guess: float, end: float = math.inf) -> float:
+    """The smallest logarithm of noise x ≤ end with cost(x, fine grid) ≤ ε, to one part in ten thousand.
+
+    log ε falls almost linearly in x, so secants on the coarse grid find it in a few steps; the fine grid, which asks for
+    slightly less noise, decides. Every cost is an upper bound, so x is never too small."""
+
+    def gap(x: float, fine: float) -> float:
+        return math.log(max(cost(x, fine), 1e-12) / epsilon)
+
+    low = min(math.log(_LEAST), guess)
+    here, slope = guess, -1.0
+    found = gap(here, poisson.COARSE)
+    for _ in range(30):
+        step = min(max(-found / slope, -0.7), 0.7)
+        there = max(min(here + step, end), low)
+        if abs(there - here) < 2e-3:
+            break
+        other = gap(there, poisson.COARSE)
+        slope = min((other - found) / (there - here), -0.2)
+        here, found = there, other
+    here = max(min(here - gap(here, poisson.FINE) / slope + 2e-5, end), low)
+    while here < end and gap(here, poisson.FINE) > 0:
+        here = min(here + 5e-5, end)
+    return here
 
 
 def cross_check(costs: Composition, delta: float) -> tuple[str, float]:

@@ -146,9 +146,15 @@ def audit(
 
     Each world gives scores, larger when the canary seems present. ``coterie.privacy.canaries`` builds worlds."""
     trials, confidence = whole(trials, "trials", least=100), probability(confidence, "confidence")
-    if isinstance(claim, tuple):
+    if not isinstance(worlds, (tuple, list)) or len(worlds) != 2 or not all(callable(world) for world in worlds):
+        raise ConfigError(
+            f"an audit needs two worlds, without and with the canary, got {type(worlds).__name__}; see mechanism_worlds."
+        )
+    if isinstance(claim, (tuple, list)) and len(claim) == 2:
         claim = PointClaim(positive(claim[0], "the claimed ε"), probability(claim[1], "the claimed δ"))
         delta = claim.claimed_delta
+    if not hasattr(claim, "delta") or not hasattr(claim, "epsilon"):
+        raise ConfigError(f"a claim is a Composition or a pair (ε, δ), got {claim!r}; pass one of them.")
     probability(delta, "delta")
     streams = np.random.default_rng(seed).spawn(2)
     out, inside = (_scores(world, rng, trials) for world, rng in zip(worlds, streams, strict=True))

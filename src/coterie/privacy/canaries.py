@@ -21,12 +21,14 @@ from coterie.privacy.mechanisms import (
     JointSum,
     LocalGaussian,
     Noise,
+    NoisyPower,
     OneBit,
+    Quantile,
     SimulationNoise,
 )
 
 _LARGE = 1e3
-Mechanism = JointSum | GroupSums | LocalGaussian | OneBit
+Mechanism = JointSum | GroupSums | LocalGaussian | OneBit | NoisyPower | Quantile
 
 
 def mechanism_worlds(mechanism: Mechanism, noise: str = "exact") -> tuple[World, World]:
@@ -94,11 +96,39 @@ def _one_bit(mechanism: OneBit, inside: bool, source: Callable[[np.random.Genera
     return lambda rng, trials: mechanism(np.full(trials, float(inside)), source(rng)).value
 
 
+def _power(mechanism: NoisyPower, inside: bool, source: Callable[[np.random.Generator], Noise]) -> World:
+    """One iteration. The canary lies in a direction of the public start, where the projection keeps all of it; a replaced
+    one turns from one direction to another, since x and −x are the same to x·xᵀ."""
+    basis = mechanism.first_basis()
+    other = 1 if mechanism.n_components > 1 else 0
+    outside = basis[:, other] * (mechanism.adjacency == "replace")
+    row = _LARGE * mechanism.clip * (basis[:, 0] if inside else outside)
+    here, there = (mechanism.partial(x, basis) for x in (basis[:, 0] * _LARGE * mechanism.clip, outside * _LARGE))
+    direction = (here - there) / np.linalg.norm(here - there)
+    total = mechanism.partial(row, basis)
+
+    def world(rng: np.random.Generator, trials: int) -> Any:
+        noisy = mechanism.noisy(np.repeat(total[None], trials, axis=0), source(rng))
+        return np.einsum("tdk,dk->t", noisy, direction)
+
+    return world
+
+
+def _quantile(mechanism: Quantile, inside: bool, source: Callable[[np.random.Generator], Noise]) -> World:
+    """One step. The canary is at the lower bound, or nowhere; a replaced one is at the upper bound instead."""
+    outside = mechanism.high if mechanism.adjacency == "replace" else np.nan
+    values = [mechanism.low if inside else outside]
+    count = mechanism.count(values, float(np.sqrt(mechanism.low * mechanism.high)))
+    return lambda rng, trials: mechanism.noisy(np.full(trials, count), source(rng))
+
+
 _WORLDS: dict[type, Callable[[Any, bool, Callable[[np.random.Generator], Noise]], World]] = {
     JointSum: _joint,
     GroupSums: _grouped,
     LocalGaussian: _local,
     OneBit: _one_bit,
+    NoisyPower: _power,
+    Quantile: _quantile,
 }
 
 

@@ -13,6 +13,8 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
+from coterie.errors import ConfigError
+
 
 def delta_of(mu: float, epsilon: float) -> float:
     """δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2), computed so that small values keep their digits."""
@@ -39,4 +41,9 @@ def mu_of(epsilon: float, delta: float) -> float:
     high = 1.0
     while delta_of(high, epsilon) < delta:
         high *= 2
-    return float(brentq(lambda m: delta_of(m, epsilon) - delta, 0.0, high, xtol=1e-15, rtol=1e-13))
+    found = float(brentq(lambda m: delta_of(m, epsilon) - delta, 0.0, high, xtol=1e-15, rtol=1e-13))
+    if found <= 0:
+        raise ConfigError(
+            f"no noise is large enough for ε = {epsilon:g} at δ = {delta:g}, got both so small; raise one."
+        )
+    return found

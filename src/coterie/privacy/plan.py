@@ -11,11 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from scipy.optimize import brentq
-
 from coterie.errors import ConfigError
-from coterie.privacy import poisson
-from coterie.privacy.accounting import Composition, composed_epsilon
+from coterie.privacy.accounting import Composition, composed_epsilon, least_noise
 from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
 from coterie.privacy.events import Event
 from coterie.privacy.gaussian_dp import mu_of
@@ -132,10 +129,10 @@ def make_plan(epsilon: float, delta: float, lines: Sequence[Line], adjacency: st
         factor = math.exp(log_scale)
         return [(z * factor, ln.sampling, ln.count) for z, ln in zip(base, lines, strict=True)]
 
-    def gap(log_scale: float, fine: float = poisson.COARSE) -> float:
-        return composed_epsilon(_costs(parts(log_scale), adjacency, slack), delta, fine) - epsilon
+    def cost(log_scale: float, fine: float) -> float:
+        return composed_epsilon(_costs(parts(log_scale), adjacency, slack), delta, fine)
 
-    scale = 0.0 if all(line.sampling == 1.0 for line in lines) else _scale(gap)
+    scale = 0.0 if all(line.sampling == 1.0 for line in lines) else least_noise(cost, epsilon, 0.0)
     planned = tuple(
         Planned(ln.name, ln.share / whole_share, ln.count, ln.sampling, z)
         for ln, (z, _, _) in zip(lines, parts(scale), strict=True)
@@ -148,17 +145,3 @@ def _alone(line: Line, mu: float) -> float:
     if line.sampling == 1.0:
         return math.sqrt(line.count) / mu
     return 1 / math.sqrt(math.log1p(mu * mu / (line.count * line.sampling**2)))
-
-
-def _scale(gap: object) -> float:
-    """The smallest common factor of all noise (its logarithm) that keeps the plan within ε."""
-    assert callable(gap)
-    low, high = -0.05, 0.05
-    while gap(high) > 0:
-        low, high = high, high + 0.3
-    while gap(low) < 0:
-        low, high = low - 0.3, low
-    here = float(brentq(gap, low, high, xtol=1e-5))
-    while gap(here, poisson.FINE) > 0:
-        here += 2e-5
-    return here

@@ -35,7 +35,8 @@ def interval(parts: Sequence[tuple[float, float, int]], fine: float = FINE) -> f
         (1.0 / z * math.sqrt(n), 1) if q == 1 else (q * math.sqrt(math.expm1(min(z**-2, 50))), n) for z, q, n in parts
     ]
     largest = [1 / z for z, _, _ in parts]
-    variance = sum(n * (min(sd, top) if n > 1 else sd) ** 2 for (sd, n), top in zip(rounds, largest, strict=True))
+    sizes = [sd if q == 1 else min(sd, top) for (sd, _), top, (_, q, _) in zip(rounds, largest, parts, strict=True)]
+    variance = sum(n * sd**2 for (_, n), sd in zip(rounds, sizes, strict=True))
     wanted = min([1e-3, *(fine * sd for sd, _ in rounds)])
     return max(wanted, (variance / 2 + 10 * math.sqrt(variance)) / _LONGEST)
 

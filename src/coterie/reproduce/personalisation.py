@@ -127,8 +127,8 @@ def small(kind: str) -> Setting:
 
 
 SETTINGS = {
-    "mnist": Setting(mnist, 0.1, 300, 100),
-    "femnist": Setting(femnist, 1 / 3, 240, 40),
+    "mnist": Setting(mnist, 0.1, 300, 60),
+    "femnist": Setting(femnist, 1 / 3, 240, 24),
     **{kind: small(kind) for kind in ("labels", "features", "concept", "sizes")},
 }
 

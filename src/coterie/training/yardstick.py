@@ -19,7 +19,7 @@ from coterie.tree import Params
 
 if TYPE_CHECKING:
     from coterie.data.federation import Federation
-    from coterie.learning.local_sgd import LocalSGD
+    from coterie.learning.local_steps import LocalSteps
     from coterie.learning.task import Task
     from coterie.training.result import Result
 
@@ -52,7 +52,7 @@ def checkpoints(rounds: int) -> list[int]:
 class Alone:
     """How a run's clients are trained alone. `rounds` is how often a client took part on average."""
 
-    local: LocalSGD
+    local: LocalSteps
     federation: Federation
     task: Task
     rounds: int
@@ -76,7 +76,7 @@ class Alone:
         from coterie.training.run import fit
 
         found = fit(
-            Local(replace(self.local, lr=lr)), federation, self.task, rounds=rounds, seed=self.seed, engine=self.engine,
+            Local(self.local.but(lr=lr)), federation, self.task, rounds=rounds, seed=self.seed, engine=self.engine,
             alone=False, progress=False, **more,
         )  # fmt: skip
         if not found.about["finished"]:  # a yardstick of fewer rounds would flatter every gain
@@ -108,7 +108,7 @@ class Alone:
         the look it wants."""
         from coterie.training.run import Run, begin_local
 
-        run: Run = begin_local(Local(replace(self.local, lr=lr)), federation, self.task, self.seed, self.engine)
+        run: Run = begin_local(Local(self.local.but(lr=lr)), federation, self.task, self.seed, self.engine)
         losses = np.full((len(looks), len(federation)), np.inf)
         kept: Params = {}
         for k, stop in enumerate(looks):

@@ -280,3 +280,14 @@ def test_one_huge_row_does_not_change_the_other_features():
     model = Paper().fit(np.vstack([data.X, [1e6, 0, 0]]), np.append(data.y, 1), np.append(data.groups, 0))
     assert np.isfinite(model.standard_errors_).all()
     np.testing.assert_allclose(model.mean_[1:], plain.mean_[1:], atol=0.3)
+
+
+def test_intervals_lie_about_the_posterior_mean():
+    data = regression_clients(
+        8, 6, 3, prior_variance=2.0, noise_variance=None, mean_scale=1.0, rng=np.random.default_rng(0)
+    )
+    model = LogisticModels(prior=(data.mean, 2.0), fit_intercept=False).fit(data.X, data.y, data.groups)
+    low, high = model.interval(0.9)
+    np.testing.assert_allclose((low + high) / 2, model.posterior_mean_)
+    np.testing.assert_allclose(high - low, 2 * 1.6448536 * model.standard_errors_)
+    assert np.abs(model.posterior_mean_ - model.coef_).max() > 0.2  # posteriors of binary data are skew

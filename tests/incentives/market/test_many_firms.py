@@ -21,7 +21,9 @@ def test_two_firms_and_uniform_types_equal_the_closed_forms(first: float, second
 
 @pytest.mark.parametrize("types", [lambda x: np.ones_like(x), lambda x: 7.0, stats.uniform(0, 1), stats.beta(1, 1)])
 def test_all_ways_to_say_uniform_agree(types: object) -> None:
-    np.testing.assert_allclose(Market([0.3, 0.9], types).prices, Duopoly(0.3, 0.9).prices, atol=1e-9)  # type: ignore[arg-type]
+    market, exact = Market([0.3, 0.9], types), Duopoly(0.3, 0.9)  # type: ignore[arg-type]
+    np.testing.assert_allclose(market.prices, exact.prices, atol=1e-9)
+    np.testing.assert_allclose(market.demands, exact.demands, atol=1e-8)  # prices alone would not show a wrong total
 
 
 @given(st.floats(0, 0.6), st.floats(0, 1.2))

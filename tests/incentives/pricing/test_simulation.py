@@ -335,3 +335,25 @@ def test_full_size_runs_of_the_dissertation() -> None:
     assert final(result, "stackelberg", "seller_utility").std() > 0.5
     error = result.array("belief")[..., -1] - result.array("alpha_bar")[..., -1]
     assert np.abs(error).max() < 0.03
+
+
+def test_the_adaptive_seller_discriminates_up_to_its_limit() -> None:
+    """(S + 1/w)/(t + 1) ≤ α* = 1/2: with w = 1 and S = 0 from the second round on, with S = 1 from the fourth."""
+    assert EXAMPLE.alpha_star == 0.5
+    seller = AdaptiveStackelberg()
+    counted = np.array([0.0, 1.0, 2.0, 3.0, 4.0])
+    for evidence, expected in ((0.0, [0, 1, 1, 1, 1]), (1.0, [0, 0, 0, 1, 1])):
+        view = View(EXAMPLE, 5, 1, np.full(5, evidence), counted, np.ones(5))
+        prices = seller.prices(seller.init(EXAMPLE, 10, (5,)), view, np.full((2, 5), 0.5))
+        np.testing.assert_array_equal(prices.high_at_high != prices.high_at_low, np.array(expected, bool))
+
+
+def test_a_signal_nobody_sent_teaches_nothing() -> None:
+    """All five buyers showed the high signal: the learner of the low signal stays as it was."""
+    seller = SELLERS["cexp3"]
+    state = seller.init(EXAMPLE, 100, (1,))
+    prices = Prices(np.array([True]), np.array([True]), np.array([0.5]), np.array([0.5]), 0.5)
+    sales = Sales(EXAMPLE, np.array([5.0]), np.array([0.0]), np.array([30.0]), np.array([0.0]))
+    after = seller.update(state, prices, sales)
+    assert after[0, 0] > 0
+    np.testing.assert_array_equal(after[2:4], state[2:4])

@@ -73,6 +73,7 @@ class FedAvgHistogram(CenterModel):
     def fit(self, counts: Source, y: object = None) -> Self:
         self._check_fine_tuning()
         table = read_counts(counts)
+        self._columns(counts, table.counts.shape[1])
         if self.privacy is not None:
             if self.weighting != "user":
                 raise ConfigError(
@@ -156,10 +157,11 @@ class IFCAHistograms(CenterModel):
     def fit(self, counts: Source, y: object = None) -> Self:
         self._check_fine_tuning()
         table = read_counts(counts)
+        self._columns(counts, table.counts.shape[1])
         used = table.counts[np.diff(table.counts.indptr) > 0]
         if not 1 <= self.clusters <= used.shape[0]:
             raise ConfigError(
-                f"clusters must be between 1 and the users with tokens; got {self.clusters}, users={used.shape[0]}. "
+                f"clusters must be between 1 and the users with tokens; got {self.clusters}, n_samples={used.shape[0]}. "
                 "Choose another number of clusters."
             )
         if not self.learning_rate > 0 or self.scale not in ("mean", "share"):

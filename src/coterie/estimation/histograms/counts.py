@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from coterie.disk import said
 from coterie.errors import CoterieError, DataError
+from coterie.estimation.checks import finite
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -42,11 +43,64 @@ def read_counts(source: Source, vocabulary: NDArray[Any] | None = None, width: i
 
     `vocabulary` and `width` are those of the fitted model; a source that does not fit them is refused.
     """
+    users: NDArray[Any] | None = None
+    names: NDArray[Any] | None = None
     if isinstance(source, (str, Path)):
-        source = _open(Path(source))
+        path = Path(source)
+        source = _open(path)
+        if path.suffix == ".npz":
+            with readable(path):
+                users, names = npz_names(path, source.shape)
+    if is_wide(source):
+        return _from_wide(source, vocabulary, width)
     if isinstance(source, pd.DataFrame):
         return _from_rows(source, vocabulary, width)
-    return CountTable(check_counts(source, width))
+    if names is not None and vocabulary is not None and not np.array_equal(names, vocabulary):
+        raise DataError("The file's vocabulary must be that of fit, in its order; got another. Map its tokens first.")
+    return CountTable(check_counts(source, width), users, names if vocabulary is None else vocabulary)
+
+
+def refuse_other_width(estimator: Any, counts: Any) -> None:
+    """scikit-learn's words for a matrix with other columns than in fit."""
+    shape, width = getattr(counts, "shape", ()), estimator.centers_.shape[1]
+    if not isinstance(counts, pd.DataFrame) and len(shape) == 2 and shape[1] != width and shape[1] > 0:
+        raise DataError(
+            f"X has {shape[1]} features, but {type(estimator).__name__} is expecting {width} features as input: one column "
+            "per token the model was fitted on. Map the tokens to the vocabulary used in fit."
+        )
+
+
+def is_wide(source: Any) -> bool:
+    """Whether a frame has a row per user and a column per token, and not rows of user, token, count."""
+    return isinstance(source, pd.DataFrame) and not set(COLUMNS) & set(source.columns)
+
+
+def _from_wide(frame: Any, vocabulary: NDArray[Any] | None, width: int | None) -> CountTable:
+    named = all(isinstance(name, str) for name in frame.columns)
+    names = np.array(list(frame.columns)) if named and len(frame.columns) else None
+    if names is not None and vocabulary is not None and not np.array_equal(names, vocabulary):
+        raise DataError(
+            "The feature names should match those that were passed during fit, in the same order; got others, such as "
+            f"{[str(n) for n in names[:3]]}. Reorder or rename the columns."
+        )
+    counts = frame.to_numpy()
+    counts = counts.astype(np.float64) if counts.dtype == object and len(counts) else counts
+    return CountTable(check_counts(counts, width), frame.index.to_numpy(), names)
+
+
+def npz_names(path: Path, shape: tuple[int, int]) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+    """The names of users and tokens in an .npz: `users` or `row_names`, and `vocabulary` or `vocab`, if it has them."""
+    out: list[NDArray[Any] | None] = []
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
+        for size, keys in zip(shape, (("users", "row_names"), ("vocabulary", "vocab")), strict=True):
+            key = next((k for k in keys if k in parts.files), None)
+            names = None if key is None else parts[key]
+            if names is not None and (names.shape != (size,) or len(np.unique(names)) != size):
+                raise DataError(
+                    f"{path.name} must name every row or column once in {key}; got {names.shape} for {size}. Correct it."
+                )
+            out.append(names)
+    return out[0], out[1]
 
 
 def has_public_vocabulary(source: Source) -> bool:
@@ -59,17 +113,22 @@ def has_public_vocabulary(source: Source) -> bool:
 def check_counts(given: Any, width: int | None = None) -> Counts:
     """The counts as a canonical float64 CSR array, or one sentence saying which rule they break."""
     counts: Any = given if sp.issparse(given) else np.asarray(given)
+    if counts.dtype == object and counts.ndim == 2:
+        counts = finite("Counts", counts)
     dtype: np.dtype[Any] = counts.dtype
+    if dtype.kind == "c":
+        raise DataError("Complex data not supported: counts must be real numbers; got complex ones. Pass counts.")
     if dtype.kind not in "iufb":
         raise DataError(f"Counts must be numbers; got dtype {dtype}. Pass a users × tokens matrix of token counts.")
     if counts.ndim != 2:
         raise DataError(
             f"Counts must be a users × tokens matrix; got {counts.ndim} dimension(s). "
-            "Use counts.reshape(1, -1) for one user."
+            "Reshape your data: counts.reshape(1, -1) for one user."
         )
     if 0 in counts.shape:
         raise DataError(
-            f"Counts need at least one user and one token; got shape {counts.shape}. Pass one row per user."
+            f"Counts need at least one user and one token; got {counts.shape[0]} sample(s) and {counts.shape[1]} feature(s) "
+            f"(shape={counts.shape}) while a minimum of 1 is required. Pass one row per user."
         )
     if width is not None and counts.shape[1] != width:
         raise DataError(
@@ -97,7 +156,8 @@ def check_values(values: NDArray[Any]) -> None:
         raise DataError("Counts must be finite; got NaN or infinity. Remove or repair these entries.")
     if low < 0:
         raise DataError(
-            f"Counts must not be negative; got {low}. Pass token counts, not log-probabilities or differences."
+            f"Counts must not be negative; got {low}. Negative values in data are no counts: pass token counts, not "
+            "log-probabilities or differences."
         )
 
 
@@ -222,7 +282,8 @@ def _columns(
     if vocabulary is None:
         vocabulary = np.unique(tokens.astype(str))
     tokens = tokens.astype(vocabulary.dtype) if vocabulary.dtype.kind != "U" else tokens.astype(str)
-    at = np.minimum(np.searchsorted(vocabulary, tokens), len(vocabulary) - 1)
+    order = np.argsort(vocabulary, kind="stable")  # a vocabulary read from a file need not be sorted
+    at = order[np.minimum(np.searchsorted(vocabulary, tokens, sorter=order), len(vocabulary) - 1)]
     unknown = vocabulary[at] != tokens
     if unknown.any():
         raise DataError(

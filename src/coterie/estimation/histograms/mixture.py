@@ -14,11 +14,13 @@ replaces both: see `coterie.estimation.histograms.private`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import clone
 
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.books import checked
@@ -36,7 +38,34 @@ from coterie.settings import whole_number
 
 __all__ = ["HistogramMixture", "TokenReduction", "kl_rows", "mean_kl", "save_counts"]
 
+_TINY = 5
 Init: TypeAlias = "Literal['kl++'] | ArrayLike"
+
+
+def _is_number(clusters: Any) -> bool:
+    return clusters is not None and np.ndim(clusters) == 0
+
+
+def _candidates(clusters: Any, users: int) -> list[int]:
+    """The numbers of clusters to try."""
+    if clusters is None:
+        return [k for k in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64) if k == 1 or k <= users // 5]
+    numbers = [whole_number("clusters", k) for k in clusters]
+    if not numbers:
+        raise ConfigError("clusters must be a whole number, some of them, or None; got none. Pass one or more.")
+    return sorted(set(numbers))
+
+
+def _note(members: Ints) -> str:
+    """A word about clusters too small to be more than their few users."""
+    tiny = np.flatnonzero(members < _TINY)
+    if not len(tiny):
+        return ""
+    sizes = ", ".join(f"{k} ({members[k]})" for k in tiny[:10])
+    return (
+        f"{len(tiny)} of {len(members)} clusters have fewer than {_TINY} users: {sizes}. Their centres are little more than "
+        "these users' own histograms; fewer clusters, or restarts, may do better."
+    )
 
 
 class HistogramMixture(CenterModel):
@@ -44,7 +73,8 @@ class HistogramMixture(CenterModel):
 
     Parameters
     ----------
-    clusters : K, at most the number of users with tokens.
+    clusters : K, at most the number of users with tokens; or several numbers, or None, of which the one with the highest
+        `score` on a fifth of the users held out is taken (None: 1, 2, 3, 4, 6, 8, … while that rises).
     max_iter, tol : rounds of Lloyd, and the relative gain at which it stops.
     restarts, seed : the number of runs, of which the lowest objective is kept, and the seed of the first.
     temperature : τ of the seeding; the paper's is 0.5 with direction="center_user" and trials=1.
@@ -69,7 +99,8 @@ class HistogramMixture(CenterModel):
     Attributes
     ----------
     centers_, labels_, objective_ (Σ_u w_u KL(Q̂_u‖P_{c_u}), in nats), history_ (the objective after each recentring),
-    n_iter_, weights_, concentration_, reduction_, n_empty_users_; users_ and vocabulary_ when the counts came with names.
+    n_iter_, weights_, concentration_, reduction_, n_empty_users_; users_ and vocabulary_ when the counts came with names;
+    note_, a sentence about clusters with fewer than five users; clusters_, and scores_ {K: score} where K was chosen.
     A private fit has receipt_, mean_, and advice_, a sentence on whether clustering pays (clustering_pays_, gain_,
     gain_error_). It has no labels_, objective_ or history_: those are secrets of the users, who call `predict` on their own.
 
@@ -84,7 +115,7 @@ class HistogramMixture(CenterModel):
 
     def __init__(
         self,
-        clusters: int = 10,
+        clusters: int | Sequence[int] | None = 10,
         max_iter: int = 50,
         tol: float = 1e-6,
         restarts: int = 1,
@@ -116,6 +147,8 @@ class HistogramMixture(CenterModel):
 
     def fit(self, counts: Source, y: object = None) -> Self:
         """Users × tokens counts: sparse, dense, a frame or file of (user, token, count), or a folder (streamed)."""
+        if not _is_number(self.clusters):
+            return self._fit_best(counts)
         self._check_settings()
         if isinstance(counts, (str, Path)) and Path(counts).is_dir():
             return self.fit_stream(counts)
@@ -128,7 +161,32 @@ class HistogramMixture(CenterModel):
             return self._fit_private(Users.view(view, table.counts.shape[1], counts), table.vocabulary)
         prepare = self._fit_reduction(HistogramRows.in_memory(table.counts, "user", None, self.threads))
         rows = HistogramRows.in_memory(table.counts, self.weighting, prepare, self.threads)
-        return self._fit(rows, table.users, table.vocabulary)
+        self._fit(rows, table.users, table.vocabulary)
+        self._columns(counts, table.counts.shape[1])
+        return self
+
+    def _fit_best(self, counts: Source) -> Self:
+        """Fit with the number of clusters that says most about users held out."""
+        if self.privacy is not None or (isinstance(counts, (str, Path)) and Path(counts).is_dir()):
+            raise ConfigError(
+                "clusters can be chosen for counts in memory and without privacy; got another fit. Pass one number."
+            )
+        table = read_counts(counts)
+        used = np.flatnonzero(np.diff(table.counts.indptr))
+        if len(used) < 10:
+            raise DataError(f"Choosing clusters needs ten or more users with tokens; got {len(used)}. Pass one number.")
+        held = np.random.default_rng(self.seed).permutation(used)
+        test, train = np.sort(held[: len(used) // 5]), np.sort(held[len(used) // 5 :])
+        scores: dict[int, float] = {}
+        for k in _candidates(self.clusters, len(train)):
+            tried = clone(self).set_params(clusters=k).fit(table.counts[train])
+            scores[k] = tried.score(table.counts[test])
+            if self.clusters is None and list(scores.values())[-1] < max(scores.values()) > list(scores.values())[-2]:
+                break
+        best = clone(self).set_params(clusters=max(scores, key=lambda k: scores[k])).fit(counts)
+        self.__dict__.update({k: v for k, v in vars(best).items() if k.endswith("_") and not k.startswith("_")})
+        self.clusters_, self.scores_ = len(best.centers_), scores
+        return self
 
     def fit_stream(self, source: str | Path) -> Self:
         """Fit from disk, block by block, in memory that does not grow with the number of users (but 12 bytes for each).
@@ -136,6 +194,8 @@ class HistogramMixture(CenterModel):
         `source`: a folder written by `save_counts` (read as it is), or a Parquet, CSV (sorted by user) or .npz file,
         which is first laid out as such a folder in a temporary place.
         """
+        if not _is_number(self.clusters):
+            raise ConfigError(f"fit_stream needs one number of clusters; got {self.clusters!r}. Pass a whole number.")
         self._check_settings()
         with open_store(Path(source)) as store:
             if self.privacy is not None:
@@ -209,6 +269,7 @@ class HistogramMixture(CenterModel):
         self.labels_[tokens == 0] = int(members.argmax())
         self.users_, self.vocabulary_, self.n_features_in_ = users, vocabulary, self.centers_.shape[1]
         self.concentration_ = self._estimate_concentration(sample, rng)
+        self.clusters_, self.note_ = self.clusters, _note(members)
         return self
 
     def _run(self, rows: HistogramRows, candidates: Counts, entropy: float, rng: np.random.Generator) -> LloydResult:
@@ -245,7 +306,7 @@ class HistogramMixture(CenterModel):
             )
         if sampled < self.clusters:
             raise ConfigError(
-                f"clusters must not exceed the users with tokens; got clusters={self.clusters}, users={users}, "
+                f"clusters must not exceed the users with tokens; got clusters={self.clusters}, n_samples={users}, "
                 f"{sampled} of them sampled for seeding. Lower clusters or raise sample_users."
             )
 

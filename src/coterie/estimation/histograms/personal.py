@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from scipy.special import logsumexp, xlogy
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from coterie.errors import ConfigError
-from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
+from coterie.errors import ConfigError, DataError
+from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, is_wide, read_counts, refuse_other_width
 from coterie.estimation.histograms.dirichlet import concentration_mle
 from coterie.estimation.histograms.kl import kl_to_centers, normalise, safe_log, smooth
+from coterie.estimation.histograms.model import dirichlet_multinomial_log_likelihood
 from coterie.estimation.histograms.private.designs import PrivateFit
 from coterie.estimation.histograms.reduction import FittedReduction
+from coterie.estimation.histograms.rows import row_slice
+from coterie.estimation.histograms.store import open_store
+from coterie.settings import whole_number
 
 _ALPHA_ENTRIES = 100_000  # α is estimated from so many non-zero counts; its error is then about one percent.
 
 
-class CenterModel(BaseEstimator):  # type: ignore[misc]
+class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Users near shared centres. Fitted: `centers_`, `weights_` (the clusters' shares), `concentration_`, `reduction_`.
 
     `lam` is the weight λ on the shared model: a number for everybody, or None for λ_u = α/(α + m_u).
@@ -34,6 +42,11 @@ class CenterModel(BaseEstimator):  # type: ignore[misc]
     reduction_: FittedReduction | None
     vocabulary_: NDArray[Any] | None
     users_: NDArray[Any] | None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = tags.input_tags.positive_only = True
+        return tags
 
     def predict(self, counts: Source) -> Ints:
         """Nearest centre in KL for each user, known or new; the largest cluster for a user without tokens."""
@@ -62,6 +75,48 @@ class CenterModel(BaseEstimator):  # type: ignore[misc]
         models[rows, table.indices] += (1 - lam[rows]) * histograms.data
         return models
 
+    def personalise_blocks(self, counts: Source, users: int = 4096) -> Iterator[tuple[int, Floats]]:
+        """`personalise` of so many users at a time, as (number of the first, their histograms): for more than fit in memory.
+
+        `counts` may also be a folder written by `save_counts`, which is read a block at a time."""
+        check_is_fitted(self, "centers_")
+        whole_number("users", users)
+        if isinstance(counts, (str, Path)) and Path(counts).is_dir():
+            with open_store(Path(counts)) as store:
+                for start in range(0, store.shape[0], users):
+                    yield start, self.personalise(store.load(start, min(start + users, store.shape[0])))
+            return
+        table = self._read(counts)
+        for start in range(0, table.shape[0], users):
+            yield start, self.personalise(row_slice(table, start, min(start + users, table.shape[0])))
+
+    def score(self, counts: Source, y: object = None) -> float:
+        """Mean log-likelihood per token, in nats, of users under Σ_k w_k DirichletMultinomial(m_u, αP_k): higher is better.
+
+        For users not seen in fit; users without tokens say nothing."""
+        table = self._read(counts)
+        tokens = float(table.sum())
+        if tokens == 0:
+            raise DataError("score needs at least one token; all users are empty. Pass users that have tokens.")
+        # A token that a centre has never seen is rare there, not impossible.
+        parameters = self.concentration_ * smooth(self.centers_, max(self.smoothing, 1e-12))
+        joint = dirichlet_multinomial_log_likelihood(table, parameters) + safe_log(self.weights_)
+        return float(logsumexp(joint, axis=1).sum()) / tokens
+
+    def top_tokens(self, n: int = 10) -> pd.DataFrame:
+        """The n tokens that tell each cluster from the rest, by P log(P/mean): cluster, share, token, probability, lift."""
+        check_is_fitted(self, "centers_")
+        whole_number("n", n)
+        mean = self.weights_ @ self.centers_
+        lift = np.divide(self.centers_, mean, out=np.ones_like(self.centers_), where=mean > 0)
+        rows = []
+        for k, centre in enumerate(self.centers_):
+            telling = np.argsort(-xlogy(centre, lift[k]), kind="stable")[:n] if len(self.centers_) > 1 else None
+            for x in np.argsort(-centre, kind="stable")[:n] if telling is None else telling:
+                name = int(x) if self.vocabulary_ is None else self.vocabulary_[x]
+                rows.append((k, float(self.weights_[k]), name, float(centre[x]), float(lift[k, x])))
+        return pd.DataFrame(rows, columns=["cluster", "share", "token", "probability", "lift"])
+
     def shared_weight(self, tokens: Floats) -> Floats:
         """λ_u of users with so many tokens: how much each leans on the others."""
         tokens = np.asarray(tokens, dtype=np.float64)
@@ -84,8 +139,16 @@ class CenterModel(BaseEstimator):  # type: ignore[misc]
         if self.concentration is not None:
             self.concentration_ = float(self.concentration)
 
+    def _columns(self, counts: Source, width: int) -> None:
+        """n_features_in_, and feature_names_in_ of a frame with a column per token."""
+        self.n_features_in_ = width
+        self.__dict__.pop("feature_names_in_", None)
+        if is_wide(counts):
+            self.feature_names_in_ = np.asarray(counts.columns, dtype=object)  # type: ignore[union-attr]
+
     def _read(self, counts: Source) -> Counts:
         check_is_fitted(self, "centers_")
+        refuse_other_width(self, counts)
         return read_counts(counts, self.vocabulary_, self.centers_.shape[1]).counts
 
     def _model(self) -> Floats:

@@ -17,11 +17,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import digamma, gammaln, logsumexp
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from coterie.errors import ConfigError
-from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
+from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts, refuse_other_width
 from coterie.estimation.histograms.kl import row_sums, safe_log, smooth
 from coterie.estimation.histograms.mixture import HistogramMixture
 from coterie.estimation.histograms.model import dirichlet_multinomial_log_likelihood, posterior_mean
@@ -30,7 +30,7 @@ from coterie.settings import whole_number
 _LEAST = 1e-10  # The Dirichlet parameter of a token that the cluster has never seen.
 
 
-class DirichletMultinomialMixture(BaseEstimator):  # type: ignore[misc]
+class DirichletMultinomialMixture(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """counts_u ~ Σ_k w_k DirichletMultinomial(m_u, a_k), a_k = α_k P_k, by EM from a KL clustering.
 
     `start` is the `HistogramMixture` that seeds it (None: one with `clusters`, `seed`, `restarts`); `inner` fixed-point
@@ -52,6 +52,11 @@ class DirichletMultinomialMixture(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.clusters, self.max_iter, self.tol, self.restarts, self.seed = clusters, max_iter, tol, restarts, seed
         self.inner, self.start = inner, start
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = tags.input_tags.positive_only = True
+        return tags
 
     def fit(self, counts: Source, y: object = None) -> Self:
         table = read_counts(counts)
@@ -113,6 +118,7 @@ class DirichletMultinomialMixture(BaseEstimator):  # type: ignore[misc]
 
     def _read(self, counts: Source) -> Counts:
         check_is_fitted(self, "centers_")
+        refuse_other_width(self, counts)
         vocabulary: NDArray[Any] | None = self.vocabulary_
         return read_counts(counts, vocabulary, self.centers_.shape[1]).counts
 

@@ -26,6 +26,7 @@ from coterie.estimation.histograms.counts import (
     check_rows,
     check_values,
     column_numbers,
+    npz_names,
     read_counts,
     readable,
 )
@@ -169,7 +170,8 @@ def _unpack(source: Path, folder: Path) -> None:
             with source.open("rb") as file, np.load(file, allow_pickle=False) as parts:
                 by_rows = parts["format"].item() in (b"csr", "csr")
             if not by_rows:
-                save_counts(folder, [read_counts(source).counts])
+                table = read_counts(source)
+                save_counts(folder, [table.counts], users=table.users, vocabulary=table.vocabulary)
                 return
         check_names(members, _PARTS, source.name)
         most = max(sum(archive.getinfo(f"{part}.npy").file_size for part in _PARTS), 1)
@@ -179,6 +181,9 @@ def _unpack(source: Path, folder: Path) -> None:
                 "write it again."
             )
         archive.extractall(folder, [f"{part}.npy" for part in _PARTS])
+    for name, values in zip(("users", "vocabulary"), npz_names(source, CountStore(folder).shape), strict=True):
+        if values is not None:
+            _save(folder, name, values)
 
 
 def _lay_out(source: Path, folder: Path) -> None:

@@ -69,9 +69,8 @@ class ClientModels(BaseEstimator):  # type: ignore[misc]
         self, X: Any, y: Any, groups: Any, sample_weight: Any, *, scale: bool, reset: bool = True
     ) -> tuple[Grouped, bool]:
         """Checked rows sorted by client, and whether there are clients at all (groups given)."""
-        y = joined_targets(y, X)
-        X, groups = with_clients(X, groups)
-        found, wanted = columns(self, X, reset=reset), self._target(target(self, y), reset)
+        together, groups = with_clients(X, groups)
+        found, wanted = columns(self, together, reset=reset), self._target(target(self, joined_targets(y, X)), reset)
         named = groups is not None
         owner = np.zeros(len(found), dtype=np.int64) if groups is None else groups
         weight = row_weights(sample_weight, len(found))

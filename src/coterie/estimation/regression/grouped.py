@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from coterie.errors import DataError
 from coterie.estimation.checks import Array, Ints, finite
+from coterie.estimation.conventions import labels
 
 BLOCK = 2_000_000  # The numbers in one padded block: few enough for a cache, so memory does not grow with the clients.
 
@@ -84,20 +85,6 @@ def group_rows(
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
     weight = np.ones(len(rows)) if scale else weight
     return Grouped(rows[order], target[order], clients, starts, counts.astype(np.int64), weight[order])
-
-
-def labels(groups: NDArray[Any]) -> NDArray[Any]:
-    """Client names that can be sorted and compared: text for anything that is not a number."""
-    if groups.dtype.kind == "f" and np.isnan(groups).any():
-        raise DataError("groups must name a client for every row; got NaN. Drop those rows, or name them.")
-    if groups.dtype.kind != "O":
-        return groups
-    if any(g is None or g != g for g in groups):
-        raise DataError("groups must name a client for every row; got None or NaN. Drop those rows, or name them.")
-    kinds = {type(g) for g in groups}
-    if len(kinds) > 1:
-        raise DataError(f"groups must be of one type; got {sorted(k.__name__ for k in kinds)}. Convert them to text.")
-    return np.array(groups.tolist())
 
 
 def known_labels(y: ArrayLike) -> NDArray[Any]:

@@ -9,9 +9,9 @@ Model: y_ij ~ Bernoulli(σ(x_ijᵀθ_i)), θ_i ~ N(μ, Σ); the paper's Σ is σ
 
 `method="em"` is empirical Bayes: (μ, Σ) maximise the marginal likelihood by expectation propagation,
 which also gives every client's posterior mean and deviation, averaged over what the prior's variances may be.
-Laplace's approximation, which looks at the mode only, and a variational average are badly wrong for binary data with few rows per client: σ_θ² is
-too small, or grows without end. `coef_` are the modes (penalised maximum likelihood); their squared error was at most
-7% above the posterior means', about 2% or less with four features or more.
+Laplace's approximation, which looks at the mode only, and a variational average are badly wrong for binary data with few
+rows per client: σ_θ² is too small, or grows without end. `coef_` are the modes (penalised maximum likelihood); their
+squared error was at most 7% above the posterior means', about 2% or less with four features or more.
 `method="gradient"` is Algorithm 3 with its sign repaired (erratum E12), whose objective is unbounded below (E19).
 """
 
@@ -114,7 +114,9 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
         choice("method", self.method, ("em", "gradient"))
         rows, named = self._rows(X, y, groups, sample_weight, scale=False)
         if not 0 < rows.y.mean() < 1:
-            raise DataError("y must hold exactly two labels; got one in the rows of positive weight. Weigh others.")
+            raise DataError(
+                "y must hold exactly two labels; got one class in the rows of positive weight. Weigh others."
+            )
         width, clients = rows.X.shape[1], len(rows.counts)
         known = known_prior(self.prior, width)
         if known is None and named and clients < 2:
@@ -138,7 +140,7 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
         rounds = 60 if self.max_iter is None else whole_number("max_iter", self.max_iter)
         width = rows.X.shape[1]
         ties = tied(kind, width, self.fit_intercept)
-        learned = learn(rows, ties, sizes(rows.X), pooled, rounds, self.tol)
+        learned = learn(rows, ties, sizes(rows), pooled, rounds, 1e-9 if pooled else self.tol)
         self.n_iter_, self.covariance_type_ = learned.rounds, kind
         if not learned.converged:
             warnings.warn(

@@ -42,9 +42,9 @@ def grams(rows: Grouped) -> tuple[Array, Array]:
     return A, c
 
 
-def sizes(X: Array) -> Array:
+def sizes(rows: Grouped) -> Array:
     """The root mean square of every column; 1 for a column of zeros."""
-    size = np.sqrt(np.square(X).mean(0))
+    size = np.sqrt(np.average(np.square(rows.X), axis=0, weights=rows.weight))
     return np.where(size > 0, size, 1.0)
 
 
@@ -80,7 +80,7 @@ def _maximise_full(evidence: Evidence, largest: float) -> Found:
 
 def fit_reml(rows: Grouped, ties: Ints | None, noise: float | None, pooled: bool) -> Fitted:
     """The REML fit. `pooled`: no clients are told apart, so that there is nothing but the population's model."""
-    size = sizes(rows.X)
+    size = sizes(rows)
     Z = rows.X / size
     offset = np.linalg.lstsq(Z, rows.y)[0]
     error = rows.y - Z @ offset

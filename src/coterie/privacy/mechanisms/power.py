@@ -98,15 +98,23 @@ class NoisyPower:
             total += (x.T @ y).astype(np.int64)
         return total
 
+    def first_basis(self, seed: int = 0) -> NDArray[np.float64]:
+        """The start, drawn from public coins."""
+        start = np.random.default_rng(seed).normal(size=(self.dimension, self.n_components))
+        return np.asarray(np.linalg.qr(start)[0])
+
+    def noisy(self, total: Integers, noise: Noise) -> NDArray[np.float64]:
+        """One iteration's noisy sum (or many at once, for audits), unbooked."""
+        return noise.gaussian(total, self.sigma / self.step).astype(np.float64) * self.step
+
     def __call__(
         self, rows: Any, noise: Noise, book: Book | None = None, seed: int = 0
     ) -> Released[NDArray[np.float64]]:
         """An orthonormal basis (dimension, n_components). The start is drawn from public coins."""
-        start = np.random.default_rng(seed).normal(size=(self.dimension, self.n_components))
-        basis: Released[NDArray[np.float64]] = public(np.linalg.qr(start)[0])
+        basis: Released[NDArray[np.float64]] = public(self.first_basis(seed))
         for _ in range(self.iterations):
             total = self.partial(rows, basis.value)
             booking, taint = booked(self.event(noise.name), book)
-            noisy = noise.gaussian(total, self.sigma / self.step).astype(np.float64) * self.step
+            noisy = self.noisy(total, noise)
             basis = combine(lambda _, y: np.linalg.qr(y)[0], basis, Released(noisy, (booking,), taint))
         return basis

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie.errors import ConfigError, DataError
 from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
@@ -69,15 +70,20 @@ class Quantile:
             raise DataError(f"one number per user is needed, got shape {x.shape}; pass a vector.")
         return int((np.isfinite(x) & (x <= threshold)).sum())
 
+    def noisy(self, counts: Any, noise: Noise) -> NDArray[np.float64]:
+        """Noisy counts, unbooked: for one step, and for audits (which ask for many at once)."""
+        total = np.rint(np.asarray(counts, dtype=np.float64) / _STEP).astype(np.int64)
+        return noise.gaussian(total, self.noise_multiplier / _STEP).astype(np.float64) * _STEP
+
     def __call__(self, values: Any, noise: Noise, book: Book | None = None) -> Released[float]:
         """Each count is booked before its noise is drawn."""
         low, high = math.log(self.low), math.log(self.high)
         used: Released[Any] = public(None)
         for _ in range(self.steps):
             middle = (low + high) / 2
-            count = np.array([round(self.count(values, math.exp(middle)) / _STEP)], dtype=np.int64)
+            count = self.count(values, math.exp(middle))
             booking, taint = booked(self.event(noise.name), book)
-            noisy = float(noise.gaussian(count, self.noise_multiplier / _STEP)[0]) * _STEP
+            noisy = float(self.noisy([count], noise)[0])
             used = combine(lambda *_: None, used, Released(noisy, (booking,), taint))
             low, high = (low, middle) if noisy >= self.level * self.n_users else (middle, high)
         return used.map(lambda _: math.exp((low + high) / 2))
