@@ -404,11 +404,11 @@ class DefectionFree(Algorithm):
         """With measure="holdout" the last rows measure and the others train; otherwise all do both."""
         if self.measure != "holdout":
             return ctx
-        n = ctx.mask.sum()
+        n = (ctx.mask > 0).sum().to(ctx.mask.dtype)
         kept = n - torch.minimum((n * self.holdout).round().clamp(min=1), n - 1)
         position = torch.arange(ctx.mask.shape[0])
         mask = ctx.mask * (position >= kept if held else position < kept)
-        return replace(ctx, mask=mask, n=mask.sum())
+        return replace(ctx, mask=mask, n=(mask > 0).sum().to(mask.dtype))
 
     def personal(self, ctx: Context, state: DefectionFreeState) -> Params:
         model: Params = take(state.models, ctx.index)

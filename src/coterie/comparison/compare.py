@@ -77,6 +77,11 @@ def compare(
         )
     one = federation if isinstance(federation, Federation) else None
     first = one if one is not None else federation(chosen[0])  # type: ignore[operator]
+    if first.y.ndim > 1 or first.weights is not None:
+        raise DataError(
+            "compare judges clients by rows with one target and one weight each; these have more. Train with fit, and "
+            "compare results with fit_seeds."
+        )
     is_table = task is None and first.x.ndim == 2 and len(first) > 1
     methods = None if algorithms is None and is_table else parse(DEFAULT if algorithms is None else algorithms)
     candidate = None

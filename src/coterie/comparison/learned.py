@@ -20,7 +20,7 @@ from coterie.comparison.result import Comparison
 from coterie.comparison.tuning import MOST_ROUNDS, tune
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError, CoterieError, DataError, Diverged
-from coterie.learning.metrics import METRICS
+from coterie.learning.metrics import FOR_NUMBERS, METRICS
 from coterie.learning.standardised import standardised
 from coterie.learning.task import Task
 from coterie.settings import setting
@@ -159,11 +159,11 @@ def task_for(task: Task | None, federation: Federation, metric: str | None) -> T
     if metric is not None:
         if metric not in METRICS:
             raise ConfigError(f"There is no metric {metric!r}. {suggest(metric, METRICS)}")
-        if (metric in ("mse", "r2")) != (federation.kind == "regression"):
+        if (metric in FOR_NUMBERS) != (federation.kind == "regression"):
             raise ConfigError(
                 f"The metric {metric!r} does not fit {federation.kind}. Choose one of {', '.join(work.metrics)}."
             )
-        work = replace(work, metric=(metric, *(m for m in work.metrics if m != metric)))
+        work = replace(work, metric=(metric, *(s for s in work.scorers if s.name != metric)))
     return standardised(work, federation)
 
 

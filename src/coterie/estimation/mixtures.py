@@ -246,7 +246,7 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.centers_ = np.asarray(means.cluster_centers_, dtype=np.float64)
         self.proportions_ = np.bincount(means.labels_, minlength=self.clusters) / len(points)
         freedom = points.shape[1] * max(len(points) - self.clusters, 1)
-        return float(np.square(points - self.centers_[means.labels_]).sum()) / freedom
+        return float(np.square(points - self.centers_[means.labels_]).sum() / freedom)
 
     def _alternate(self, sums: ClientSums, noise: Array) -> None:
         """Algorithm 1: θ_i^(0) = X̄_i; then the server clusters the θ_i and the clients take posterior means."""

@@ -149,7 +149,8 @@ def _stack(runs: list[Run], column: str, clients: list[str]) -> pd.DataFrame:
 def _error(runs: list[Run], clients: list[str]) -> pd.Series[Any]:
     if len(runs) == 1:
         return runs[0].scores["error"].reindex(clients)
-    return _stack(runs, "gain", clients).std(ddof=1) / np.sqrt(len(runs))
+    error: pd.Series[Any] = _stack(runs, "gain", clients).std(ddof=1) / np.sqrt(len(runs))
+    return error
 
 
 def _frame(parts: dict[str, Any], clients: list[str]) -> pd.DataFrame:

@@ -92,7 +92,7 @@ def _overview(runs: list[Run], c: Comparison) -> Markup:
     cells = Table(list(_COLUMNS), [row(*line) for line in _words(table)], "text", "The runs")
     by = table.groupby("method", sort=False)
     many = by["gain"].transform("size") > 1
-    spread = by["gain"].std(ddof=1).reindex(by.groups) / np.sqrt(by.size())
+    spread: pd.Series[float] = by["gain"].std(ddof=1) / np.sqrt(by["gain"].size())
     mean = by["gain"].mean()
     half = 2 * np.maximum(spread.fillna(0), by["error"].mean().fillna(0))
     shown = pd.DataFrame({"mean gain": mean, "low": mean - half, "high": mean + half}).dropna()

@@ -186,7 +186,7 @@ def logistic() -> pd.DataFrame:
             model = LogisticModels(**PAPER).fit(data.X, data.y, data.groups)
             seconds.append(time.process_time() - start)
             low, high = model.interval(0.9)
-            learned.append(model.prior_variance_)
+            learned.append(float(np.mean(model.prior_variance_)))
             covered.append(float(((low < data.truth) & (data.truth < high)).mean()))
         rows.append(
             {

@@ -21,7 +21,6 @@ import pandas as pd
 from coterie.decision.coalitions.found import Coalitions
 from coterie.decision.coalitions.judging import WIDEN, Gains, correction, interval
 from coterie.errors import ConfigError, DataError
-from coterie.learning.metrics import LOWER_IS_BETTER
 from coterie.text import listed
 from coterie.training.bootstrap import column_mean
 from coterie.training.gains import FEWEST, GAINS, LOSES, ROUNDING, UNCLEAR, Floats, mark, worth_it
@@ -95,7 +94,7 @@ class Participation:
 
     @property
     def _unit(self) -> str:
-        lower = self.metric in LOWER_IS_BETTER
+        lower = self.results[0].evaluation.task.sign < 0
         return self.metric.replace("_", " ") + (" (how much lower it is)" if lower else "")
 
     def coalition(self, max_rounds: int | None = None, *, brings: bool = False, thorough: bool = False) -> Coalition:
@@ -268,7 +267,7 @@ def judge(runs: tuple[Result, ...], alone: tuple[Result, ...], settings: Setting
     )
     table["low"], table["high"], table["p_worse"] = interval(gains, settings.level)
     table["rows"] = gains.rows.astype(np.int64)
-    worth = worth_it(metric, table["alone"])
+    worth = worth_it(sign < 0, table["alone"])
     enough = table["rows"] >= settings.fewest
     middle = (table["low"] + table["high"]) / 2
     sure = (_marks(table, settings) == LOSES) & (middle < -worth)

@@ -27,7 +27,15 @@ from coterie.privacy.ledger import BudgetSpent
 from coterie.privacy.settings import Privacy
 from coterie.training import checkpoint, cohorts
 from coterie.training.again import clients_alone, same_run
-from coterie.training.contract import conversation, finite, require_ask, require_state
+from coterie.training.contract import (
+    conversation,
+    finite,
+    require_ask,
+    require_optimiser,
+    require_state,
+    require_statistics,
+    require_steps,
+)
 from coterie.training.evaluation import Evaluation
 from coterie.training.explosion import explosion
 from coterie.training.fingerprint import Fingerprint, fingerprint
@@ -40,7 +48,8 @@ _CHOICE_ROUNDS = 30  # rounds of each trial when the number of clusters is chose
 
 Callback = Callable[["Run"], None] | Callable[[dict[str, Any], Any], None]
 """Called after every round: with the live run if it takes one argument; with the round's history row and the server's state
-if it takes two. Of a run it may read `done`, `history`, `state` and `evaluation()` (groups, scores, models)."""
+if it takes two. Of a run it may read `done`, `history`, `state` and `evaluation()` (groups, scores, models), and it may call
+`stop(reason)`."""
 
 
 def fit(
@@ -76,7 +85,8 @@ def fit(
     evidence, `"choice_note"` its limit, if any. `result.about["warnings"]` says when the loss exploded, `"notes"` what the
     algorithm has to say about how it ended.
     A client that sends NaN or infinity is lost in that round; `result.about["dropped"]` names it. callbacks: called after
-    every round with the live run, say to log the groups, `run.evaluation().clusters()`; `TensorBoard` is one.
+    every round with the live run, say to log the groups, `run.evaluation().clusters()`, or to end it, `run.stop("reason")`;
+    `TensorBoard` is one.
 
     privacy: a budget, `Privacy(epsilon=3, delta=1e-6, clip=1.0)`; every additive ask then releases noisy sums of clipped
     updates, and `result.receipt` says what was released. The run stops before a release that would overspend, with
@@ -85,6 +95,7 @@ def fit(
     task = task if task is not None else Task.default(federation)
     from coterie.training.number_of_clusters import fill_in_clusters
 
+    require_steps(algorithm)
     choices: dict[str, str] = {}
     if privacy is not None:
         algorithm, privacy, choices = private_form(algorithm, privacy)
@@ -133,7 +144,7 @@ def _train(
     calls = [_taking_run(callback) for callback in callbacks]
     with bar(progress, rounds, run.done) as tick, finish_on_interrupt(run.out is not None) as interrupted:
         saved = run.done
-        while run.done < rounds and not interrupted:
+        while run.done < rounds and not interrupted and "stopped" not in run.about:
             try:
                 row = run.one_round()
             except BudgetSpent as spent:
@@ -182,6 +193,8 @@ class Run:
 
     def begin(self, *, resume: bool, overwrite: bool) -> None:
         self.task.check(self.federation, look=self.privacy is None)
+        require_statistics(self.algorithm, self.task)
+        require_optimiser(self.algorithm)
         self.start, taint = unwrapped(self.start)
         dtype = self.federation.x.dtype if self.federation.x.is_floating_point() else torch.float32
         self.env = Env(
@@ -296,8 +309,14 @@ class Run:
 
     def evaluation(self) -> Evaluation:
         """The run as it stands."""
-        env = replace(self.env, round=self.done, ask=0)  # the same whether the run was resumed or has just failed
+        env = replace(
+            self.env, round=self.done, ask=0, private=None
+        )  # the same whether the run was resumed or has just failed
         return Evaluation(self.algorithm, self.federation, self.task, self.state, env, self.engine)
+
+    def stop(self, reason: str = "a callback asked for it") -> None:
+        """End after this round, with the reason in `result.about["stopped"]`."""
+        self.about = self.about | {"stopped": reason}
 
     def result(self, rounds: int, alone: bool | str | Result) -> Result:
         return Result.from_evaluation(

@@ -23,7 +23,7 @@ class TensorBoard:
     def __init__(self, where: str | Path | Any, groups_every: int = 1) -> None:
         if groups_every < 0:
             raise ConfigError(f"groups_every must be ≥ 0; got {groups_every}.")
-        self.writer = where if hasattr(where, "add_scalar") else _writer(Path(where))
+        self.writer: Any = where if hasattr(where, "add_scalar") else _writer(Path(where))
         self.groups_every = groups_every
         self._last: Any = None
 

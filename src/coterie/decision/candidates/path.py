@@ -50,7 +50,9 @@ def _logistic(axes: Axes, block: Block, y: Floats, path: Path) -> tuple[Floats, 
         chance, middle = fit.chances(beta)
         if hessian is None or fit.q == 1 or far > _KEEP:
             hessian = fit.hessian(chance, middle, 1.0 if fit.q == 1 else 1.5)
-        step = np.linalg.solve(hessian, fit.gradient(beta, chance, middle)[..., None])[..., 0]
+        step: Floats = np.asarray(
+            np.linalg.solve(hessian, fit.gradient(beta, chance, middle)[..., None])[..., 0], float
+        )
         move = np.abs(fit.scores(step)).max((2, 3))
         tried = fit.centred(beta + step * np.minimum(1, most / np.maximum(move, 1e-12))[..., None, None])
         new = fit.value(tried)

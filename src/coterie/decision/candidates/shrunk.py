@@ -98,8 +98,7 @@ def _classes(rows: Rows, starts: list[Floats] | None) -> list[Found]:
 def _at_zero(m: int, p: int) -> Found:
     """Of the class whose score is zero."""
     start = np.append(np.full(min(p, 2) if p > _TIE_ABOVE else p, 1e-4), -1.0)
-    flat = np.zeros((p, p))
-    return Found(np.zeros((m, p)), np.zeros(p), np.zeros((m, p, p)), flat, np.zeros(p), 1.0, start, True)
+    return Found(np.zeros((m, p)), np.zeros(p), np.zeros((m, p, p)), np.zeros((p, p)), np.zeros(p), 1.0, start, True)
 
 
 def _others(eta: Floats, c: int) -> Floats:
@@ -117,7 +116,7 @@ def _linearised(
     weight = np.maximum(chance * (1 - chance), 0.01)
     A, slope = grams(rows.Z, rows.y[:, output] - chance, weight, rows.owner, rows.n_clients)
     evidence = _evidence(A, (A @ coef[..., None])[..., 0] + slope, len(eta), None)
-    found = evidence.maximise(starts or _starts(coef.shape[1]), 9.0, steps)
+    found = evidence.maximise(starts or _starts(rows.Z.shape[1]), 9.0, steps)
     move = np.zeros(rows.n_clients)
     change = found.coef - coef
     np.maximum.at(move, rows.owner, np.abs(np.einsum("np,np->n", rows.Z, change[rows.owner])))

@@ -45,24 +45,26 @@ def read_counts(source: Source, vocabulary: NDArray[Any] | None = None, width: i
     """
     users: NDArray[Any] | None = None
     names: NDArray[Any] | None = None
+    table: Any = source
     if isinstance(source, (str, Path)):
         path = Path(source)
-        source = _open(path)
+        table = _open(path)
         if path.suffix == ".npz":
             with readable(path):
-                users, names = npz_names(path, source.shape)
-    if is_wide(source):
-        return _from_wide(source, vocabulary, width)
-    if isinstance(source, pd.DataFrame):
-        return _from_rows(source, vocabulary, width)
+                users, names = npz_names(path, table.shape)
+    if is_wide(table) and not isinstance(source, (str, Path)):  # a file is always one of user, token, count
+        return _from_wide(table, vocabulary, width)
+    if isinstance(table, pd.DataFrame):
+        return _from_rows(table, vocabulary, width)
     if names is not None and vocabulary is not None and not np.array_equal(names, vocabulary):
         raise DataError("The file's vocabulary must be that of fit, in its order; got another. Map its tokens first.")
-    return CountTable(check_counts(source, width), users, names if vocabulary is None else vocabulary)
+    return CountTable(check_counts(table, width), users, names if vocabulary is None else vocabulary)
 
 
 def refuse_other_width(estimator: Any, counts: Any) -> None:
     """scikit-learn's words for a matrix with other columns than in fit."""
-    shape, width = getattr(counts, "shape", ()), estimator.centers_.shape[1]
+    shape: tuple[int, ...] = getattr(counts, "shape", ())
+    width = estimator.centers_.shape[1]
     if not isinstance(counts, pd.DataFrame) and len(shape) == 2 and shape[1] != width and shape[1] > 0:
         raise DataError(
             f"X has {shape[1]} features, but {type(estimator).__name__} is expecting {width} features as input: one column "
@@ -83,7 +85,7 @@ def _from_wide(frame: Any, vocabulary: NDArray[Any] | None, width: int | None) -
             "The feature names should match those that were passed during fit, in the same order; got others, such as "
             f"{[str(n) for n in names[:3]]}. Reorder or rename the columns."
         )
-    counts = frame.to_numpy()
+    counts: Any = frame.to_numpy()
     counts = counts.astype(np.float64) if counts.dtype == object and len(counts) else counts
     return CountTable(check_counts(counts, width), frame.index.to_numpy(), names)
 

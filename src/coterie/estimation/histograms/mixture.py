@@ -165,6 +165,12 @@ class HistogramMixture(CenterModel):
         self._columns(counts, table.counts.shape[1])
         return self
 
+    @property
+    def _k(self) -> int:
+        """The number of clusters of a fit that has one."""
+        assert isinstance(self.clusters, int | np.integer)
+        return int(self.clusters)
+
     def _fit_best(self, counts: Source) -> Self:
         """Fit with the number of clusters that says most about users held out."""
         if self.privacy is not None or (isinstance(counts, (str, Path)) and Path(counts).is_dir()):
@@ -248,7 +254,7 @@ class HistogramMixture(CenterModel):
         self.reduction_: FittedReduction | None = None
         if self.reduction is None:
             return None
-        self.reduction_ = self.reduction.fit(rows, rows.mean(), self.clusters)
+        self.reduction_ = self.reduction.fit(rows, rows.mean(), self._k)
         return self.reduction_.reduce
 
     def _fit(self, rows: HistogramRows, users: NDArray[Any] | None, vocabulary: NDArray[Any] | None) -> Self:
@@ -264,12 +270,12 @@ class HistogramMixture(CenterModel):
         self.centers_ = best.centers if self.reduction_ is None else self.reduction_.lift(best.centers)
         self.labels_, self.objective_, self.history_ = best.labels, best.objective, best.history
         self.n_iter_, self.n_empty_users_ = len(best.history), int((tokens == 0).sum())
-        members = np.bincount(self.labels_[tokens > 0], minlength=self.clusters)
+        members = np.bincount(self.labels_[tokens > 0], minlength=self._k)
         self.weights_ = members / members.sum()
         self.labels_[tokens == 0] = int(members.argmax())
         self.users_, self.vocabulary_, self.n_features_in_ = users, vocabulary, self.centers_.shape[1]
         self.concentration_ = self._estimate_concentration(sample, rng)
-        self.clusters_, self.note_ = self.clusters, _note(members)
+        self.clusters_, self.note_ = self._k, _note(members)
         return self
 
     def _run(self, rows: HistogramRows, candidates: Counts, entropy: float, rng: np.random.Generator) -> LloydResult:
@@ -287,7 +293,7 @@ class HistogramMixture(CenterModel):
     def _seeds(self, candidates: Counts, rng: np.random.Generator) -> Floats:
         if isinstance(self.init, str):
             options = (self.temperature, self.seed_smoothing, self.direction, self.trials)
-            return seed_centers(candidates, self.clusters, rng, *options)[0]
+            return seed_centers(candidates, self._k, rng, *options)[0]
         return self._given_start(candidates.shape[1])
 
     def _given_start(self, width: int) -> Floats:
@@ -304,7 +310,7 @@ class HistogramMixture(CenterModel):
             raise DataError(
                 "Counts need at least one user with tokens; all users are empty. Add users that have tokens."
             )
-        if sampled < self.clusters:
+        if sampled < self._k:
             raise ConfigError(
                 f"clusters must not exceed the users with tokens; got clusters={self.clusters}, n_samples={users}, "
                 f"{sampled} of them sampled for seeding. Lower clusters or raise sample_users."

@@ -64,6 +64,8 @@ class ClientModels(BaseEstimator):  # type: ignore[misc]
 
     fit_intercept: bool
     coef_: Array
+    _mean_covariance: Array | None
+    _freedom: float
 
     def _rows(
         self, X: Any, y: Any, groups: Any, sample_weight: Any, *, scale: bool, reset: bool = True

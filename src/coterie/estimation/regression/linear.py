@@ -198,7 +198,7 @@ class LinearModels(RegressorMixin, ClientModels):  # type: ignore[misc]
         Returns an estimator with these clients, and their coef_, interval() and predict. Without groups: one client."""
         fitted(self, "coef_")
         rows, _ = self._rows(X, y, groups, sample_weight, scale=True, reset=False)
-        made = clone(self)
+        made: Self = clone(self)
         for name, value in vars(self).items():
             if name.startswith(("n_features", "feature_names", "covariance_type_", "n_iter_")):
                 setattr(made, name, value)

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 from sklearn.base import ClassifierMixin, clone
 from sklearn.exceptions import ConvergenceWarning
@@ -63,6 +63,8 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
     E‖coef_i − θ_i‖², risk_ its mean, n_iter_, n_features_in_, feature_names_in_.
     """
 
+    classes_: NDArray[Any]
+
     def __init__(
         self,
         prior: Prior = "estimate",
@@ -94,7 +96,7 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
                 raise DataError(
                     f"y must hold the labels of fit, {self.classes_.tolist()}; got {known[unknown][0]!r}. Drop such rows."
                 )
-            return (known == self.classes_[1]).astype(np.float64)
+            return np.asarray(known == self.classes_[1], dtype=np.float64)
         if known.dtype.kind == "f" and (known % 1).any():
             raise DataError("Unknown label type: continuous. y must hold two labels, not numbers with fractions.")
         self.classes_, binary = np.unique(known, return_inverse=True)
@@ -218,12 +220,13 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
         Returns an estimator with these clients, and their coef_, interval() and predict. Without groups: one client."""
         fitted(self, "coef_")
         rows, _ = self._rows(X, y, groups, sample_weight, scale=False, reset=False)
-        made = clone(self)
+        made: Self = clone(self)
         for name, value in vars(self).items():
             if name.startswith(("n_features", "feature_names", "classes_", "covariance_type_", "n_iter_")):
                 setattr(made, name, value)
         made.clients_ = rows.clients
         prior = np.asarray(self.prior_variance_) if np.ndim(self.prior_variance_) == 0 else self.prior_covariance_
+        assert self._mean_covariance is not None
         made._finish_known(rows, self._population, prior, self._mean_covariance)
         return made
 

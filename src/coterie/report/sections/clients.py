@@ -55,7 +55,7 @@ def _shown(c: Comparison) -> list[str]:
 def _dots(c: Comparison, names: list[str]) -> Markup:
     shown = figures.others(c)
     chosen = c.method if c.judged and c.method in shown else str(c.gains.loc[shown].mean(axis=1).idxmax())
-    marks, gains = c.marks.loc[chosen], c.gains.loc[chosen]
+    marks, gains = c.marks.T[chosen], c.gains.T[chosen].astype(float)
     alt = (
         f"Gain of each of {len(c.table.columns)} clients with {chosen}: from {number(float(gains.min()), '+')} to "
         f"{number(float(gains.max()), '+')}, median {number(float(gains.median()), '+')}; "
@@ -75,10 +75,10 @@ def _method(c: Comparison, method: str, names: list[str]) -> dict[str, Any]:
     return {
         "name": method,
         "base": method == c.baseline(method),
-        "score": c.table.loc[method, names].tolist(),
-        "gain": c.gains.loc[method, names].tolist(),
-        "error": c.errors.loc[method, names].astype(float).tolist(),
-        "mark": [MARKS.index(str(x)) for x in c.marks.loc[method, names]],
+        "score": c.table.T[method].loc[names].tolist(),
+        "gain": c.gains.T[method].loc[names].tolist(),
+        "error": c.errors.T[method].loc[names].astype(float).tolist(),
+        "mark": [MARKS.index(str(x)) for x in c.marks.T[method].loc[names]],
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from coterie.comparison.result import Comparison
-from coterie.data.columns import ColumnReport
+from coterie.data.columns import ColumnReport, Role
 from coterie.report import figures
 from coterie.report.parts import Chart, Table, row, section
 
@@ -45,7 +45,7 @@ def columns(c: Comparison, coalition: Coalition | None = None) -> Markup:
     if not c.about.get("notes"):
         return Markup()
     report = ColumnReport.from_json(c.about["notes"])
-    roles = ("used", "suspicious", "ignored")
+    roles: tuple[Role, ...] = ("used", "suspicious", "ignored")
     rows = [
         row(role, ", ".join(str(x) for x in group["column"]), why)
         for role in roles

@@ -27,12 +27,13 @@ def staying(c: Comparison, coalition: Coalition | None = None) -> Markup:
         note += (
             "; the rest is then trained again without it, and groups that would be better off by themselves are tried"
         )
-    rows = []
-    found = None if coalition is None else coalition.found.table
+    rows, ends = [], {}
+    if coalition is not None:
+        found = coalition.found.table
+        ends = {c: f"{v} ({sure})" for c, v, sure in zip(found.index, found["verdict"], found["sure"], strict=True)}
     for client, r in first.table.head(_MOST).iterrows():
         cells = row(client, number(r.gain, "+"), f"{number(r.low, '+')} … {number(r.high, '+')}", f"{r.p_worse:.0%}")
-        mine = None if found is None or client not in found.index else found.loc[client]
-        rows.append(cells + row("yes" if r.leaves else "", "" if mine is None else f"{mine.verdict} ({mine.sure})"))
+        rows.append(cells + row("yes" if r.leaves else "", ends.get(client, "")))
     table = Table(["client", "gain", "interval", "chance of a loss", "leaves", "ends"], rows, caption="Who would stay")
     return section(
         f"Would they stay with {c.best}?", f"{note}.", text=stay_words(c, coalition), charts=_charts(coalition),

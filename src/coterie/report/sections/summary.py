@@ -44,7 +44,7 @@ def mean_chart(c: Comparison) -> Chart:
     shown = figures.others(c)
     table = c.summary().loc[shown, ["mean gain", "low", "high"]]
     figure, data = figures.mean_gains(table, c.metric, [figures.colour(c, m) for m in shown])
-    best = data.loc[data["mean gain"].idxmax()]
+    best = data.iloc[int(data["mean gain"].fillna(-float("inf")).to_numpy().argmax())]
     alt = (
         f"Mean gain over being alone of {len(data)} methods with intervals; the largest is {best['method']} with "
         f"{number(float(best['mean gain']), '+')}, interval {number(float(best['low']), '+')} to "
