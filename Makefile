@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow mutants lint format docs bench bench-peers clean
+.PHONY: demo test test-slow mutants lint format docs bench bench-peers screenshots plotly clean
 
 # torch first and pinned: a looser requirement may pull gigabytes of GPU packages
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -31,14 +31,14 @@ mutants: $(VENV)/.installed
 	$(BIN)/python tests/mutants/run.py
 
 lint: $(VENV)/.installed
-	$(BIN)/ruff check src tests examples benchmarks
-	$(BIN)/ruff format --check src tests examples benchmarks
+	$(BIN)/ruff check src tests examples benchmarks tools
+	$(BIN)/ruff format --check src tests examples benchmarks tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: $(VENV)/.installed
-	$(BIN)/ruff check --fix src tests examples benchmarks
-	$(BIN)/ruff format src tests examples benchmarks
+	$(BIN)/ruff check --fix src tests examples benchmarks tools
+	$(BIN)/ruff format src tests examples benchmarks tools
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench.py
@@ -51,6 +51,14 @@ bench-peers: $(VENV)/.installed
 	.venv-peers/bin/python -m pip install --quiet torch==2.13.0
 	.venv-peers/bin/python -m pip install --quiet --requirement benchmarks/peers/requirements.txt
 	$(BIN)/python benchmarks/peers/bench_peers.py
+
+# the report page of docs/report.md, photographed by Chromium
+screenshots: $(VENV)/.installed
+	$(BIN)/python tools/screenshots.py
+
+# the part of plotly.js that the report page carries, from npm; only to move to another version
+plotly: $(VENV)/.installed
+	$(BIN)/python tools/plotly_bundle.py
 
 clean:
 	rm -rf $(VENV) .venv-peers dist build

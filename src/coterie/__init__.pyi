@@ -19,6 +19,7 @@ from coterie.algorithms import DefectionFree as DefectionFree
 from coterie.algorithms import DiscretePrior as DiscretePrior
 from coterie.algorithms import Ditto as Ditto
 from coterie.algorithms import FedAvg as FedAvg
+from coterie.algorithms import FedBN as FedBN
 from coterie.algorithms import FedEM as FedEM
 from coterie.algorithms import FederatedClustering as FederatedClustering
 from coterie.algorithms import FedProx as FedProx
@@ -86,6 +87,7 @@ from coterie.learning import models as models
 from coterie.learning import schedules as schedules
 from coterie.learning.local_sgd import LocalAdam as LocalAdam
 from coterie.learning.local_sgd import LocalSGD as LocalSGD
+from coterie.learning.scoring import Scorer as Scorer
 from coterie.learning.task import Task as Task
 from coterie.privacy.settings import Privacy as Privacy
 from coterie.training.cohorts import Everyone as Everyone
@@ -98,7 +100,13 @@ from coterie.training.participation import Coalition as Coalition
 from coterie.training.participation import Participation as Participation
 from coterie.training.restarts import best_of as best_of
 from coterie.training.result import Result as Result
+from coterie.training.run import Run as Run
 from coterie.training.run import fit as fit
+from coterie.training.sweeps import Grid as Grid
+from coterie.training.sweeps import Seeds as Seeds
+from coterie.training.sweeps import fit_seeds as fit_seeds
+from coterie.training.sweeps import grid as grid
+from coterie.training.tensorboard import TensorBoard as TensorBoard
 
 robust = _aggregation
 __version__: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
-from numbers import Integral
+from math import isfinite
+from numbers import Integral, Real
 from typing import Any
 
 from coterie.errors import ConfigError
@@ -15,6 +16,15 @@ def whole_number(name: str, value: Any, least: int = 1, *, owner: Any = None) ->
         needs = f"{name} must be" if owner is None else f"{type(owner).__name__} needs {name} to be"
         raise ConfigError(f"{needs} a whole number ≥ {least}; got {value!r}.")
     return int(value)
+
+
+def finite_numbers(owner: Any, *names: str) -> None:
+    """Refuse settings of an algorithm that are no finite numbers; None stays None, and a tuple is of numbers."""
+    for name in names:
+        given = getattr(owner, name)
+        for value in given if isinstance(given, tuple) else (given,):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value)):
+                raise ConfigError(f"{type(owner).__name__} needs {name} to be a finite number; got {value!r}.")
 
 
 def cluster_count(owner: Any) -> int:

@@ -21,3 +21,8 @@ def listed(names: Iterable[object], most: int = 6) -> str:
     if len(words) > most:
         return f"{', '.join(words[:most])} and {len(words) - most} more"
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def slug(text: str) -> str:
+    """`Who gains, who loses?` → `who-gains-who-loses`, for anchors and file names."""
+    return "-".join("".join(c if c.isalnum() else " " for c in text.lower()).split()) or "part"

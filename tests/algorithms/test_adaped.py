@@ -91,7 +91,17 @@ def test_the_printed_private_form_clips_and_adds_noise_in_every_step(world):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"psi": 0.1}, {"psi_floor": 0.0}, {"mode": "x"}, {"catch_up": -1}, {"clips": (0, 1)}]
+    "wrong",
+    [
+        {"psi": 0.1},
+        {"psi_floor": 0.0},
+        {"mode": "x"},
+        {"catch_up": -1},
+        {"clips": (0, 1)},
+        {"clips": 1.0},
+        {"psi": "4"},
+        {"psi": float("inf")},
+    ],
 )
 def test_settings_that_cannot_be_meant(wrong):
     with pytest.raises(ct.ConfigError, match="AdaPeD"):

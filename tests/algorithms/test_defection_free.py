@@ -46,8 +46,14 @@ def starting(q_low: float, q_high: float) -> DefectionFreeState:
     return DefectionFreeState(stack([model(q_low, 1.0), model(q_high, -1.0)]), empty, torch.tensor(-1))
 
 
-def run(quadratics: ct.Federation, start: tuple[float, float], rounds: int = 60, **options: Any) -> ct.Result:
-    algorithm = DefectionFree(quality="loss", measure="train", q_max=BEST + 1e-9, pretrain=0, local=ONE_STEP, **options)
+def run(
+    quadratics: ct.Federation,
+    start: tuple[float, float],
+    rounds: int = 60,
+    q: float | None = BEST + 1e-9,
+    **options: Any,
+) -> ct.Result:
+    algorithm = DefectionFree(quality="loss", measure="train", q_max=q, pretrain=0, local=ONE_STEP, **options)
     return ct.fit(algorithm, quadratics, QUADRATIC, rounds=rounds, start=starting(*start), alone=False)
 
 
@@ -110,7 +116,8 @@ def test_if_only_the_low_firm_shares_and_stands_still_both_gain_but_the_low_firm
 
 
 def test_a_low_firm_above_the_bargain_never_moves(quadratics: ct.Federation) -> None:
-    result = run(quadratics, (0.55, 0.65))
+    with pytest.warns(UserWarning, match=r"No deal is possible from the start.*only the high firm is trained"):
+        result = run(quadratics, (0.55, 0.65))
     frame = ledger(result).frame
     assert frame["q_low"].nunique() == 1
     assert ledger(result).defection_free(1e-12)
@@ -184,6 +191,7 @@ def test_with_random_batches_every_accepted_step_is_safe(pair: ct.Federation, me
         assert float(moved) > 0.01
 
 
+@pytest.mark.filterwarnings("ignore:No deal is possible from the start")
 def test_quality_is_measured_where_the_user_says(pair: ct.Federation) -> None:
     algorithm = DefectionFree(measure="test", pretrain=(0, 5), local=ct.LocalSGD(steps=3, lr=0.2))
     result = ct.fit(algorithm, pair, LOGISTIC, rounds=4, alone=False)
@@ -229,12 +237,14 @@ def test_a_measure_too_coarse_for_the_pace_does_not_stop_the_high_firm() -> None
     """25 and 38 rows see no gain below two per cent; growing faster than the pace costs nobody revenue."""
     two = ct.datasets.heart(test_fraction=0.5).subset(["va", "cleveland"])
     algorithm = DefectionFree(pretrain=(0, 2), local=ct.LocalSGD(steps=2, lr=0.05))
-    book = ledger(ct.fit(algorithm, two, rounds=6, alone=False))
+    with pytest.warns(UserWarning, match="No deal is possible from the start"):
+        book = ledger(ct.fit(algorithm, two, rounds=6, alone=False))
     assert book.frame["q_high"].iloc[-1] > book.frame["q_high"].iloc[0] + 0.05
     assert book.defection_free(1e-9)
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.filterwarnings("ignore:No deal is possible from the start")
 def test_lost_replies_never_cost_revenue(pair: ct.Federation, seed: int) -> None:
     algorithm = DefectionFree(pretrain=(0, 3), low_steps=3, local=ct.LocalSGD(steps=3, lr=0.2, batch_size=16))
     result = ct.fit(algorithm, pair, LOGISTIC, rounds=12, seed=seed, channels=[ct.Dropout(0.2)], alone=False)
@@ -242,12 +252,68 @@ def test_lost_replies_never_cost_revenue(pair: ct.Federation, seed: int) -> None
     assert 1 <= len(ledger(result).rows) <= 13
 
 
+@pytest.mark.filterwarnings("ignore:No deal is possible from the start")
 def test_the_participation_audit_works_on_it(pair: ct.Federation) -> None:
     algorithm = DefectionFree(pretrain=(0, 3), low_steps=3, local=ct.LocalSGD(steps=3, lr=0.2, batch_size=16))
     audit = ct.fit(algorithm, pair, LOGISTIC, rounds=3).participation(rule="mean")
     assert list(audit.table.index) == ["south", "north"]
     if audit.leavers:
         assert audit.coalition().members == []  # no deal between one firm
+
+
+# ---- test rows, and a best quality that nobody knows --------------------------------------------------------------------
+
+
+def test_a_ledger_on_test_rows_has_error_bars(pair: ct.Federation) -> None:
+    algorithm = DefectionFree(pretrain=0, low_steps=5, local=ct.LocalSGD(steps=3, lr=0.2, batch_size=16))
+    result = ct.fit(algorithm, pair, LOGISTIC, rounds=6, start=bad_models(), alone=False, seed=2)
+    book = ledger(result, rows="test")
+    frame, high = book.frame, int(result.state.high)
+    assert list(frame["t"]) == list(range(7))
+    for firm, column in ((1 - high, "q_low"), (high, "q_high")):
+        model = result.model(pair.clients[firm])
+        right = [(model(x).argmax(1) == y).double() for x, y in map(pair.test, pair.clients)]
+        assert frame[column].iloc[-1] == pytest.approx(float(sum(r.mean() for r in right)) / 2, abs=1e-6)
+        error = float(sum(r.var() / len(r) for r in right)) ** 0.5 / 2
+        assert frame[f"{column}_se"].iloc[-1] == pytest.approx(error, rel=1e-4)
+    assert frame["change_low"].iloc[0] == 0
+    assert frame["change_low_se"].iloc[0] == pytest.approx(0, abs=1e-12)
+    moved = frame["revenue_high"].iloc[-1] - frame["revenue_high"].iloc[0]
+    assert frame["change_high"].iloc[-1] == pytest.approx(moved, abs=1e-9)
+    assert 0 < frame["change_high_se"].iloc[-1] < 2 * frame["revenue_high_se"].iloc[-1]
+    assert set(book.losers()) <= {"low", "high"}
+    assert ledger(result).defection_free(1e-9)
+
+
+def test_the_errors_of_revenues_are_those_of_drawn_qualities() -> None:
+    from coterie.incentives import Duopoly
+    from coterie.incentives.market.ledger import TestedLedger
+
+    rng = np.random.default_rng(0)
+    root = 0.01 * rng.normal(size=(4, 4))
+    book = TestedLedger(((0.3, 0.7, 0.0),), (1,), ((0.2, 0.6),), (root @ root.T,))
+    drawn = np.array([0.2, 0.6, 0.3, 0.7]) + rng.normal(size=(4000, 4)) @ root.T
+    then, now = ([Duopoly(*q).revenues for q in part] for part in (drawn[:, :2], drawn[:, 2:]))
+    for firm in ("low", "high"):
+        changes = [getattr(a, firm) - getattr(b, firm) for a, b in zip(now, then, strict=True)]
+        assert book.frame[f"change_{firm}_se"][0] == pytest.approx(np.std(changes), rel=0.06)  # 4 errors of an sd
+
+
+def test_an_unknown_best_quality_is_estimated(quadratics: ct.Federation, pair: ct.Federation) -> None:
+    algorithm = DefectionFree(quality="loss", measure="train", q_max=None, pretrain=0, local=ONE_STEP)
+    result = ct.fit(algorithm, quadratics, QUADRATIC, rounds=60, start=starting(0.15, 0.6), alone=False)
+    assert float(result.state.best) == pytest.approx(BEST, abs=1e-3)
+    assert ledger(result).defection_free(1e-9)
+    assert ledger(result).frame["q_low"].iloc[-1] == pytest.approx(0.3437, abs=2e-3)
+    with pytest.raises(ct.ConfigError, match="needs two test rows"):
+        ledger(result, rows="test")
+    with pytest.raises(ct.ConfigError, match="rows='measured' or rows='test'"):
+        ledger(result, rows="train")  # type: ignore[arg-type]
+
+
+def test_no_deal_where_the_better_firm_is_as_good_as_can_be(quadratics: ct.Federation) -> None:
+    with pytest.warns(UserWarning, match=r"No deal is possible.*q_max 0.95 \(estimated\)"):
+        run(quadratics, (0.9, BEST - 1e-6), rounds=1, q=None)
 
 
 # ---- what it refuses -------------------------------------------------------------------------------------------------

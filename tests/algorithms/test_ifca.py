@@ -303,3 +303,12 @@ def test_a_start_with_resampling_sees_the_first_part_of_the_data_only(world, agg
     plain = ct.fit(ifca, fed, world.linear(3), rounds=1, alone=False).state.models["weight"]
     assert torch.equal(plain, models[0])
     assert not torch.allclose(plain, models[1], atol=1.0)
+
+
+def test_doubtful_starts_are_judged_by_the_same_clients(world):
+    """Two groupings of these four: four trial rounds each, then one question about both. Sums over other clients, where
+    replies get lost, would not be comparable."""
+    counted = world.Count()
+    fed = world.quadratics([[0], [1], [100], [101]])
+    ct.fit(ct.IFCA(2, "model", STEP), fed, world.linear(1), rounds=1, channels=[counted], alone=False)
+    assert counted.asks == [4] * (1 + 2 * 4 + 1)

@@ -217,8 +217,16 @@ def test_a_quantised_personal_model_has_few_values_and_its_bytes_are_counted(fed
     [
         lambda: ct.FedProx(mu=-1.0), lambda: ct.Scaffold(option="III"), lambda: ct.APFL(1.5), lambda: ct.PFedMe(lam=-1.0),
         lambda: ct.PerFedAvg(order="third"), lambda: ct.MutualLearning(2.0), lambda: ct.QuPeD(lam=2.0),
+        lambda: ct.FedProx(mu="1"), lambda: ct.PFedMe(lam=float("inf")), lambda: ct.Scaffold(server_lr=True),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_meant(make):
     with pytest.raises(ct.ConfigError, match="got"):
         make()
+
+
+@pytest.mark.parametrize("local", [None, "sgd", ct.LocalSGD])
+def test_local_steps_that_are_none(local, fed, task):
+    for algorithm in (ct.FedAvg(local=local), ct.FineTuned(base=ct.FedAvg(local=local))):
+        with pytest.raises(ct.ConfigError, match="needs local to be steps"):
+            ct.fit(algorithm, fed, task, rounds=1)

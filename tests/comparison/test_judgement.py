@@ -63,6 +63,10 @@ def test_single_clients_are_marked_after_a_correction_for_many() -> None:
     noise = 0.1 * rng.normal(size=100)
     assert (np.abs(noise) > 0.2).sum() >= 2  # two standard errors would mark these
     assert set(mark_clients(noise, errors, rows)) == {"no clear change"}
+    once = np.where(np.arange(100) == 5, 0.35, 0.0)  # p = 0.025 alone, of which a hundred clients have two or three
+    assert stats.t.sf(0.35 / 0.15, 39) * 2 < 0.05
+    assert set(mark_clients(once, errors, rows)) == {"no clear change"}
+    assert mark_clients(once[5:6], errors[:1], rows[:1])[0] == "gains"
     noise[3], noise[7], noise[8] = 1.0, -1.0, np.nan
     marks = mark_clients(noise, errors, rows)
     assert (marks[3], marks[7], marks[8]) == ("gains", "loses", "no score")

@@ -36,6 +36,7 @@ FACTORIES: dict[str, Callable[[], Any]] = {
     "cfl": lambda: ct.CFL(quiet=100.0, loud=1e-6, first=1),
     "momentum_clustering": lambda: ct.MomentumClustering(clusters=2),
     "myopic_clustering": lambda: ct.MyopicClustering(clusters=2),
+    "fedbn": lambda: ct.FedBN(keep=("0", "bias")),
     "defection_free": lambda: DefectionFree(low_steps=3, pretrain=(0, 2)),
     "ifca, robust": lambda: ct.IFCA(clusters=2, aggregate=ct.robust.GeometricMedian()),
     "hypcluster, robust": lambda: ct.HypCluster(clusters=2, aggregate=ct.robust.Median()),

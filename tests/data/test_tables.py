@@ -99,6 +99,7 @@ def test_true_clusters_come_from_a_column() -> None:
         ([True, False] * 30, "classification"),
         (list(range(20)) * 3, "classification"),
         (list(range(30)) * 2, "regression"),
+        ([*range(20), *range(10)] * 2, "classification"),
         ([0.0, 1.0] * 30, "classification"),
         ([0.5, 1.0] * 30, "regression"),
         (pd.Categorical(list(range(30)) * 2), "classification"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.datasets import by_group, dirichlet, iid, label_shards
+from coterie.datasets import by_group, dirichlet, iid, label_shards, pathological
 from coterie.errors import DataError
 
 LABELS = np.repeat(np.arange(10), 200)
@@ -76,3 +76,18 @@ def test_too_many_clients_are_refused() -> None:
         iid(3, clients=4, seed=0)
     with pytest.raises(DataError, match="clients · shards"):
         label_shards([0, 1, 2], clients=2, shards=2, seed=0)
+
+
+def test_pathological_gives_every_client_exactly_so_many_classes() -> None:
+    y = np.repeat(np.arange(10), 50)
+    for clients, classes in ((20, 2), (7, 3), (5, 10), (10, 1)):
+        rows, sizes = pathological(y, clients=clients, classes=classes, seed=1)
+        assert len(np.unique(rows)) == len(rows) == sizes.sum()
+        owner = np.repeat(np.arange(clients), sizes)
+        assert all(len(np.unique(y[rows[owner == i]])) == classes for i in range(clients))
+    assert len(pathological(y, clients=20, classes=2, seed=1)[0]) == 500
+    assert not np.array_equal(pathological(y, clients=20, seed=1)[0], pathological(y, clients=20, seed=2)[0])
+    with pytest.raises(DataError, match=r"classes must be in 1 … 10"):
+        pathological(y, clients=3, classes=11, seed=0)
+    with pytest.raises(DataError, match="cannot share"):
+        pathological(y, clients=2000, classes=10, seed=0)

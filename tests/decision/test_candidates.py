@@ -5,7 +5,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
 
 from coterie.decision.candidates import CANDIDATES, Rows
-from coterie.decision.candidates.path import POOLED, Path, fit_units
+from coterie.decision.candidates.axes import Path
+from coterie.decision.candidates.path import POOLED, fit_units
 from coterie.decision.candidates.rows import blocks, grams
 
 RNG = np.random.default_rng
@@ -74,6 +75,45 @@ def test_a_logistic_penalty_equals_scikit_learn():
         model = LogisticRegression(C=0.5, tol=1e-10, max_iter=1000)
         model.fit(Z, np.append(y, [0, 1]), sample_weight=np.append(np.ones(len(y)), [0.5, 0.5]))
         np.testing.assert_allclose(coef[i, 1:, 0] * sd, model.coef_[0], atol=1e-4)
+
+
+def classes(m=4, n=90, d=3, q=4, seed=0):
+    rng = RNG(seed)
+    X = rng.normal(size=(m * n, d))
+    label = (X @ (2 * rng.normal(size=(d, q))) + rng.gumbel(size=(m * n, q))).argmax(1)
+    return Rows(X, np.eye(q)[label], np.repeat(np.arange(m), n), m, True), label
+
+
+@pytest.mark.parametrize("penalty", [0.02, 2.0])
+def test_a_softmax_penalty_equals_scikit_learn(penalty):
+    rows, label = classes()
+    coef, converged = fit_units(rows.X, rows.y, rows.owner, 4, Path((penalty,), False, False), True)
+    assert converged
+    for i in range(4):
+        X, y = rows.X[rows.owner == i], label[rows.owner == i]
+        sd = X.std(0)
+        Z = np.vstack([(X - X.mean(0)) / sd, np.zeros((4, 3))])
+        model = LogisticRegression(C=1 / penalty, tol=1e-10, max_iter=5000)
+        model.fit(Z, np.append(y, range(4)), sample_weight=np.append(np.ones(len(y)), np.full(4, 0.5)))
+        np.testing.assert_allclose(coef[i, 1:].T * sd, model.coef_, atol=2e-4)
+
+
+def test_a_separable_client_with_several_classes_converges():
+    """Newton's full step overshoots here; halved steps do not."""
+    rows, label = classes(m=3, n=12, d=6)
+    X = rows.X + 6 * np.eye(6)[label % 6] * (rows.owner == 1)[:, None]
+    for name in ("alone", "together", "shrunk", "groups"):
+        fit = CANDIDATES[name].fit(Rows(X, rows.y, rows.owner, 3, True), RNG(0))
+        assert fit.notes == ()
+        assert np.isfinite(fit.outputs(X, rows.owner)).all()
+
+
+def test_the_prior_of_few_clients_with_many_columns_converges():
+    rng = RNG(0)
+    owner = np.repeat(np.arange(4), 60)
+    X = rng.normal(size=(240, 20))
+    y = (X @ rng.normal(size=20) / 3 + owner - 1.5 + rng.logistic(size=240) > 0) * 1.0
+    assert CANDIDATES["shrunk"].fit(Rows(X, y[:, None], owner, 4, True), RNG(0)).notes == ()
 
 
 @pytest.mark.parametrize("classification", [False, True])

@@ -387,3 +387,12 @@ def test_map_keeps_the_order_given(fed: ct.Federation, task: ct.Task) -> None:
         assert out["test"].tolist() == fed.n_test[who].tolist()
         halved = engine.map(both, who, env(fed, task), test=True, post=lambda o: {"half": o["n"] / 2})
         assert halved["half"].tolist() == (fed.n_train[who] / 2).tolist()
+
+
+def test_random_keys_are_of_the_seed_the_client_and_the_round(fed: ct.Federation, task: ct.Task) -> None:
+    def keys(seed: int, round: int) -> torch.Tensor:
+        return Env(task, fed, task.init(0), seed, round).keys(np.arange(len(fed)))
+
+    drawn = torch.cat([keys(0, 0), keys(0, 1), keys(1, 0)])
+    assert len(drawn.unique()) == 3 * len(fed)
+    assert torch.equal(keys(0, 1), keys(0, 1))

@@ -16,6 +16,7 @@ from coterie.learning.gradients import Model, chunk_gradients, pullback
 from coterie.tree import Params, flatten
 
 CLIENTS, SAMPLES = 3, 4
+KEYS = torch.zeros(CLIENTS, dtype=torch.int64)  # random keys: nothing here draws
 
 
 def dense(n_in: int) -> list[nn.Module]:
@@ -79,11 +80,11 @@ def test_gradients_are_those_of_the_library(name: str) -> None:
     model = Model(task, tuple(params), tuple(range(len(params))))
     network = model.network(x)
     assert network is not None
-    ours = chunk_gradients(model, network, list(params.values()), x, y, weight)
-    theirs = chunk_gradients(model, None, list(params.values()), x, y, weight)
+    ours = chunk_gradients(model, network, list(params.values()), x, y, weight, KEYS)
+    theirs = chunk_gradients(model, None, list(params.values()), x, y, weight, KEYS)
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
     part = Model(task, tuple(params), (0,))  # the first kernel alone
-    only = chunk_gradients(part, network, list(params.values()), x, y, weight)
+    only = chunk_gradients(part, network, list(params.values()), x, y, weight, KEYS)
     torch.testing.assert_close(only[1][0], theirs[1][0], rtol=1e-10, atol=1e-12)
 
 
@@ -111,7 +112,7 @@ def test_passes_of_a_loop(name: str, how: str) -> None:
         return (task.outputs(params, x) ** 3).sum()
 
     def pulled(params: Params, x: Tensor) -> Params:
-        z, back = pullback(task, params, x)
+        z, back = pullback(task, params, x, KEYS[0])
         return back(3 * z**2)
 
     def curvature(params: Params, x: Tensor) -> Params:

@@ -145,3 +145,13 @@ def test_noisy_power_finds_the_directions() -> None:
 def test_bad_settings_are_refused_before_any_data(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         JointSum(**({"name": "s", "dimension": 2, "clip": 1.0, "noise_multiplier": 1.0} | change))
+
+
+def test_group_sums_have_their_noise_on_counts_and_sums():
+    """σ on every sum and σ/w on every count, within four standard errors of a deviation; nothing is summed here."""
+    groups = GroupSums("g", 4, 50, 2.0, 1.5, count_weight=0.5)
+    zero = np.zeros((40, 4, 51), np.int64)
+    counts, sums = groups.noisy(zero, SimulationNoise(0))
+    assert groups.sigma == pytest.approx(1.5 * np.hypot(2.0, 0.5), rel=1e-4)
+    assert sums.std() == pytest.approx(groups.sigma, rel=4 / np.sqrt(2 * sums.size))
+    assert counts.std() == pytest.approx(groups.sigma / 0.5, rel=4 / np.sqrt(2 * counts.size))

@@ -48,8 +48,8 @@ def test_error_falls_with_cluster_size_and_with_separation():
     small, se_small = mean_error(10, 2, 100, 20)
     large, se_large = mean_error(160, 2, 100, 5)
     assert small - large > 4 * math.hypot(se_small, se_large)
-    near, se_near = mean_error(160, 4, 8, 3)
-    far, se_far = mean_error(160, 4, 100, 3)
+    near, se_near = mean_error(80, 4, 8, 4)
+    far, se_far = mean_error(80, 4, 100, 4)
     assert near - far > 4 * math.hypot(se_near, se_far)
 
 

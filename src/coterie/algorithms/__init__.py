@@ -7,6 +7,7 @@ from coterie.algorithms.defection_free import DefectionFree
 from coterie.algorithms.discrete_prior import DiscretePrior
 from coterie.algorithms.ditto import Ditto
 from coterie.algorithms.fedavg import FedAvg
+from coterie.algorithms.fedbn import FedBN
 from coterie.algorithms.fedem import FedEM
 from coterie.algorithms.federated_clustering import FederatedClustering
 from coterie.algorithms.fedprox import FedProx
@@ -45,6 +46,7 @@ ALGORITHMS: dict[str, type] = {
     "defection_free": DefectionFree,
     "fedprox": FedProx,
     "scaffold": Scaffold,
+    "fedbn": FedBN,
     "fedrep": FedRep,
     "apfl": APFL,
     "pfedme": PFedMe,
@@ -69,6 +71,7 @@ __all__ = [
     "DiscretePrior",
     "Ditto",
     "FedAvg",
+    "FedBN",
     "FedEM",
     "FedProx",
     "FedRep",

@@ -31,7 +31,7 @@ from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.learning.update_rules import clipped
-from coterie.settings import whole_number
+from coterie.settings import finite_numbers, whole_number
 from coterie.tree import Params, Tree, like_vector, row, tree_map
 
 
@@ -54,6 +54,9 @@ class AdaPeD(Algorithm):
     noises: tuple[float, float] = (0.0, 0.0)
 
     def __post_init__(self) -> None:
+        finite_numbers(self, "psi", "psi_floor", "shared_lr", "psi_lr", "clips", "noises")
+        if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in (self.clips, self.noises)):
+            raise ConfigError(f"AdaPeD needs two clips and two noises, of μ and ψ; got {self.clips} and {self.noises}.")
         whole_number("catch_up", self.catch_up, 0, owner=self)
         if not 0 < self.psi_floor <= self.psi:
             raise ConfigError(f"AdaPeD needs 0 < psi_floor ≤ psi; got {self.psi_floor} and {self.psi}.")

@@ -51,7 +51,7 @@ from coterie.exchange.messages import (
 from coterie.incentives.market.bargaining import nash_bargaining, pacing_constant
 from coterie.incentives.market.climb import Climb, Offer, Step, climbing
 from coterie.incentives.market.defection_free import low_target
-from coterie.incentives.market.ledger import RevenueLedger
+from coterie.incentives.market.ledger import RevenueLedger, TestedLedger
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.metrics import METRICS
@@ -64,7 +64,8 @@ Quality = Literal["accuracy", "loss"]
 Measure = Literal["holdout", "train", "test"]
 LowMode = Literal["trained", "simulated", "frozen"]
 COLUMNS = ("q_low", "q_high", "step_high", "target")
-_WORST = 1e-6  # a market needs positive qualities
+TESTED = 1 + 4 + 16  # whether both firms answered; qualities of four models on test rows; their covariance
+_WORST = 1e-5  # a market needs positive qualities
 _NOTHING = 1e-13  # a gain in quality below this is rounding
 _NO_DEAL = 1e-12  # a Nash product that is rounding
 _BOTH: Ints = np.array([0, 1])
@@ -73,24 +74,34 @@ _BOTH: Ints = np.array([0, 1])
 @dataclass(frozen=True)
 class DefectionFreeState:
     """`models` are in the federation's order. `ledger` has one row per round, with COLUMNS; row 0 is when they met. `high`
-    is the position of the high firm, −1 before they met."""
+    is the position of the high firm, −1 before they met. `first` are the models when they met, `best` the estimate of the
+    best quality (0: not estimated), `tested` what `ledger(result, rows="test")` tells of, one row like `ledger`'s."""
 
     models: Params
     ledger: Tensor
     high: Tensor
+    first: Params = field(default_factory=dict)
+    best: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
+    tested: Tensor = field(default_factory=lambda: torch.zeros(0, TESTED, dtype=torch.float64))
+
+    def __post_init__(self) -> None:
+        if not self.first:
+            object.__setattr__(self, "first", self.models)
 
 
 @dataclass(frozen=True)
 class DefectionFree(Algorithm):
     """Two firms learn together so that no round lowers either firm's revenue; `ledger(result)` shows it.
 
-    What is promised holds on the rows that measure quality. On other rows revenue may fall: measured on test rows it fell
-    in 6 of 9 runs on the heart hospitals. When the
-    better firm is already as good as `q_max`, or no bargain leaves both better off, a warning says that no deal is possible.
+    What is promised holds on the rows that measure quality, on which the firms climb. On other rows revenue may fall:
+    `ledger(result, rows="test")` shows it there, with error bars (measured on test rows only; nothing is decided by them).
+    When no bargain leaves both firms better off from the start, a warning says that no deal is possible.
 
     quality: "accuracy", or "loss" for 1 − loss where losses are in [0, 1]. measure: where it is measured, on a part
     `holdout` of each firm's training rows that is kept for that, on all training rows, or on the test rows (the
-    dissertation's setting; scores on these rows are then no longer an honest test). q_max: the best reachable quality q_h*.
+    dissertation's setting; scores on these rows are then no longer an honest test). q_max: the best reachable quality q_h*;
+    None estimates it when the firms meet, as the best quality of `reference_steps` steps on f from the better model (a
+    reference that nobody keeps), and raises it when a firm exceeds it.
     pace: b̃ (None: no limit). tolerance: how close to its target the low firm must come (None: 1e-9 for losses, 0.001 for
     accuracies). low_mode: "trained"; "simulated" sets q_l to its target without training, as the dissertation's
     experiment does; "frozen". pretrain: how many times each firm runs `local` alone before they meet (one number, or one
@@ -100,7 +111,8 @@ class DefectionFree(Algorithm):
     quality: Quality = "accuracy"
     measure: Measure = "holdout"
     holdout: float = 0.25
-    q_max: float = 1.0
+    q_max: float | None = 1.0
+    reference_steps: int = 50
     pace: float | None = field(default_factory=pacing_constant)
     high_steps: int = 1
     low_steps: int = 20
@@ -116,13 +128,14 @@ class DefectionFree(Algorithm):
                 raise ConfigError(
                     f"DefectionFree needs {name} to be one of {', '.join(get_args(kind))}; got {getattr(self, name)!r}."
                 )
-        if not 0 < self.holdout < 1 or not 0 < self.q_max <= 1:
+        if not 0 < self.holdout < 1 or (self.q_max is not None and not 0 < self.q_max <= 1):
             raise ConfigError(
-                f"DefectionFree needs holdout in (0, 1) and q_max in (0, 1]; got {self.holdout} and {self.q_max}."
+                f"DefectionFree needs holdout in (0, 1) and q_max in (0, 1] (or None to estimate it); got "
+                f"{self.holdout} and {self.q_max}."
             )
         if self.pace is not None and not self.pace > 1:
             raise ConfigError(f"DefectionFree needs pace above 1 (or None for no limit); got {self.pace}.")
-        for name in ("high_steps", "low_steps"):
+        for name in ("high_steps", "low_steps", "reference_steps"):
             whole_number(name, getattr(self, name), owner=self)
         for name, count in (("halvings", self.halvings), *(("pretrain", passes) for passes in self._passes)):
             whole_number(name, count, 0, owner=self)
@@ -157,13 +170,16 @@ class DefectionFree(Algorithm):
         """A firm that does not answer ends what it was asked for; what was agreed before stands."""
         if len(cohort.clients) < 2:
             return state
+        lr = self.local.lr * self.local.decay**cohort.round
         if int(state.high) < 0:
-            state = yield from self._meet(state)
-        if int(state.high) < 0:
-            return state
-        return (yield from self._collaborate(state, self.local.lr * self.local.decay**cohort.round))
+            state = yield from self._meet(state, lr)
+            if int(state.high) < 0:
+                return state
+            state = yield from self._test(state)
+        state = yield from self._collaborate(state, lr)
+        return (yield from self._test(state))
 
-    def _meet(self, state: DefectionFreeState) -> Exchange[DefectionFreeState]:
+    def _meet(self, state: DefectionFreeState, lr: float) -> Exchange[DefectionFreeState]:
         """Each firm trains alone; then both are measured: who is better is the high firm."""
         models = state.models
         if max(self._passes):
@@ -179,20 +195,48 @@ class DefectionFree(Algorithm):
                 return state
             qualities.append(quality)
         low, high = sorted(qualities)
-        if high > self.q_max:
+        better = int(qualities[1] >= qualities[0])
+        best = self.q_max
+        if best is None:
+            reference = yield from self._climb(_BOTH, row(models, better), high, math.inf, self.reference_steps, 2, lr)
+            best = min(reference.quality, 1.0)
+        elif high > best:
             raise ConfigError(
-                f"q_max is the best quality the firms could reach, but one has {high:.4g} already; got {self.q_max}. "
-                "Raise q_max."
+                f"q_max is the best quality the firms could reach, but one has {high:.4g} already; got {best}. Raise q_max, "
+                "or let q_max=None estimate it."
             )
-        bargain = nash_bargaining(low, high, self.q_max)
-        if self.scheme == "defection_free" and not bargain.value > _NO_DEAL:
-            warnings.warn(
-                f"No deal is possible from the start: with qualities {low:.3g} and {high:.3g} and q_max {self.q_max:.3g} no "
-                "bargain leaves both firms better off. Let the firms differ more, or check q_max.",
-                stacklevel=2,
-            )
+        self._warn(low, high, best)
         first = torch.tensor([[low, high, 0.0, low]], dtype=torch.float64)
-        return DefectionFreeState(models, first, torch.tensor(int(qualities[1] >= qualities[0])))
+        estimate = torch.tensor(0.0 if self.q_max is not None else best, dtype=torch.float64)
+        return DefectionFreeState(models, first, torch.tensor(better), models, estimate)
+
+    def _warn(self, low: float, high: float, best: float) -> None:
+        """When no bargain leaves both better off, or the low firm is already better than the bargain lets it be."""
+        bargain = nash_bargaining(low, high, best)
+        if self.scheme != "defection_free" or (bargain.value > _NO_DEAL and bargain.q_low > low):
+            return
+        estimated = "" if self.q_max is not None else " (estimated)"
+        why = "no bargain leaves both firms better off"
+        if bargain.value > _NO_DEAL:
+            why = f"the low firm is above the bargain's {bargain.q_low:.3g} already, so that only the high firm is trained"
+        warnings.warn(
+            f"No deal is possible from the start: with qualities {low:.3g} and {high:.3g} and q_max {best:.3g}{estimated} "
+            f"{why}. Let the firms differ more when they meet, or check q_max.",
+            stacklevel=2,
+        )
+
+    def _test(self, state: DefectionFreeState) -> Exchange[DefectionFreeState]:
+        """Both firms' models, when they met and now, on test rows: for the record alone."""
+        order = [1 - int(state.high), int(state.high)]
+        models = stack([row(of, i) for of in (state.first, state.models) for i in order])
+        said = ("tested", "empty")
+        reply = yield Ask(
+            self.score, _BOTH, {"models": models}, reduce=MeanBy(), auxiliary=said, test=True, optional=True
+        )
+        found = torch.zeros(1, TESTED, dtype=torch.float64)
+        if len(reply.clients) == 2 and float(reply.values["empty"][0]) == 0:
+            found[0, 0], found[0, 1:] = 1.0, reply.values["tested"][0].double()
+        return replace(state, tested=torch.cat([state.tested, found]))
 
     def _collaborate(self, state: DefectionFreeState, lr: float) -> Exchange[DefectionFreeState]:
         """One round of the scheme."""
@@ -207,7 +251,8 @@ class DefectionFree(Algorithm):
         )
         target: float | None = math.inf
         if free:
-            bargain = nash_bargaining(float(state.ledger[0, 0]), float(state.ledger[0, 1]), self.q_max)
+            best = max(float(state.best), better.quality) if self.q_max is None else self.q_max
+            bargain = nash_bargaining(float(state.ledger[0, 0]), float(state.ledger[0, 1]), best)
             target = low_target(q_low, before, better.quality, bargain)
         worse = Climb(x_low, q_low, 0.0)
         if self.low_mode == "simulated" and target is not None:
@@ -250,7 +295,7 @@ class DefectionFree(Algorithm):
             max_steps=steps,
             tolerance=close,
             max_halvings=self.halvings,
-            soft=firm == 0,
+            soft=firm != 1,
             stochastic=True,
         )
         answer: Offer[Params] | float | None = None
@@ -273,7 +318,8 @@ class DefectionFree(Algorithm):
         For one gradient step on a loss that is the quality, the size min((q̄ − q)/‖∇f‖², 1/L) cannot pass the target of a
         convex loss; other steps are tried in full first."""
         model = need.state
-        down = {"model": model, "number": torch.tensor(2 * need.number + firm)}
+        number = 2 * need.number + firm if firm < 2 else -1 - need.number  # the reference draws batches of its own
+        down = {"model": model, "number": torch.tensor(number)}
         optional = len(who) == 1  # one firm's failure ends its climb, not the run
         reply = yield Ask(self.train, who, down, reduce=MeanBy(), updates={"move": None}, optional=optional)
         if len(reply.clients) < len(who):
@@ -328,6 +374,23 @@ class DefectionFree(Algorithm):
     def judge_on_test(self, ctx: Context, test: Context, model: Params) -> Up:
         return self._judged(test, model)
 
+    def score(self, ctx: Context, test: Context, models: Params) -> Up:
+        """Qualities of four models on this firm's test rows, and their covariance."""
+        n, real = test.mask.sum(), test.mask
+        each = torch.stack([self._rows(test, row(models, j)) for j in range(4)]) * real
+        mean = each.sum(1) / n.clamp(min=1)
+        centred = (each - mean.unsqueeze(1)) * real
+        spread = centred @ centred.T / ((n - 1).clamp(min=1) * n.clamp(min=1))
+        return Up(send={"tested": torch.cat([mean, spread.reshape(-1)]), "empty": (n < 2).to(real.dtype)})
+
+    def _rows(self, ctx: Context, model: Params) -> Tensor:
+        """The quality of a model on every row."""
+        outputs = ctx.outputs(model)
+        if self.quality == "loss":
+            return 1 - ctx.task.sample_losses(outputs, ctx.y)
+        outputs = outputs.reshape(ctx.y.shape[0], 1, -1)
+        return METRICS["accuracy"](outputs, ctx.y.unsqueeze(1), torch.ones_like(ctx.mask).unsqueeze(1)).nan_to_num(0.0)
+
     def _judged(self, ctx: Context, model: Params) -> Up:
         if self.quality == "loss":
             quality = 1 - ctx.loss(model)
@@ -341,11 +404,11 @@ class DefectionFree(Algorithm):
         """With measure="holdout" the last rows measure and the others train; otherwise all do both."""
         if self.measure != "holdout":
             return ctx
-        n = ctx.mask.sum()
+        n = (ctx.mask > 0).sum().to(ctx.mask.dtype)
         kept = n - torch.minimum((n * self.holdout).round().clamp(min=1), n - 1)
         position = torch.arange(ctx.mask.shape[0])
         mask = ctx.mask * (position >= kept if held else position < kept)
-        return replace(ctx, mask=mask, n=mask.sum())
+        return replace(ctx, mask=mask, n=(mask > 0).sum().to(mask.dtype))
 
     def personal(self, ctx: Context, state: DefectionFreeState) -> Params:
         model: Params = take(state.models, ctx.index)
@@ -355,13 +418,36 @@ class DefectionFree(Algorithm):
         return ctx.index
 
 
-def ledger(result: Any) -> RevenueLedger:
+def ledger(result: Any, rows: Literal["measured", "test"] = "measured") -> RevenueLedger:
     """The revenue ledger of a run of `DefectionFree` (its Result or its state): `.frame`, `.largest_drop`,
-    `.defection_free()`. Row 0 is the market when the firms met."""
+    `.defection_free()`. Row 0 is the market when the firms met.
+
+    rows: "measured" are the rows that measured quality: on them no round lowers a revenue, because the firms climb on them.
+    "test" are the test rows, with standard errors (`TestedLedger`): there no such promise holds."""
     state = result if isinstance(result, DefectionFreeState) else result.state
     if not isinstance(state, DefectionFreeState):
         raise ConfigError(f"Only a run of DefectionFree keeps a revenue ledger; got a {type(state).__name__}.")
+    if rows not in ("measured", "test"):
+        raise ConfigError(f"A ledger has rows='measured' or rows='test'; got {rows!r}.")
+    if rows == "test":
+        return _on_test_rows(state)
     book = RevenueLedger()
     for q_low, q_high, step_high, _ in state.ledger.tolist():
         book = book.record(q_low, q_high, step_high)
     return book
+
+
+def _on_test_rows(state: DefectionFreeState) -> TestedLedger:
+    """Rounds in which a firm did not answer are left out."""
+    known = (state.tested[:, 0] > 0).nonzero().flatten().tolist()
+    if not known and len(state.tested):
+        raise ConfigError("A ledger on test rows needs two test rows or more of both firms; there are none.")
+    if len(state.tested) != len(state.ledger):
+        raise ConfigError("This run recorded nothing on test rows. Run it again with this version.")
+    qualities = state.tested[:, 1:5].clamp(min=_WORST)
+    return TestedLedger(
+        tuple((*qualities[t, 2:].tolist(), float(state.ledger[t, 2])) for t in known),
+        tuple(known),
+        tuple(tuple(qualities[t, :2].tolist()) for t in known),
+        tuple((state.tested[t, 5:] / 2).reshape(4, 4).numpy() for t in known),  # of a mean over two firms
+    )

@@ -33,6 +33,10 @@ class Ditto(Algorithm):
         if not self.lam >= 0:
             raise ConfigError(f"Ditto needs lam ≥ 0; got {self.lam}.")
 
+    @property
+    def carries_statistics(self) -> bool:
+        return True
+
     def init(self, task: Task, population: Population, seed: int, start: Params) -> FedAvgState:
         return FedAvgState(start, {})
 

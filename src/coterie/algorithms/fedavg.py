@@ -18,7 +18,7 @@ from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange,
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.tree import Params, row, tree_map
+from coterie.tree import Params, Tree, row, tree_map
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,17 @@ class FedAvg(Algorithm):
     server_momentum: float = 0.0
     aggregate: Aggregator = field(default_factory=Mean)
 
+    @property
+    def carries_statistics(self) -> bool:
+        return self.server_lr == 1 and not self.server_momentum  # a longer step could make a variance negative
+
+    @property
+    def keeps_optimiser(self) -> bool:
+        return True
+
+    def client(self, ctx: Context) -> Tree:
+        return self.local.first_memory(ctx, ctx.initial)
+
     def init(self, task: Task, population: Population, seed: int, start: Params) -> FedAvgState:
         return FedAvgState(start, tree_map(lambda t: t * 0, start) if self.server_momentum else {})
 
@@ -69,8 +80,8 @@ class FedAvg(Algorithm):
         return FedAvgState(model, step if self.server_momentum else {})
 
     def train(self, ctx: Context, model: Params) -> Up:
-        model, loss = self.local.fit(ctx, model)
-        return Up(send={"model": model}, weight=ctx.n, info={"loss": loss})
+        model, loss, memory = self.local.fit_on(ctx, model)
+        return Up(send={"model": model}, weight=ctx.n, state=memory or None, info={"loss": loss})
 
     def personal(self, ctx: Context, state: FedAvgState) -> Params:
         return state.model

@@ -63,7 +63,7 @@ class FedEM(Algorithm):
         shares, loss = _mean(ctx, joint.softmax(0)), -_mean(ctx, torch.logsumexp(joint, 0))
         moving, steps = start, [self.local.descent() for _ in start]
         for batch, lr in self.local.each(ctx):
-            q = log_joint(batch, start, ctx.state["shares"]).softmax(0) * batch.mask / batch.n.clamp(min=1)
+            q = log_joint(batch, start, ctx.state["shares"]).softmax(0) * batch.mask / batch.mask.sum().clamp(min=1)
             slopes = [_weighted_slope(batch, model, q[m]) for m, model in enumerate(moving)]
             moving = [step(model, slope, lr) for step, model, slope in zip(steps, moving, slopes, strict=True)]
         return Up({"models": stack(moving)}, ctx.n, state={"shares": shares}, info={"loss": loss})
@@ -94,7 +94,7 @@ def log_joint(ctx: Context, models: list[Params], shares: Tensor) -> Tensor:
 
 def _mean(ctx: Context, values: Tensor) -> Tensor:
     """Mean over a client's samples, the last dimension."""
-    return (values * ctx.mask).sum(-1) / ctx.n.clamp(min=1)
+    return (values * ctx.mask).sum(-1) / ctx.mask.sum().clamp(min=1)
 
 
 def _weighted_slope(batch: Context, model: Params, weight: Tensor) -> Params:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from coterie.algorithms.fedavg import FedAvg
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Context, Up
+from coterie.settings import finite_numbers
 from coterie.tree import Params
 
 
@@ -21,9 +22,10 @@ class FedProx(FedAvg):
     mu: float = 0.01
 
     def __post_init__(self) -> None:
+        finite_numbers(self, "mu")
         if not self.mu >= 0:
             raise ConfigError(f"FedProx needs mu ≥ 0; got {self.mu}.")
 
     def train(self, ctx: Context, model: Params) -> Up:
-        trained, loss = self.local.fit(ctx, model, anchor=model, pull=self.mu)
-        return Up(send={"model": trained}, weight=ctx.n, info={"loss": loss})
+        trained, loss, memory = self.local.fit_on(ctx, model, anchor=model, pull=self.mu)
+        return Up(send={"model": trained}, weight=ctx.n, state=memory or None, info={"loss": loss})

@@ -46,6 +46,10 @@ class FedRep(Algorithm):
         last = next(reversed(params)).rpartition(".")[0]
         return named_like(params, self.head or (last,)) if self.head or last else params
 
+    @property
+    def carries_statistics(self) -> bool:
+        return True
+
     def init(self, task: Task, population: Population, seed: int, start: Params) -> FedRepState:
         for part in self.head:
             if not named_like(start, (part,)):

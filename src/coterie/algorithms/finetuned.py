@@ -36,6 +36,10 @@ class FineTuned(Algorithm):
     def notes(self, state: Any) -> list[str]:
         return self.base.notes(state)
 
+    @property
+    def carries_statistics(self) -> bool:
+        return self.base.carries_statistics
+
     def private(self) -> FineTuned:
         return replace(self, base=self.base.private())
 

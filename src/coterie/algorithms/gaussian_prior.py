@@ -30,7 +30,7 @@ from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange,
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.settings import whole_number
+from coterie.settings import finite_numbers, whole_number
 from coterie.tree import Params, Tree, row, tree_map
 
 
@@ -54,6 +54,7 @@ class GaussianPrior(Algorithm):
     local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
+        finite_numbers(self, "scale", "floor", "noise")
         whole_number("probes", self.probes, owner=self)
         if self.per not in ("all", "layer", "parameter"):
             raise ConfigError(f"A prior has a scale per 'all', 'layer' or 'parameter'; got {self.per!r}.")

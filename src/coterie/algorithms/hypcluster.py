@@ -39,6 +39,10 @@ class HypCluster(Algorithm):
     def _rounds(self) -> IFCA:
         return IFCA(self.clusters, local=self.local, start="random", samples_weighted=True, aggregate=self.aggregate)
 
+    @property
+    def carries_statistics(self) -> bool:
+        return True
+
     def init(self, task: Task, population: Population, seed: int, start: Params) -> IFCAState:
         return self._rounds.init(task, population, seed, start)
 

@@ -105,6 +105,10 @@ class IFCA(Algorithm):
         kind = FromUpdates if self._additive else FromRobustUpdates
         return kind(self.k, self.local, self.probe_steps, plain.round, lambda ctx: self._part(ctx, 1))
 
+    @property
+    def carries_statistics(self) -> bool:
+        return self.option == "model" and self.resample is None
+
     def private(self) -> IFCA:
         """The start from updates and the report of settled clusters show single clients; a private run does without."""
         return replace(self, start="random", stop_after=None, reopen_every=None)

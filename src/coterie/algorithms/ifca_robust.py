@@ -99,7 +99,8 @@ def _clipped(updates: Tensor) -> Tensor:
     """No update longer than the median one."""
     norms = updates.double().norm(dim=1)
     scale = (norms.median() / norms.clamp(min=1e-300)).clamp(max=1)
-    return (updates.double() * scale.unsqueeze(1)).to(updates.dtype)
+    clipped: Tensor = (updates.double() * scale.unsqueeze(1)).to(updates.dtype)
+    return clipped
 
 
 def fewest_regrets(losses: Array, k: int) -> list[int]:

@@ -27,7 +27,7 @@ from coterie.aggregation.linkage import cosine_distances, cut, cut_without_loner
 from coterie.algorithms.ifca_state import IFCAState, merge
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Reply, SumBy, Up
 from coterie.learning.local_steps import LocalSteps
-from coterie.tree import Params, flat_vector, row, tree_map
+from coterie.tree import Params, flat_vector, row, stack, tree_map
 
 _STARTERS = 1000  # clients asked for the start: the tree needs a table of n × n numbers
 _TRIAL_ROUNDS = 4  # after two, k-means' halves of a large group still have the smaller loss now and then
@@ -103,15 +103,14 @@ class FromUpdates:
         """The start whose models fit the clients best after four rounds, as it was before them.
 
         Keeping these rounds would give a run with a doubtful start more training than one with a clear start."""
-        losses = []
-        for start in starts:
-            trained = start
+        ends = []
+        for trained in starts:
             for _ in range(_TRIAL_ROUNDS):
                 trained = yield from self.advance(trained, cohort)
-            down = {"models": trained.models, "shared": trained.shared}
-            reply = yield Ask(self.best_loss, cohort.clients, down, reduce=SumBy(), auxiliary=("loss",))
-            losses.append(float(reply.values["loss"][0]) if len(reply.clients) else float("inf"))
-        return starts[int(np.argmin(losses))]
+            ends.append(trained)
+        down = {"models": stack([end.models for end in ends]), "shared": stack([end.shared for end in ends])}
+        reply = yield Ask(self.best_losses, cohort.clients, down, reduce=SumBy(), auxiliary=("losses",))
+        return starts[int(reply.values["losses"][0].argmin())] if len(reply.clients) else starts[0]
 
     # ---- client ------------------------------------------------------------------------------------------------------
 
@@ -123,11 +122,17 @@ class FromUpdates:
         trained, loss = steps.fit(part, merge(model, shared, ctx.initial))
         return Up(send={"model": trained, "rows": part.mask.sum()}, info={"loss": loss})
 
-    def best_loss(self, ctx: Context, models: Params, shared: Params) -> Up:
-        """The summed loss of the client's best model over the rows it may use."""
-        part, count = self.part(ctx), len(next(iter(models.values())))
-        losses = [part.loss(merge(row(models, j), shared, ctx.initial)) for j in range(count)]
-        return Up(send={"loss": torch.stack(losses).min() * part.mask.sum()})
+    def best_losses(self, ctx: Context, models: Params, shared: Params) -> Up:
+        """For each start, the summed loss of the client's best model over the rows it may use. One question for all starts,
+        so that they are judged by the same clients, whoever's answer gets lost."""
+        part, (starts, count) = self.part(ctx), next(iter(models.values())).shape[:2]
+        best = [
+            torch.stack(
+                [part.loss(merge(row(row(models, s), j), row(shared, s), ctx.initial)) for j in range(count)]
+            ).min()
+            for s in range(starts)
+        ]
+        return Up(send={"losses": torch.stack(best) * part.mask.sum()})
 
 
 def first_models(draws: list[Params], shared: Params) -> Params:

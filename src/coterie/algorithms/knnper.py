@@ -41,6 +41,10 @@ class KNNPer(Algorithm):
     def _average(self) -> FedAvg:
         return FedAvg(self.local, aggregate=self.aggregate)
 
+    @property
+    def carries_statistics(self) -> bool:
+        return True
+
     def init(self, task: Task, population: Population, seed: int, start: Params) -> FedAvgState:
         if task.loss != "cross_entropy" or not isinstance(task.skeleton, nn.Sequential):
             raise ConfigError(

@@ -26,19 +26,27 @@ class Local(Algorithm):
     def asks_per_round(self) -> int:
         return 0  # nothing is sent
 
+    @property
+    def carries_statistics(self) -> bool:
+        return True
+
+    @property
+    def keeps_optimiser(self) -> bool:
+        return True
+
     def init(self, task: Task, population: Population, seed: int, start: Params) -> LocalState:
         return LocalState()
 
     def client(self, ctx: Context) -> Tree:
-        return {"model": ctx.initial}
+        return {"model": ctx.initial, **self.local.first_memory(ctx, ctx.initial)}
 
     def round(self, state: LocalState, cohort: Cohort) -> Exchange[LocalState]:
         yield Ask(self.train, cohort.clients, reduce=SumBy())
         return state
 
     def train(self, ctx: Context) -> Up:
-        model, loss = self.local.fit(ctx, ctx.state["model"])
-        return Up(send={}, state={"model": model}, info={"loss": loss})
+        model, loss, memory = self.local.fit_on(ctx, ctx.state["model"])
+        return Up(send={}, state={"model": model, **memory}, info={"loss": loss})
 
     def personal(self, ctx: Context, state: LocalState) -> Params:
         model: Params = ctx.state["model"]

@@ -27,7 +27,7 @@ from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange,
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.settings import whole_number
+from coterie.settings import finite_numbers, whole_number
 from coterie.tree import Params, Tree, flat_vector, like_vector, repeat, row, take, tree_map
 
 
@@ -47,6 +47,7 @@ class MixturePrior(Algorithm):
     local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
+        finite_numbers(self, "scale", "floor", "noise")
         whole_number("clusters", self.clusters, owner=self)
         if not min(self.scale, self.floor, self.noise) > 0:
             raise ConfigError(

@@ -28,6 +28,10 @@ class OracleState:
 class Oracle(Algorithm):
     local: LocalSteps = field(default_factory=LocalSGD)
 
+    @property
+    def carries_statistics(self) -> bool:
+        return True
+
     def init(self, task: Task, population: Population, seed: int, start: Params) -> OracleState:
         if population.clusters is None:
             raise ConfigError(

@@ -22,6 +22,7 @@ from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.learning.update_rules import Momentum
+from coterie.settings import finite_numbers
 from coterie.tree import Params, Tree, row, tree_map
 
 
@@ -39,6 +40,7 @@ class Scaffold(Algorithm):
     option: Literal["I", "II"] = "II"
 
     def __post_init__(self) -> None:
+        finite_numbers(self, "server_lr")
         if self.option not in ("I", "II"):
             raise ConfigError(f"Scaffold's option is 'I' or 'II'; got {self.option!r}.")
         rule = self.local.rule

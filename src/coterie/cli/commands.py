@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,6 +30,7 @@ from coterie.cli.comparing import (
 from coterie.cli.privacy import app as privacy_commands
 from coterie.cli.reproduce import reproduce
 from coterie.cli.table_options import TableSource, names, reads_table
+from coterie.cli.usage import is_usage_error, usage_sentence
 from coterie.comparison.methods import NAMES
 from coterie.errors import CoterieError, DataError
 
@@ -133,6 +135,11 @@ def compare(
     with _stoppable("nothing was written"):
         split = lambda seed: source.federation(seed=seed, **options)  # noqa: E731
         comparison, coalition = comparison_of(split, errors if json else console, **chosen)
+    from coterie.cli.rerun import settings_of
+    from coterie.data.positions import positions_of
+
+    about = comparison.about | {"rerun": settings_of(source, options, chosen)}
+    comparison = replace(comparison, about=about, positions=positions_of(source.frame, source.client))
     if json:
         print_json(comparison.to_json())
     else:
@@ -179,9 +186,15 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder of the run; overrides [run] out.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run already in the folder.")] = False,
 ) -> None:
-    """Train as a TOML file says; checkpoints, history, models and scores go to its folder."""
-    from coterie.cli.config import start
+    """Train as a TOML file says; checkpoints, history, models and scores go to its folder.
 
+    A file with [data] and [compare], such as the settings.toml of a report, runs that comparison again."""
+    from coterie.cli.config import read_toml, start
+
+    table = read_toml(config)
+    if "compare" in table:
+        _compare_again(table, config, out)
+        return
     with _stoppable("the last checkpoint is kept"):
         _show(start(config, out=out, overwrite=overwrite))
 
@@ -193,6 +206,19 @@ def resume(folder: Annotated[Path, typer.Argument(help="The folder of an interru
 
     with _stoppable("the last checkpoint is kept"):
         _show(proceed(folder))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of `coterie run`, `fit` or `compare`.")],
+    out: Annotated[Path | None, typer.Option(help="The page; left out: report.html, in RUN if there is one.")] = None,
+) -> None:
+    """Saved runs and seeds side by side on one page: scores, gains, groups, curves, bytes, receipts."""
+    from coterie.report.runs_page import runs_table, write_runs
+
+    page, found = write_runs(runs, out)
+    console.print(runs_table(found))
+    console.print(f"Report: {page}", soft_wrap=True, highlight=False)
 
 
 @app.command()
@@ -216,6 +242,8 @@ app.command()(reproduce)
 
 def _show_columns(federation: Any, screen: Console) -> None:
     """Used, ignored and suspicious columns, and what was done to the rows, before anything is trained."""
+    if federation.notes is None:
+        return
     styles = {"suspicious": "yellow", "Note": "yellow", "ignored": "dim"}
     for line in federation.notes.lines(cli=True):
         style = styles.get(line.split(":")[0], "")
@@ -230,6 +258,21 @@ def _show(result: Any) -> None:
         console.print(part)
     if not result.about["finished"]:
         raise typer.Exit(130)
+
+
+def _compare_again(table: dict[str, Any], path: Path, out: Path | None) -> None:
+    from coterie.cli.rerun import parse, positions
+
+    section, split = parse(table, path.parent)
+    folder = Path(section.out) if out is None else out
+    check_folder(folder)
+    _show_columns(split(0), console)
+    with _stoppable("nothing was written"):
+        comparison, coalition = comparison_of(split, console, **section.model_dump(exclude={"out"}))
+    where = positions(table["data"], path.parent)
+    comparison = replace(comparison, about=comparison.about | {"rerun": table}, positions=where)
+    print_comparison(console, comparison, coalition)
+    write(console, comparison, coalition, folder)
 
 
 @contextmanager
@@ -249,19 +292,24 @@ def main(arguments: list[str] | None = None) -> None:
     if debug and "--debug" in arguments:  # wherever it stands
         arguments = ["--debug", *(a for a in arguments if a != "--debug")]
     try:
-        app(args=arguments, prog_name="coterie")
-    except KeyboardInterrupt:
+        code = app(args=arguments, prog_name="coterie", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except (KeyboardInterrupt, typer.Abort):
         errors.print("Stopped.", style="yellow")
         sys.exit(130)
-    except (CoterieError, OSError) as error:
-        if debug:
+    except Exception as error:
+        if debug or not (isinstance(error, (CoterieError, OSError)) or is_usage_error(error)):
             raise
-        errors.print(_sentence(error, arguments), style="red", markup=False)
+        told = _sentence(error, arguments)
+        if told:  # a command without arguments shows its help instead
+            errors.print(told, style="red", markup=False)
         sys.exit(2)
 
 
 def _sentence(error: Exception, arguments: list[str]) -> str:
     """The error with advice that names options; a run's options are keys of its file, named as in Python."""
+    if is_usage_error(error):
+        return usage_sentence(error, arguments)
     if isinstance(error, OSError) and error.strerror:
         where = f" {error.filename}" if error.filename else ""
         return f"The file{where} cannot be used: {error.strerror}. Check the path and its permissions."

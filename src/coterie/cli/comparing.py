@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from coterie.disk import write_text
 from coterie.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,9 +37,24 @@ def shown_progress(console: Console) -> Iterator[Callable[[str, float], None]]:
 
 
 def check_folder(out: Path | None) -> None:
-    """Complain about the folder before the work, not after it."""
-    if out is not None and out.exists() and not out.is_dir():
+    """Complain about the folder before the work, not after it: it must be one, and take files."""
+    if out is None:
+        return
+    if out.exists() and not out.is_dir():
         raise ConfigError(f"--out must be a folder; {out} is a file. Name another.")
+    made = [p for p in (out, *out.parents) if not p.exists()]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"--out must be a folder that can be written; {out} cannot ({error.strerror}). Name another."
+        ) from None
+    finally:
+        for folder in made:  # it was only a try
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def comparison_of(split: Any, screen: Console, **options: Any) -> tuple[Comparison, Any]:
@@ -100,8 +117,11 @@ def print_comparison(console: Console, comparison: Comparison, coalition: Any = 
 def write(console: Console, comparison: Comparison, coalition: Any, out: Path) -> None:
     """Tables and the report page, and where they are."""
     from coterie.report.page import write_report
+    from coterie.report.toml import toml_text
 
     comparison.save(out, coalition)
+    if comparison.about.get("rerun"):
+        write_text(out / "settings.toml", toml_text(comparison.about["rerun"]))
     page = write_report(comparison, out / "report.html", coalition)
     console.print(f"\nTables and report: {out} (open {page})", soft_wrap=True, highlight=False)
 

@@ -51,6 +51,49 @@ _READING: tuple[str, ...] = ("delimiter", "decimal", "encoding")  # of [data] wi
 _KNOWN_SIZES = ("n_in", "n_out", "channels", "side")  # follow from the data
 
 
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file as plain values."""
+    if not path.is_file():
+        near = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+        hint = suggest(path.name, near, "Here") if near else "Check the path."
+        raise ConfigError(f"There is no config file {path}. {hint}")
+    if path.suffix in (".csv", ".parquet", ".xlsx"):
+        raise ConfigError(f"{path} is a table, not a config file. Compare its clients with `coterie compare {path}`.")
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}. Check that line.") from None
+
+
+def loader(data: Mapping[str, Any], folder: Path, seed: int | None = None) -> Callable[[], Any]:
+    """What reads the data of [data]; `seed` replaces the one of the split, where there is one."""
+    options = dict(data)
+    if ("name" in options) == ("path" in options):
+        raise ConfigError("[data] needs either name (a built-in data set) or path (a table). Give one of the two.")
+    if "name" in options:
+        name = options.pop("name")
+        known = [n for n in datasets.DATASETS if callable(getattr(datasets, n, None))]
+        if name not in known:
+            raise ConfigError(f"data.name {name!r} is unknown. {suggest(name, known)}")
+        make = getattr(datasets, str(name))
+        given = arguments(make, options, "data")
+        if seed is not None and "seed" in inspect.signature(make).parameters:
+            given["seed"] = seed
+        return lambda: make(**given)
+    path = options.pop("path")
+    if not isinstance(path, str):
+        raise ConfigError(f"data.path must be a text; got {path!r}. Put it in quotes.")
+    for key in ("client", "target"):
+        if key not in options:
+            raise ConfigError(f"data.{key} is missing. Name the table's {key} column.")
+    told = {k: options.pop(k) for k in _READING if k in options}
+    reading = arguments(read_table, told, "data", skip=("client",), known=("path",))
+    given = arguments(federation_from_frame, options, "data", skip=("frame",), also=("path", *_READING))
+    if seed is not None:
+        given["seed"] = seed
+    return lambda: federation_from_frame(read_table(folder / path, client=given["client"], **reading), **given)
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -100,14 +143,7 @@ class Config(Section):
     @classmethod
     def load(cls, path: str | Path, folder: Path | None = None) -> Config:
         path = Path(path)
-        if not path.is_file():
-            near = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
-            raise ConfigError(f"There is no config file {path}. " + (suggest(path.name, near, "Here") if near else ""))
-        try:
-            table = tomllib.loads(path.read_text("utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path} is not valid TOML: {error}. Check that line.") from None
-        return cls.parse(table, path.parent if folder is None else folder)
+        return cls.parse(read_toml(path), path.parent if folder is None else folder)
 
     @classmethod
     def parse(cls, table: Mapping[str, Any], folder: Path = Path(".")) -> Config:
@@ -183,27 +219,7 @@ class Config(Section):
         return data
 
     def _loader(self) -> Callable[[], Any]:
-        options = dict(self.data)
-        if ("name" in options) == ("path" in options):
-            raise ConfigError("[data] needs either name (a built-in data set) or path (a table). Give one of the two.")
-        if "name" in options:
-            name = options.pop("name")
-            known = [n for n in datasets.DATASETS if callable(getattr(datasets, n, None))]
-            if name not in known:
-                raise ConfigError(f"data.name {name!r} is unknown. {suggest(name, known)}")
-            loader = getattr(datasets, str(name))
-            given = arguments(loader, options, "data")
-            return lambda: loader(**given)
-        path = options.pop("path")
-        if not isinstance(path, str):
-            raise ConfigError(f"data.path must be a text; got {path!r}. Put it in quotes.")
-        for key in ("client", "target"):
-            if key not in options:
-                raise ConfigError(f"data.{key} is missing. Name the table's {key} column.")
-        told = {k: options.pop(k) for k in _READING if k in options}
-        reading = arguments(read_table, told, "data", skip=("client",), known=("path",))
-        given = arguments(federation_from_frame, options, "data", skip=("frame",), also=("path", *_READING))
-        return lambda: federation_from_frame(read_table(self.folder / path, client=given["client"], **reading), **given)
+        return loader(self.data, self.folder)
 
     def task(self, federation: Federation) -> Task:
         default = Task.default(federation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ def show(console: Console, out: Path, seeds: int) -> None:
         console.print(
             f"\n[bold]{name}[/] (measured by {metric_name(found.metric)}): {found.verdict()}", highlight=False
         )
-    write(console, comparison, None, out)
+    about = comparison.about | {"rerun": {"data": {"name": "rain"}, "compare": {"seeds": seeds}}}
+    write(console, replace(comparison, about=about, positions=rain_stations()[["lon", "lat"]]), None, out)
 
 
 def _compared(make: Callable[[], Federation], console: Console, seeds: int) -> Comparison:

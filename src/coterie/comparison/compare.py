@@ -19,7 +19,7 @@ from coterie.comparison.methods import DEFAULT, NAMES, Algorithms, parse
 from coterie.comparison.result import Comparison
 from coterie.data.federation import Federation
 from coterie.decision.metrics import METRICS
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, DataError
 from coterie.privacy.ledger import BudgetSpent
 from coterie.text import suggest
 
@@ -70,8 +70,18 @@ def compare(
     chosen = [int(s) for s in (range(seeds) if isinstance(seeds, int) else seeds)]
     if not chosen or (rounds is not None and rounds < 1):
         raise ConfigError(f"compare needs at least one seed and one round; got seeds={seeds!r}, rounds={rounds}.")
+    if not isinstance(federation, Federation) and not callable(federation):
+        raise DataError(
+            f"compare takes a Federation, or a function from a seed to one; got {type(federation).__name__}. "
+            "Build one with Federation.from_arrays or from_frame."
+        )
     one = federation if isinstance(federation, Federation) else None
     first = one if one is not None else federation(chosen[0])  # type: ignore[operator]
+    if first.y.ndim > 1 or first.weights is not None:
+        raise DataError(
+            "compare judges clients by rows with one target and one weight each; these have more. Train with fit, and "
+            "compare results with fit_seeds."
+        )
     is_table = task is None and first.x.ndim == 2 and len(first) > 1
     methods = None if algorithms is None and is_table else parse(DEFAULT if algorithms is None else algorithms)
     candidate = None
@@ -162,4 +172,5 @@ def _joined(exact: Comparison, extra: Comparison) -> Comparison:
         judgement=extra.judgement,
         failed=extra.failed,
         warnings=(*exact.warnings, *extra.warnings),
+        regrouped=exact.regrouped | extra.regrouped,
     )

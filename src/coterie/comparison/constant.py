@@ -26,7 +26,6 @@ class Gate:
 def against_constant(result: Result) -> Gate:
     """Every client's own predictor against the class shares (or the mean) of all training rows, on its test rows."""
     live = result.evaluation
-    metric = live.task.metrics[0]
     proper = METRICS["mse" if live.federation.kind == "regression" else "log_loss"]
     guess, scale = _constant(result)
 
@@ -37,7 +36,7 @@ def against_constant(result: Result) -> Gate:
         n = mask.sum(-1)
         mean = (better * mask).sum(-1) / n
         spread = ((better - mean.unsqueeze(-1)) ** 2 * mask).sum(-1) / n**2
-        return {"score": METRICS[metric](constant, y, mask), "mean": mean, "variance": spread}
+        return {"score": live.task.scorers[0](constant, y, mask), "mean": mean, "variance": spread}
 
     told = {k: v.double().numpy() for k, v in live.on_test_rows(post).items()}
     known = np.isfinite(told["mean"])

@@ -54,6 +54,7 @@ def exact_comparison(
         about=_about(federation, decision, seeds),
         decision=decision,
         warnings=(*notes, *decision.warnings),
+        regrouped=_regrouped(decision),
     )
 
 
@@ -94,6 +95,13 @@ def _groups(decision: Decision) -> pd.DataFrame:
     return pd.DataFrame(found, index=clients).T.rename_axis("method")
 
 
+def _regrouped(decision: Decision) -> dict[str, pd.DataFrame]:
+    """The groups of every fit of the cross-validation; each leaves some rows out."""
+    if decision.evaluation is None or not len(decision.evaluation.groupings):
+        return {}
+    return {"groups": pd.DataFrame(decision.evaluation.groupings, columns=decision.losses.columns).rename_axis("fit")}
+
+
 def _about(federation: Federation, decision: Decision, seeds: Sequence[int]) -> dict[str, Any]:
     metrics = list(decision.evaluation.scores) if decision.evaluation is not None else [decision.metric]
     return {
@@ -111,4 +119,5 @@ def _about(federation: Federation, decision: Decision, seeds: Sequence[int]) -> 
         "level": decision.level,
         "new_split_each_seed": False,
         "model": "ridge, exact",
+        "notes": None if federation.notes is None else federation.notes.to_json(),
     }

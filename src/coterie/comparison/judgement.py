@@ -54,8 +54,8 @@ class Judgement:
     constant: float
 
     def bounds(self, method: str) -> tuple[float, float]:
-        """The 95 % interval of a method's mean gain."""
-        half = float(stats.norm.ppf(0.975)) * self.error[method]
+        """The 95 % interval of a method's mean gain, or wider, so that it leaves zero out only for gains the rule proves."""
+        half = max(float(stats.norm.ppf(0.975)), self.needed) * self.error[method]
         return self.mean[method] - half, self.mean[method] + half
 
     @property

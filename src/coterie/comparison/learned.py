@@ -20,7 +20,7 @@ from coterie.comparison.result import Comparison
 from coterie.comparison.tuning import MOST_ROUNDS, tune
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError, CoterieError, DataError, Diverged
-from coterie.learning.metrics import METRICS
+from coterie.learning.metrics import FOR_NUMBERS, METRICS
 from coterie.learning.standardised import standardised
 from coterie.learning.task import Task
 from coterie.settings import setting
@@ -159,11 +159,11 @@ def task_for(task: Task | None, federation: Federation, metric: str | None) -> T
     if metric is not None:
         if metric not in METRICS:
             raise ConfigError(f"There is no metric {metric!r}. {suggest(metric, METRICS)}")
-        if (metric in ("mse", "r2")) != (federation.kind == "regression"):
+        if (metric in FOR_NUMBERS) != (federation.kind == "regression"):
             raise ConfigError(
                 f"The metric {metric!r} does not fit {federation.kind}. Choose one of {', '.join(work.metrics)}."
             )
-        work = replace(work, metric=(metric, *(m for m in work.metrics if m != metric)))
+        work = replace(work, metric=(metric, *(s for s in work.scorers if s.name != metric)))
     return standardised(work, federation)
 
 
@@ -212,10 +212,17 @@ def trained_comparison(runs: Runs, seeds: Sequence[int], *, redrawn: bool) -> Co
         judgement=judge_trained(trained, float(overlap.mean()), room, constant),
         failed=dict(runs.failed),
         warnings=tuple(dict.fromkeys(runs.warnings)),
+        regrouped={
+            name: _frame({s: r.clusters.to_numpy() for s, r in zip(seeds, results, strict=True)}, clients).rename_axis(
+                "fit"
+            )
+            for name, results in runs.results.items()
+            if len(results) > 1
+        },
     )
 
 
-def _frame(parts: dict[str, Any], clients: pd.Index[Any]) -> pd.DataFrame:
+def _frame(parts: dict[Any, Any], clients: pd.Index[Any]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(parts, orient="index", columns=clients).rename_axis("method")
 
 
@@ -269,4 +276,5 @@ def _about(data: Federation, task: Task, seeds: Sequence[int], redrawn: bool) ->
         "seeds": [int(s) for s in seeds],
         "new_split_each_seed": redrawn,
         "model": str(task.skeleton).replace("\n", ""),
+        "notes": None if data.notes is None else data.notes.to_json(),
     }

@@ -20,6 +20,8 @@ from coterie.disk import write_text, writing
 from coterie.errors import ConfigError
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from coterie.privacy.receipt import Receipt
     from coterie.training.participation import Coalition, Participation
     from coterie.training.result import Result
@@ -61,6 +63,10 @@ class Comparison:
     failed: dict[str, str] = field(default_factory=dict)
     """Methods that failed, and why."""
     warnings: tuple[str, ...] = ()
+    regrouped: dict[str, pd.DataFrame] = field(default_factory=dict)
+    """The groups found again, a row per fit and a column per client: on every fold for exact groups, else by seed."""
+    positions: pd.DataFrame | None = None
+    """Where clients are (two columns, across and up), if the data say so; only drawn, never learned from."""
     released: Result | None = None
     """The private candidate trained once with exact noise: the only thing here that a receipt covers."""
 
@@ -77,6 +83,11 @@ class Comparison:
     def learned(self) -> list[str]:
         """The learning algorithms that were trained, `local` among them."""
         return [m for m in self.methods if m in self.results]
+
+    @property
+    def judged(self) -> bool:
+        """Whether there is a recommendation; saved runs side by side have none."""
+        return self._judge is not None
 
     @property
     def recommendation(self) -> str:
@@ -138,10 +149,22 @@ class Comparison:
     @property
     def groups(self) -> pd.Series[Any] | None:
         """The group of every client: of the exact group model, or of the judged method; None where there is one group."""
+        if not self.judged:
+            return None
         name = "groups" if self.decision is not None else self.method
         if name not in self.clusters.index or self.clusters.loc[name].nunique() < 2:
             return None
         return self.clusters.T[name].astype(int).rename("group")
+
+    @property
+    def grouped(self) -> dict[str, pd.Series[Any]]:
+        """The groups of every method that has several, and fewer than clients; those of `groups` first."""
+        found = {} if self.groups is None else {"groups" if self.decision is not None else self.method: self.groups}
+        for method in self.learned if self.results else self.methods:
+            labels = self.clusters.T[method].astype(int).rename("group")
+            if 1 < labels.nunique() < len(labels) and method not in ("alone", "shrunk", "local"):
+                found.setdefault(method, labels)
+        return found
 
     def distinguish(self) -> pd.DataFrame:
         """What tells the exact groups apart: columns and coefficients, the largest differences first."""
@@ -173,7 +196,8 @@ class Comparison:
 
     def summary(self) -> pd.DataFrame:
         """A row per method: mean score, mean gain with its interval, worst gain, and how many clients gain or lose."""
-        marks = {f"clients: {m}": (self.marks == m).sum(axis=1) for m in MARKS}
+        held = self.marks.to_numpy()
+        marks = {f"clients: {m}": (held == m).sum(axis=1) for m in MARKS}
         bounds = pd.DataFrame({m: self.bounds(m) for m in self.methods}, index=["low", "high"]).T
         return pd.DataFrame(
             {
@@ -245,6 +269,50 @@ class Comparison:
         if self.released is not None:
             self._save_released(folder / "private")
         return folder
+
+    # ---- the report's figures in matplotlib; `ax.figure.savefig("x.pdf")` writes vectors -------------------------------
+
+    def plot_means(self, ax: Axes | None = None) -> Axes:
+        """Mean gains of all methods with their intervals."""
+        from coterie.comparison import plots
+
+        return plots.plot_means(self, ax)
+
+    def plot_gains(self, method: str | None = None, ax: Axes | None = None) -> Axes:
+        """Every client's gain with two standard errors; `method` is the judged one by default."""
+        from coterie.comparison import plots
+
+        return plots.plot_gains(self, method, ax)
+
+    def plot_map(self, positions: pd.DataFrame | None = None, ax: Axes | None = None) -> Axes:
+        """Clients by group, where they are or where their models are."""
+        from coterie.comparison import plots
+
+        return plots.plot_map(self, positions, ax)
+
+    def plot_likeness(self, ax: Axes | None = None) -> Axes:
+        """How much clients' models differ, ordered by group."""
+        from coterie.comparison import plots
+
+        return plots.plot_likeness(self, ax)
+
+    def plot_apart(self, what: str = "effect", ax: Axes | None = None) -> Axes:
+        """What tells the groups apart: "column", "effect" or "target"."""
+        from coterie.comparison import plots
+
+        return plots.plot_apart(self, what, ax=ax)
+
+    def plot_curves(self, column: str = "loss", ax: Axes | None = None) -> Axes:
+        """A column of the histories over the rounds."""
+        from coterie.comparison import plots
+
+        return plots.plot_curves(self, column, ax)
+
+    def plot_bytes(self, ax: Axes | None = None) -> Axes:
+        """What a whole run sends."""
+        from coterie.comparison import plots
+
+        return plots.plot_bytes(self, ax)
 
     def _save_released(self, folder: Path) -> None:
         """What the receipt covers, and the receipt: the server's tensors, receipt.json and receipt.txt. Nothing else."""

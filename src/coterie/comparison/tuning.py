@@ -125,7 +125,7 @@ def _validation_task(task: Task) -> Task:
     known = _VALIDATION.get(task.loss) if isinstance(task.loss, str) else None
     if isinstance(task.loss, ScaledSquares):
         known = "mse"
-    return replace(task, metric=known or task.metrics[0])
+    return replace(task, metric=known or task.scorers[0])
 
 
 def _best_loss(scores: list[tuple[int, float]]) -> float:

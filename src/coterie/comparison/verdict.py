@@ -32,7 +32,7 @@ WAYS = {
 }
 SURE = {
     "clear": "clear",
-    "borderline": "borderline: other splits of the same rows give another answer",
+    "borderline": "borderline",
     "leaning": "only a leaning",
     "nothing": "nothing can be learned from these columns",
 }
@@ -79,6 +79,8 @@ def _trained(comparison: Comparison) -> list[str]:
         f"{number(alone)} for training alone{lower}, a mean gain of {number(gain, '+')} "
         f"(interval {number(low, '+')} to {number(high, '+')})."
     )
+    if comparison.sure == "borderline":
+        told += " Borderline: some splits of the same rows show no gain."
     rival = "" if comparison.recommendation != "alone" else "Its best rival is not shown to help."
     return [rival, told, singles(comparison, method)]
 

@@ -11,9 +11,9 @@ import pandas as pd
 
 from coterie.errors import DataError
 
-Kind = Literal["classification", "regression"]
+Kind = Literal["classification", "regression", "multilabel"]
 Ints = npt.NDArray[np.int64]
-ArrayPair = tuple[npt.ArrayLike, npt.ArrayLike]
+ArrayPair = tuple[npt.ArrayLike, npt.ArrayLike] | tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
 
 
 def shown(client: Any) -> str:
@@ -54,8 +54,8 @@ def checked_clusters(clusters: Sequence[int] | Ints, ids: pd.Index[Any]) -> Ints
 
 def checked_pair(client: Any, pair: ArrayPair) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     try:
-        x, y = (np.asarray(a) for a in pair)
-    except (TypeError, ValueError):
+        x, y = (np.asarray(a) for a in pair[:2])
+    except (TypeError, ValueError, IndexError):
         raise DataError(
             f"Client {shown(client)} needs a pair (x, y) of arrays; got {type(pair).__name__}. Pass (x, y)."
         ) from None
@@ -63,7 +63,9 @@ def checked_pair(client: Any, pair: ArrayPair) -> tuple[npt.NDArray[Any], npt.ND
         raise DataError(
             f"Client {shown(client)}: x must be (samples, features…); got shape {x.shape}. Use x.reshape(-1, 1)."
         )
-    if y.ndim != 1 or len(x) != len(y):
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim < 1 or len(x) != len(y):
         raise DataError(
             f"Client {shown(client)}: x and y need one row per sample; got shapes {x.shape} and {y.shape}. Make "
             "their lengths equal."
@@ -82,6 +84,8 @@ def checked_pair(client: Any, pair: ArrayPair) -> tuple[npt.NDArray[Any], npt.ND
 def bytes_to_numbers(arrays: list[npt.NDArray[Any]], scale: bool | None, dtype: str) -> list[npt.NDArray[Any]]:
     """Features with their bytes as numbers. Bytes to be scaled stay bytes where all arrays are bytes (they are scaled when
     they are used), and are divided by 255 where others are not."""
+    if dtype == "int64":
+        return [_ids(x) for x in arrays]
     scaled = arrays[0].ndim > 2 if scale is None else scale
     if scaled and all(x.dtype == np.uint8 for x in arrays):
         return arrays
@@ -89,12 +93,21 @@ def bytes_to_numbers(arrays: list[npt.NDArray[Any]], scale: bool | None, dtype: 
     return [(x.astype(np.float32) / divisor).astype(dtype) if x.dtype == np.uint8 else x for x in arrays]
 
 
+def _ids(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Whole numbers in a type that no one takes for brightness."""
+    if x.dtype.kind not in "iub":
+        raise DataError(f"dtype='int64' keeps whole numbers, such as token ids; got {x.dtype}. Use dtype='float32'.")
+    kept = {np.dtype(t): t for t in (np.int16, np.int32, np.int64)}
+    small = {np.dtype(t): np.int16 for t in (np.int8, np.uint8, np.bool_)} | {np.dtype(np.uint16): np.int32}
+    return x if x.dtype in kept else x.astype(small.get(x.dtype, np.int64))
+
+
 def overflowing(x: npt.NDArray[Any], y: npt.NDArray[Any], dtype: str) -> Ints:
     """Rows that would hold NaN or infinity as `dtype`."""
     bad = np.zeros(len(y), bool)
     for values in (x, y):
         if values.dtype.kind == "f":
-            top = np.finfo(dtype).max
+            top = np.finfo("float32" if dtype == "int64" else dtype).max
             flat = values.reshape(len(values), -1)
             if len(flat) and not (flat.max(initial=0) <= top and flat.min(initial=0) >= -top):  # NaN too
                 bad |= ~((flat <= top) & (flat >= -top)).all(1)

@@ -1,8 +1,9 @@
 """Federation: every client's data in one ragged layout.
 
 All samples of all clients stand one after another in `x` and `y`; client i owns the rows `offsets[i] : offsets[i + 1]`,
-its training rows first, then its test rows. There are no per-client Python objects, so 10⁵ clients cost 10⁵ integers, and
-the arrays may be memory-mapped from disk (`save` / `load`). A federation is immutable.
+its training rows first, then its validation rows, if it has any, then its test rows. There are no per-client Python
+objects, so 10⁵ clients cost 10⁵ integers, and the arrays may be memory-mapped from disk (`save` / `load`). A federation is
+immutable.
 
 Bytes (uint8) of images, x with three dimensions or more, are brightness: they stay bytes in memory, and become float32 in
 [0, 1] only for the chunk of clients at work. Bytes of tables are numbers like any other (token ids, counts) and become
@@ -12,6 +13,7 @@ floats as they are. `scale_bytes` overrides this rule. It holds for each client'
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +27,6 @@ from torch import Tensor
 
 from coterie import randomness
 from coterie.data.checks import (
-    ArrayPair,
     Ints,
     Kind,
     bytes_to_numbers,
@@ -39,6 +40,8 @@ from coterie.data.checks import (
     shown,
 )
 from coterie.data.columns import ColumnReport
+from coterie.data.own_splits import ClientArrays, own_split, sample_weights
+from coterie.data.targets import encode_rows, relative_weights
 from coterie.errors import DataError
 
 __all__ = [
@@ -47,14 +50,16 @@ __all__ = [
     "Ints",
     "Kind",
     "OneClass",
-    "as_float",
+    "Part",
+    "as_numbers",
     "client_keys",
     "held_out_sizes",
     "split_order",
 ]
 
 OneClass = Literal["error", "allow"]
-DType = Literal["float32", "float64"]
+Part = Literal["train", "validation", "test"]
+DType = Literal["float32", "float64", "int64"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +79,16 @@ class Federation:
     notes: ColumnReport | None = None
     """What became of a table's columns and rows: used, ignored, suspicious, dropped."""
     keys: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    n_valid: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Every client's own validation rows: nothing trains on them, and choices are made on them instead of a random part."""
+    weights: Tensor | None = None
+    """How much every sample counts in losses and metrics; the smallest is 1."""
+    mapped: bool = False
+    """Whether the features are on disk and only the rows at work in memory."""
 
     def __post_init__(self) -> None:
+        if not len(self.n_valid):
+            object.__setattr__(self, "n_valid", np.zeros_like(self.n_train))
         if not len(self.keys):
             object.__setattr__(self, "keys", client_keys(self.clients))
 
@@ -90,7 +103,15 @@ class Federation:
 
     @property
     def n_test(self) -> Ints:
-        return self.n_samples - self.n_train
+        return self.n_samples - self.n_train - self.n_valid
+
+    def starts(self, part: Part) -> Ints:
+        """Where the rows of every client's part begin."""
+        first = self.offsets[:-1]
+        return first if part == "train" else first + self.n_train + (self.n_valid if part == "test" else 0)
+
+    def sizes(self, part: Part) -> Ints:
+        return {"train": self.n_train, "validation": self.n_valid, "test": self.n_test}[part]
 
     @property
     def n_features(self) -> int:
@@ -98,8 +119,8 @@ class Federation:
 
     @property
     def n_outputs(self) -> int:
-        """The outputs a model needs: one per class, or one number."""
-        return len(self.classes) if self.classes is not None else 1
+        """The outputs a model needs: one per class, or one per number or label of a target."""
+        return len(self.classes) if self.classes is not None else math.prod(self.y.shape[1:])
 
     def index(self, client: Hashable) -> int:
         """The position of a client id."""
@@ -115,21 +136,19 @@ class Federation:
         return shown(self.clients[i])
 
     def train(self, client: Hashable) -> tuple[Tensor, Tensor]:
-        i = self.index(client)
-        start = self.offsets[i]
-        return self._rows(slice(start, start + self.n_train[i]))
+        return self._rows(client, "train")
+
+    def validation(self, client: Hashable) -> tuple[Tensor, Tensor]:
+        return self._rows(client, "validation")
 
     def test(self, client: Hashable) -> tuple[Tensor, Tensor]:
-        i = self.index(client)
-        return self._rows(slice(self.offsets[i] + self.n_train[i], self.offsets[i + 1]))
+        return self._rows(client, "test")
 
-    def rows(self, part: Literal["train", "test"] = "train") -> tuple[npt.NDArray[Any], npt.NDArray[Any], Ints]:
-        """All clients' training or test rows as NumPy arrays: x flat (N, features), y, and each row's client position."""
-        within = np.arange(len(self.y)) - np.repeat(self.offsets[:-1], self.n_samples)
-        training = within < np.repeat(self.n_train, self.n_samples)
-        chosen = np.flatnonzero(training == (part == "train"))
-        owner = np.repeat(np.arange(len(self)), self.n_samples)[chosen]
-        return as_float(self.x[chosen]).numpy().reshape(len(chosen), -1), self.y[chosen].numpy(), owner
+    def rows(self, part: Part = "train") -> tuple[npt.NDArray[Any], npt.NDArray[Any], Ints]:
+        """All clients' rows of a part as NumPy arrays: x flat (N, features), y, and each row's client position."""
+        chosen = self._places(part)
+        owner = np.repeat(np.arange(len(self)), self.sizes(part))
+        return as_numbers(self.x[chosen]).numpy().reshape(len(chosen), -1), self.y[chosen].numpy(), owner
 
     def some_rows(self, count: int) -> tuple[Tensor, Tensor, Ints]:
         """About `count` training rows from all over the federation, always the same: x, y and whose each is."""
@@ -137,10 +156,19 @@ class Federation:
         ends = np.cumsum(self.n_train)
         owner = np.searchsorted(ends, place, side="right")
         rows = torch.from_numpy(place - (ends - self.n_train)[owner] + self.offsets[owner])
-        return as_float(self.x[rows]), self.y[rows], owner
+        return as_numbers(self.x[rows]), self.y[rows], owner
 
-    def _rows(self, rows: slice) -> tuple[Tensor, Tensor]:
-        return as_float(self.x[rows]), self.y[rows]
+    def _rows(self, client: Hashable, part: Part) -> tuple[Tensor, Tensor]:
+        i = self.index(client)
+        start = int(self.starts(part)[i])
+        rows = slice(start, start + int(self.sizes(part)[i]))
+        return as_numbers(self.x[rows]), self.y[rows]
+
+    def _places(self, part: Part) -> Ints:
+        """The row numbers of a part, client by client."""
+        sizes = self.sizes(part)
+        places: Ints = np.arange(sizes.sum()) + np.repeat(self.starts(part) - (np.cumsum(sizes) - sizes), sizes)
+        return places
 
     def subset(self, clients: Iterable[Hashable]) -> Federation:
         """The same data with only these clients, in this order."""
@@ -160,30 +188,50 @@ class Federation:
             clients=ids,
             clusters=None if self.clusters is None else self.clusters[index],
             keys=self.keys[index],
+            n_valid=self.n_valid[index],
+            weights=None if self.weights is None else self.weights[rows],
+            mapped=False,
         )
 
     def holdout(self, fraction: float, seed: int | None = None) -> Federation:
         """A federation of the training rows alone, the last `fraction` of each client's as its new test rows.
 
         For choices that must not see the test data. With a seed every client's rows are shuffled first. A client with a
-        single training row keeps it."""
+        single training row keeps it. Where clients have validation rows of their own, these are the new test rows."""
         if not 0.0 < fraction < 1.0:
             raise DataError(f"The held-out fraction must be in (0, 1); got {fraction}. Use for example 0.25.")
-        within = np.arange(len(self.y)) - np.repeat(self.offsets[:-1], self.n_samples)
-        rows = np.flatnonzero(within < np.repeat(self.n_train, self.n_samples))
+        if self.n_valid.any():
+            return self._kept(self.n_train + self.n_valid, self.n_train)
+        rows = self._places("train")
         if seed is not None:
             rows = rows[split_order(self.n_train, self.keys, seed)]
         held = np.minimum(np.maximum(np.round(self.n_train * fraction).astype(np.int64), 1), self.n_train - 1)
-        offsets = np.concatenate([[0], np.cumsum(self.n_train)]).astype(np.int64)
-        return replace(self, x=self.x[rows], y=self.y[rows], offsets=offsets, n_train=self.n_train - held)
+        return self._kept(self.n_train, self.n_train - held, rows)
+
+    def _kept(self, sizes: Ints, n_train: Ints, rows: Ints | None = None) -> Federation:
+        """The first `sizes` rows of every client (or these rows), `n_train` of them for training and the rest for tests."""
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        if rows is None:
+            rows = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1] - offsets[:-1], sizes)
+        return replace(
+            self,
+            x=self.x[rows],
+            y=self.y[rows],
+            offsets=offsets,
+            n_train=n_train,
+            n_valid=np.zeros_like(n_train),
+            weights=None if self.weights is None else self.weights[rows],
+            mapped=False,
+        )
 
     def describe(self) -> pd.DataFrame:
         """One row per client: samples, training and test rows, and the mean of the target or the share of each class."""
-        table = pd.DataFrame(
-            {"samples": self.n_samples, "train": self.n_train, "test": self.n_test}, index=self.clients
-        )
+        counts = {"samples": self.n_samples, "train": self.n_train, "validation": self.n_valid, "test": self.n_test}
+        table = pd.DataFrame({k: v for k, v in counts.items() if k != "validation" or v.any()}, index=self.clients)
         owner = np.repeat(np.arange(len(self)), self.n_samples)
         y = self.y.numpy()
+        if y.ndim > 1:
+            return table if self.clusters is None else table.assign(**{"true cluster": self.clusters})
         if self.classes is not None and len(self.classes) <= 10:
             for c, name in enumerate(self.classes):
                 table[f"share of {name}"] = np.bincount(owner, y == c, len(self)) / self.n_samples
@@ -198,30 +246,42 @@ class Federation:
     @classmethod
     def from_arrays(
         cls,
-        data: Mapping[Any, ArrayPair] | Sequence[tuple[Any, ArrayPair]],
+        data: Mapping[Any, ClientArrays] | Sequence[tuple[Any, ClientArrays]],
         *,
         test_fraction: float = 0.25,
         seed: int = 0,
         clusters: Mapping[Any, int] | None = None,
         kind: Kind | None = None,
+        classes: Sequence[Any] | None = None,
         one_class: OneClass = "error",
         dtype: DType = "float32",
         scale_bytes: bool | None = None,
     ) -> Federation:
-        """`{client id: (x, y)}`, or a list of `(client id, (x, y))`; rows of x are samples.
+        """`{client id: (x, y)}`, or a list of `(client id, (x, y))`; rows of x are samples. `(x, y, w)` weighs the samples.
 
-        Integer, boolean and string targets mean classification, floating ones regression; `kind` overrides. A client
-        whose targets are all of one class is refused unless `one_class="allow"` says that it is meant. `scale_bytes` divides
-        uint8 features by 255 (None: those of images, x with three dimensions or more).
+        Your own split: `{client id: {"train": (x, y), "validation": (x, y), "test": (x, y)}}`, where validation and test may
+        be left out. Nothing trains on validation rows; what chooses a setting uses them instead of a part of its own.
+
+        Integer, boolean and string targets mean classification, floating ones regression; `kind` overrides. Targets may
+        have several entries a sample: floats are several numbers, booleans several labels (kind "multilabel"), whole
+        numbers a sequence of classes, with −100 where there is none. A client whose targets are all of one class is refused
+        unless `one_class="allow"` says that it is meant. dtype="int64" keeps whole numbers (token ids) as they are.
+        `scale_bytes` divides uint8 features by 255 (None: those of images, x with three dimensions or more).
         """
-        items = list(data.items()) if isinstance(data, Mapping) else list(data)
-        if not items:
+        given = list(data.items()) if isinstance(data, Mapping) else list(data)
+        if not given:
             raise DataError("A federation needs at least one client; got none. Pass {client id: (x, y)}.")
+        items, parts, own = own_split(given)
         pairs = [checked_pair(client, pair) for client, pair in items]
         refuse_mixed_targets([c for c, _ in items], [y for _, y in pairs])
         if clusters is not None:
             for client in (c for c, _ in items if c not in clusters):
                 raise DataError(f"Client {shown(client)} has no entry in clusters. Name every client's cluster.")
+        wide = {y.shape[1:] for _, y in pairs}
+        if len(wide) > 1:
+            raise DataError(
+                f"All clients need targets of one shape; got {sorted(wide)}. Pad them, or give fewer entries."
+            )
         shapes = {x.shape[1:] for x, _ in pairs}
         if len(shapes) > 1:
             odd = next(c for (c, _), (x, _) in zip(items, pairs, strict=True) if x.shape[1:] != pairs[0][0].shape[1:])
@@ -232,12 +292,16 @@ class Federation:
         return cls.from_flat(
             np.concatenate(bytes_to_numbers([x for x, _ in pairs], scale_bytes, dtype)),
             np.concatenate([y for _, y in pairs]),
-            sizes=np.array([len(x) for x, _ in pairs]),
-            clients=[c for c, _ in items],
+            sizes=parts.sum(1),
+            clients=[c for c, _ in given],
             test_fraction=test_fraction,
+            n_valid=parts[:, 1] if own else None,
+            n_test=parts[:, 2] if own else None,
+            weights=sample_weights(items, [x for x, _ in pairs]),
             seed=seed,
-            clusters=None if clusters is None else [clusters[c] for c, _ in items],
+            clusters=None if clusters is None else [clusters[c] for c, _ in given],
             kind=kind,
+            classes=classes,
             one_class=one_class,
             dtype=dtype,
             scale_bytes=scale_bytes,
@@ -253,6 +317,8 @@ class Federation:
         clients: Sequence[Any],
         test_fraction: float = 0.25,
         n_test: npt.NDArray[Any] | None = None,
+        n_valid: npt.NDArray[Any] | None = None,
+        weights: npt.NDArray[Any] | None = None,
         seed: int = 0,
         clusters: Sequence[int] | Ints | None = None,
         kind: Kind | None = None,
@@ -265,7 +331,8 @@ class Federation:
         """Rows already sorted by client (`sizes[i]` rows for client i).
 
         By default every client's rows are shuffled with the seed and its last `test_fraction` held out. With `n_test`
-        the rows are taken as they are and the last `n_test[i]` rows of client i are its test data.
+        the rows are taken as they are and the last `n_test[i]` rows of client i are its test data; the `n_valid[i]` before
+        them are its validation rows. `weights` are one number a row.
         """
         ids = checked_ids(clients)
         sizes = np.asarray(sizes, np.int64)
@@ -276,20 +343,25 @@ class Federation:
             )
         for i in np.flatnonzero(sizes < 1)[:1]:
             raise DataError(f"Client {shown(ids[i])} has no samples. Drop it or give it data.")
-        y, kind, classes = encode_target(np.asarray(y), kind, classes, ids, sizes)
-        if kind == "classification" and one_class == "error":
+        y = np.asarray(y)
+        y, kind, classes = (encode_target if y.ndim == 1 else encode_rows)(y, kind, classes, ids, sizes)
+        if kind == "classification" and one_class == "error" and y.ndim == 1:
             refuse_one_class(y, ids, sizes, classes)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         if n_test is None:
             n_test = held_out_sizes(sizes, test_fraction)
             order = split_order(sizes, client_keys(ids), seed)
             x, y = x[order], y[order]
-        n_train = sizes - np.asarray(n_test, np.int64)
+            weights = None if weights is None else weights[order]
+        valid = np.zeros_like(sizes) if n_valid is None else np.asarray(n_valid, np.int64)
+        n_train = sizes - np.asarray(n_test, np.int64) - valid
         for i in np.flatnonzero((n_train < 1) | (n_train > sizes))[:1]:
             raise DataError(
                 f"Client {shown(ids[i])} has no training sample left after the split. Lower its test share."
             )
         (x,) = bytes_to_numbers([x], scale_bytes, dtype)
+        on_disk = isinstance(x, np.memmap) and (dtype == "int64" or x.dtype in (np.uint8, dtype))
+        x = _writable(x) if on_disk else x
         for bad in overflowing(x, y, dtype):
             raise DataError(
                 f"Client {shown(ids[np.searchsorted(offsets, bad, side='right') - 1])} holds numbers too large for {dtype}, "
@@ -297,7 +369,7 @@ class Federation:
             )
         return cls(
             x=_tensor(x, dtype),
-            y=torch.from_numpy(np.ascontiguousarray(y if y.dtype == np.int64 else y.astype(dtype))),
+            y=torch.from_numpy(np.ascontiguousarray(y if y.dtype == np.int64 else y.astype(_floating(dtype)))),
             offsets=offsets,
             n_train=n_train,
             clients=ids,
@@ -305,6 +377,9 @@ class Federation:
             classes=None if classes is None else tuple(classes),
             clusters=None if clusters is None else checked_clusters(clusters, ids),
             columns=None if columns is None else tuple(columns),
+            n_valid=valid,
+            mapped=on_disk,
+            weights=None if weights is None else torch.from_numpy(relative_weights(weights, len(y), dtype)),
         )
 
     @classmethod
@@ -324,6 +399,27 @@ class Federation:
 
     from_csv = from_parquet
 
+    @classmethod
+    def from_datasets(cls, data: Any, **options: Any) -> Federation:
+        """torch or HuggingFace datasets; see `coterie.data.sources.federation_from_datasets`."""
+        from coterie.data.sources import federation_from_datasets
+
+        return federation_from_datasets(data, **options)
+
+    @classmethod
+    def from_leaf(cls, folder: str | Path, **options: Any) -> Federation:
+        """LEAF's JSON files; see `coterie.data.sources.federation_from_leaf`."""
+        from coterie.data.sources import federation_from_leaf
+
+        return federation_from_leaf(Path(folder), **options)
+
+    @classmethod
+    def from_folder(cls, folder: str | Path, **options: Any) -> Federation:
+        """A folder with a file per client; see `coterie.data.sources.federation_from_folder`."""
+        from coterie.data.sources import federation_from_folder
+
+        return federation_from_folder(Path(folder), **options)
+
     # ---- disk --------------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> Path:
@@ -338,15 +434,18 @@ class Federation:
         their type and shape."""
         from coterie.data.saving import load
 
-        return load(Path(folder), mmap=mmap)
+        return load(Path(folder), mapped=mmap)
 
 
 # ---- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def as_float(x: Tensor) -> Tensor:
-    """Bytes, which only stay bytes when they are to be scaled, become float32 in [0, 1]; floating data pass through."""
-    return x.to(torch.float32) / 255.0 if x.dtype == torch.uint8 else x
+def as_numbers(x: Tensor) -> Tensor:
+    """Bytes, which only stay bytes when they are to be scaled, become float32 in [0, 1], and whole numbers (ids) int64;
+    floating data pass through."""
+    if x.dtype == torch.uint8:
+        return x.to(torch.float32) / 255.0
+    return x if x.is_floating_point() else x.to(torch.int64)
 
 
 def client_keys(clients: pd.Index[Any]) -> Ints:
@@ -376,4 +475,16 @@ def held_out_sizes(sizes: Ints, fraction: float) -> Ints:
 
 
 def _tensor(x: npt.NDArray[Any], dtype: DType) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(x if x.dtype == np.uint8 else x.astype(dtype, copy=False)))
+    kept = x.dtype == np.uint8 or dtype == "int64"
+    return torch.from_numpy(np.ascontiguousarray(x if kept else x.astype(dtype, copy=False)))
+
+
+def _writable(x: Any) -> npt.NDArray[Any]:
+    """A map of a file that torch takes without a warning: what is written into it (nothing is) never reaches the file."""
+    if x.flags.writeable or not x.flags.c_contiguous or x.filename is None:
+        return np.asarray(x)
+    return np.memmap(x.filename, x.dtype, "c", x.offset, x.shape)
+
+
+def _floating(dtype: DType) -> str:
+    return "float32" if dtype == "int64" else dtype

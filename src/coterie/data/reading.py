@@ -99,6 +99,8 @@ def read_table(
     if not path.is_file():
         near = difflib.get_close_matches(path.name, [p.name for p in _siblings(path)], n=1)
         raise DataError(f"There is no file {path}. " + (f"Did you mean {near[0]}?" if near else "Check the path."))
+    if not path.stat().st_size:
+        raise DataError(f"{path} is empty: it has neither columns nor rows. Give a file with a table.")
     if name.endswith(EXCEL) and importlib.util.find_spec("openpyxl") is None:
         raise DataError(f"{path} is an Excel file. Save it as CSV, or `pip install openpyxl` and try again.")
     try:

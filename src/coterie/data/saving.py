@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _ABOUT = "federation.json"
 _TABLE = "preprocessing.parquet"
+_FEATURES = (np.uint8, np.float32, np.float64, np.int16, np.int32, np.int64)
 
 
 def save(federation: Federation, folder: Path) -> Path:
@@ -29,6 +30,10 @@ def save(federation: Federation, folder: Path) -> Path:
     arrays |= {"n_train": federation.n_train}
     if federation.clusters is not None:
         arrays["clusters"] = federation.clusters
+    if federation.n_valid.any():
+        arrays["n_valid"] = federation.n_valid
+    if federation.weights is not None:
+        arrays["weights"] = federation.weights.numpy()
     for name, values in arrays.items():
         with writing(folder / f"{name}.npy") as partial, partial.open("wb") as file:
             np.save(file, values)
@@ -50,32 +55,38 @@ def save(federation: Federation, folder: Path) -> Path:
     return folder
 
 
-def load(folder: Path, *, mmap: bool) -> Federation:
+def load(folder: Path, *, mapped: bool) -> Federation:
     if not (folder / _ABOUT).exists():
         raise DataError(f"{folder} holds no saved federation (no federation.json). Write one with Federation.save.")
     about: Any = _read(folder / _ABOUT, lambda path: json.loads(path.read_text("utf-8")))
     if not isinstance(about, dict) or about.pop("checksum", None) != _checksum(about):
         raise _damaged(folder / _ABOUT, "its checksum is wrong")
     try:
-        return _assembled(folder, about, mmap)
+        return _assembled(folder, about, mapped)
     except CoterieError:
         raise
     except Exception as error:  # a description of other things, under a right checksum
         raise _damaged(folder / _ABOUT, f"{type(error).__name__}: {said(error)}") from None
 
 
-def _assembled(folder: Path, about: dict[str, Any], mmap: bool) -> Federation:
+def _assembled(folder: Path, about: dict[str, Any], mapped: bool) -> Federation:
     from coterie.data.federation import Federation
 
     files: dict[str, str] = about["files"]
     for name, kept in files.items():
-        if (name != "x.npy" or not mmap) and _read(folder / name, file_digest) != kept:
+        if (name != "x.npy" or not mapped) and _read(folder / name, file_digest) != kept:
             raise _damaged(folder / name, "its checksum is wrong")
     # mode "c" (copy on write): tensors over the map may be made without a warning, the file can never change
-    x, y = (_array(folder / f"{name}.npy", "c" if mmap else None) for name in ("x", "y"))
+    x, y = (_array(folder / f"{name}.npy", "c" if mapped else None) for name in ("x", "y"))
     offsets, n_train = (_array(folder / f"{name}.npy") for name in ("offsets", "n_train"))
     ids = checked_ids(about["clients"])
+    n_valid = _array(folder / "n_valid.npy") if "n_valid.npy" in files else np.zeros_like(n_train)
+    weights = _array(folder / "weights.npy") if "weights.npy" in files else None
     _check(folder, x, y, offsets, n_train, len(ids))
+    if n_valid.shape != n_train.shape or (n_train + n_valid > np.diff(offsets)).any() or (n_valid < 0).any():
+        raise _damaged(folder / "n_valid.npy", "a client has more rows in its parts than rows")
+    if weights is not None and weights.shape != (len(y),):
+        raise _damaged(folder / "weights.npy", f"it has shape {weights.shape} for {len(y)} rows")
     clusters = _array(folder / "clusters.npy") if "clusters.npy" in files else None
     return Federation(
         x=torch.from_numpy(x),
@@ -89,6 +100,9 @@ def _assembled(folder: Path, about: dict[str, Any], mmap: bool) -> Federation:
         columns=None if about["columns"] is None else tuple(about["columns"]),
         preprocessing=_read(folder / _TABLE, pd.read_parquet) if _TABLE in files else None,
         notes=ColumnReport.from_json(about["notes"]) if about["notes"] else None,
+        n_valid=n_valid,
+        mapped=mapped,
+        weights=None if weights is None else torch.from_numpy(weights),
     )
 
 
@@ -99,9 +113,9 @@ def _array(path: Path, mode: Any = None) -> Any:
 def _check(folder: Path, x: Any, y: Any, offsets: Any, n_train: Any, clients: int) -> None:
     """The arrays fit one another; x, which may be mapped, only by its type and shape."""
     rows = len(y)
-    if x.dtype not in (np.uint8, np.float32, np.float64) or x.ndim < 2 or len(x) != rows or not x.flags.c_contiguous:
+    if x.dtype not in _FEATURES or x.ndim < 2 or len(x) != rows or not x.flags.c_contiguous:
         raise _damaged(folder / "x.npy", f"it holds {x.dtype} of shape {x.shape} for {rows} rows")
-    if y.dtype not in (np.int64, np.float32, np.float64) or y.ndim != 1:
+    if y.dtype not in (np.int64, np.float32, np.float64) or y.ndim < 1:
         raise _damaged(folder / "y.npy", f"it holds {y.dtype} of shape {y.shape}")
     whole = offsets.dtype == n_train.dtype == np.int64 and offsets.shape == (clients + 1,)
     sizes = np.diff(offsets)

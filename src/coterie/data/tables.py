@@ -19,6 +19,7 @@ import pandas as pd
 from coterie.data.columns import ColumnReport, inspect_columns
 from coterie.data.federation import DType, Federation, Ints, Kind, OneClass, client_keys, held_out_sizes, split_order
 from coterie.data.own_scaling import columns_for_own, refuse_choices, scaled_by_clients
+from coterie.data.own_splits import part_of
 from coterie.data.preprocessing import FEW, PLAIN, apply_preprocessing, first_text, fit_preprocessing, refuse_stray_text
 from coterie.data.reading import read_table
 from coterie.data.rows import Note, choose_rows
@@ -45,6 +46,8 @@ def federation_from_frame(
     min_rows: int = 1,
     same_clients: bool = False,
     scaling: Literal["all", "own"] = "all",
+    split: str | None = None,
+    weight: str | None = None,
 ) -> Federation:
     """One row per sample; `client` says whose it is, `target` is what to predict, the other columns are features.
 
@@ -56,35 +59,51 @@ def federation_from_frame(
     merges clients that differ only by case or blank space. Columns that are no features are left out
     (`coterie.data.columns`); `federation.notes` says what became of every column, row and client.
 
+    `split` names a column that says train, validation or test of every row (your own split; `test_fraction` then says
+    nothing), `weight` one with how much the row counts.
+
     `scaling="own"` lets every client scale its rows by itself, for private runs: nothing but the names of categories then
     depends on other clients' rows (`coterie.data.own_scaling`).
     """
     if scaling not in ("all", "own"):
         raise ConfigError(f"scaling must be 'all' or 'own', got {scaling!r}; choose one of them.")
+    if dtype == "int64":
+        raise DataError("A table's columns become floats; got dtype='int64'. Give token ids to from_arrays.")
     _check_table(frame)
-    for role, column in (("client", client), ("target", target), ("cluster", cluster)):
+    for role, column in (
+        ("client", client),
+        ("target", target),
+        ("cluster", cluster),
+        ("split", split),
+        ("weight", weight),
+    ):
         if column is not None:
             _check_column(frame, column, role)
     if client == target:
         raise DataError(f"The client and the target are both column {client!r}. Name two different columns.")
-    wanted = _feature_columns(frame, features, exclude, {client, target, cluster})
+    wanted = _feature_columns(frame, features, exclude, {client, target, cluster, split, weight})
     frame, notes = choose_rows(
         frame, client, target, drop_missing=drop_missing, min_rows=min_rows, same_clients=same_clients
     )
+    parts, weights = (None if c is None else frame[c] for c in (split, weight))
+    frame = frame.drop(columns=[c for c in (split, weight) if c is not None])
     owner, clients = _owners(frame[client])
     y, kind, classes = _target(frame[target], kind, owner, clients)
     report = inspect_columns(frame, client, target, features, exclude, cluster=cluster)
     sizes = np.bincount(owner, minlength=len(clients)).astype(np.int64)
-    n_test = held_out_sizes(sizes, test_fraction)
-    order = np.argsort(owner, kind="stable")[split_order(sizes, client_keys(clients), seed)]
-    starts = np.cumsum(sizes) - sizes
-    train = order[np.arange(len(order)) - np.repeat(starts, sizes) < np.repeat(sizes - n_test, sizes)]
+    if parts is not None:
+        order, n_valid, n_test = _own_parts(parts, owner, len(clients))
+    else:
+        n_valid, n_test = np.zeros_like(sizes), held_out_sizes(sizes, test_fraction)
+        order = np.argsort(owner, kind="stable")[split_order(sizes, client_keys(clients), seed)]
+    n_train, starts = sizes - n_valid - n_test, np.cumsum(sizes) - sizes
+    train = order[np.arange(len(order)) - np.repeat(starts, sizes) < np.repeat(n_train, sizes)]
 
     left_out = {c: why for c, why in report.reasons(["ignored", "suspicious"]).items() if c in wanted}
     if scaling == "own":
         refuse_choices(left_out)
         raw, outputs, plan = columns_for_own(frame, wanted, train, max_categories)
-        x = scaled_by_clients(raw[order], sizes, sizes - n_test)
+        x = scaled_by_clients(raw[order], sizes, n_train)
     else:
         x, outputs, plan = _common(frame, wanted, train, max_categories, left_out, dtype)
         x = x[order]
@@ -94,6 +113,8 @@ def federation_from_frame(
         sizes=sizes,
         clients=clients.tolist(),
         n_test=n_test,
+        n_valid=n_valid,
+        weights=None if weights is None else pd.to_numeric(weights, errors="coerce").to_numpy(np.float64)[order],
         clusters=None if cluster is None else _true_clusters(frame[cluster], owner, clients),
         kind=kind,
         classes=classes,
@@ -103,6 +124,15 @@ def federation_from_frame(
     )
     told = replace(report, notes=tuple(notes)) if plan is None else _reported(report, plan, notes)
     return replace(federation, preprocessing=plan, notes=told)
+
+
+def _own_parts(parts: pd.Series[Any], owner: Ints, clients: int) -> tuple[Ints, Ints, Ints]:
+    """The rows by client and part, in their own order, and every client's numbers of validation and test rows."""
+    codes, words = pd.factorize(parts, use_na_sentinel=False)
+    known = np.array([part_of(word, f"column {parts.name!r}") for word in words], np.int64)
+    part = known[codes]
+    n_valid, n_test = (np.bincount(owner[part == p], minlength=clients).astype(np.int64) for p in (1, 2))
+    return np.lexsort((part, owner)), n_valid, n_test
 
 
 def _common(
@@ -119,7 +149,7 @@ def _common(
     if not outputs:
         why = "; ".join(f"{row.source}: {row.note}" for row in plan.itertuples())
         raise DataError(f"No usable feature is left ({why}). Add a column that varies between rows.")
-    return apply_preprocessing(frame, plan, dtype=dtype), outputs, plan
+    return apply_preprocessing(frame, plan, dtype="float64" if dtype == "float64" else "float32"), outputs, plan
 
 
 def _reported(report: ColumnReport, plan: pd.DataFrame, notes: list[Note]) -> ColumnReport:
@@ -164,7 +194,7 @@ def _suggest(wanted: Any, names: Iterable[Any]) -> str:
     lower = {n.lower(): n for n in known}
     near = difflib.get_close_matches(str(wanted).lower(), lower, n=1)
     some = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
-    return (f"did you mean {lower[near[0]]!r}? " if near else "") + f"The columns are {some}."
+    return f"did you mean {lower[near[0]]!r}? The columns are {some}." if near else f"the columns are {some}."
 
 
 def _feature_columns(
@@ -228,7 +258,8 @@ def _true_clusters(labels: pd.Series[Any], owner: Ints, clients: pd.Index[Any]) 
 
 
 def infer_kind(values: pd.Series[Any]) -> Kind:
-    """Text, booleans, and whole numbers with at most 20 distinct values: classification. Other numbers: regression."""
+    """Text, booleans, and whole numbers with at most 20 distinct values: classification. Other numbers: regression, also
+    more than ten whole numbers of which most occur once."""
     types = pd.api.types
     if types.is_bool_dtype(values) or isinstance(values.dtype, pd.CategoricalDtype):
         return "classification"
@@ -239,7 +270,8 @@ def infer_kind(values: pd.Series[Any]) -> Kind:
     distinct = numbers.unique()
     with np.errstate(invalid="ignore"):  # an infinite value is no whole number
         whole = bool(np.all(np.asarray(distinct, np.float64) % 1 == 0))
-    return "classification" if whole and len(distinct) <= FEW else "regression"
+    codes = len(distinct) <= FEW // 2 or len(distinct) <= min(FEW, len(numbers) // 2)
+    return "classification" if whole and codes else "regression"
 
 
 def _target(

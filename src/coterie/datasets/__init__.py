@@ -6,7 +6,7 @@ variable COTERIE_DATA, then in the per-user cache; see `catalogue()` and `find_d
 
 from coterie.datasets.files import find_data
 from coterie.datasets.images import cifar10, digits, femnist, mnist
-from coterie.datasets.partition import by_group, dirichlet, iid, label_shards
+from coterie.datasets.partition import by_group, dirichlet, iid, label_shards, pathological
 from coterie.datasets.registry import DATASETS, catalogue
 from coterie.datasets.synthetic import blobs, cluster_quadratics, linear_model
 from coterie.datasets.tabular import (
@@ -44,6 +44,7 @@ __all__ = [
     "label_shards",
     "linear_model",
     "mnist",
+    "pathological",
     "rain",
     "rain_frame",
     "rain_stations",

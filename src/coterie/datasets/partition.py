@@ -75,6 +75,47 @@ def dirichlet(y: npt.ArrayLike, *, clients: int, alpha: float, min_samples: int 
     return by_label[np.argsort(owner, kind="stable")], table.sum(axis=0)
 
 
+def pathological(y: npt.ArrayLike, *, clients: int, classes: int = 2, seed: int) -> Partition:
+    """Every client has rows of exactly `classes` classes; a class's rows are cut evenly among those who have it.
+
+    Clients take the classes in turn from shuffled decks, so that all classes are held by as many clients, give or take one.
+    """
+    labels = np.unique(np.asarray(y), return_inverse=True)[1]
+    count = np.bincount(labels)
+    if not 1 <= classes <= len(count):
+        raise DataError(f"classes must be in 1 … {len(count)}, the classes there are; got {classes}.")
+    rng = np.random.default_rng(seed)
+    held = _dealt(rng, clients, classes, len(count))
+    holders = [np.flatnonzero((held == c).any(1)) for c in range(len(count))]
+    for c in (c for c, who in enumerate(holders) if len(who) > count[c]):
+        raise DataError(
+            f"{len(holders[c])} clients cannot share {count[c]} rows of one class. Lower clients or classes."
+        )
+    owner = np.full(len(labels), -1, np.int64)
+    for c, who in enumerate(holders):
+        rows = rng.permutation(np.flatnonzero(labels == c))
+        owner[rows] = np.repeat(who, _even(len(rows), len(who))) if len(who) else -1
+    rows = np.argsort(owner, kind="stable")
+    return rows[(owner < 0).sum() :], np.bincount(owner[owner >= 0], minlength=clients)
+
+
+def _dealt(rng: np.random.Generator, clients: int, each: int, classes: int) -> npt.NDArray[np.int64]:
+    """(clients, each) different classes for every client, from one shuffled deck after the other."""
+    deck: list[int] = []
+    held = np.empty((clients, each), np.int64)
+    for i in range(clients):
+        mine: list[int] = []
+        while len(mine) < each:
+            deck = deck or rng.permutation(classes).tolist()
+            at = next((k for k, c in enumerate(deck) if c not in mine), None)
+            if at is None:  # only classes it has: it draws from the next deck, too
+                deck += rng.permutation(classes).tolist()
+            else:
+                mine.append(deck.pop(at))
+        held[i] = mine
+    return held
+
+
 def by_group(
     group: npt.ArrayLike,
     chosen: npt.ArrayLike | None = None,

@@ -155,7 +155,7 @@ def _row(decision: Decision, name: str, level: float) -> dict[str, Any]:
     scores, scale = decision.scores, unit(decision)
     risk = gain(_against_nothing(scores, METHODS.index(name)), 0, 1)
     over = gain(scores, METHODS.index(name), METHODS.index("alone"))
-    alone = max(float(scores.losses()[METHODS.index("alone")].mean()), 1e-300)
+    alone = scores.alone()
     low, high = interval(risk, level)
     gain_low, gain_high = (0.0, 0.0) if name == "alone" else interval(over, level)
     return {
@@ -165,7 +165,7 @@ def _row(decision: Decision, name: str, level: float) -> dict[str, Any]:
         "high": scale * high,
         "gain": over.mean / alone,
         "gain_low": gain_low / alone,
-        "gain_high": gain_high / alone,
+        "gain_high": min(gain_high / alone, 1.0),
     }
 
 

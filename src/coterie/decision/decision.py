@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from coterie.decision.candidates.rows import Floats
 from coterie.decision.errors_of_gains import gain, interval
-from coterie.decision.evaluation import METHODS, Evaluation, Progress, Scores, default_repeats, measure
+from coterie.decision.evaluation import FEWEST, METHODS, Evaluation, Progress, Scores, default_repeats, measure
 from coterie.decision.marks import WIDEN, marks, rows_to_settle
 from coterie.decision.metrics import METRICS, check_metric
 from coterie.decision.predictor import Predictor, learn_all
@@ -18,10 +18,15 @@ from coterie.decision.rule import COLLABORATIVE, Verdict, decide_scores
 from coterie.decision.table import Table, make_table
 from coterie.errors import ConfigError, DataError
 
+LITTLE = 0.01  # a gain of one per cent over alone is not worth a change
+
 
 @dataclass(frozen=True)
 class Decision:
     """What to do, how sure that is, and what every client gains.
+
+    ``sure`` is "clear" (then the interval leaves zero out), "borderline" (a gain beyond chance by the rule, but the interval
+    includes zero or other splits disagree), "leaning", or "nothing" where no method beats the overall average.
 
     ``losses`` and ``gains`` are methods × clients on rows that training did not see; gains are over alone, positive is
     better. ``interval`` bounds the mean gain of ``method`` over alone, as a share of alone's loss. ``method`` is the
@@ -150,6 +155,7 @@ def decide_table(
         raise ConfigError(f"repeats is {repeats}; it must be at least 1.")
     metric = check_metric("regression" if table.classes is None else "classification", metric)
     repeats = repeats or default_repeats(len(table.y))
+    _refuse_unscored(int((table.sizes >= FEWEST).sum()), metric)
     if np.ptp(table.y) == 0:
         return _nothing(table, metric, level, folds, repeats, seed)
     with threadpool_limits(1, "blas"):  # thousands of small products: threads would only wait for one another
@@ -162,17 +168,13 @@ def from_evaluation(
 ) -> Decision:
     """The decision from scores already measured, for another metric say."""
     scores = found.scores[metric]
-    if len(scores.scored) < 2:
-        raise DataError(
-            f"Only {len(scores.scored)} client(s) can be scored by {metric}; at least 2 clients need 4 rows"
-            f"{' of both classes' if metric == 'auc' else ''}."
-        )
+    _refuse_unscored(len(scores.scored), metric)
     verdict = decide_scores(scores, 1 - level, seed, found.proper(metric))
     method = verdict.rival if verdict.recommendation == "alone" else verdict.recommendation
     losses = _frame(scores, scores.losses(), table)
     best = verdict.over_alone[method]
     low, high = interval(best, level)
-    alone = max(float(scores.losses()[METHODS.index("alone")].mean()), 1e-300)
+    alone = scores.alone()
     predictors = learn_all(table, seed)
     notes = {note for p in predictors.values() for note in p.model.fit.notes} | set(found.notes)
     marked = marks(best, scores.scored, table.n_clients, WIDEN[metric], 1 - level)
@@ -180,12 +182,12 @@ def from_evaluation(
         table=table,
         metric=metric,
         recommendation=verdict.recommendation,
-        sure=verdict.sure,
+        sure=_sure(verdict, low / alone, high / alone),
         method=method,
         losses=losses,
         gains=losses.loc["alone"] - losses,
         marks=pd.Series(marked, index=table.clients, name=method),
-        interval=(low / alone, high / alone),
+        interval=(low / alone, min(high / alone, 1.0)),  # no error falls by more than all of it
         level=level,
         folds=folds,
         repeats=repeats,
@@ -195,6 +197,23 @@ def from_evaluation(
         predictors=predictors,
         warnings=tuple(sorted(notes)) + _warnings(table, scores, verdict, method),
     )
+
+
+def _refuse_unscored(count: int, metric: str) -> None:
+    if count < 2:
+        raise DataError(
+            f"Only {count} client(s) can be scored by {metric}; at least 2 clients need {FEWEST} rows"
+            f"{' of both classes' if metric == 'auc' else ''}. Merge small clients, or give them more rows."
+        )
+
+
+def _sure(verdict: Verdict, low: float, high: float) -> str:
+    """The rule's word, made no stronger than the interval shown beside it: what is clear has no zero in it."""
+    if verdict.sure != "clear":
+        return verdict.sure
+    if verdict.recommendation == "alone":
+        return "clear" if high <= LITTLE else "leaning"
+    return "clear" if low > 0 else "borderline"
 
 
 def _frame(scores: Scores, values: Floats, table: Table) -> pd.DataFrame:

@@ -53,9 +53,11 @@ def gain(scores: Scores, method: int, over: int) -> Gain:
     clients = scores.by_client(averaged)
     m = len(clients)
     sizes = np.bincount(scores.owner, minlength=scores.n_clients)[scores.scored].astype(float)
-    spread = sizes * (scores.by_client(averaged**2) - clients**2)  # within-client sums of squares
+    spread = np.maximum(sizes * (scores.by_client(averaged**2) - clients**2), 0)  # within-client sums of squares
     common = float(spread.sum() / max((sizes - 1).sum(), 1))
-    variance = (np.maximum(spread, 0) + 4 * common) / (sizes + 3)
+    variance = (spread + 4 * common) / (sizes + 3)
+    if scores.metric == "auc":  # few rows of a class may have no spread at all, which says nothing
+        variance = np.maximum(variance, common)
     mean = float(clients.mean()) if m else 0.0
     se_clients = float(clients.std(ddof=1) / np.sqrt(m)) if m > 1 else np.inf
     se_rows = float(np.sqrt((variance / sizes).sum()) / m) if m else np.inf

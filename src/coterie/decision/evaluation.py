@@ -56,13 +56,19 @@ class Scores:
         """(methods, scored clients)."""
         return self.by_client(self.mean_rows())
 
+    def alone(self) -> float:
+        """The mean loss of alone, which gains are shares of; a billionth of the overall average's where it is none."""
+        mean = dict(zip(METHODS, self.losses().mean(1), strict=True))
+        return float(max(mean["alone"], 1e-9 * mean["constant"], 1e-300))
+
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores by metric, and what the fits had to say."""
+    """Scores by metric, what the fits had to say, and the groups each of them found (fits, clients)."""
 
     scores: dict[str, Scores]
     notes: tuple[str, ...]
+    groupings: Ints
 
     def proper(self, metric: str) -> Scores | None:
         """The log loss that must vouch for a metric that is blind to the size of an effect."""
@@ -122,6 +128,7 @@ def evaluate(
     outputs = np.empty(shape)
     fold = np.empty((repeats, len(table.y)), np.int64)
     notes: set[str] = set()
+    groupings: list[Ints] = []
     models: dict[str, Model] | None = None
     for repeat in range(repeats):
         rng = np.random.default_rng([seed, 1, repeat])
@@ -133,6 +140,7 @@ def evaluate(
                 for j, model in enumerate(models.values()):
                     outputs[repeat, j, test] = model.outputs(table.X[test], table.owner[test])
                     notes.update(model.fit.notes)
+                groupings += [models["groups"].fit.of_client] if "groups" in models else []
             if progress is not None:
                 progress(repeat * folds + f + 1, repeats * folds)
     kinds = METRICS["classification" if classification else "regression"]
@@ -144,7 +152,7 @@ def evaluate(
         usable = np.bincount(table.owner, weights=finite, minlength=table.n_clients) == table.sizes
         scored = np.flatnonzero(usable & (table.sizes >= FEWEST))
         made[metric] = Scores(metric, rows, fold, folds, table.owner, scored, table.n_clients)
-    return Evaluation(made, tuple(sorted(notes)))
+    return Evaluation(made, tuple(sorted(notes)), np.array(groupings).reshape(-1, table.n_clients))
 
 
 def measure(
@@ -171,7 +179,8 @@ def measure(
     if metric != "auc":
         return found
     paired = evaluate(table, folds=folds, repeats=repeats, seed=seed, pairs=True, progress=part(1))
-    return Evaluation({**found.scores, "auc": paired.scores["auc"]}, tuple(sorted({*found.notes, *paired.notes})))
+    notes = tuple(sorted({*found.notes, *paired.notes}))
+    return Evaluation({**found.scores, "auc": paired.scores["auc"]}, notes, found.groupings)
 
 
 def _with_majority(table: Table, outputs: Floats, names: list[str]) -> Floats:

@@ -25,7 +25,11 @@ def federation_table(federation: Any) -> tuple[Table, tuple[str, ...]]:
             f"advise takes a Federation, or named data (samples=, counts=, …); got {type(federation).__name__}. "
             "Name the data."
         )
-    parts = [federation.rows(part) for part in (("train", "test") if federation.n_test.any() else ("train",))]
+    if federation.y.ndim > 1:
+        raise DataError(
+            f"A decision needs one target a row; this federation has {tuple(federation.y.shape[1:])} of them. Choose one."
+        )
+    parts = [federation.rows(part) for part in ("train", "validation", "test") if federation.sizes(part).any()]
     X, y, owner = (np.concatenate(both) for both in zip(*parts, strict=True))
     X, notes = narrow(X.astype(np.float64), _outputs(federation.n_outputs))
     names = list(federation.columns) if federation.columns is not None and not notes else None

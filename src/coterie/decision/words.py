@@ -39,12 +39,19 @@ def _headline(decision: Decision) -> str:
             return "Alone: the target never changes, so there is nothing to learn."
         return "No method predicts better than the overall average; these columns do not support a model. Stay alone."
     assert decision.verdict is not None
-    alone = float(np.nanmean(decision.losses.loc["alone"].to_numpy()))
-    share = decision.verdict.over_alone[decision.method].mean / max(alone, 1e-300)
+    mean = decision.losses.mean(axis=1)
+    if decision.recommendation == "alone" and mean["alone"] <= 1e-9 * mean["constant"]:
+        return "Alone: every client predicts its own rows without error, so there is nothing to gain."
+    share = decision.verdict.over_alone[decision.method].mean / decision.scores.alone()
     less, span = _percent(share), _span(decision)
     if decision.recommendation == "alone":
         if decision.sure == "clear":
             return f"Alone: collaboration does not help; the best rival, {decision.method}, gains {less} % ({span})."
+        if decision.interval[0] > 0:
+            return (
+                f"Alone: the best rival, {decision.method}, has {less} % less error ({span}), but that is less than one per "
+                "cent of what the columns explain, and not worth a change."
+            )
         return (
             f"Alone: collaboration is not shown to help; the best rival, {decision.method}, has {less} % less error "
             f"({span})."
@@ -54,9 +61,16 @@ def _headline(decision: Decision) -> str:
             f"Leaning to {decision.recommendation}: only so do clients measurably beat the average guess; the gain over "
             f"alone, {less} % ({span}), is unproven."
         )
-    border = " Borderline: other splits of the same rows give another answer." if decision.sure == "borderline" else ""
+    border = f" Borderline: {_doubt(decision)}." if decision.sure == "borderline" else ""
     others = _others(decision, [name for name in COLLABORATIVE if name != decision.recommendation])
     return f"{_WAYS[decision.method]}: error {less} % lower than alone on unseen rows ({span}).{others}{border}"
+
+
+def _doubt(decision: Decision) -> str:
+    assert decision.verdict is not None
+    if decision.verdict.sure == "borderline":
+        return "other splits of the same rows give another answer"
+    return "there is a gain by the rule, but the interval of its size, wide on purpose, includes zero"
 
 
 def _others(decision: Decision, others: list[str]) -> str:

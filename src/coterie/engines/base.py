@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from coterie import randomness
-from coterie.data.federation import Federation, as_float
+from coterie.data.federation import Federation, as_numbers
 from coterie.errors import ClientError
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.messages import Algorithm, Ask, Context, Ints, Reply, Up
@@ -113,7 +113,8 @@ class Env:
         """Every client's padded number of samples."""
         if split not in self._padded:
             fed = self.federation
-            self._padded[split] = padded_sizes(fed.n_train if split == "train" else fed.n_test)
+            sizes = fed.sizes(split)
+            self._padded[split] = np.maximum(sizes, 1) if self.task.alone else padded_sizes(sizes)
         return self._padded[split]
 
     @property
@@ -180,14 +181,16 @@ def padded_sizes(n: Ints) -> Ints:
 def gather(env: Env, clients: Ints, size: int, split: Split) -> dict[str, Tensor]:
     """Data of some clients, padded to `size` samples and stacked."""
     fed = env.federation
-    start = fed.offsets[clients] + (fed.n_train[clients] if split == "test" else 0)
-    n = torch.from_numpy((fed.n_train if split == "train" else fed.n_test)[clients])
+    start = fed.starts(split)[clients]
+    n = torch.from_numpy(fed.sizes(split)[clients])
     position = torch.arange(size)
     real = position < n.unsqueeze(-1)
     rows = torch.from_numpy(start).unsqueeze(-1) + torch.where(real, position, 0)
     rows = rows.clamp(max=len(fed.y) - 1)  # a client without test rows at the very end
-    x = as_float(fed.x[rows])
-    return {"x": x, "y": fed.y[rows], "mask": real.to(x.dtype), "n": n.to(x.dtype), "index": torch.from_numpy(clients)}
+    x = as_numbers(fed.x[rows])
+    dtype = x.dtype if x.is_floating_point() else torch.float32
+    mask = real.to(dtype) if fed.weights is None else fed.weights[rows] * real
+    return {"x": x, "y": fed.y[rows], "mask": mask, "n": n.to(dtype), "index": torch.from_numpy(clients)}
 
 
 def in_round(env: Env, data: dict[str, Tensor], clients: Ints, split: Split) -> dict[str, Tensor]:
@@ -199,7 +202,7 @@ def in_round(env: Env, data: dict[str, Tensor], clients: Ints, split: Split) -> 
 
 
 def context(env: Env, data: dict[str, Tensor], state: Tree) -> Context:
-    return Context(task=env.task, round=env.round, initial=env.initial, state=state, **data)
+    return Context(task=env.task, round=env.round, initial=env.initial, state=state, training=False, **data)
 
 
 def unpack(up: Up, ctx: Context, phase: str) -> dict[str, Any]:

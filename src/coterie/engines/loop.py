@@ -57,7 +57,7 @@ class LoopEngine:
 
 
 def _one(env: Env, client: Ints, split: Split) -> dict[str, Tensor]:
-    counts = env.federation.n_train if split == "train" else env.federation.n_test
+    counts = env.federation.sizes(split)
     data = in_round(env, gather(env, client, max(int(counts[client[0]]), 1), split), client, split)
     return {name: t[0] for name, t in data.items()}
 

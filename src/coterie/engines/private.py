@@ -87,6 +87,11 @@ class Releases:
             raise ConfigError(
                 f"Privacy clips floating-point updates; '{ask.name}' sends whole numbers in {whole[0]!r}. Convert them."
             )
+        for path in (p for p in sent if p.split("/", 1)[-1] in env.task.statistics):
+            raise ConfigError(
+                f"Privacy adds noise, and a noisy variance is none; '{ask.name}' sends the statistic {path!r}. Keep them on "
+                "the clients with FedBN, or use nn.GroupNorm."
+            )
         shapes = {path: t.shape[1:] for path, t in sent.items()}
         self._seen[ask.name] = shapes
         moved, group = self._moved(sent, public_references(shapes, ask), rows["group"]), rows["group"]

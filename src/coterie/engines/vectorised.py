@@ -52,6 +52,13 @@ class LocalEngine:
         if self.workers < 1 or (self.chunk is not None and self.chunk < 1):
             raise ConfigError(f"LocalEngine needs workers ≥ 1 and chunk ≥ 1; got {self.workers} and {self.chunk}.")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled and copied by its settings: threads and gathered data stay behind."""
+        return {"chunk": self.chunk, "workers": self.workers, "cache_bytes": self.cache_bytes}
+
+    def __setstate__(self, settings: dict[str, Any]) -> None:
+        self.__init__(**settings)  # type: ignore[misc]
+
     def run(self, ask: Ask, env: Env) -> Reply:
         clients = ask.clients
         splits: tuple[Split, ...] = ("train", "test") if ask.test else ("train",)
@@ -137,6 +144,8 @@ class LocalEngine:
                 yield from (block[i : i + step] for i in range(0, len(block), step))
 
     def _chunk_size(self, env: Env, samples: int, available: int) -> int:
+        if env.task.alone:
+            return 1
         if self.chunk is not None:
             return self.chunk
         if env.task.convolutional:
@@ -159,7 +168,8 @@ class LocalEngine:
                 data = gather(env, clients, int(env.padded(split)[clients[0]]), split)
                 size = n_bytes(data)
                 with self._lock:
-                    again = asked == len(env.federation)  # a random cohort's chunks would never be met again
+                    mapped = env.federation.mapped  # what is on disk because it is large stays there
+                    again = asked == len(env.federation) and not mapped  # a random cohort's chunks are never met again
                     if again and self._cached + size <= self.cache_bytes and key not in self._cache:
                         self._cache[key] = data
                         self._cached += size
@@ -168,7 +178,7 @@ class LocalEngine:
 
 
 def _plain(clients: Ints, env: Env) -> bool:
-    return len(clients) == 1 and env.task.convolutional and not _network(env)
+    return len(clients) == 1 and env.task.one_by_one and not _network(env)
 
 
 def _network(env: Env) -> bool:

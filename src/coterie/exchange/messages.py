@@ -35,20 +35,26 @@ class Context:
     task: Task
     x: Tensor
     y: Tensor
-    mask: Tensor  # 1 for a sample, 0 for padding
+    mask: Tensor  # 1 for a sample (its weight, where samples have weights), 0 for padding
     n: Tensor  # number of samples
     key: Tensor  # random key of (seed, client, round)
     index: Tensor  # the client's position in the federation
     round: int
     initial: Params  # the common start of the run
     state: Tree = field(default_factory=dict)
+    training: bool = (
+        False  # whether these are samples to learn from: the network then drops out and uses their statistics
+    )
     draws: Any = field(default_factory=dict, repr=False, compare=False)  # how often `fresh` was asked for a purpose
 
     def outputs(self, params: Params) -> Tensor:
+        """The network's outputs: those of a batch as in training (with dropout, say), else as predicted."""
+        if self.training:
+            return self.task.training_outputs(params, self.x, self.fresh("network"))
         return self.task.outputs(params, self.x)
 
     def loss(self, params: Params) -> Tensor:
-        """Mean loss of a model on this client's samples."""
+        """Mean loss of a model on this client's samples; in a batch as in training."""
         losses = self.task.sample_losses(self.outputs(params), self.y)
         return (losses * self.mask).sum() / self.mask.sum().clamp(min=1)
 
@@ -63,18 +69,18 @@ class Context:
     def grad_and_loss(self, params: Params) -> tuple[Params, Tensor]:
         """Gradient of `loss` and its value, for the price of the gradient."""
         self.task.require(params)
-        return grad_and_loss(self.task, params, self.x, self.y, self.mask)
+        return grad_and_loss(self.task, params, self.x, self.y, self.mask, self.fresh("network"))
 
     def descend(self, params: Params, lr: float | Tensor) -> Params:
         """`params − lr·grad(params)`; on a fully connected network the gradient is never stored, so it is the fastest way
         to write a step."""
         self.task.require(params)
-        return descend(self.task, params, self.x, self.y, self.mask, lr)
+        return descend(self.task, params, self.x, self.y, self.mask, self.fresh("network"), lr)
 
     def pullback(self, params: Params) -> tuple[Tensor, Pullback]:
         """The outputs, and a function from any derivative by the outputs to that by the parameters. For loss terms on
         outputs, such as distillation: the pass forward is shared by all of them."""
-        return pullback(self.task, params, self.x)
+        return pullback(self.task, params, self.x, self.fresh("network"))
 
     def fresh(self, purpose: str) -> Tensor:
         """The random key of the next draw for a purpose: the client's own for the first draw in a phase, and a key of its
@@ -91,10 +97,12 @@ class Context:
         """The same client with a random sample of its data (None: all of it). The n-th call in a phase gives the n-th
         sample of its purpose, independent of the others."""
         if size is None or size >= self.mask.shape[0]:
-            return self
+            return replace(self, training=True)
         chosen = randomness.permutation(randomness.fold(self.fresh(purpose), purpose), self.mask)[:size]
         mask = self.mask[chosen]
-        return replace(self, x=self.x[chosen], y=self.y[chosen], mask=mask, n=mask.sum())
+        return replace(
+            self, x=self.x[chosen], y=self.y[chosen], mask=mask, n=(mask > 0).sum().to(mask.dtype), training=True
+        )
 
     def batches(
         self, *, steps: int | None = None, epochs: int | None = None, batch_size: int | None = None
@@ -107,7 +115,15 @@ class Context:
         must be masked with `torch.where(batch.n > 0, …)`."""
         key = self.fresh("batches")
         parts = minibatches(Walk(steps, epochs, batch_size), self.x, self.y, self.mask, key)
-        return (replace(self, x=x, y=y, mask=mask, n=n, key=step_key) for x, y, mask, n, step_key in parts)
+        each = (
+            replace(self, x=x, y=y, mask=mask, n=n, key=step_key, training=True) for x, y, mask, n, step_key in parts
+        )
+        return (batch._unpadded() for batch in each) if self.task.alone else each
+
+    def _unpadded(self) -> Context:
+        """Without the rows that fill up a last batch: for networks whose samples see one another."""
+        n = int(self.n)
+        return replace(self, x=self.x[:n], y=self.y[:n], mask=self.mask[:n])
 
     def uniform(self, purpose: str, count: int) -> Tensor:
         return randomness.uniform(randomness.fold(self.key, purpose), count, self.mask.dtype)
@@ -295,6 +311,17 @@ class Algorithm(Protocol):
     def notes(self, state: Any) -> list[str]:
         """What a user should know about how a run ended; it is kept in `result.about["notes"]`."""
         return []
+
+    @property
+    def carries_statistics(self) -> bool:
+        """Whether a model's running statistics (BatchNorm) are kept right: they are entries of the parameter dictionary that
+        `local.fit` moves, and no gradient does. An algorithm that averages or keeps whole models may say True."""
+        return False
+
+    @property
+    def keeps_optimiser(self) -> bool:
+        """Whether clients keep what their optimiser remembers between rounds when `local.keep` says so."""
+        return False
 
     def private(self) -> Any:
         """The same algorithm with additive asks only, where it has a choice."""

@@ -38,10 +38,15 @@ class Walk:
     def rows(self, mask: Tensor, key: Tensor) -> tuple[Tensor | None, Tensor]:
         """Sample positions (…, steps, batch), or None for the full batch, and their weights, which sum to one per step
         (to zero for the steps a client with few samples does not take)."""
-        n = mask.sum(-1, keepdim=True)
+        chosen, weight = self.weighed(mask, key)
+        return chosen, weight / weight.sum(-1, keepdim=True).clamp(min=1)
+
+    def weighed(self, mask: Tensor, key: Tensor) -> tuple[Tensor | None, Tensor]:
+        """The same with the samples' weights as they are in the mask."""
+        n = (mask > 0).sum(-1, keepdim=True).to(mask.dtype)
         if self.batch_size is None:
             steps = self.steps if self.steps is not None else self.epochs or 1
-            weight = (mask / n.clamp(min=1)).unsqueeze(-2)
+            weight = mask.unsqueeze(-2)
             return None, weight.expand(*weight.shape[:-2], steps, mask.shape[-1])
         size = min(self.batch_size, mask.shape[-1])
         per_epoch = torch.ceil(n / self.batch_size).long().clamp(min=1)  # (…, 1)
@@ -60,7 +65,9 @@ class Walk:
         flat = epoch.clamp(max=n_epochs - 1).unsqueeze(-1) * mask.shape[-1] + position.clamp(max=mask.shape[-1] - 1)
         chosen = orders.flatten(-2).gather(-1, flat.flatten(-2)).reshape(flat.shape)
         weight = real.to(mask.dtype)
-        return chosen, weight / weight.sum(-1, keepdim=True).clamp(min=1)
+        if bool((mask > 1).any()):  # samples weigh differently, the lightest 1
+            weight = weight * mask.gather(-1, chosen.flatten(-2)).reshape(chosen.shape)
+        return chosen, weight
 
 
 _GROUP = 4  # steps whose samples are copied together: one call costs as much as a small step
@@ -72,8 +79,8 @@ def minibatches(
     """(x, y, mask, number of samples, random key) of one step after the other."""
     if walk.batch_size is None:
         steps = walk.steps or walk.epochs or 1
-        keys = _step_keys(key, steps)
-        yield from ((x, y, mask, mask.sum(), keys[step]) for step in range(steps))
+        keys = step_keys(key, steps)
+        yield from ((x, y, mask, (mask > 0).sum().to(mask.dtype), keys[step]) for step in range(steps))
         return
     chosen, real, counts, keys = _Rows.apply(walk, mask, key)  # type: ignore[no-untyped-call]
     for group in range(0, len(chosen), _GROUP):
@@ -82,7 +89,7 @@ def minibatches(
         yield from zip(*(t.unbind(0) for t in (xs, ys, real[some], counts[some], keys[some])), strict=True)
 
 
-def _step_keys(key: Tensor, steps: int) -> Tensor:
+def step_keys(key: Tensor, steps: int) -> Tensor:
     """A random key for every step, (…, steps)."""
     return randomness.fold(key.unsqueeze(-1), "step", torch.arange(steps))
 
@@ -125,9 +132,8 @@ class _Rows(_Primitive):
 
     @staticmethod
     def forward(walk: Walk, mask: Tensor, key: Tensor) -> Any:
-        chosen, weight = walk.rows(mask, key)
-        real = (weight > 0).to(mask.dtype)
-        return chosen, real, real.sum(-1), _step_keys(key, real.shape[-2])
+        chosen, weight = walk.weighed(mask, key)
+        return chosen, weight, (weight > 0).sum(-1).to(mask.dtype), step_keys(key, weight.shape[-2])
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, walk: Walk, *tensors: Tensor) -> Any:

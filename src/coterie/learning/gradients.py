@@ -29,13 +29,20 @@ class Model:
     names: tuple[str, ...]
     trained: tuple[int, ...]
 
-    def network(self, x: Tensor) -> Network | None:
-        """The chunk's fast way, where the task's module allows it."""
+    @classmethod
+    def whole(cls, task: Task, params: Params) -> Model:
+        """All that learns; running statistics do not."""
+        return cls(task, tuple(params), tuple(i for i, name in enumerate(params) if name not in task.statistics))
+
+    def network(self, x: Tensor, y: Tensor | None = None) -> Network | None:
+        """The chunk's fast way, where the task's module allows it and a target is one number."""
+        if y is not None and y.dim() != 2:
+            return None
         return self.task.network(self.names, x.shape[2:])
 
 
 def chunk_gradients(
-    model: Model, network: Network | None, params: Sequence[Tensor], x: Tensor, y: Tensor, weight: Tensor
+    model: Model, network: Network | None, params: Sequence[Tensor], x: Tensor, y: Tensor, weight: Tensor, key: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
     """Loss per client and the gradients of the trained parameters; every tensor has a leading client dimension."""
     if network is not None:
@@ -43,62 +50,66 @@ def chunk_gradients(
         parts = [network.gradients([p[i] for p in params], x[i], y[i], weight[i], model.trained) for i in some]
         return torch.cat([loss for loss, _ in parts]), [torch.cat(c) for c in zip(*(g for _, g in parts), strict=True)]
 
-    def one(weights: Params, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        return (model.task.sample_losses(model.task.outputs(weights, x), y) * w).sum()
+    def one(weights: Params, x: Tensor, y: Tensor, w: Tensor, key: Tensor) -> Tensor:
+        return (model.task.sample_losses(model.task.training_outputs(weights, x, key), y) * w).sum()
 
     with torch.enable_grad():
         leaves = [p.detach().requires_grad_(i in model.trained) for i, p in enumerate(params)]
-        if model.task.convolutional:
+        if model.task.one_by_one:
             rows = [dict(zip(model.names, (t[c] for t in leaves), strict=True)) for c in range(len(x))]
-            losses = torch.stack([one(row, x[c], y[c], weight[c]) for c, row in enumerate(rows)])
+            losses = torch.stack([one(row, x[c], y[c], weight[c], key[c]) for c, row in enumerate(rows)])
         else:
-            losses = torch.func.vmap(one)(dict(zip(model.names, leaves, strict=True)), x, y, weight)
+            losses = torch.func.vmap(one)(dict(zip(model.names, leaves, strict=True)), x, y, weight, key)
         wanted = [leaves[i] for i in model.trained]
         grads = torch.autograd.grad(losses.sum(), wanted, materialize_grads=True)
     return losses.detach(), list(grads)
 
 
-def grad_and_loss(task: Task, params: Params, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Params, Tensor]:
-    """Gradient and value of the mean loss on the samples where the mask holds."""
+def grad_and_loss(task: Task, params: Params, x: Tensor, y: Tensor, mask: Tensor, key: Tensor) -> tuple[Params, Tensor]:
+    """Gradient and value of the mean loss on the samples where the mask holds; 0 for running statistics."""
     if not passes.in_one_vmap():
-        return _plain(task, params, x, y, mask)
-    model = Model(task, tuple(params), tuple(range(len(params))))
-    *grads, loss = _Gradient.apply(model, x, y, mask, *params.values())  # type: ignore[no-untyped-call]
+        return _plain(task, params, x, y, mask, key)
+    model = Model.whole(task, params)
+    *grads, loss = _Gradient.apply(model, x, y, mask, key, *params.values())  # type: ignore[no-untyped-call]
     return dict(zip(params, grads, strict=True)), loss
 
 
-def descend(task: Task, params: Params, x: Tensor, y: Tensor, mask: Tensor, lr: float | Tensor) -> Params:
+def descend(task: Task, params: Params, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, lr: float | Tensor) -> Params:
     """`params` − lr·gradient of the mean loss."""
     if not passes.in_one_vmap() or isinstance(lr, Tensor):
-        gradient, _ = grad_and_loss(task, params, x, y, mask)
+        gradient, _ = grad_and_loss(task, params, x, y, mask, key)
         return {name: p - lr * gradient[name] for name, p in params.items()}
-    model = Model(task, tuple(params), tuple(range(len(params))))
-    stepped = _Descent.apply(model, lr, x, y, mask, *params.values())  # type: ignore[no-untyped-call]
+    model = Model.whole(task, params)
+    stepped = _Descent.apply(model, lr, x, y, mask, key, *params.values())  # type: ignore[no-untyped-call]
     return dict(zip(params, stepped, strict=True))
 
 
-def _plain(task: Task, params: Params, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Params, Tensor]:
+def _plain(task: Task, params: Params, x: Tensor, y: Tensor, mask: Tensor, key: Tensor) -> tuple[Params, Tensor]:
     """Ordinary autograd, which can itself be differentiated and mapped."""
 
-    def mean_loss(params: Params) -> Tensor:
-        losses = task.sample_losses(task.outputs(params, x), y)
+    fixed = {name: params[name].detach() for name in params if name in task.statistics}
+    learning = {name: p for name, p in params.items() if name not in fixed}
+
+    def mean_loss(learning: Params) -> Tensor:
+        losses = task.sample_losses(task.training_outputs(learning | fixed, x, key), y)
         return (losses * mask).sum() / mask.sum().clamp(min=1)
 
     if passes.maps_and_derivatives():
-        gradient, loss = torch.func.grad_and_value(mean_loss)(params)
-        return gradient, loss
-    with torch.enable_grad():  # nothing is mapped and no further derivative is taken: plain autograd is faster
-        own = {name: p.detach().requires_grad_() for name, p in params.items()}
-        loss = mean_loss(own)
-        grads = torch.autograd.grad(loss, list(own.values()), materialize_grads=True)
-    return dict(zip(own, grads, strict=True)), loss.detach()
+        slope, loss = torch.func.grad_and_value(mean_loss)(learning)
+    else:
+        with torch.enable_grad():  # nothing is mapped and no further derivative is taken: plain autograd is faster
+            own = {name: p.detach().requires_grad_() for name, p in learning.items()}
+            loss = mean_loss(own)
+            grads = torch.autograd.grad(loss, list(own.values()), materialize_grads=True)
+        slope, loss = dict(zip(own, grads, strict=True)), loss.detach()
+    return {name: slope[name] if name in slope else torch.zeros_like(p) for name, p in params.items()}, loss
 
 
 Pullback = Callable[[Tensor], Params]
 """Turns the derivative of anything by a network's outputs into its derivative by the parameters."""
 
 
-def pullback(task: Task, params: Params, x: Tensor) -> tuple[Tensor, Pullback]:
+def pullback(task: Task, params: Params, x: Tensor, key: Tensor) -> tuple[Tensor, Pullback]:
     """A network's outputs and their pullback: one pass forward serves the value and the gradient."""
     network = task.network(tuple(params), x.shape[1:]) if passes.in_one_vmap() else None
     if network is not None:
@@ -106,11 +117,11 @@ def pullback(task: Task, params: Params, x: Tensor) -> tuple[Tensor, Pullback]:
         z, pulled = passes.pullback(network, x, tuple(params.values()))
         return z, lambda d: dict(zip(params, pulled(d), strict=True))
     if passes.maps_and_derivatives():
-        outputs, back = torch.func.vjp(lambda p: task.outputs(p, x), params)  # type: ignore[misc]
+        outputs, back = torch.func.vjp(lambda p: task.training_outputs(p, x, key), params)  # type: ignore[misc]
         return outputs, lambda d: back(d)[0]
     with torch.enable_grad():
         own = {name: p.detach().requires_grad_() for name, p in params.items()}
-        outputs = task.outputs(own, x)
+        outputs = task.training_outputs(own, x, key)
 
     def by_parameters(d: Tensor) -> Params:
         grads = torch.autograd.grad(outputs, list(own.values()), d, materialize_grads=True)
@@ -129,33 +140,41 @@ class _Primitive(torch.autograd.Function):
 
 class _Gradient(_Primitive):
     @staticmethod
-    def forward(model: Model, x: Tensor, y: Tensor, mask: Tensor, *params: Tensor) -> Any:
-        gradient, loss = _plain(model.task, dict(zip(model.names, params, strict=True)), x, y, mask)
+    def forward(model: Model, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, *params: Tensor) -> Any:
+        gradient, loss = _plain(model.task, dict(zip(model.names, params, strict=True)), x, y, mask, key)
         return (*gradient.values(), loss)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, model: Model, *tensors: Tensor) -> Any:
-        x, y, mask, *params = in_chunk(info, in_dims[1:], tensors)
-        loss, grads = chunk_gradients(model, model.network(x), params, x, y, _weight(mask))
-        return (*grads, loss), (0,) * (len(grads) + 1)
+        x, y, mask, key, *params = in_chunk(info, in_dims[1:], tensors)
+        loss, grads = chunk_gradients(model, model.network(x, y), params, x, y, _weight(mask), key)
+        all_grads = _everywhere(model, params, grads)
+        return (*all_grads, loss), (0,) * (len(all_grads) + 1)
 
 
 class _Descent(_Primitive):
     @staticmethod
-    def forward(model: Model, lr: float, x: Tensor, y: Tensor, mask: Tensor, *params: Tensor) -> Any:
+    def forward(model: Model, lr: float, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, *params: Tensor) -> Any:
         named = dict(zip(model.names, params, strict=True))
-        return tuple(descend(model.task, named, x, y, mask, lr).values())
+        return tuple(descend(model.task, named, x, y, mask, key, lr).values())
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, model: Model, lr: float, *tensors: Tensor) -> Any:
-        x, y, mask, *params = in_chunk(info, in_dims[2:], tensors)
-        network = model.network(x)
+        x, y, mask, key, *params = in_chunk(info, in_dims[2:], tensors)
+        network = model.network(x, y)
         if network is not None:
             stepped = network.descended(params, x, y, _weight(mask), lr)
         else:
-            _, grads = chunk_gradients(model, None, params, x, y, _weight(mask))
+            _, grads = chunk_gradients(model, None, params, x, y, _weight(mask), key)
+            grads = _everywhere(model, params, grads)
             stepped = [torch.sub(p, g, alpha=lr) for p, g in zip(params, grads, strict=True)]
         return tuple(stepped), (0,) * len(stepped)
+
+
+def _everywhere(model: Model, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients with 0 for what does not learn."""
+    found = dict(zip(model.trained, grads, strict=True))
+    return [found[i] if i in found else torch.zeros_like(p) for i, p in enumerate(params)]
 
 
 def _weight(mask: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ class LocalSGD(LocalSteps):
 
     The learning rate in round t is `lr * decay ** t`, times the `schedule`'s factor for the round and step
     (`ct.schedules`). Batches walk through a fresh permutation of the client's samples each epoch, drawn from the client's
-    own random stream. `clip` bounds the norm of every client's gradient in every step.
+    own random stream. `clip` bounds the norm of every client's gradient in every step. With `keep` the momentum stays on the
+    client between rounds; otherwise every round starts afresh.
     """
 
     steps: int | None = None
@@ -28,6 +29,7 @@ class LocalSGD(LocalSteps):
     nesterov: bool = False
     clip: float | None = None
     schedule: Schedule | None = None
+    keep: bool = False
 
     def __post_init__(self) -> None:
         _check(self, (("lr", None), ("momentum", 1.0), ("weight_decay", None)))
@@ -43,7 +45,8 @@ class LocalSGD(LocalSteps):
 class LocalAdam(LocalSteps):
     """Adam with the same steps, batches and `fit` as `LocalSGD`; weight decay is AdamW's unless `decoupled=False`.
 
-    Every `fit` starts its means afresh, unless the client keeps them: `fit(…, memory=ctx.state["adam"])`."""
+    Every round starts its means afresh, unless the client keeps them: `keep=True`, or in an algorithm of your own
+    `fit(…, memory=ctx.state["adam"])`."""
 
     steps: int | None = None
     lr: float = 0.001
@@ -57,6 +60,7 @@ class LocalAdam(LocalSteps):
     decay: float = 1.0
     clip: float | None = None
     schedule: Schedule | None = None
+    keep: bool = False
 
     def __post_init__(self) -> None:
         _check(self, (("lr", None), ("beta1", 1.0), ("beta2", 1.0), ("weight_decay", None)))

@@ -29,6 +29,10 @@ from coterie.tree import Params, Tree, named_like, names
 Schedule = Cosine | StepDecay | Warmup | Callable[[int, int], float]
 
 
+MEMORY = "optimiser"
+"""The entry of a client's state that holds what its optimiser remembers between rounds."""
+
+
 class Samples(Protocol):
     """What local steps need to know of a client; a `Context` has it."""
 
@@ -62,6 +66,7 @@ class LocalSteps(ABC):
     decay: float
     clip: float | None
     schedule: Schedule | None
+    keep: bool
 
     @property
     @abstractmethod
@@ -125,7 +130,8 @@ class LocalSteps(ABC):
         others. `clip` bounds the gradient with `extra` and `correct`; pull and weight decay come after.
         """
         ctx.task.require(params)
-        trained = _trained(params, train)
+        moving = {name: t for name, t in params.items() if name not in ctx.task.statistics}
+        trained = _trained(moving, train, ctx.task.statistics)
         plan = self._plan(ctx, params, trained, pull, lr)
         given = {f"weight/{name}": t for name, t in params.items()}
         given |= _pulls(anchor, pull, params, trained)
@@ -138,8 +144,9 @@ class LocalSteps(ABC):
             )
         else:
             flat = _with_extra(plan, ctx, given, extra)
-        weights, kept, loss = flat[: len(trained)], flat[len(trained) : -1], flat[-1]
-        model = params | dict(zip(trained, weights, strict=True))
+        moved = (*trained, *plan.statistics)
+        weights, kept, loss = flat[: len(moved)], flat[len(moved) : -1], flat[-1]
+        model = params | dict(zip(moved, weights, strict=True))
         if memory is None:
             return model, loss
         return model, loss, _as_memory(dict(zip(sgd_batched.kept_names(plan.rule, trained), kept, strict=True)))
@@ -175,6 +182,18 @@ class LocalSteps(ABC):
             factor=None if self.schedule is None else partial(self.schedule, ctx.round),
         )
 
+    def first_memory(self, ctx: Samples, params: Params) -> Tree:
+        """For a client's first state: what the optimiser remembers, if it is to be kept between rounds."""
+        moving = {name: t for name, t in params.items() if name not in ctx.task.statistics}
+        return {MEMORY: self.start_memory(moving)} if self.keep else {}
+
+    def fit_on(self, ctx: Any, params: Params, **options: Any) -> tuple[Params, Tensor, Tree]:
+        """`fit` with the memory in the client's state; the last of the three is what the state becomes there."""
+        if not self.keep:
+            return *self.fit(ctx, params, **options), {}
+        model, loss, memory = self.fit(ctx, params, memory=ctx.state[MEMORY], **options)
+        return model, loss, {MEMORY: memory}
+
     def start_memory(self, params: Params, train: str | Iterable[str] | None = None) -> Tree:
         """What the optimiser remembers before its first step: zeros."""
         trained = _trained(params, train)
@@ -199,10 +218,13 @@ class LocalSteps(ABC):
         return {name: flat[name] for name in wanted}
 
 
-def _trained(params: Params, train: str | Iterable[str] | None) -> tuple[str, ...]:
+def _trained(
+    params: Params, train: str | Iterable[str] | None, statistics: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
+    """Statistics may be named too: they move with every step, whatever learns."""
     if train is None:
         return tuple(params)
-    parts = names(train, "fit", "train")
+    parts = tuple(part for part in names(train, "fit", "train") if part not in statistics)
     for part in parts:
         if not named_like(params, (part,)):
             raise ConfigError(f"train names parts of the network; got {part!r}, which is none of {', '.join(params)}.")
@@ -252,21 +274,39 @@ def _with_extra(plan: Plan, ctx: Samples, given: Given, extra: Callable[[Params,
     optimiser = plan.optimiser(given)
     total, taken = torch.zeros_like(ctx.n), torch.zeros_like(ctx.n)
 
-    def objective(part: Params, batch: Any) -> tuple[Tensor, Tensor]:
+    def objective(part: Params, batch: Any) -> tuple[Tensor, tuple[Tensor, Params]]:
         whole = fixed | part
-        loss = batch.loss(whole)
-        return loss + extra(whole, batch), loss
+        outputs, moved = ctx.task.training_pass(whole, batch.x, batch.fresh("network"))
+        losses = ctx.task.sample_losses(outputs, batch.y)
+        loss = (losses * batch.mask).sum() / batch.mask.sum().clamp(min=1)
+        return loss + extra(whole, batch), (loss, moved)
 
-    gradient = torch.func.grad(objective, has_aux=True)
+    gradient = _by_autograd(objective) if ctx.task.alone else torch.func.grad(objective, has_aux=True)
     walk = plan.walk
     for s, batch in enumerate(ctx.batches(steps=walk.steps, epochs=walk.epochs, batch_size=walk.batch_size)):
-        grads, loss = gradient(dict(zip(plan.trained, trained, strict=True)), batch)
+        grads, (loss, moved) = gradient(dict(zip(plan.trained, trained, strict=True)), batch)
+        fixed |= moved
         on = (batch.n > 0).to(total.dtype)
         trained = optimiser.step(trained, list(grads.values()), plan.rate(given, s), on, 0)
         total, taken = total + on * loss, taken + on
     kept = [t for slots in optimiser.slots for t in slots]
     count = [] if optimiser.count is None else [optimiser.count]
-    return (*trained, *kept, *count, total / taken.clamp(min=1))
+    statistics = [fixed[name] for name in plan.statistics]
+    return (*trained, *statistics, *kept, *count, total / taken.clamp(min=1))
+
+
+def _by_autograd(objective: Callable[[Params, Any], tuple[Tensor, Any]]) -> Callable[[Params, Any], tuple[Params, Any]]:
+    """`torch.func.grad` with ordinary autograd, for networks that run one client at a time."""
+
+    def gradient(part: Params, batch: Any) -> tuple[Params, Any]:
+        with torch.enable_grad():
+            own = {name: p.detach().requires_grad_() for name, p in part.items()}
+            value, aux = objective(own, batch)
+            grads = torch.autograd.grad(value, list(own.values()), materialize_grads=True)
+        loss, moved = aux
+        return dict(zip(own, grads, strict=True)), (loss.detach(), moved)
+
+    return gradient
 
 
 class _Steps(torch.autograd.Function):

@@ -1,6 +1,6 @@
 """A module's architecture as JSON, so that a saved result needs neither pickle nor the code that made it.
 
-Covers `torch.nn` layers inside (nested) `nn.Sequential`s: every ready-made model and most users' own."""
+Covers `torch.nn` layers inside (nested) `nn.Sequential`s, and every ready-made model."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from typing import Any
 
 from torch import nn
 
+from coterie.learning.big_models import KINDS
+
 _IGNORED = {"device", "dtype", "inplace"}
 
 
 def describe(module: nn.Module) -> dict[str, Any] | None:
-    """None when a part is not a plain `torch.nn` layer."""
+    """None when a part is not a plain `torch.nn` layer; one of coterie's own networks is its class and arguments."""
+    if KINDS.get(type(module).__name__) is type(module):
+        return {"type": f"coterie.{type(module).__name__}", "recipe": module.recipe}
     named = list(module.named_parameters(remove_duplicate=False))
     if len(named) > len(list(module.parameters())) or not all(p.requires_grad for _, p in named):
         return None  # tied or frozen weights are not in a model's parameter dictionary
@@ -44,6 +48,9 @@ def _describe(module: nn.Module) -> dict[str, Any] | None:
 
 
 def build(spec: dict[str, Any]) -> nn.Module:
+    if spec["type"].startswith("coterie."):
+        network: nn.Module = KINDS[spec["type"].removeprefix("coterie.")](*spec["recipe"])
+        return network
     if spec["type"] == "Sequential":
         module = nn.Sequential()
         for key, part in spec["parts"].items():

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from coterie.errors import ConfigError
+from coterie.learning.traits import filled
 from coterie.settings import whole_number
 from coterie.tree import Params
 
@@ -55,7 +56,7 @@ class NearestNeighbours:
 
     def outputs(self, task: Task, params: Params, x: Tensor, samples: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         own, labels, mask = samples
-        memory, near = (features(task.skeleton, params, data) for data in (own, x))
+        memory, near = (features(task.judge(own.dtype), params, data) for data in (own, x))
         return self.mixture(near, task.outputs(params, x), memory, labels, mask)
 
     def fill(self, network: nn.Module, params: Params) -> nn.Module:
@@ -83,7 +84,7 @@ def features(module: nn.Module, params: Params, x: Tensor) -> Tensor:
     """Values before the last layer of a Sequential."""
     assert isinstance(module, nn.Sequential)
     body = module[:-1]
-    kept = {name: params[name] for name, _ in body.named_parameters()}
+    kept = {name: params[name] for name, _ in (*body.named_parameters(), *body.named_buffers()) if name in params}
     values: Tensor = functional_call(body, kept, (x,))
     return values.flatten(1)
 
@@ -104,16 +105,6 @@ class KNNModel(nn.Module):
         near = features(self.network, dict(self.network.named_parameters()), x)
         mask = torch.ones(len(self.memory))
         return self.rule.mixture(near, self.network(x), self.memory, self.labels, mask)
-
-
-def filled(network: nn.Module, params: Params) -> nn.Module:
-    """The network in the parameters' dtype, with copies of them; frozen ones stay its own."""
-    network.to(next(iter(params.values())).dtype)
-    with torch.no_grad():
-        for name, parameter in network.named_parameters():
-            if name in params:
-                parameter.copy_(params[name])
-    return network
 
 
 WEIGHTS = "mixture.weights"

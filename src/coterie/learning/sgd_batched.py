@@ -3,7 +3,8 @@
 Three ways, same numbers up to rounding:
 - an `nn.Sequential` of small convolutions and fully connected layers with a known loss runs on hand-written gradients;
   where a step is plain SGD they are accumulated straight into the weights (`networks`);
-- any other network with convolutions runs client by client with the library's own kernels (batching them gains nothing);
+- any other network with convolutions (batching them gains nothing on a CPU), and networks that need it (BatchNorm, recurrent
+  layers), run client by client with the library's own kernels;
 - anything else runs under `vmap` with ordinary autograd.
 `train_one` is the plain version for one client, and the oracle the others are tested against.
 """
@@ -17,7 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from coterie.learning.batches import Walk, flat_rows, pick
+from coterie.learning import traits
+from coterie.learning.batches import Walk, flat_rows, pick, step_keys
 from coterie.learning.gradients import Model, chunk_gradients
 from coterie.learning.networks import Network
 from coterie.learning.passes import in_cache
@@ -43,6 +45,17 @@ class Plan:
     @property
     def trained(self) -> tuple[str, ...]:
         return tuple(self.model.names[i] for i in self.model.trained)
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Running statistics, which move with every step."""
+        return tuple(name for name in self.model.names if name in self.model.task.statistics)
+
+    def keys(self, key: Tensor, steps: int) -> Tensor:
+        """A random key for every step, (…, steps); the same one again where the network draws nothing."""
+        if self.model.task.traits.watched:
+            return step_keys(key, steps)
+        return key.unsqueeze(-1).expand(*key.shape, steps)
 
     def rate(self, given: Given, step: int) -> Rate:
         factor = 1.0 if self.factor is None else self.factor(step)
@@ -79,22 +92,32 @@ def _kept(optimiser: Optimiser) -> list[Tensor]:
 
 @torch.no_grad()
 def train_one(plan: Plan, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, given: Given) -> tuple[Tensor, ...]:
-    """One client, one model, plain autograd. Returns the trained parameters, the memory and the mean loss."""
+    """One client, one model, plain autograd. Returns the trained parameters, the running statistics, the memory and the
+    mean loss."""
     chosen, weight = plan.walk.rows(mask, key)
+    if chosen is None and not bool((real := mask > 0).all()):
+        x, y, weight = x[real], y[real], weight[..., real]
     optimiser = plan.optimiser(given)
     total = torch.zeros((), dtype=mask.dtype)
     sizes = (weight > 0).sum(-1).tolist()  # real samples come first; a client with few takes fewer steps
     steps = [(s, size) for s, size in enumerate(sizes) if size]
+    keys, task = plan.keys(key, len(sizes)), plan.model.task
     with _holding(plan, given) as (module, params):
         for s, size in steps:
             rows = None if chosen is None else chosen[s, :size]
             xs, ys = (x[:size], y[:size]) if rows is None else (x.index_select(0, rows), y.index_select(0, rows))
+            if plan.statistics:
+                traits.settle(module, size)
             with torch.enable_grad():
-                loss = (plan.model.task.sample_losses(module(xs), ys) * weight[s, :size]).sum()
+                with task.watching(keys[s]):
+                    outputs = module(xs)
+                loss = (task.sample_losses(outputs, ys) * weight[s, :size]).sum()
                 grads = torch.autograd.grad(loss, params, materialize_grads=True)
             _advance(optimiser, params, list(grads), plan.rate(given, s), None, 0)
             total += loss.detach()
         trained = [p.detach().contiguous() for p in params]
+        buffers = dict(module.named_buffers())
+        trained += [buffers[name].clone() for name in plan.statistics]
     return (*trained, *_kept(optimiser), total / max(len(steps), 1))
 
 
@@ -114,11 +137,13 @@ def _holding(plan: Plan, given: Given) -> Iterator[tuple[nn.Module, list[Tensor]
     once, not in every step.
 
     Kernels of convolutions lie channels-last, and with them all that is computed from them: pooling is vectorised then."""
-    module = plan.model.task.trainee
-    own = dict(module.named_parameters())
+    module = plan.model.task.trainee(given[f"weight/{plan.model.names[0]}"].dtype)
+    own, kept = dict(module.named_parameters()), dict(module.named_buffers())
     before = {name: p.data for name, p in own.items()}
     try:
-        for name in plan.model.names:
+        for name in plan.statistics:
+            kept[name].copy_(given[f"weight/{name}"])
+        for name in (n for n in plan.model.names if n in own):
             w = given[f"weight/{name}"]
             layout = torch.channels_last if w.dim() == 4 else torch.contiguous_format
             own[name].requires_grad_().data = w.clone(memory_format=layout)
@@ -130,8 +155,8 @@ def _holding(plan: Plan, given: Given) -> Iterator[tuple[nn.Module, list[Tensor]
 
 def train(plan: Plan, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, given: Given) -> tuple[Tensor, ...]:
     """A chunk of clients: every tensor has a leading client dimension. Returns what `train_one` does, stacked."""
-    network = plan.model.network(x)
-    if network is None and plan.model.task.convolutional:
+    network = plan.model.network(x, y)
+    if network is None and plan.model.task.one_by_one:
         each = [
             train_one(plan, x[c], y[c], mask[c], key[c], {name: t[c] for name, t in given.items()})
             for c in range(len(x))
@@ -156,9 +181,10 @@ def _train_together(
         params[i] = params[i].clone(memory_format=torch.contiguous_format)
     moving = [params[i] for i in places]
     optimiser = plan.optimiser(given)
-    on = (weight > 0).any(-1).to(x.dtype)  # (clients, steps)
+    on = (weight > 0).any(-1).to(weight.dtype)  # (clients, steps)
     ragged = not optimiser.simple and bool((on == 0).any())
-    total = torch.zeros(len(x), dtype=x.dtype)
+    total = torch.zeros(len(x), dtype=weight.dtype)
+    keys = plan.keys(key, weight.shape[-2])
     for s in range(weight.shape[-2]):
         xs, ys = (x, y) if rows is None else pick(x, y, rows[:, s])
         lr = plan.rate(given, s)
@@ -166,7 +192,7 @@ def _train_together(
             also = (optimiser.correct, optimiser.pull, optimiser.anchors or ())
             total += network.descend(params, xs, ys, weight[:, s], lr, places, *also)
             continue
-        loss, grads = chunk_gradients(plan.model, network, params, xs, ys, weight[:, s])
+        loss, grads = chunk_gradients(plan.model, network, params, xs, ys, weight[:, s], keys[:, s])
         total += loss
         _advance(optimiser, moving, grads, lr, on[:, s] if ragged else None, 1)
     return (*moving, *_kept(optimiser), total / on.sum(-1).clamp(min=1))

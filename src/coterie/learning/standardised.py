@@ -47,7 +47,7 @@ def standardised(task: Task, federation: Federation) -> Task:
     mean, scale = float(y.mean()), float(y.std(correction=0))
     if scale == 0 or (abs(mean) < 0.5 * scale and 0.5 < scale < 2):
         return task  # nothing to do; the fast path for plain squared error is kept
-    return replace(task, model=_rescaled(task.model, mean, scale), loss=ScaledSquares(scale), metric=task.metrics)
+    return replace(task, model=_rescaled(task.model, mean, scale), loss=ScaledSquares(scale), metric=task.scorers)
 
 
 def rescaled(task: Task, low: float, high: float) -> Task:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,38 +17,43 @@ from torch.func import functional_call
 
 from coterie.data.federation import Federation
 from coterie.errors import TaskError
-from coterie.learning import models, passes
-from coterie.learning.metrics import FOR_NUMBERS, LOSSES, LOWER_IS_BETTER, METRICS, SampleLoss
+from coterie.learning import models, passes, traits
+from coterie.learning.drawing import Drawing
+from coterie.learning.metrics import LOSSES, SampleLoss
 from coterie.learning.networks import Network
+from coterie.learning.scoring import Scorer
+from coterie.learning.traits import Traits
 from coterie.tree import Params
 
 _CPU_RNG: list[int] = []  # fork_rng over no accelerator
 _GENERATOR = threading.RLock()  # modules draw their weights from torch's one generator: one thread at a time
 _HEAVY = 128 << 10  # bytes of a sample's convolutions above which the library's kernels are faster, as measured
 _ROWS = 64  # rows a task is tried on before training
+_TRIED = 8  # of them, where clients are tried together
 
 
 @dataclass(frozen=True)
 class Task:
     """What is learnt: `model` makes a fresh `nn.Module`; `loss` is a name or a function to one number per sample;
-    `metric` is a name or several, the first being the one gains are measured in (None: mse for the loss
-    mse, else accuracy)."""
+    `metric` is a name, a function, an object with torchmetrics' methods, a `Scorer`, or several of them, the first being the
+    one gains are measured in (None: mse for the loss mse, else accuracy)."""
 
     model: Callable[[], nn.Module]
     loss: str | SampleLoss = "cross_entropy"
-    metric: str | tuple[str, ...] | list[str] | None = None
+    metric: Any = None
     _local: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
     _networks: dict[Any, Network | None] = field(default_factory=dict, init=False, repr=False, compare=False)
     _master: nn.Module = field(init=False, repr=False, compare=False)
+    _masters: dict[torch.dtype, nn.Module] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _found: dict[Any, Traits] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
             raise TaskError(f"loss must be one of {sorted(LOSSES)} or a function; got {self.loss!r}.")
-        for name in self.metrics:
-            if name not in METRICS:
-                raise TaskError(f"metric must be one of {sorted(METRICS)}; got {name!r}.")
         if not self.metrics:
             raise TaskError("A task needs at least one metric; got none. Use for example metric='accuracy'.")
+        if len(set(self.metrics)) < len(self.metrics):
+            raise TaskError(f"Metrics need names of their own; got {list(self.metrics)}. Use Scorer(function, name=…).")
         if not callable(self.model) or isinstance(self.model, nn.Module):
             raise TaskError(
                 "model must be a function that makes a fresh nn.Module, e.g. lambda: nn.Linear(20, 3); "
@@ -54,16 +61,21 @@ class Task:
             )
         object.__setattr__(self, "_master", self.module(0))
 
+    @cached_property
+    def scorers(self) -> tuple[Scorer, ...]:
+        """The metrics with their functions."""
+        given = ("mse" if self.loss == "mse" else "accuracy") if self.metric is None else self.metric
+        several = tuple(given) if isinstance(given, tuple | list) else (given,)
+        return tuple(one if isinstance(one, Scorer) else Scorer(one) for one in several)
+
     @property
     def metrics(self) -> tuple[str, ...]:
-        if self.metric is None:
-            return ("mse",) if self.loss == "mse" else ("accuracy",)
-        return (self.metric,) if isinstance(self.metric, str) else tuple(self.metric)
+        return tuple(scorer.name for scorer in self.scorers)
 
     @property
     def sign(self) -> int:
         """+1 when more of the first metric is better, −1 when less is."""
-        return -1 if self.metrics[0] in LOWER_IS_BETTER else 1
+        return -1 if self.scorers[0].lower_is_better else 1
 
     @classmethod
     def default(cls, federation: Federation) -> Task:
@@ -71,36 +83,88 @@ class Task:
         images = federation.x.dim() > 2
         hidden: tuple[int, ...] = (100,) if images else ()
         network = models.mlp(federation.n_features, hidden, federation.n_outputs)
+        if not federation.x.is_floating_point() and federation.x.dtype != torch.uint8:
+            raise TaskError("Whole-number ids need a model that reads them; pass task=Task(ct.models.lstm(…)), say.")
+        if federation.y.dim() > 1 and federation.kind == "classification":
+            raise TaskError(
+                "A sequence of labels needs a model that gives one; pass task=Task(ct.models.lstm(…)), say."
+            )
         if federation.kind == "regression":
             return cls(network, "mse", ("mse", "r2"))
+        if federation.kind == "multilabel":
+            return cls(network, "bce", ("accuracy", "f1", "auc", "log_loss"))
         metrics = ["accuracy", "balanced_accuracy", "log_loss"]
         if federation.n_outputs == 2:
             metrics.insert(2, "auc")
         return cls(network, "cross_entropy", tuple(metrics))
+
+    def __reduce__(self) -> Any:
+        """Pickled and copied as it was made: modules and what threads hold are made anew."""
+        return type(self), (self.model, self.loss, self.metric)
+
+    # ---- what the network is like -------------------------------------------------------------------------------------
 
     @cached_property
     def convolutional(self) -> bool:
         """Convolutions without a `network` run client by client: batching the library's gains nothing on a CPU."""
         return any(isinstance(m, nn.modules.conv._ConvNd) for m in self._master.modules())
 
+    @property
+    def alone(self) -> bool:
+        """Whether clients must run one at a time, without padding: BatchNorm, recurrent layers, and what `check` found."""
+        return self._shown_alone or self.traits.alone
+
+    @cached_property
+    def _shown_alone(self) -> bool:
+        return traits.runs_alone(self._master)
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether clients run one at a time, because they must or because it is as fast."""
+        return self.convolutional or self.alone
+
+    @property
+    def traits(self) -> Traits:
+        """What `check` found on the samples it was given last."""
+        return self._found.get("last", Traits())
+
+    @cached_property
+    def statistics(self) -> frozenset[str]:
+        """Running statistics of normalising layers: entries of a parameter dictionary that move without a gradient."""
+        return traits.statistics(self._master)
+
+    @cached_property
+    def normalising(self) -> frozenset[str]:
+        """Everything that batch normalisation has: its parameters and statistics."""
+        return traits.normalising(self._master) & self.names
+
     # ---- the model as a function -------------------------------------------------------------------------------------
 
     @property
     def skeleton(self) -> nn.Module:
-        """A module whose weights are never used, one per thread: `functional_call` swaps its parameters while it runs."""
-        return self._mine("skeleton")
+        """A module of this thread whose weights are never used: `functional_call` swaps its parameters while it runs."""
+        return self._mine("skeleton", traits.own_dtype(self._master))
 
-    @property
-    def trainee(self) -> nn.Module:
+    def judge(self, dtype: torch.dtype) -> nn.Module:
+        """The same for predictions: in evaluation mode."""
+        return self._mine("judge", dtype)
+
+    def trainee(self, dtype: torch.dtype) -> nn.Module:
         """A second module of this thread, which `functional_call` never touches: its parameters may be overwritten."""
-        return self._mine("trainee")
+        return self._mine("trainee", dtype)
 
-    def _mine(self, name: str) -> nn.Module:
-        module: nn.Module | None = getattr(self._local, name, None)
-        if module is None:
-            module = copy.deepcopy(self._master)
-            setattr(self._local, name, module)
-        return module
+    def _mine(self, name: str, dtype: torch.dtype) -> nn.Module:
+        kept: dict[Any, nn.Module] = self._local.__dict__
+        key = f"{name} {dtype}"
+        if key not in kept:
+            kept[key] = copy.deepcopy(self._in(dtype)).train(name != "judge")
+        return kept[key]
+
+    def _in(self, dtype: torch.dtype) -> nn.Module:
+        """The module in a type; made by `init`, outside of any map or derivative, where types can be changed."""
+        if dtype not in self._masters:
+            self._masters[dtype] = traits.recast(copy.deepcopy(self._master), dtype)
+        return self._masters[dtype]
 
     def module(self, seed: int = 0, params: Params | None = None) -> nn.Module:
         """A fresh module, initialised from the seed or holding the given parameters; the global RNG stays as it was."""
@@ -109,34 +173,38 @@ class Task:
             module = self.model()
         if not isinstance(module, nn.Module):
             raise TaskError(f"The model factory must return an nn.Module; got {type(module).__name__}.")
-        refuse_unsupported(module)
+        traits.refuse_unsupported(module)
         if params is not None:
             self.require(params)
-            module.to(next(iter(params.values())).dtype)
-            with torch.no_grad():
-                for name, parameter in module.named_parameters():
-                    if name in params:  # frozen ones are the module's own
-                        parameter.copy_(params[name])
+            traits.filled(module, params)
         return module
 
     def init(self, seed: int, dtype: torch.dtype = torch.float32) -> Params:
-        """Start parameters, a function of the seed alone; frozen ones (requires_grad=False) stay inside the module."""
-        named = self.module(seed).named_parameters()
-        params = {name: p.detach().to(dtype).clone() for name, p in named if p.requires_grad}
-        if not params:
+        """Start parameters and running statistics, a function of the seed alone; frozen parameters (requires_grad=False)
+        stay inside the module."""
+        self._in(dtype)
+        module = self.module(seed)
+        held = dict(module.named_parameters()) | dict(module.named_buffers())
+        params = {n: held[n].detach().to(dtype).clone() for n in module.state_dict() if n in self.names}
+        if not self.trainable:
             raise TaskError("The model has no parameters to learn. Add a layer with weights, or unfreeze one.")
         return params
 
     @cached_property
     def trainable(self) -> frozenset[str]:
-        """The names a parameter dictionary must have; frozen parameters stay inside the module."""
+        """The parameters that learn; frozen ones stay inside the module."""
         return frozenset(name for name, p in self._master.named_parameters() if p.requires_grad)
 
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The entries of a parameter dictionary: what learns, and the running statistics."""
+        return self.trainable | self.statistics
+
     def require(self, params: Params) -> None:
-        """Refuse a dictionary without exactly the trainable names: a module would fill the gaps with weights of its own."""
-        if params.keys() == self.trainable:
+        """Refuse a dictionary without exactly these names: a module would fill the gaps with weights of its own."""
+        if params.keys() == self.names:
             return
-        missing, unknown = sorted(self.trainable - params.keys()), sorted(params.keys() - self.trainable)
+        missing, unknown = sorted(self.names - params.keys()), sorted(params.keys() - self.names)
         raise TaskError(
             f"A parameter dictionary needs exactly the model's trainable names; missing: {', '.join(missing) or 'none'}; "
             f"unknown: {', '.join(unknown) or 'none'}. To train a part, pass the whole dictionary and fit(…, train=names)."
@@ -152,31 +220,60 @@ class Task:
         return self._networks[names, sample]
 
     def outputs(self, params: Params, x: Tensor) -> Tensor:
+        """What the model predicts: no dropout, and normalised with the running statistics."""
         self.require(params)
-        if passes.replaceable(x):
-            network = self.network(tuple(params), x.shape[1:])
-            if network is not None:
-                return passes.outputs(network, x, tuple(params.values()))
-        result: Tensor = functional_call(self.skeleton, params, (x,))
+        by_hand = self._by_hand(params, x)
+        if by_hand is not None:
+            return by_hand
+        with self.watching(torch.zeros((), dtype=torch.int64)):
+            result: Tensor = functional_call(self.judge(_dtype(params)), params, (x,))
         return result
+
+    def _by_hand(self, params: Params, x: Tensor) -> Tensor | None:
+        """Outputs of a chunk of clients at once, where the module has that form."""
+        network = self.network(tuple(params), x.shape[1:]) if passes.replaceable(x) else None
+        return None if network is None else passes.outputs(network, x, tuple(params.values()))
+
+    def training_outputs(self, params: Params, x: Tensor, key: Tensor) -> Tensor:
+        """The outputs while learning: random numbers come from the key, and BatchNorm uses the samples' own statistics (the
+        running ones stay as they are; `LocalSGD` moves them)."""
+        return self.training_pass(params, x, key)[0]
+
+    def training_pass(self, params: Params, x: Tensor, key: Tensor) -> tuple[Tensor, Params]:
+        """The outputs while learning, and the running statistics after these samples."""
+        self.require(params)
+        by_hand = self._by_hand(params, x)
+        if by_hand is not None:  # such a network does the same in training
+            return by_hand, {}
+        module = self._mine("skeleton", _dtype(params))
+        moved = {name: params[name].detach().clone() for name in self.statistics}
+        if moved:
+            traits.settle(module, len(x))
+        with self.watching(key):
+            result: Tensor = functional_call(module, params | moved, (x,))
+        return result, moved
+
+    def watching(self, key: Tensor) -> AbstractContextManager[Any]:
+        """Around a call of the network: what it draws comes from the key."""
+        return Drawing(key) if self.traits.watched else nullcontext()
 
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         function = LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
         losses = function(outputs, y)
-        if losses.shape != y.shape:
+        if losses.shape != y.shape[:1] and losses.shape != y.shape:
             raise TaskError(
-                f"A loss must give one number per sample, shape {tuple(y.shape)}; got {tuple(losses.shape)}. "
+                f"A loss must give one number per sample, shape {tuple(y.shape[:1])}; got {tuple(losses.shape)}. "
                 "Use reduction='none'."
             )
-        return losses
+        return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
 
     def check(self, federation: Federation, *, look: bool = True) -> None:
         """Run some samples through, so that a misfit is said before training starts. A private run does not `look` at
         anybody's values: their shape is enough, and an error may not depend on one client's data."""
         x, y, owner = federation.some_rows(_ROWS)
         if not look:
-            x, y = torch.zeros_like(x), torch.zeros_like(y)
-        params = self.init(0, x.dtype)
+            x, y = _instead_of(x), torch.zeros_like(y)
+        params = self.init(0, x.dtype if x.is_floating_point() else torch.float32)
         outputs = self._tried(params, x)
         self._check_outputs(outputs, federation)
         try:
@@ -188,68 +285,112 @@ class Task:
                 f"The loss of a fresh model must be a finite number for every sample; it is {float(losses[bad])} for one of "
                 f"client {federation.name(int(owner[int(bad)]))}. Check the loss, or that client's data for extreme values."
             )
+        kind = (x.shape[1:], x.dtype, y.shape[1:], y.dtype)
+        if kind not in self._found:
+            self._found[kind] = self._traits(params, x[:_TRIED], y[:_TRIED])
+        self._found["last"] = self._found[kind]
 
     def _tried(self, params: Params, x: Tensor) -> Tensor:
-        """Outputs for some samples; a model that draws random numbers or changes its buffers is refused."""
-        kept = {name: (b, b.clone()) for name, b in self.skeleton.named_buffers()}
-        with _GENERATOR, torch.random.fork_rng(devices=_CPU_RNG), torch.no_grad():
+        """Outputs for some samples, and once more as in training; a model that draws from the global generator or changes
+        its buffers is refused."""
+        key = torch.zeros((), dtype=torch.int64)
+        with _GENERATOR, torch.random.fork_rng(devices=_CPU_RNG), torch.no_grad(), Drawing(key):
             before = torch.get_rng_state()
             try:
-                outputs = self.outputs(params, x)
-            except (RuntimeError, ValueError, IndexError, TypeError) as error:
+                outputs = self._unchanged("judge", params, lambda: self.outputs(params, x))
+                self._unchanged("skeleton", params, lambda: self.training_outputs(params, x, key))
+            except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
+                if isinstance(error, TaskError):
+                    raise
                 raise TaskError(
                     f"The model cannot take this federation's samples of shape {tuple(x.shape[1:])}: "
                     f"{str(error).splitlines()[0]}."
                 ) from None
             if not torch.equal(before, torch.get_rng_state()):
                 raise TaskError(
-                    "The model draws from a global random generator (dropout?), which makes runs irreproducible. "
-                    "Remove that part or use weight_decay."
+                    "The model draws from a global random generator in a way that cannot be made reproducible. "
+                    "Use torch.rand, torch.bernoulli or nn.Dropout for its draws."
                 )
-        after = dict(self.skeleton.named_buffers())
+        return outputs
+
+    def _unchanged(self, mode: str, params: Params, run: Callable[[], Tensor]) -> Tensor:
+        module = self._mine(mode, _dtype(params))
+        kept = {name: (b, b.clone()) for name, b in module.named_buffers()}
+        outputs = run()
+        if not isinstance(outputs, Tensor):
+            raise TaskError(
+                f"A model must return one tensor; this one returns a {type(outputs).__name__}. Return the part that the "
+                "loss needs (of nn.LSTM, say, output[0])."
+            )
+        after, counters = dict(module.named_buffers()), traits.counters(module)
         for name, (same, value) in kept.items():
-            if after.get(name) is not same or not torch.equal(same.nan_to_num(), value.nan_to_num()):
-                del self._local.skeleton  # it is no longer as it was made
+            changed = after.get(name) is not same or not torch.equal(same.nan_to_num(), value.nan_to_num())
+            if changed and name not in counters:
+                self._local.__dict__.clear()  # modules are no longer as they were made
                 raise TaskError(
                     f"The model changes its buffer '{name}' when it runs, and clients would see one another's data in it. "
                     "Compute it anew in every call, or make it a parameter."
                 )
         return outputs
 
+    def _traits(self, params: Params, x: Tensor, y: Tensor) -> Traits:
+        """What only a run shows: whether it draws, mixes samples, or cannot be batched over clients."""
+        if Network.of(self._master, tuple(params), self.loss, x.shape[1:]) is not None:
+            return Traits(watched=False)
+        key = torch.zeros((), dtype=torch.int64)
+        module = self._mine("skeleton", _dtype(params))
+
+        def loss(params: Params, x: Tensor, y: Tensor, key: Tensor) -> Tensor:
+            return self.sample_losses(self.training_outputs(params, x, key), y).sum() + self.outputs(params, x).sum()
+
+        with torch.no_grad():
+            with Drawing(key) as drawing:
+                functional_call(module, {n: p.clone() for n, p in params.items()}, (x,))
+            alone = self._shown_alone or any(
+                traits.mixes_rows(run, x)
+                for run in (lambda x: self.outputs(params, x), lambda x: self.training_outputs(params, x, key))
+            )
+        batched = alone or self.convolutional or traits.batches(loss, params, x, y, key)
+        return Traits(watched=drawing.used, alone=alone or not batched)
+
     def _check_outputs(self, outputs: Tensor, federation: Federation) -> None:
         width = outputs.shape[-1] if outputs.dim() > 1 else 1
+        entries = math.prod(federation.y.shape[1:])
         classes = federation.n_outputs if federation.kind == "classification" else None
         if self.loss == "cross_entropy":
             if classes is None:
-                raise TaskError("cross_entropy needs classes; this federation holds numbers. Use loss='mse'.")
+                word = (
+                    "several labels. Use loss='bce'" if federation.kind == "multilabel" else "numbers. Use loss='mse'"
+                )
+                raise TaskError(f"cross_entropy needs classes; this federation holds {word}.")
             if width < classes:
                 raise TaskError(f"The model has {width} outputs for {classes} classes. Give it one per class.")
-        if self.loss in ("mse", "bce") and width != 1:
-            raise TaskError(f"{self.loss} needs a model with one output; this one has {width}. Use nn.Linear(…, 1).")
-        if self.loss == "bce" and classes != 2:
+            if outputs.shape[:-1] != (len(outputs), *federation.y.shape[1:]):
+                raise TaskError(
+                    f"A sample has {tuple(federation.y.shape[1:])} labels and the model gives {tuple(outputs.shape[1:])}. "
+                    "Give one row of classes per label."
+                )
+        if self.loss in ("mse", "bce") and outputs.numel() != len(outputs) * entries:
+            need = "one output" if entries == 1 else f"{entries} outputs, one per number of a target"
+            raise TaskError(
+                f"{self.loss} needs a model with {need}; this one has {width}. Use nn.Linear(…, {entries})."
+            )
+        if self.loss == "bce" and federation.kind != "multilabel" and classes != 2:
             raise TaskError(f"bce needs two classes; this federation has {classes or 'numbers'}. Use cross_entropy.")
-        for name in self.metrics:
-            if name not in FOR_NUMBERS and classes is None:
-                raise TaskError(f"The metric {name} needs classes; this federation holds numbers. Use 'mse' or 'r2'.")
-            if name in FOR_NUMBERS and width != 1:
-                raise TaskError(f"The metric {name} needs a model with one output; this one has {width}.")
+        for scorer in self.scorers:
+            if scorer.for_numbers is False and federation.kind == "regression":
+                raise TaskError(
+                    f"The metric {scorer.name} needs classes; this federation holds numbers. Use 'mse' or 'r2'."
+                )
+            if scorer.for_numbers and outputs.numel() != len(outputs) * entries:
+                raise TaskError(f"The metric {scorer.name} needs a model with one output; this one has {width}.")
 
 
-def refuse_unsupported(module: nn.Module) -> None:
-    """BatchNorm's running statistics and Dropout's hidden random numbers do not fit pure client functions."""
-    for name, part in module.named_modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm):
-            raise TaskError(
-                f"BatchNorm keeps running statistics that clients would share; got {type(part).__name__} at '{name}'. "
-                "Use nn.GroupNorm or nn.LayerNorm instead."
-            )
-        if isinstance(part, nn.modules.instancenorm._InstanceNorm) and part.track_running_stats:
-            raise TaskError(
-                f"Running statistics would be shared by clients; got {type(part).__name__} at '{name}'. "
-                "Use track_running_stats=False."
-            )
-        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
-            raise TaskError(
-                f"Dropout draws from a global random generator, which makes runs irreproducible; got "
-                f"{type(part).__name__}(p={part.p}) at '{name}'. Remove it or use weight_decay."
-            )
+def _instead_of(x: Tensor) -> Tensor:
+    """Numbers of the same shape that say nothing of anybody's data; ids are all 0."""
+    numbers = torch.cos(torch.arange(x.numel(), dtype=torch.float32)).reshape(x.shape)
+    return numbers.to(x.dtype) if x.is_floating_point() else torch.zeros_like(x)
+
+
+def _dtype(params: Params) -> torch.dtype:
+    return next(iter(params.values())).dtype

@@ -1,4 +1,5 @@
-"""Plotly figures of a comparison, for the report page."""
+"""Plotly figures of a comparison. Colours of text, grid and background are the page's, set by its script: they follow the
+light or dark theme. Names inside figures go through `label`."""
 
 from __future__ import annotations
 
@@ -9,30 +10,29 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from coterie.comparison.result import Comparison
-from coterie.comparison.verdict import metric_name
-from coterie.training.gains import CLEAR, GAINS, LOSES
+from coterie.comparison.verdict import method_label, metric_name
+from coterie.report.parts import label
 
-COLOURS = ("#64748b", "#2563eb", "#d97706", "#0d9488", "#9333ea", "#db2777", "#65a30d", "#0891b2", "#dc2626", "#a16207")
-GAIN, LOSS, GREY = "#15803d", "#b91c1c", "#94a3b8"
-FEW = 20  # clients shown as bars; more as a sorted curve
+COLOURS = ("#3b82f6", "#d97706", "#0d9488", "#a855f7", "#db2777", "#65a30d", "#0891b2", "#dc2626", "#a16207", "#64748b")
+GROUPS = ("#3b82f6", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#b5a642", "#8b5cf6")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down")
+GAIN, LOSS, GREY = "#16a34a", "#dc2626", "#94a3b8"
+FEW = 20  # clients shown as bars
+_POINTS = 150  # of a curve
 
 
-def layout(figure: go.Figure, height: int, **options: Any) -> go.Figure:
-    """The page's look: quiet grid, legend above, room for labels."""
+def blank(height: int, **options: Any) -> go.Figure:
+    """An empty figure with the page's margins; no template, since the page's theme is one."""
+    figure = go.Figure()
     figure.update_layout(
+        template=go.layout.Template(),
         height=height,
-        margin={"l": 8, "r": 8, "t": 36, "b": 8},
-        font={"family": "system-ui, -apple-system, Segoe UI, Roboto, sans-serif", "size": 13, "color": "#334155"},
-        plot_bgcolor="white",
-        paper_bgcolor="white",
+        margin={"l": 8, "r": 12, "t": 30, "b": 8},
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
-        hoverlabel={"bgcolor": "white"},
         **options,
     )
-    figure.update_xaxes(gridcolor="#eef2f7", zerolinecolor="#cbd5e1", automargin=True)
-    figure.update_yaxes(
-        gridcolor="#eef2f7", zerolinecolor="#cbd5e1", automargin=True, ticks="outside", ticklen=6, tickcolor="white"
-    )
+    figure.update_xaxes(automargin=True)
+    figure.update_yaxes(automargin=True)
     return figure
 
 
@@ -45,60 +45,142 @@ def others(comparison: Comparison) -> list[str]:
     return [m for m in comparison.methods if m != comparison.baseline(m)]
 
 
-def gain_bars(comparison: Comparison) -> go.Figure:
-    """Every client's gain over training alone with two standard errors; pale where it is within chance."""
-    shown = others(comparison)
-    clients = [str(c) for c in comparison.table.columns]
-    metric = metric_name(comparison.metric)
-    figure = go.Figure()
-    if len(clients) > FEW:
-        for method in shown:
-            gains = comparison.gains.T[method].sort_values()
-            figure.add_scatter(
-                x=np.arange(len(gains)) + 1,
-                y=gains,
-                text=[str(c) for c in gains.index],
-                name=method,
-                line={"color": colour(comparison, method)},
-                hovertemplate="%{text}: %{y:+.3f}<extra>" + method + "</extra>",
-            )
-        figure.update_yaxes(title=f"gain in {metric}")
-        figure.update_xaxes(title="clients, sorted by gain")
-        return layout(figure, 380)
-    for method in shown:
-        clear = comparison.marks.loc[method].isin([GAINS, LOSES])
-        figure.add_bar(
-            y=clients,
-            x=comparison.gains.loc[method],
-            name=method,
-            orientation="h",
-            marker={"color": colour(comparison, method), "opacity": np.where(clear, 1.0, 0.4)},
-            error_x={"array": CLEAR * comparison.errors.loc[method], "color": "#475569", "thickness": 1.2, "width": 4},
-            hovertemplate="%{y}: %{x:+.3f}<extra>" + method + "</extra>",
-        )
+def mean_gains(table: pd.DataFrame, metric: str, tones: list[str]) -> tuple[go.Figure, pd.DataFrame]:
+    """The mean gain of every method over being alone, with its interval (mean gain, low, high by method)."""
+    names = [label(method_label(str(m))) for m in table.index]
+    gain = table["mean gain"].to_numpy()
+    figure = blank(90 + 34 * len(table), showlegend=False)
+    figure.add_scatter(
+        x=gain.tolist(),
+        y=names,
+        mode="markers",
+        marker={"size": 11, "color": tones},
+        error_x={
+            "type": "data",
+            "symmetric": False,
+            "array": np.nan_to_num(table["high"] - gain).tolist(),
+            "arrayminus": np.nan_to_num(gain - table["low"]).tolist(),
+            "thickness": 2,
+            "width": 5,
+            "color": GREY,
+        },
+        hovertemplate="%{y}: %{x:+.4g}<extra></extra>",
+    )
     figure.update_yaxes(autorange="reversed", type="category")
-    figure.update_xaxes(title=f"gain in {metric} (± {CLEAR:g} standard errors)")
-    return layout(figure, 110 + (24 * len(shown) + 14) * len(clients), barmode="group", bargap=0.25)
+    figure.update_xaxes(title=f"mean gain, {metric_name(metric)}", zeroline=True)
+    return figure, table.rename_axis("method").reset_index()
 
 
-def curves(comparison: Comparison, column: str) -> go.Figure:
-    """One column of the histories over the rounds: mean over seeds, thin lines for the seeds."""
-    figure = go.Figure()
-    for method, part in comparison.curves.groupby("method", sort=False):
-        shown = part[["round", "seed", column]].dropna()
-        tone = colour(comparison, str(method))
-        for _, one in shown.groupby("seed"):
-            figure.add_scatter(
-                x=one["round"], y=one[column], mode="lines", line={"color": tone, "width": 1}, opacity=0.3,
-                showlegend=False, hoverinfo="skip",
-            )  # fmt: skip
-        mean = _common_rounds(shown, column)
+def client_map(
+    at: pd.DataFrame, groups: pd.Series[Any], more: pd.Series[Any] | None, *, geographic: bool
+) -> tuple[go.Figure, pd.DataFrame]:
+    """Clients where they are, or where their models are; colour and shape by group."""
+    across, up = (str(c) for c in at.columns[:2])
+    table = pd.DataFrame({"client": groups.index, across: at.iloc[:, 0].to_numpy(), up: at.iloc[:, 1].to_numpy()})
+    table["group"] = groups.to_numpy()
+    if more is not None:
+        table["stability"] = more.to_numpy()
+    figure = blank(430)
+    for group, part in table.groupby("group"):
+        extra = "" if more is None else "<br>in this group in %{customdata:.0%} of the fits"
         figure.add_scatter(
-            x=mean.index, y=mean, mode="lines", name=str(method), line={"color": tone, "width": 2.5},
-            hovertemplate="round %{x}: %{y:.3f}<extra>" + str(method) + "</extra>",
+            x=part[across].tolist(),
+            y=part[up].tolist(),
+            mode="markers",
+            name=f"group {group}",
+            text=[label(c, 40) for c in part["client"]],
+            customdata=None if more is None else part["stability"].tolist(),
+            marker={"size": 9 if len(table) <= 400 else 6, "color": group_colour(int(str(group))), "opacity": 0.85,
+                    "symbol": SYMBOLS[int(str(group)) % len(SYMBOLS)]},
+            hovertemplate="%{text}" + extra + f"<extra>group {group}</extra>",
+        )  # fmt: skip
+    figure.update_xaxes(title=label(across), zeroline=False)
+    figure.update_yaxes(title=label(up), zeroline=False)
+    if geographic:  # a degree of longitude is shorter than one of latitude
+        ratio = 1 / max(np.cos(np.radians(float(at.iloc[:, 1].mean()))), 0.1) if up.lower().startswith("lat") else 1.0
+        figure.update_yaxes(scaleanchor="x", scaleratio=ratio, constrain="domain")
+        figure.update_xaxes(constrain="domain")
+    return figure, table
+
+
+def group_colour(group: int) -> str:
+    return GREY if group < 0 else GROUPS[group % len(GROUPS)]
+
+
+def matrix(apart: pd.DataFrame, unit: str) -> tuple[go.Figure, pd.DataFrame]:
+    """Distances between clients' models, ordered by group."""
+    names = [f"{i + 1}. {label(c, 20)}" for i, c in enumerate(apart.index)]
+    figure = blank(430)
+    figure.add_heatmap(
+        z=[[float(f"{v:.3g}") for v in line] for line in apart.to_numpy()],
+        x=names,
+        y=names,
+        colorscale="Viridis",
+        reversescale=True,
+        colorbar={"title": {"text": unit, "side": "right"}, "thickness": 12},
+        hovertemplate="%{y}<br>%{x}<br>%{z:.3g}<extra></extra>",
+    )
+    few = len(names) <= 15
+    figure.update_xaxes(showticklabels=False, showgrid=False, ticks="")
+    figure.update_yaxes(showticklabels=few, autorange="reversed", showgrid=False, ticks="")
+    return figure, apart.rename_axis("client").reset_index()
+
+
+def apart_dots(told: pd.DataFrame, what: str, title: str, most: int = 12) -> tuple[go.Figure, pd.DataFrame] | None:
+    """What distinguishes groups in one respect: the properties with the largest differences, a dot per group."""
+    part = told[told["what"] == what]
+    names = list(dict.fromkeys(part["name"]))[:most]
+    if not names:
+        return None
+    shown = part[part["name"].isin(names)]
+    figure = blank(150 + 26 * len(names))
+    for group, some in shown.groupby("group"):
+        figure.add_scatter(
+            x=some["size"].tolist(),
+            y=[label(n) for n in some["name"]],
+            mode="markers",
+            name=f"group {group}",
+            marker={
+                "size": 10,
+                "color": group_colour(int(str(group))),
+                "symbol": SYMBOLS[int(str(group)) % len(SYMBOLS)],
+            },
+            hovertemplate="%{y}: %{x:+.2f}<extra>group " + str(group) + "</extra>",
+        )
+    figure.update_yaxes(
+        type="category", categoryorder="array", categoryarray=[label(n) for n in names], autorange="reversed"
+    )
+    figure.update_xaxes(title=title, zeroline=True)
+    return figure, shown
+
+
+def curves(comparison: Comparison, column: str) -> tuple[go.Figure, pd.DataFrame]:
+    """One column of the histories over the rounds: mean over seeds, thin lines for the seeds."""
+    figure, kept = blank(330), []
+    for method, part in comparison.curves.groupby("method", sort=False):
+        shown = part[["method", "round", "seed", column]].dropna()
+        kept.append(shown)
+        tone, name = colour(comparison, str(method)), label(method)
+        mean = _common_rounds(shown, column)
+        if shown["seed"].nunique() > 1:
+            for _, one in shown.groupby("seed"):
+                one = one.iloc[_thin(len(one))]
+                figure.add_scatter(
+                    x=one["round"].tolist(), y=one[column].tolist(), mode="lines", line={"color": tone, "width": 1},
+                    opacity=0.3, showlegend=False, hoverinfo="skip", legendgroup=name,
+                )  # fmt: skip
+        mean = mean.iloc[_thin(len(mean))]
+        figure.add_scatter(
+            x=mean.index.tolist(), y=mean.tolist(), mode="lines", name=name, line={"color": tone, "width": 2.5},
+            legendgroup=name, hovertemplate="round %{x}: %{y:.4g}<extra>%{fullData.name}</extra>",
         )  # fmt: skip
     figure.update_xaxes(title="round", rangemode="tozero")
-    return layout(figure, 320)
+    return figure, pd.concat(kept, ignore_index=True)
+
+
+def _thin(n: int) -> np.ndarray:
+    """At most `_POINTS` places of n, the last among them."""
+    return np.unique(np.linspace(0, max(n - 1, 0), min(n, _POINTS)).astype(int))
 
 
 def _common_rounds(shown: pd.DataFrame, column: str) -> pd.Series[Any]:
@@ -108,26 +190,67 @@ def _common_rounds(shown: pd.DataFrame, column: str) -> pd.Series[Any]:
     return mean
 
 
-def target_bars(comparison: Comparison) -> go.Figure | None:
+def bytes_bars(comparison: Comparison) -> tuple[go.Figure, pd.DataFrame] | None:
+    """What a whole run sends, mean over seeds: from the server and to it."""
+    if not {"bytes_down", "bytes_up"} <= set(comparison.curves.columns):
+        return None
+    total = comparison.curves.groupby(["method", "seed"], sort=False)[["bytes_down", "bytes_up"]].sum()
+    table = total.groupby("method", sort=False).mean() / 1e6
+    if not table.to_numpy().sum():
+        return None
+    names = [label(method_label(str(m))) for m in table.index]
+    figure = blank(110 + 34 * len(table), barmode="stack", bargap=0.35)
+    for column, name, tone in (
+        ("bytes_down", "to the clients", COLOURS[0]),
+        ("bytes_up", "from the clients", COLOURS[1]),
+    ):
+        figure.add_bar(
+            y=names, x=table[column].tolist(), name=name, orientation="h", marker={"color": tone},
+            hovertemplate="%{y}: %{x:.4g} MB<extra>" + name + "</extra>",
+        )  # fmt: skip
+    figure.update_yaxes(autorange="reversed", type="category")
+    figure.update_xaxes(title="megabytes of one run, all clients")
+    return figure, table.rename(columns={"bytes_down": "MB down", "bytes_up": "MB up"}).reset_index()
+
+
+def gets_and_brings(found: pd.DataFrame) -> tuple[go.Figure, pd.DataFrame] | None:
+    """What each client brings to the others (across) and gets (up), by group; hollow where it is open."""
+    if not found["brings"].notna().any():
+        return None
+    figure = blank(400)
+    for group, part in found.groupby("group"):
+        tone = group_colour(int(str(group)))
+        figure.add_scatter(
+            x=part["brings"].tolist(), y=part["gets"].tolist(), mode="markers", text=[label(c, 40) for c in part.index],
+            name="alone" if int(str(group)) < 0 else f"group {group}",
+            marker={"size": 10, "color": tone, "symbol": ["circle-open" if s == "open" else "circle" for s in part["sure"]]},
+            error_x={"array": np.nan_to_num(part["brings_se"]).tolist(), "color": GREY, "thickness": 1},
+            error_y={"array": np.nan_to_num(part["gets_se"]).tolist(), "color": GREY, "thickness": 1},
+            hovertemplate="%{text}<br>brings %{x:+.4g}, gets %{y:+.4g}<extra></extra>",
+        )  # fmt: skip
+    figure.update_xaxes(title="brings to the others", zeroline=True)
+    figure.update_yaxes(title="gets over training alone", zeroline=True)
+    return figure, found.rename_axis("client").reset_index()
+
+
+def target_bars(comparison: Comparison) -> tuple[go.Figure, pd.DataFrame] | None:
     """Shares of the classes, or the mean of the target, by client."""
     shares = [c for c in comparison.overview.columns if c.startswith("share of ")]
-    clients = [str(c) for c in comparison.overview.index]
+    clients = [label(c) for c in comparison.overview.index]
     if len(clients) > FEW or not (shares or "mean target" in comparison.overview):
         return None
-    figure = go.Figure()
+    figure = blank(110 + 30 * len(clients), barmode="stack", bargap=0.3)
     for i, column in enumerate(shares):
+        name = label(column.removeprefix("share of "))
         figure.add_bar(
-            y=clients,
-            x=comparison.overview[column],
-            name=column.removeprefix("share of "),
-            orientation="h",
-            marker={"color": COLOURS[i % len(COLOURS)]},
-            hovertemplate="%{y}: %{x:.0%}<extra>" + column + "</extra>",
-        )
+            y=clients, x=comparison.overview[column].tolist(), name=name, orientation="h",
+            marker={"color": COLOURS[i % len(COLOURS)]}, hovertemplate="%{y}: %{x:.0%}<extra>%{fullData.name}</extra>",
+        )  # fmt: skip
     if shares:
         figure.update_xaxes(tickformat=".0%", range=[0, 1], title="share of each class")
     else:
-        figure.add_bar(y=clients, x=comparison.overview["mean target"], orientation="h", marker={"color": COLOURS[1]})
+        means = comparison.overview["mean target"].tolist()
+        figure.add_bar(y=clients, x=means, orientation="h", marker={"color": COLOURS[0]}, showlegend=False)
         figure.update_xaxes(title="mean of the target")
     figure.update_yaxes(autorange="reversed", type="category")
-    return layout(figure, 110 + 30 * len(clients), barmode="stack", bargap=0.3)
+    return figure, comparison.overview.rename_axis("client").reset_index()

@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from coterie.data.federation import Federation
 from coterie.engines.private import simulated
 from coterie.learning.local_steps import LocalSteps
+from coterie.learning.task import Task
 from coterie.training import cohorts
 from coterie.training.result import Result
 from coterie.training.yardstick import Alone, check
+
+
+@dataclass(frozen=True)
+class Given:
+    """A result that somebody trained already."""
+
+    result: Result
+
+    def __call__(self, *_: Any) -> Result:
+        return self.result
+
+
+@dataclass(frozen=True)
+class TrainedAlone:
+    """Trains the clients alone when it is called."""
+
+    how: Alone
+    usual: str
+
+    def __call__(self, yardstick: str | None = None, sample: int | None = None) -> Result:
+        return (self.how if sample is None else self.how.sampled(sample)).train(check(yardstick or self.usual))
 
 
 def clients_alone(run: Any, alone: bool | str | Result) -> Callable[..., Result] | None:
@@ -18,41 +41,45 @@ def clients_alone(run: Any, alone: bool | str | Result) -> Callable[..., Result]
 
     Under cohorts a lone client takes as many rounds as a participant does on average."""
     if isinstance(alone, Result):
-        return lambda *_: alone
+        return Given(alone)
     local = getattr(run.algorithm, "local", None)
     if not alone or not isinstance(local, LocalSteps):
         return None
     part = sum(row["clients"] for row in run.history) / max(len(run.federation), 1)
     rounds = min(run.done, max(round(part), 1)) if run.history else run.done
     how = Alone(local, run.federation, run.task, rounds, run.seed, run.engine)
-    usual = check(alone) if isinstance(alone, str) else "tuned"
-
-    def train(yardstick: str | None = None, sample: int | None = None) -> Result:
-        return (how if sample is None else how.sampled(sample)).train(check(yardstick or usual))
-
-    return train
+    return TrainedAlone(how, check(alone) if isinstance(alone, str) else "tuned")
 
 
-def same_run(run: Any) -> Callable[[Federation], Result]:
-    """How to run the same with other clients: same settings, seed and rounds, nobody trained alone."""
-    start = run.start if isinstance(run.start, dict) else None  # a server state is of the clients it was made for
-    from coterie.training.run import fit
+@dataclass(frozen=True)
+class SameRun:
+    """Runs the same with other clients when it is called: same settings, seed and rounds, nobody trained alone."""
 
-    rounds = run.done
+    algorithm: Any
+    task: Task
+    sampler: Any
+    rounds: int
+    start: Any
+    options: dict[str, Any]
 
-    def train(federation: Federation) -> Result:
-        sampler = run.sampler
+    def __call__(self, federation: Federation) -> Result:
+        from coterie.training.run import fit
+
+        sampler = self.sampler
         if isinstance(sampler, cohorts.FixedSize):
             sampler = cohorts.FixedSize(min(sampler.size, len(federation)))
-        options: dict[str, Any] = {"seed": run.seed, "channels": run.channels, "engine": run.engine}
-        if run.privacy is not None:
-            options["privacy"] = simulated(run.privacy)
         again = fit(
-            run.algorithm, federation, run.task, rounds=rounds, cohort=sampler, alone=False, progress=False,
-            start=start, **options,
+            self.algorithm, federation, self.task, rounds=self.rounds, cohort=sampler, alone=False, progress=False,
+            start=self.start, **self.options,
         )  # fmt: skip
         if not again.about["finished"]:
             raise KeyboardInterrupt
         return again
 
-    return train
+
+def same_run(run: Any) -> Callable[[Federation], Result]:
+    start = run.start if isinstance(run.start, dict) else None  # a server state is of the clients it was made for
+    options: dict[str, Any] = {"seed": run.seed, "channels": run.channels, "engine": run.engine}
+    if run.privacy is not None:
+        options["privacy"] = simulated(run.privacy)
+    return SameRun(run.algorithm, run.task, run.sampler, run.done, start, options)

@@ -12,28 +12,31 @@ import torch
 from torch import Tensor
 
 from coterie import randomness
-from coterie.learning.metrics import METRICS
 from coterie.training.gains import Floats
 from coterie.training.result import Result
 from coterie.tree import Tree
 
 _BLOCK = 1 << 20  # numbers of resampled outputs at a time
-ROW_MEANS = frozenset({"accuracy", "log_loss", "mse"})  # means over rows: one number per row says all
+ROW_MEANS = frozenset(
+    {"accuracy", "log_loss", "mse", "mae", "top_3", "top_5"}
+)  # means over rows: one number per row says all
 
 
 def bootstrap_scores(result: Result, draws: int = 200, seed: int = 0) -> Floats:
     """(clients, draws) values of the first metric on resampled test rows; NaN where a resample has no score."""
     live = result.evaluation
-    name = live.task.metrics[0]
-    metric = _row_mean if name in ROW_MEANS else METRICS[name]
+    scorer = live.task.scorers[0]
+    metric = _row_mean if scorer.name in ROW_MEANS else scorer
     keys = randomness.client_keys(live.federation.keys, seed)
 
     def resample(out: Tree) -> Tree:
         outputs, y, mask = out["outputs"], out["y"], out["mask"]
         if not mask.shape[-1]:
             return {"scores": torch.full((len(mask), draws), torch.nan, dtype=torch.float64)}
-        if name in ROW_MEANS:
-            alone = METRICS[name](outputs.flatten(0, 1).unsqueeze(1), y.reshape(-1, 1), mask.new_ones(mask.numel(), 1))
+        if scorer.name in ROW_MEANS:
+            alone = scorer(
+                outputs.flatten(0, 1).unsqueeze(1), y.flatten(0, 1).unsqueeze(1), mask.new_ones(mask.numel(), 1)
+            )
             outputs = alone.reshape(*mask.shape, 1)
         own, n = keys[out["index"]], mask.sum(-1, keepdim=True)
         size = max(_BLOCK // max(outputs.numel(), 1), 1)

@@ -15,6 +15,7 @@ import pandas as pd
 
 from coterie.algorithms.fedavg import FedAvg
 from coterie.decision.coalitions.find import find
+from coterie.decision.coalitions.judging import WIDEN
 from coterie.decision.coalitions.search import SPLIT_Z, Block
 from coterie.decision.coalitions.search import Settings as SearchSettings
 from coterie.errors import ConfigError
@@ -56,7 +57,8 @@ def find_coalition(
     place = [int(i) for i in audit.alone[0].clients.get_indexer(pd.Index(clients))]
     alone = pool([[losses[i] for i in place] for losses in map(row_losses, audit.alone)], names)
     s = audit.settings
-    settings = SearchSettings(s.level, s.fewest, audit.worth, SPLIT_Z, departures=max_rounds)
+    widen = WIDEN.get(audit.metric, 1.0)
+    settings = SearchSettings(s.level, s.fewest, audit.worth, SPLIT_Z, departures=max_rounds, widen=widen)
     found = find(
         train, alone, lambda: shared_gradients(runs[0]), clients, settings,
         brings=brings, thorough=thorough, seed=s.seed,

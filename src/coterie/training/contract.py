@@ -10,6 +10,9 @@ import torch
 
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Reply
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
+from coterie.learning.task import Task
 from coterie.tree import leaves
 
 
@@ -32,11 +35,44 @@ def require_ask(algorithm: Algorithm, ask: Any) -> Ask:
     return ask
 
 
+def require_steps(algorithm: Algorithm) -> None:
+    """Refuse anything but local steps where an algorithm, or the one it wraps, has them by default."""
+    if not is_dataclass(algorithm):
+        return
+    for f in fields(algorithm):
+        local = getattr(algorithm, f.name)
+        if f.name == "base":
+            require_steps(local)
+        elif f.name == "local" and f.default_factory is LocalSGD and not isinstance(local, LocalSteps):
+            raise ConfigError(
+                f"{type(algorithm).__name__} needs local to be steps, such as LocalSGD(steps=10, lr=0.1) or LocalAdam(); "
+                f"got {local!r}."
+            )
+
+
 def require_state(algorithm: Algorithm, method: str, state: Any) -> None:
     if not is_dataclass(state) or isinstance(state, type):
         raise ConfigError(
             f"A server state must be a dataclass; {type(algorithm).__name__}.{method} gave a {type(state).__name__}. "
             "Decorate its class with @dataclass(frozen=True), and return one."
+        )
+
+
+def require_statistics(algorithm: Algorithm, task: Task) -> None:
+    """Refuse BatchNorm where its running statistics would be lost or mixed up."""
+    if task.statistics and not algorithm.carries_statistics:
+        raise ConfigError(
+            f"{type(algorithm).__name__} with these settings does not carry running statistics, and the model keeps "
+            f"{min(task.statistics)!r}. Use nn.GroupNorm or nn.LayerNorm, or FedAvg, FedBN, IFCA, Ditto or Local."
+        )
+
+
+def require_optimiser(algorithm: Algorithm) -> None:
+    """Refuse to keep the optimiser's memory where the algorithm would forget it."""
+    if getattr(getattr(algorithm, "local", None), "keep", False) and not algorithm.keeps_optimiser:
+        raise ConfigError(
+            f"{type(algorithm).__name__} starts its optimiser afresh in every round; got keep=True. Use keep=False, or "
+            "FedAvg, FedProx, FedBN or Local."
         )
 
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from coterie.data.federation import Federation
 from coterie.engines.base import Env, first_contact
 from coterie.exchange.messages import Algorithm, Context, Ints
-from coterie.learning.metrics import METRICS
 from coterie.learning.predictors import Mixture
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, row
@@ -69,7 +68,7 @@ class Evaluation:
         """Every client's own predictor on its own test data: one row per client, one column per metric."""
 
         def score(out: Tree) -> Tree:
-            return {m: METRICS[m](out["outputs"], out["y"], out["mask"]) for m in self.task.metrics}
+            return {s.name: s(out["outputs"], out["y"], out["mask"]) for s in self.task.scorers}
 
         table = self.on_test_rows(score)
         return pd.DataFrame({m: table[m].double().numpy() for m in self.task.metrics}, index=self.federation.clients)
@@ -87,7 +86,7 @@ class Evaluation:
 
         def shaped(out: Tree) -> Tree:
             outputs = out["outputs"]
-            return post({**out, "outputs": outputs if outputs.dim() == 3 else outputs.unsqueeze(-1)})
+            return post({**out, "outputs": outputs if outputs.dim() > 2 else outputs.unsqueeze(-1)})
 
         table: Tree = self.engine.map(predict, clients, self.env, test=True, post=shaped)
         return table

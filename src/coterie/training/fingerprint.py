@@ -70,7 +70,15 @@ def fingerprint(
     loss = task.loss if isinstance(task.loss, str) else getattr(task.loss, "__qualname__", "loss")
     told = repr((settings, task.metrics, loss, task.skeleton, {k: tuple(t.shape) for k, t in initial.items()}))
     fed = federation
-    data = (fed.x, fed.y, fed.offsets, fed.n_train, fed.keys, *(() if fed.clusters is None else (fed.clusters,)))
+    data = (
+        fed.x,
+        fed.y,
+        fed.offsets,
+        fed.n_train,
+        fed.keys,
+        *(t for t in (fed.clusters, fed.weights) if t is not None),
+    )
+    data = (*data, fed.n_valid) if fed.n_valid.any() else data
     sums = {
         "settings": digest([re.sub(r" at 0x[0-9a-f]+", "", told)]),  # where an object lies in memory
         "data": digest(_bytes(dict(enumerate(data)))),

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.learning.metrics import LOWER_IS_BETTER
-
 Floats = npt.NDArray[np.float64]
 
 GAINS, LOSES, UNCLEAR, NO_SCORE = "gains", "loses", "no clear change", "no score"
@@ -55,9 +53,9 @@ def mark(gain: Any, low: Any, high: Any, rows: Any, fewest: int = FEWEST, least:
     return np.where(np.isnan(gain), NO_SCORE, marks)
 
 
-def worth_it(metric: str, alone: Any) -> float:
+def worth_it(lower_is_better: bool, alone: Any) -> float:
     """The smallest gain anybody would move for: one per cent of the mean loss alone, or half a point of a score."""
-    if metric not in LOWER_IS_BETTER:
+    if not lower_is_better:
         return WORTH_SCORE
     known = np.asarray(alone, np.float64)
     known = known[np.isfinite(known)]

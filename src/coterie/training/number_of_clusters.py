@@ -81,7 +81,7 @@ def choose_clusters(
             result = fit(with_setting(algorithm, "clusters", k), fitting, task, alone=False, **options)
             losses[k] = result.evaluation.test_losses()
         table, chosen = _judged(losses)
-        last, near = max(losses), max(chosen, int(table["loss"].idxmin()))
+        last, near = max(losses), max(chosen, int(str(table["loss"].idxmin())))
         if last >= most or near < last - 1:
             break
         counts = list(range(last + 1, min(last + _MORE, most) + 1))

@@ -19,9 +19,8 @@ import numpy as np
 import pandas as pd
 
 from coterie.decision.coalitions.found import Coalitions
-from coterie.decision.coalitions.judging import Gains, correction, interval
+from coterie.decision.coalitions.judging import WIDEN, Gains, correction, interval
 from coterie.errors import ConfigError, DataError
-from coterie.learning.metrics import LOWER_IS_BETTER
 from coterie.text import listed
 from coterie.training.bootstrap import column_mean
 from coterie.training.gains import FEWEST, GAINS, LOSES, ROUNDING, UNCLEAR, Floats, mark, worth_it
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from coterie.training.result import Result
 
 Rule = Literal["interval", "mean"]
-WIDEN = {"log_loss": 1.4}  # heavy tails: rare rows cost much, and few test rows may hold none of them
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ class Participation:
 
     @property
     def _unit(self) -> str:
-        lower = self.metric in LOWER_IS_BETTER
+        lower = self.results[0].evaluation.task.sign < 0
         return self.metric.replace("_", " ") + (" (how much lower it is)" if lower else "")
 
     def coalition(self, max_rounds: int | None = None, *, brings: bool = False, thorough: bool = False) -> Coalition:
@@ -269,7 +267,7 @@ def judge(runs: tuple[Result, ...], alone: tuple[Result, ...], settings: Setting
     )
     table["low"], table["high"], table["p_worse"] = interval(gains, settings.level)
     table["rows"] = gains.rows.astype(np.int64)
-    worth = worth_it(metric, table["alone"])
+    worth = worth_it(sign < 0, table["alone"])
     enough = table["rows"] >= settings.fewest
     middle = (table["low"] + table["high"]) / 2
     sure = (_marks(table, settings) == LOSES) & (middle < -worth)
@@ -301,7 +299,7 @@ def _gains(runs: tuple[Result, ...], alone: tuple[Result, ...], each: Floats) ->
         between = np.asarray(np.ma.masked_invalid(each).var(axis=0, ddof=1).filled(0.0))
         variance = variance + n * np.maximum(between - fresh, 0) / count
     widen = WIDEN.get(runs[0].evaluation.task.metrics[0], 1.0)
-    return Gains(column_mean(each), widen**2 * variance, n)
+    return Gains(column_mean(each), variance, n).widened(widen)
 
 
 def _marks(table: pd.DataFrame, settings: Settings) -> pd.Series[Any]:

@@ -79,3 +79,14 @@ def plot_clusters(clusters: pd.Series[int], ax: Axes | None = None) -> Axes:
     ax.set(xlabel="group", ylabel="clients")
     ax.spines[["top", "right"]].set_visible(False)
     return ax
+
+
+def plot_bytes(history: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Bytes sent so far, in both directions."""
+    ax = axes(ax)
+    for column, colour, label in (("bytes_down", NEUTRAL, "to the clients"), ("bytes_up", LOSS, "from the clients")):
+        ax.plot(history["round"], history[column].cumsum() / 1e6, color=colour, label=label)
+    ax.set(xlabel="round", ylabel="megabytes so far")
+    ax.legend(frameon=False)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax

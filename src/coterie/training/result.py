@@ -16,6 +16,7 @@ from coterie.disk import write_text
 from coterie.errors import ConfigError, DataError
 from coterie.learning import module_json, predictors
 from coterie.learning.task import Task
+from coterie.learning.traits import filled
 from coterie.privacy.receipt import Receipt
 from coterie.training import files
 from coterie.training.evaluation import Evaluation
@@ -206,7 +207,7 @@ class Result:
             raise DataError(f"There is no client {client!r} in this result.")
         which = int(self._stored["model_of"][self.clients.get_loc(client)])
         params = {name: t[which] for name, t in self._stored["models"].items()}
-        fill = predictors.filled if special is None else special.fill
+        fill = filled if special is None else special.fill
         if "task" in self._stored:
             return fill(self._stored["task"].module(), params)
         spec = self.about["architecture"]
@@ -278,3 +279,8 @@ class Result:
         from coterie.training.plots import plot_clusters
 
         return plot_clusters(self.clusters, ax)
+
+    def plot_bytes(self, ax: Axes | None = None) -> Axes:
+        from coterie.training.plots import plot_bytes
+
+        return plot_bytes(self.history, ax)

@@ -12,7 +12,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from coterie.learning.metrics import METRICS
+from coterie.data.federation import Federation
+from coterie.errors import DataError
+from coterie.learning.metrics import Metric
 from coterie.training.bootstrap import ROW_MEANS
 from coterie.training.gains import Floats
 from coterie.training.result import Result
@@ -22,11 +24,12 @@ from coterie.tree import Tree
 def row_losses(result: Result) -> list[Floats]:
     """For every client, one number per test row, smaller is better; NaN where a metric hangs on a single row."""
     live = result.evaluation
-    name, sign = live.task.metrics[0], live.task.sign
+    scorer, sign = live.task.scorers[0], live.task.sign
+    refuse_weights(live.federation)
     longest = int(live.federation.n_test.max(initial=0))
 
     def score(out: Tree) -> Tree:
-        values = _values(name, out["outputs"], out["y"], out["mask"])
+        values = _values(scorer.name in ROW_MEANS, scorer, out["outputs"], out["y"], out["mask"])
         wide = torch.full((len(values), longest), torch.nan, dtype=torch.float64)
         wide[:, : values.shape[1]] = values[:, :longest]
         return {"values": -sign * wide}
@@ -35,14 +38,20 @@ def row_losses(result: Result) -> list[Floats]:
     return [table[i, :n].copy() for i, n in enumerate(live.federation.n_test)]
 
 
-def _values(name: str, outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+def refuse_weights(federation: Federation) -> None:
+    if federation.weights is not None:
+        raise DataError(
+            "Gains are judged row by row, and rows with weights of their own are not. Leave the weights out."
+        )
+
+
+def _values(row_mean: bool, metric: Metric, outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     """(clients, rows): the metric of every row, or its pseudo-value."""
-    metric = METRICS[name]
     clients, rows = mask.shape
     if not rows:
         return torch.zeros(clients, 0, dtype=torch.float64)
-    if name in ROW_MEANS:
-        one = metric(outputs.flatten(0, 1).unsqueeze(1), y.reshape(-1, 1), mask.new_ones(mask.numel(), 1))
+    if row_mean:
+        one = metric(outputs.flatten(0, 1).unsqueeze(1), y.flatten(0, 1).unsqueeze(1), mask.new_ones(mask.numel(), 1))
         return one.reshape(clients, rows).double()
     score = metric(outputs, y, mask).double()
     n = mask.sum(-1).double()
@@ -60,7 +69,7 @@ def row_names(results: Sequence[Result]) -> list[list[np.ndarray]]:
     parts, where = [], []
     for s, result in enumerate(results):
         fed = result.federation
-        start = fed.offsets[: len(fed)] + fed.n_train
+        start = fed.starts("test")
         for i, n in enumerate(fed.n_test):
             rows = slice(int(start[i]), int(start[i] + n))
             x = fed.x[rows].reshape(int(n), -1).double().numpy()

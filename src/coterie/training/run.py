@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -26,7 +27,15 @@ from coterie.privacy.ledger import BudgetSpent
 from coterie.privacy.settings import Privacy
 from coterie.training import checkpoint, cohorts
 from coterie.training.again import clients_alone, same_run
-from coterie.training.contract import conversation, finite, require_ask, require_state
+from coterie.training.contract import (
+    conversation,
+    finite,
+    require_ask,
+    require_optimiser,
+    require_state,
+    require_statistics,
+    require_steps,
+)
 from coterie.training.evaluation import Evaluation
 from coterie.training.explosion import explosion
 from coterie.training.fingerprint import Fingerprint, fingerprint
@@ -37,8 +46,10 @@ from coterie.training.yardstick import Yardstick
 
 _CHOICE_ROUNDS = 30  # rounds of each trial when the number of clusters is chosen
 
-Callback = Callable[[dict[str, Any], Any], None]
-"""Called after every round with its history row and the server state."""
+Callback = Callable[["Run"], None] | Callable[[dict[str, Any], Any], None]
+"""Called after every round: with the live run if it takes one argument; with the round's history row and the server's state
+if it takes two. Of a run it may read `done`, `history`, `state` and `evaluation()` (groups, scores, models), and it may call
+`stop(reason)`."""
 
 
 def fit(
@@ -73,7 +84,9 @@ def fit(
     the number of clusters chosen on held-out training data first (`choose_clusters`); `result.about["choice"]` shows the
     evidence, `"choice_note"` its limit, if any. `result.about["warnings"]` says when the loss exploded, `"notes"` what the
     algorithm has to say about how it ended.
-    A client that sends NaN or infinity is lost in that round; `result.about["dropped"]` names it.
+    A client that sends NaN or infinity is lost in that round; `result.about["dropped"]` names it. callbacks: called after
+    every round with the live run, say to log the groups, `run.evaluation().clusters()`, or to end it, `run.stop("reason")`;
+    `TensorBoard` is one.
 
     privacy: a budget, `Privacy(epsilon=3, delta=1e-6, clip=1.0)`; every additive ask then releases noisy sums of clipped
     updates, and `result.receipt` says what was released. The run stops before a release that would overspend, with
@@ -82,6 +95,7 @@ def fit(
     task = task if task is not None else Task.default(federation)
     from coterie.training.number_of_clusters import fill_in_clusters
 
+    require_steps(algorithm)
     choices: dict[str, str] = {}
     if privacy is not None:
         algorithm, privacy, choices = private_form(algorithm, privacy)
@@ -127,9 +141,10 @@ def _train(
     callbacks: Sequence[Callback],
 ) -> Result:
     """All rounds, and what they end with."""
+    calls = [_taking_run(callback) for callback in callbacks]
     with bar(progress, rounds, run.done) as tick, finish_on_interrupt(run.out is not None) as interrupted:
         saved = run.done
-        while run.done < rounds and not interrupted:
+        while run.done < rounds and not interrupted and "stopped" not in run.about:
             try:
                 row = run.one_round()
             except BudgetSpent as spent:
@@ -138,8 +153,8 @@ def _train(
                 break
             if evaluate_every and (run.done % evaluate_every == 0 or run.done == rounds):
                 row |= run.evaluation().test_means()
-            for callback in callbacks:
-                callback(row, run.state)
+            for call in calls:
+                call(run)
             tick(row)
             if run.out is not None and run.done % checkpoint_every == 0:
                 run.save()
@@ -178,6 +193,8 @@ class Run:
 
     def begin(self, *, resume: bool, overwrite: bool) -> None:
         self.task.check(self.federation, look=self.privacy is None)
+        require_statistics(self.algorithm, self.task)
+        require_optimiser(self.algorithm)
         self.start, taint = unwrapped(self.start)
         dtype = self.federation.x.dtype if self.federation.x.is_floating_point() else torch.float32
         self.env = Env(
@@ -292,8 +309,14 @@ class Run:
 
     def evaluation(self) -> Evaluation:
         """The run as it stands."""
-        env = replace(self.env, round=self.done, ask=0)  # the same whether the run was resumed or has just failed
+        env = replace(
+            self.env, round=self.done, ask=0, private=None
+        )  # the same whether the run was resumed or has just failed
         return Evaluation(self.algorithm, self.federation, self.task, self.state, env, self.engine)
+
+    def stop(self, reason: str = "a callback asked for it") -> None:
+        """End after this round, with the reason in `result.about["stopped"]`."""
+        self.about = self.about | {"stopped": reason}
 
     def result(self, rounds: int, alone: bool | str | Result) -> Result:
         return Result.from_evaluation(
@@ -366,6 +389,18 @@ def begin_local(algorithm: Algorithm, federation: Federation, task: Task, seed: 
     run = Run(algorithm, federation, task, seed, cohorts.Everyone(), (), engine, None)
     run.begin(resume=False, overwrite=False)
     return run
+
+
+def _taking_run(callback: Any) -> Callable[[Run], None]:
+    """A callback of one argument takes the run; one of two takes the last row of its history and its state."""
+    try:
+        inspect.signature(callback).bind(None)
+    except TypeError:
+        return lambda run: callback(run.history[-1], run.state)
+    except ValueError:  # written in C, it does not say
+        pass
+    called: Callable[[Run], None] = callback
+    return called
 
 
 def _yardstick(alone: bool | str | Result) -> str:

@@ -290,3 +290,21 @@ def test_without_a_named_victim_the_edge_attack_follows_the_owner_of_the_model_a
 def test_registry_is_complete():
     named = {v for v in vars(attacks).values() if isinstance(v, type) and issubclass(v, attacks.Attack)}
     assert set(attacks.ATTACKS.values()) == named - {attacks.Attack}
+
+
+def test_test_rows_are_never_tampered_with(fed: ct.Federation, task: ct.Task) -> None:
+    """Everybody trains on other labels; models are still scored on the true ones."""
+    flip = attacks.LabelFlip(list(fed.clients))
+    one, two = (ct.fit(ct.FedAvg(), fed, task, rounds=0, channels=c, alone=False) for c in ([], [flip]))
+    assert one.scores().equals(two.scores())
+    assert np.array_equal(one.evaluation.test_losses(), two.evaluation.test_losses())
+    assert not np.array_equal(one.evaluation.train_losses(), two.evaluation.train_losses())
+
+
+@pytest.mark.parametrize("engine", ["local", "loop"])
+def test_a_lie_that_is_no_number_is_dropped_and_named(fed: ct.Federation, task: ct.Task, engine: str) -> None:
+    liar = attacks.GaussianNoise([fed.clients[3]], std=float("inf"))
+    result = ct.fit(ct.FedAvg(LOCAL), fed, task, rounds=1, channels=[liar], engine=engine, alone=False)
+    assert [entry["client"] for entry in result.about["dropped"]] == [fed.clients[3]]
+    assert result.history["lost"].tolist() == [1]
+    assert all(bool(torch.isfinite(t).all()) for t in result.state.model.values())

@@ -346,3 +346,14 @@ def test_the_adaptive_seller_discriminates_up_to_its_limit() -> None:
         view = View(EXAMPLE, 5, 1, np.full(5, evidence), counted, np.ones(5))
         prices = seller.prices(seller.init(EXAMPLE, 10, (5,)), view, np.full((2, 5), 0.5))
         np.testing.assert_array_equal(prices.high_at_high != prices.high_at_low, np.array(expected, bool))
+
+
+def test_a_signal_nobody_sent_teaches_nothing() -> None:
+    """All five buyers showed the high signal: the learner of the low signal stays as it was."""
+    seller = SELLERS["cexp3"]
+    state = seller.init(EXAMPLE, 100, (1,))
+    prices = Prices(np.array([True]), np.array([True]), np.array([0.5]), np.array([0.5]), 0.5)
+    sales = Sales(EXAMPLE, np.array([5.0]), np.array([0.0]), np.array([30.0]), np.array([0.0]))
+    after = seller.update(state, prices, sales)
+    assert after[0, 0] > 0
+    np.testing.assert_array_equal(after[2:4], state[2:4])

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from coterie.decision.candidates.rows import Floats, Ints, Rows, sigmoid
+from coterie.decision.candidates.rows import Floats, Ints, Rows, chances
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,8 @@ class Fit:
             return eta
         if self.spread is not None:
             eta = eta / np.sqrt(1 + np.pi / 8 * self._variance(Z, owner))
-        chance = sigmoid(eta)
-        if chance.shape[1] == 1:
-            return np.hstack([1 - chance, chance])
-        return np.asarray(chance / chance.sum(1, keepdims=True))
+        chance = chances(eta)
+        return np.hstack([1 - chance, chance]) if chance.shape[1] == 1 else chance
 
     def _variance(self, Z: Floats, owner: Ints) -> Floats:
         assert self.spread is not None
@@ -70,8 +68,8 @@ def mean_coefficients(rows: Rows) -> Floats:
     """The overall average as coefficients (1 + features, outputs); classes are smoothed by half a row each."""
     coef = np.zeros((1 + rows.X.shape[1], rows.n_outputs))
     if rows.classification:
-        rate = (rows.y.sum(0) + 0.5) / (len(rows.y) + 1)
-        coef[0] = np.log(rate / (1 - rate))
+        rate = (rows.y.sum(0) + 0.5) / (len(rows.y) + max(1.0, rows.n_outputs / 2))
+        coef[0] = np.log(rate / (1 - rate)) if rows.n_outputs == 1 else np.log(rate) - np.log(rate).mean()
     else:
         coef[0] = rows.y.mean(0)
     return coef

@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.decision.candidates.base import Fit
 from coterie.decision.candidates.path import POOLED_PATH, fit_units
-from coterie.decision.candidates.rows import Floats, Ints, Rows, grams, sigmoid
+from coterie.decision.candidates.rows import Floats, Ints, Rows, chances, grams, losses
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,14 @@ class _Forms:
 
 def _forms(rows: Rows, base: Floats) -> _Forms:
     """Quadratic forms of one copy around ``base`` (1 + features, outputs)."""
+    eta, q = rows.Z @ base, rows.n_outputs
+    chance = chances(eta) if rows.classification else eta
     found = []
-    for output in range(rows.n_outputs):
-        eta = rows.Z @ base[:, output]
-        if rows.classification:
-            chance = sigmoid(eta)
-            weight = np.maximum(chance * (1 - chance), 0.01)
-            found.append(grams(rows.Z, rows.y[:, output] - chance, weight, rows.owner, rows.n_clients))
-        else:
-            found.append(grams(rows.Z, rows.y[:, output] - eta, None, rows.owner, rows.n_clients))
+    for output in range(q):
+        weight = None
+        if rows.classification:  # of several classes each counts q/(q − 1) times its own curvature, as in `path`
+            weight = np.maximum(chance[:, output] * (1 - chance[:, output]), 0.01) * (1 if q == 1 else q / (q - 1))
+        found.append(grams(rows.Z, rows.y[:, output] - chance[:, output], weight, rows.owner, rows.n_clients))
     return _Forms(np.stack([A for A, _ in found])[None], np.stack([c for _, c in found])[None])
 
 
@@ -160,6 +159,6 @@ def _true_losses(rows: Rows, coef: Floats) -> Floats:
     total = np.zeros((rows.n_clients, len(coef)))
     for g in range(len(coef)):
         eta = rows.Z @ coef[g]
-        loss = np.logaddexp(0, eta) - rows.y * eta if rows.classification else (rows.y - eta) ** 2
-        total[:, g] = np.bincount(rows.owner, weights=loss.sum(1), minlength=rows.n_clients)
+        loss = losses(eta, rows.y) if rows.classification else ((rows.y - eta) ** 2).sum(1)
+        total[:, g] = np.bincount(rows.owner, weights=loss, minlength=rows.n_clients)
     return total

@@ -5,134 +5,134 @@ costs min(n, d)³. The penalty is judged by the leave-one-out loss; the coeffici
 with weights that fall with that loss, or the best is taken. Averaging keeps a lone client from overfitting its choice
 of penalty: a weak "alone" would fake gains for everybody else."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from coterie.decision.candidates.rows import Block, Floats, Ints, blocks, sigmoid
+from coterie.decision.candidates.axes import Axes, Path, axes_of, penalties_of, weights_of
+from coterie.decision.candidates.rows import Block, Floats, Ints, blocks, chances, losses
 
 ALONE_LINEAR = (1e-3, 0.03, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3, np.inf)
 ALONE_LOGISTIC = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3, np.inf)
 POOLED = (1e-5, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0, np.inf)
-_NEWTON_STEPS = 40
-
-
-@dataclass(frozen=True)
-class Path:
-    """Which penalties are tried, whether they are multiplied by the unit's rows, and whether they are averaged."""
-
-    penalties: tuple[float, ...]
-    per_row: bool
-    average: bool
+_NEWTON_STEPS, _SOFTMAX_STEPS = 40, 100
+_KEEP = 0.1  # softmax: when scores move by less, the curvature is kept
 
 
 POOLED_PATH = Path(POOLED, per_row=True, average=False)
 
 
-@dataclass(frozen=True)
-class _Axes:
-    """A block of units on their own principal axes: ``scores`` (units, rows, axes), their squared lengths ``power``."""
-
-    mean: Floats
-    back: Floats  # (units, features, axes): from axes to the units of the features
-    scores: Floats
-    power: Floats
-    count: Floats
-
-
-def _axes(block: Block, X: Floats) -> _Axes:
-    x, n = block.take(X), block.mask.sum(1)
-    mean = x.sum(1) / n[:, None]
-    x = (x - mean[:, None]) * block.mask[..., None]
-    sd = np.sqrt((x**2).sum(1) / n[:, None])
-    inverse = np.where(sd > 1e-8, 1 / np.maximum(sd, 1e-8), 0.0)
-    x = x * inverse[:, None]
-    if x.shape[1] < x.shape[2]:
-        power, left = np.linalg.eigh(x @ x.transpose(0, 2, 1))
-        length = np.sqrt(np.maximum(power, 0))
-        turn = x.transpose(0, 2, 1) @ (left * _safe_inverse(length, 1e-6)[:, None])
-        scores = left * length[:, None]
-    else:
-        power, turn = np.linalg.eigh(x.transpose(0, 2, 1) @ x)
-        scores = x @ turn
-    return _Axes(mean, turn * inverse[..., None], scores, np.maximum(power, 0), n)
-
-
-def _safe_inverse(values: Floats, least: float) -> Floats:
-    return np.where(values > least, 1 / np.maximum(values, least), 0.0)
-
-
-def _weights(loss: Floats, n: Floats, path: Path, logarithm: bool) -> Floats:
-    """Weights (units, penalties) from leave-one-out losses; a unit with fewer than three rows keeps its mean."""
-    log_loss = np.log(np.maximum(loss, 1e-20)) / 2 if logarithm else loss
-    if path.average:
-        score = -n[:, None] * log_loss
-        weight = np.exp(score - score.max(1, keepdims=True))
-    else:
-        weight = np.eye(loss.shape[1])[loss.argmin(1)]
-    weight = np.where(n[:, None] < 3, np.eye(loss.shape[1])[-1], weight)
-    return np.asarray(weight / weight.sum(1, keepdims=True))
-
-
-def _penalties(path: Path, n: Floats) -> Floats:
-    """(units, penalties); infinity becomes a number that leaves the mean alone in the model."""
-    tried = np.where(np.isinf(path.penalties), 1e12, path.penalties)
-    return np.asarray(tried * (n[:, None] if path.per_row else np.ones((len(n), 1))))
-
-
-def _linear(axes: _Axes, block: Block, y: Floats, path: Path) -> Floats:
+def _linear(axes: Axes, block: Block, y: Floats, path: Path) -> Floats:
     """Coefficients with the intercept first (units, 1 + features); leave-one-out by PRESS, r / (1 − h)."""
     target = block.take(y)
     mean = target.sum(1) / axes.count
     target = (target - mean[:, None]) * block.mask
-    shrink = 1 / (axes.power[..., None] + _penalties(path, axes.count)[:, None])
+    shrink = 1 / (axes.power[..., None] + penalties_of(path, axes.count)[:, None])
     along = (axes.scores.transpose(0, 2, 1) @ target[..., None]) * shrink
     leverage = axes.scores**2 @ shrink + (1 / axes.count)[:, None, None]
     residual = (target[..., None] - axes.scores @ along) / np.maximum(1 - leverage, 1e-6) * block.mask[..., None]
     loss = (residual**2).sum(1) / axes.count[:, None]
-    weight = _weights(loss, axes.count, path, logarithm=True)
+    weight = weights_of(loss, axes.count, path, logarithm=True)
     slope = (axes.back @ (along @ weight[..., None]))[..., 0]
     return np.column_stack([mean - (slope * axes.mean).sum(1), slope])
 
 
-def _logistic(axes: _Axes, block: Block, y: Floats, path: Path) -> tuple[Floats, bool]:
-    """As `_linear` for 0/1 targets, by Newton steps for all units and penalties at once; two half rows at the mean
-    (one of each class) keep every fit finite. The leave-one-out loss takes one Newton step."""
-    b, n, r = axes.scores.shape
-    rows = np.concatenate([np.ones((b, n, 1)), axes.scores], 2)[:, None] * block.mask[:, None, :, None]
-    target, mask = block.take(y)[:, None], block.mask[:, None]
-    penalty = np.concatenate(
-        [np.zeros((b, len(path.penalties), 1)), np.repeat(_penalties(path, axes.count)[..., None], r, 2)], 2
-    )
-    rate = (target.sum(2) + 0.5) / (axes.count[:, None] + 1)
-    beta = np.zeros(penalty.shape)
-    beta[..., 0] = np.log(rate / (1 - rate))
-    at_zero, diagonal = np.zeros(r + 1), np.arange(r + 1)
-    at_zero[0] = 1.0
-    settled = False
-    for _ in range(_NEWTON_STEPS):
-        chance = sigmoid((rows @ beta[..., None])[..., 0])
-        middle = sigmoid(beta[..., 0])
-        slope = ((target - chance) * mask)[..., None, :] @ rows
-        gradient = slope[..., 0, :] + (0.5 - middle)[..., None] * at_zero - penalty * beta
-        hessian = (rows * (chance * (1 - chance))[..., None]).swapaxes(-1, -2) @ rows
-        hessian[..., diagonal, diagonal] += penalty + 1e-9
-        hessian[..., 0, 0] += middle * (1 - middle)
-        if settled:
+def _logistic(axes: Axes, block: Block, y: Floats, path: Path) -> tuple[Floats, bool]:
+    """As `_linear` for classes (units, 1 + features, outputs), by Newton steps for all units and penalties at once.
+
+    Half a row of every class at the mean keeps each fit finite. With one output a step is Newton's. With one per class
+    (softmax) every class has a curvature of its own: per row diag(p(1 − p)) ≤ W ≤ 2 diag(p(1 − p)) between classes, so
+    that 1.5 times the diagonal steps to the same optimum, and a curvature that changes little is kept. The leave-one-out
+    loss takes one step; there the diagonal counts q/(q − 1) times, which is exact for equally likely classes."""
+    fit = _Classes(axes, block, y, path)
+    beta, hessian = fit.start(), None
+    far, value = np.inf, fit.value(beta)
+    most = np.full(value.shape, 4.0)  # how far scores may move at once; less after a step that did not help
+    for _ in range(_NEWTON_STEPS if fit.q == 1 else _SOFTMAX_STEPS):
+        chance, middle = fit.chances(beta)
+        if hessian is None or fit.q == 1 or far > _KEEP:
+            hessian = fit.hessian(chance, middle, 1.0 if fit.q == 1 else 1.5)
+        step: Floats = np.asarray(
+            np.linalg.solve(hessian, fit.gradient(beta, chance, middle)[..., None])[..., 0], float
+        )
+        move = np.abs(fit.scores(step)).max((2, 3))
+        tried = fit.centred(beta + step * np.minimum(1, most / np.maximum(move, 1e-12))[..., None, None])
+        new = fit.value(tried)
+        better = new <= value + 1e-9 * np.abs(value)
+        beta, value = np.where(better[..., None, None], tried, beta), np.where(better, new, value)
+        most = np.where(better, np.minimum(2 * most, 4.0), np.minimum(most, move) / 4)
+        far = float(move.max())
+        if far < 1e-6:
             break
-        step = np.linalg.solve(hessian, gradient[..., None])
-        move = np.abs(rows @ step).max((2, 3))
-        beta = beta + step[..., 0] * np.minimum(1, 4 / np.maximum(move, 1e-12))[..., None]
-        settled = bool(move.max() < 1e-6)
-    inverse = np.linalg.inv(hessian)
-    leverage = ((rows @ inverse) * rows).sum(-1)
-    eta = (rows @ beta[..., None])[..., 0]
-    left_out = eta + leverage * (chance - target) / np.maximum(1 - chance * (1 - chance) * leverage, 1e-3)
-    loss = ((np.logaddexp(0, left_out) - target * left_out) * mask).sum(2) / axes.count[:, None]
-    weight = _weights(loss, axes.count, path, logarithm=False)
-    mixed = (weight[..., None] * beta).sum(1)
-    slope = (axes.back @ mixed[:, 1:, None])[..., 0]
-    return np.column_stack([mixed[:, 0] - (slope * axes.mean).sum(1), slope]), settled
+    loss = fit.left_out(beta)
+    weight = weights_of(loss, axes.count, path, logarithm=False)
+    settled = bool((move[weight > 0.01] < 1e-4).all())  # of the penalties that count
+    mixed = (weight[..., None, None] * beta).sum(1)  # (units, outputs, 1 + axes)
+    slope = axes.back @ mixed[..., 1:].swapaxes(1, 2)
+    level = mixed[..., 0] - (slope * axes.mean[..., None]).sum(1)
+    return np.concatenate([level[:, None], slope], 1), settled
+
+
+class _Classes:
+    """The penalised likelihood of a block's units for every penalty; coefficients are (units, penalties, outputs, p)."""
+
+    def __init__(self, axes: Axes, block: Block, y: Floats, path: Path) -> None:
+        b, n, r = axes.scores.shape
+        self.q, self.p, self.count = y.shape[1], r + 1, axes.count
+        self.mask = block.mask[:, None, :, None]
+        self.rows = np.concatenate([np.ones((b, n, 1)), axes.scores], 2)[:, None] * self.mask
+        self.target = block.take(y)[:, None]  # (units, 1, rows, outputs)
+        penalty = np.repeat(penalties_of(path, axes.count)[..., None], r, 2)
+        self.penalty = np.concatenate([np.zeros((*penalty.shape[:2], 1)), penalty], 2)
+        self.half = 0.5 * self.q if self.q > 1 else 1.0  # rows added at the mean
+
+    def start(self) -> Floats:
+        beta = np.zeros((*self.penalty.shape[:2], self.q, self.p))
+        rate = (self.target.sum(2) + 0.5) / (self.count[:, None, None] + self.half)
+        beta[..., 0] = np.log(rate) if self.q > 1 else np.log(rate / (1 - rate))
+        return self.centred(beta)
+
+    def centred(self, beta: Floats) -> Floats:
+        """A constant added to all classes changes nothing; the penalties prefer none."""
+        return beta - beta.mean(2, keepdims=True) if self.q > 1 else beta
+
+    def scores(self, beta: Floats) -> Floats:
+        """(units, penalties, rows, outputs)."""
+        return np.asarray(self.rows @ beta.swapaxes(-1, -2))
+
+    def chances(self, beta: Floats) -> tuple[Floats, Floats]:
+        """Of every row, and at the mean."""
+        return chances(self.scores(beta)), chances(beta[..., 0])
+
+    def value(self, beta: Floats) -> Floats:
+        """What is minimised (units, penalties)."""
+        own = (losses(self.scores(beta), self.target) * self.mask[..., 0]).sum(2)
+        added = 0.5 * sum(losses(beta[..., 0], one) for one in (np.eye(self.q) if self.q > 1 else (0.0, 1.0)))
+        return np.asarray(own + added + 0.5 * (self.penalty[:, :, None] * beta**2).sum((2, 3)))
+
+    def gradient(self, beta: Floats, chance: Floats, middle: Floats) -> Floats:
+        slope = ((self.target - chance) * self.mask).swapaxes(-1, -2) @ self.rows
+        slope[..., 0] += 0.5 - self.half * middle
+        return np.asarray(slope - self.penalty[:, :, None] * beta)
+
+    def hessian(self, chance: Floats, middle: Floats, factor: float) -> Floats:
+        weight, at_mean = factor * chance * (1 - chance), factor * self.half * middle * (1 - middle)
+        found = np.stack(
+            [(self.rows * weight[..., c, None]).swapaxes(-1, -2) @ self.rows for c in range(self.q)], axis=2
+        )
+        diagonal = np.arange(self.p)
+        found[..., diagonal, diagonal] += self.penalty[:, :, None] + 1e-9
+        found[..., 0, 0] += at_mean
+        return np.asarray(found)
+
+    def left_out(self, beta: Floats) -> Floats:
+        """The leave-one-out loss (units, penalties)."""
+        factor = 1.0 if self.q == 1 else self.q / (self.q - 1)
+        chance, middle = self.chances(beta)
+        inverse = np.linalg.inv(self.hessian(chance, middle, factor))
+        each = [((self.rows @ inverse[:, :, c]) * self.rows).sum(-1) for c in range(self.q)]
+        leverage = np.stack(each, -1)
+        hold = np.maximum(1 - factor * chance * (1 - chance) * leverage, 1e-3)
+        eta = self.scores(beta) + leverage * (chance - self.target) / hold
+        return np.asarray((losses(eta, self.target) * self.mask[..., 0]).sum(2) / self.count[:, None])
 
 
 def fit_units(X: Floats, y: Floats, unit: Ints, n_units: int, path: Path, logistic: bool) -> tuple[Floats, bool]:
@@ -143,11 +143,10 @@ def fit_units(X: Floats, y: Floats, unit: Ints, n_units: int, path: Path, logist
     converged = True
     width = (1 + X.shape[1]) * (len(path.penalties) if logistic else 1)
     for block in blocks(unit, n_units, width):
-        axes = _axes(block, X)
-        for output in range(y.shape[1]):
-            if logistic:
-                coef[block.units, :, output], settled = _logistic(axes, block, y[:, output], path)
-                converged &= settled
-            else:
-                coef[block.units, :, output] = _linear(axes, block, y[:, output], path)
+        axes = axes_of(block, X)
+        if logistic:
+            coef[block.units], settled = _logistic(axes, block, y, path)
+            converged &= settled
+        else:
+            coef[block.units, :, 0] = _linear(axes, block, y[:, 0], path)
     return coef, converged

@@ -54,7 +54,7 @@ class Rows:
     """Standardised training rows of all clients. ``y`` is (rows, outputs): a scaled target, or 0/1 per class.
 
     One output serves regression and two classes (the probability of the second); with more classes there is one
-    output per class against the rest."""
+    output per class (softmax)."""
 
     X: Floats
     y: Floats
@@ -97,3 +97,22 @@ def grams(Z: Floats, y: Floats, weight: Floats | None, owner: Ints, n_clients: i
 
 def sigmoid(eta: Floats) -> Floats:
     return np.asarray(1 / (1 + np.exp(-np.clip(eta, -35, 35))))
+
+
+def softmax(eta: Floats) -> Floats:
+    """Probabilities over the last axis."""
+    raised = np.exp(eta - eta.max(-1, keepdims=True))
+    return np.asarray(raised / raised.sum(-1, keepdims=True))
+
+
+def chances(eta: Floats) -> Floats:
+    """Probabilities of outputs on the last axis: the second of two classes, or every class."""
+    return sigmoid(eta) if eta.shape[-1] == 1 else softmax(eta)
+
+
+def losses(eta: Floats, y: Floats | float) -> Floats:
+    """Log loss of scores for 0/1 outputs, both (…, outputs)."""
+    if eta.shape[-1] == 1:
+        return np.asarray((np.logaddexp(0, eta) - y * eta)[..., 0])
+    top = eta.max(-1)
+    return np.asarray(top + np.log(np.exp(eta - top[..., None]).sum(-1)) - (y * eta).sum(-1))

@@ -3,19 +3,22 @@
     y_i = Z_i (μ + b_i) + e,   b_i ~ N(0, σ² diag θ),   μ ~ N(0, σ² φ) (slopes; the intercept of μ is free).
 
 θ and φ maximise the marginal likelihood (`coterie.estimation.regression.evidence`). The prior on μ keeps wide tables (more
-columns than rows) well posed. Classes: one against the rest, σ² = 1, and the likelihood is replaced by its quadratic
+columns than rows) well posed. Classes: softmax, σ² = 1, and the likelihood is replaced by its quadratic
 approximation at the current coefficients (penalised quasi-likelihood) until they settle."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import logsumexp
 
-from coterie.decision.candidates.base import Fit
+from coterie.decision.candidates.base import Fit, mean_coefficients
 from coterie.decision.candidates.rows import Floats, Rows, grams, sigmoid
 from coterie.estimation.regression.evidence import Evidence, Found
 
 _TIE_ABOVE = 40  # with more columns the slopes share one prior variance
-_LINEARISATIONS = 25
+_LINEARISATIONS = 40
+_SETTLED = 0.01  # probabilities that move by a quarter of this have settled; scores of separable classes never do
+_ROUGH = 0.5  # while probabilities still move by more, the prior is only improved, not optimised
 
 
 def _evidence(A: Floats, c: Floats, n_rows: int, total: float | None) -> Evidence:
@@ -36,9 +39,8 @@ class Shrunk:
     name: str = "shrunk"
 
     def fit(self, rows: Rows, rng: np.random.Generator, like: Fit | None = None) -> Fit:
-        solve = _classes if rows.classification else _regression
-        starts = [[s] for s in like.details["start"]] if like is not None else [None] * rows.n_outputs
-        found = [solve(rows, output, start) for output, start in enumerate(starts)]
+        starts = list(like.details["start"]) if like is not None else None
+        found = _classes(rows, starts) if rows.classification else [_regression(rows, starts)]
         spread = np.stack([f.covariance for f in found], 1) if rows.classification else None
         notes = () if all(f.converged for f in found) else ("The prior of the shrunk models did not converge.",)
         return Fit(
@@ -54,33 +56,68 @@ class Shrunk:
 
 def _nudged(found: Found) -> Floats:
     """The parameters found, moved off their bounds so that a search can start there."""
-    return np.append(np.clip(found.parameters[:-1], 1e-4, 1e3), np.clip(found.parameters[-1], -8.0, 4.0))
+    return np.append(np.clip(found.parameters[:-1], 1e-4, 1e3), np.clip(found.parameters[-1], -12.0, 5.0))
 
 
-def _regression(rows: Rows, output: int, starts: list[Floats] | None) -> Found:
-    y = rows.y[:, output]
+def _regression(rows: Rows, starts: list[Floats] | None) -> Found:
+    y = rows.y[:, 0]
     A, c = grams(rows.Z, y, None, rows.owner, rows.n_clients)
     return _evidence(A, c, len(y), float(y @ y) + 1e-12).maximise(starts or _starts(c.shape[1]), 1e5)
 
 
-def _classes(rows: Rows, output: int, starts: list[Floats] | None) -> Found:
-    """Quadratic approximations until the coefficients settle; a client's scores move by at most 1.5 at a time."""
-    y, owner, Z = rows.y[:, output], rows.owner, rows.Z
-    coef = np.zeros((rows.n_clients, Z.shape[1]))
-    rate = (y.sum() + 0.5) / (len(y) + 1)
-    coef[:, 0] = np.log(rate / (1 - rate))
-    settled = False
+def _classes(rows: Rows, starts: list[Floats] | None) -> list[Found]:
+    """Quadratic approximations until the coefficients settle; a client's scores move by at most 1.5 at a time.
+
+    With several classes the commonest has score zero, and each other is improved in turn, given the scores of the rest:
+    with those fixed, softmax is a logistic model whose scores are offset by their log-sum-exp."""
+    m, q = rows.n_clients, rows.n_outputs
+    coef = np.repeat(mean_coefficients(rows)[None], m, axis=0)  # (clients, p, outputs)
+    zero = int(rows.y.sum(0).argmax()) if q > 1 else -1
+    coef = coef - coef[..., [zero]] if q > 1 else coef
+    eta = np.einsum("np,npq->nq", rows.Z, coef[rows.owner])
+    begin: list[list[Floats] | None] = [[s] for s in starts] if starts is not None else [None] * q
+    found, far = {zero: _at_zero(m, coef.shape[1])}, np.full(q, np.inf)
+    if q > 1:
+        far[zero] = 0.0
     for _ in range(_LINEARISATIONS):
-        chance = sigmoid(np.einsum("np,np->n", Z, coef[owner]))
-        A, slope = grams(Z, y - chance, np.maximum(chance * (1 - chance), 0.01), owner, rows.n_clients)
-        evidence = _evidence(A, (A @ coef[..., None])[..., 0] + slope, len(y), None)
-        found = evidence.maximise(starts or _starts(Z.shape[1]), 9.0, steps=10)
-        starts = [_nudged(found)]
-        change = found.coef - coef
-        move = np.zeros(rows.n_clients)
-        np.maximum.at(move, owner, np.abs(np.einsum("np,np->n", Z, change[owner])))
-        coef = coef + change * np.minimum(1, 1.5 / np.maximum(move, 1e-12))[:, None]
-        settled = bool(move.max() < 0.01)
-        if settled:
+        for c in (c for c in range(q) if c != zero):
+            steps = 10 if far[c] > _ROUGH else 200
+            others = _others(eta, c)
+            posterior, move = _linearised(rows, c, coef[..., c], eta[:, c] - others, begin[c], steps)
+            begin[c], before = [_nudged(posterior)], sigmoid(eta[:, c] - others)
+            coef[..., c] += (posterior.coef - coef[..., c]) * np.minimum(1, 1.5 / np.maximum(move, 1e-12))[:, None]
+            eta[:, c] = np.einsum("np,np->n", rows.Z, coef[rows.owner, :, c])
+            far[c] = 4 * float(np.abs(sigmoid(eta[:, c] - others) - before).max())
+            found[c] = replace(posterior, coef=coef[..., c].copy())
+        if far.max() < _SETTLED and all(f.converged for f in found.values()):
             break
-    return replace(found, coef=coef, converged=settled and found.converged)
+    settled = bool(far.max() < _SETTLED)
+    return [replace(found[c], converged=settled and found[c].converged) for c in range(q)]
+
+
+def _at_zero(m: int, p: int) -> Found:
+    """Of the class whose score is zero."""
+    start = np.append(np.full(min(p, 2) if p > _TIE_ABOVE else p, 1e-4), -1.0)
+    return Found(np.zeros((m, p)), np.zeros(p), np.zeros((m, p, p)), np.zeros((p, p)), np.zeros(p), 1.0, start, True)
+
+
+def _others(eta: Floats, c: int) -> Floats:
+    """Log-sum-exp of the scores of all other classes; zero for one output."""
+    if eta.shape[1] == 1:
+        return np.zeros(len(eta))
+    return np.asarray(logsumexp(np.delete(eta, c, axis=1), axis=1))
+
+
+def _linearised(
+    rows: Rows, output: int, coef: Floats, eta: Floats, starts: list[Floats] | None, steps: int
+) -> tuple[Found, Floats]:
+    """The posterior of the quadratic approximation at ``coef``, and how far it moves every client's scores."""
+    chance = sigmoid(eta)
+    weight = np.maximum(chance * (1 - chance), 0.01)
+    A, slope = grams(rows.Z, rows.y[:, output] - chance, weight, rows.owner, rows.n_clients)
+    evidence = _evidence(A, (A @ coef[..., None])[..., 0] + slope, len(eta), None)
+    found = evidence.maximise(starts or _starts(rows.Z.shape[1]), 9.0, steps)
+    move = np.zeros(rows.n_clients)
+    change = found.coef - coef
+    np.maximum.at(move, rows.owner, np.abs(np.einsum("np,np->n", rows.Z, change[rows.owner])))
+    return found, move

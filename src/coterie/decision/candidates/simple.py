@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coterie.decision.candidates.axes import Path
 from coterie.decision.candidates.base import Fit, mean_coefficients
-from coterie.decision.candidates.path import ALONE_LINEAR, ALONE_LOGISTIC, Path, fit_units
+from coterie.decision.candidates.path import ALONE_LINEAR, ALONE_LOGISTIC, fit_units
 from coterie.decision.candidates.rows import Rows
 
 _STOPPED = "{} stopped before it converged."

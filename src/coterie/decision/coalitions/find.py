@@ -165,7 +165,7 @@ def _table(
     """A row per client; the bar is that of all its rows, with the steadied variance of its group."""
     bank, m = search.bank, search.bank.n_clients
     group, verdict = np.full(m, -1), np.full(m, ALONE, dtype=object)
-    plain = gains_of(bank.alone - search.under(blocks), bank.owner, m)
+    plain = gains_of(bank.alone - search.under(blocks), bank.owner, m).widened(search.settings.widen)
     for number, block in enumerate(b for b in _by_size(blocks) if len(b) > 1):
         group[sorted(block)] = number
         verdict[sorted(block)] = STAYS if number == 0 else MOVES

@@ -14,6 +14,7 @@ from coterie.decision.candidates.rows import Floats, Ints
 MANY = 10  # clients from which on they lend one another strength
 FEWEST = 10  # test rows below which nothing is called clear
 STEADY = 10  # how many rows the median variance counts for
+WIDEN = {"log_loss": 1.4}  # heavy tails: rare rows cost much, and few test rows may hold none of them
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,10 @@ class Gains:
     def error(self) -> Floats:
         """Standard error of every mean; infinite for one row."""
         return np.asarray(np.where(self.rows > 1, np.sqrt(self.variance / np.maximum(self.rows, 1)), np.inf))
+
+    def widened(self, factor: float) -> "Gains":
+        """With errors ``factor`` times as large."""
+        return Gains(self.mean, factor**2 * self.variance, self.rows)
 
     @property
     def average(self) -> float:

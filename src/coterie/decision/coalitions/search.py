@@ -25,7 +25,8 @@ SPLIT_Z, FOLD_Z = 1.645, 4.0  # the tree never saw the judging rows, or it did
 class Settings:
     """level: of intervals of single clients. fewest: rows below which a client is not judged. worth: the smallest gain that
     counts. z: how many standard errors a split must gain. nodes: leaves of the cut tree. departures: most that leave
-    the group of all one at a time (None: a quarter of the clients, at least three). budget: most trainings a client."""
+    the group of all one at a time (None: a quarter of the clients, at least three). budget: most trainings a client.
+    widen: factor of all errors, by the metric (`judging.WIDEN`)."""
 
     level: float = 0.9
     fewest: int = FEWEST
@@ -34,6 +35,7 @@ class Settings:
     nodes: int = 8
     departures: int | None = None
     budget: int = 3
+    widen: float = 1.0
 
 
 class OutOfBudget(Exception):
@@ -132,7 +134,7 @@ class Search:
     def _compare(self, before: Floats, after: Floats, block: Iterable[int]) -> Gains:
         inside = self._inside(block)
         rows = np.where(inside, before - after, np.nan)
-        return gains_of(rows, self.bank.owner, self.bank.n_clients, self.weight)
+        return gains_of(rows, self.bank.owner, self.bank.n_clients, self.weight).widened(self.settings.widen)
 
     def losers(self, block: Block) -> np.ndarray:
         return self._judge(block)[1]

@@ -150,7 +150,7 @@ class Evidence:
 
     def _bounds(self, largest: Array) -> list[tuple[float, float]]:
         variances = [(0.0, float(most)) for most in (largest if self.rank else largest[:-1])]
-        return variances if self.rank else [*variances, (-14.0, 7.0)]
+        return variances if self.rank else [*variances, (-14.0, min(7.0, float(np.log(largest.max()))))]
 
     def _projected(self, gradient: Array, at: Array, largest: float) -> Array:
         """The gradient without what points out of the bounds; ln φ does not count."""

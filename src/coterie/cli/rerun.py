@@ -1,0 +1,85 @@
+"""A comparison as a TOML file, [data] and [compare]: the report shows it, and `coterie run settings.toml` runs it again."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import Field, ValidationError
+
+from coterie.cli.build import sentence
+from coterie.cli.config import Section, loader
+from coterie.cli.table_options import TableSource, names
+from coterie.data.federation import Federation
+from coterie.data.positions import positions_of
+from coterie.data.tables import federation_from_frame, read_table
+from coterie.datasets import rain_stations
+from coterie.errors import ConfigError
+from coterie.text import suggest
+
+_LISTS = ("features", "exclude")
+
+
+class CompareSection(Section):
+    algorithms: list[str] | None = None
+    rounds: int | None = Field(None, ge=1)
+    seeds: int = Field(3, ge=1)
+    metric: str | None = None
+    out: str = "coterie-report"
+
+
+class CompareFile(Section):
+    data: dict[str, Any]
+    compare: CompareSection
+
+
+def settings_of(source: TableSource, options: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """What a `coterie compare` was told, as sections; what was left to the defaults is left out."""
+    data: dict[str, Any] = {"path": str(source.table.resolve())}
+    for f in fields(source):
+        value = getattr(source, f.name)
+        if f.name != "table" and (f.default is MISSING or value != f.default):
+            data[f.name] = names(value) if f.name in _LISTS else value
+    usual = inspect.signature(federation_from_frame).parameters
+    data |= {k: v for k, v in options.items() if v is not None and v != usual[k].default}
+    known = {name: chosen.get(name) for name in CompareSection.model_fields if name != "out"}
+    return {"data": data, "compare": {k: v for k, v in known.items() if v is not None}}
+
+
+def parse(table: Mapping[str, Any], folder: Path) -> tuple[CompareSection, Callable[[int], Federation]]:
+    """The checked [compare], and a function seed → Federation."""
+    for name, value in table.items():
+        if name not in CompareFile.model_fields:
+            raise ConfigError(f"Unknown section [{name}] beside [compare]. {suggest(name, CompareFile.model_fields)}")
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"[{name}] must be a section; got {value!r}. Write [{name}] on a line of its own.")
+    if "data" not in table:
+        raise ConfigError("The section [data] is missing. Add it.")
+    try:
+        section = CompareFile.model_validate(dict(table)).compare
+    except ValidationError as error:
+        raise ConfigError(sentence(error, lambda place: list(CompareSection.model_fields))) from None
+    loader(table["data"], folder)  # what can be said before data are read is said now
+
+    def split(seed: int) -> Federation:
+        data = loader(table["data"], folder, seed)()
+        data = data[0] if isinstance(data, tuple) else data  # generators also return the truth
+        if not isinstance(data, Federation):
+            raise ConfigError(
+                f"data.name {table['data'].get('name')!r} is no federation to compare on. Choose another."
+            )
+        return data
+
+    return section, split
+
+
+def positions(data: Mapping[str, Any], folder: Path) -> pd.DataFrame | None:
+    """Where the clients of [data] are, if that is known."""
+    if "path" not in data:
+        return rain_stations()[["lon", "lat"]] if data["name"] == "rain" else None
+    reading = {k: data[k] for k in ("delimiter", "decimal", "encoding") if k in data}
+    return positions_of(read_table(folder / data["path"], client=data["client"], **reading), data["client"])

@@ -1,0 +1,202 @@
+"""Clients' data as others keep them: torch and HuggingFace datasets, LEAF's JSON, and folders with a file per client.
+
+Nothing of these libraries is imported: a dataset is known by what it offers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from coterie.data.checks import shown
+from coterie.data.federation import Federation
+from coterie.data.own_splits import WORDS
+from coterie.data.reading import read_table
+from coterie.disk import said
+from coterie.errors import DataError
+
+_TARGETS = ("label", "labels", "target", "y", "fine_label")
+_TABLES = (".parquet", ".csv", ".tsv", ".csv.gz")
+Array = npt.NDArray[Any]
+
+
+# ---- datasets ------------------------------------------------------------------------------------------------------------
+
+
+def federation_from_datasets(
+    data: Any, *, client: str | None = None, x: str | None = None, y: str | None = None, **options: Any
+) -> Federation:
+    """`{client: dataset}`, or `{client: {"train": dataset, "test": dataset}}` for a split of your own.
+
+    A dataset has a length and items `(x, y)` (torch), or columns by name (HuggingFace): then `x` and `y` name them, and one
+    dataset, or one per split, whose column `client` says whose a row is will do instead of one per client. Other options are
+    those of `Federation.from_arrays`."""
+    if client is not None:
+        data = _by_column(data, client, x, y)
+    elif not isinstance(data, Mapping):
+        raise DataError(
+            "from_datasets needs {client: dataset}, or client='column' for one dataset of all. Pass either."
+        )
+    else:
+        data = {name: _parts(name, given, x, y) for name, given in data.items()}
+    return Federation.from_arrays(data, **options)
+
+
+def _split(given: Any) -> bool:
+    return isinstance(given, Mapping) and not hasattr(given, "column_names") and set(given) <= WORDS.keys()
+
+
+def _parts(client: Any, given: Any, x: str | None, y: str | None) -> Any:
+    if _split(given):
+        return {part: _arrays(f"client {shown(client)}", dataset, x, y) for part, dataset in given.items()}
+    return _arrays(f"client {shown(client)}", given, x, y)
+
+
+def _by_column(data: Any, client: str, x: str | None, y: str | None) -> dict[Any, Any]:
+    """The rows of one dataset, or of one per split, by the client in a column."""
+    splits = dict(data) if isinstance(data, Mapping) else {"": data}
+    found: dict[Any, dict[str, Any]] = {}
+    for part, dataset in splits.items():
+        if not hasattr(dataset, "column_names"):
+            raise DataError(f"client={client!r} needs datasets with columns; got a {type(dataset).__name__}.")
+        owner = _column(dataset, client, "the client")
+        xs, ys = _arrays("the dataset", dataset, x, y, taken=(client,))
+        for who in dict.fromkeys(owner.tolist()):
+            mine = owner == who
+            found.setdefault(who, {})[part] = (xs[mine], ys[mine])
+    return {who: parts.get("", parts) for who, parts in found.items()}
+
+
+def _arrays(what: str, dataset: Any, x: str | None, y: str | None, taken: tuple[str, ...] = ()) -> tuple[Array, Array]:
+    names = getattr(dataset, "column_names", None)
+    if names is not None:
+        target = y or next((n for n in _TARGETS if n in names), None)
+        others = [n for n in names if n != target and n not in taken]
+        if target is None or (x is None and len(others) != 1):
+            raise DataError(f"Name the columns of {what} to learn from and to predict: x=…, y=…; it has {list(names)}.")
+        return _column(dataset, x or others[0], what), _column(dataset, target, what)
+    if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
+        raise DataError(f"A dataset has a length and items, or columns; {what} has a {type(dataset).__name__}.")
+    sized = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    items = [dataset[i] for i in range(len(dataset))] if sized else list(dataset)
+    if not items or not all(isinstance(item, tuple | list) and len(item) >= 2 for item in items):
+        raise DataError(f"Items of a dataset are pairs (x, y); those of {what} are not. Wrap it in one whose are.")
+    return _stacked([item[0] for item in items], what), np.asarray([np.asarray(item[1]) for item in items])
+
+
+def _column(dataset: Any, name: str, what: str) -> Array:
+    if name not in dataset.column_names:
+        raise DataError(f"There is no column {name!r} in {what}; it has {list(dataset.column_names)}.")
+    return _stacked(list(dataset[name]), what)
+
+
+def _stacked(values: list[Any], what: str) -> Array:
+    try:
+        return np.stack([np.asarray(v) for v in values])
+    except ValueError:
+        raise DataError(f"All samples need one shape; those of {what} differ. Resize or pad them.") from None
+
+
+# ---- LEAF ----------------------------------------------------------------------------------------------------------------
+
+
+def federation_from_leaf(
+    folder: Path,
+    *,
+    encode: Callable[[Any], Any] | None = None,
+    label: Callable[[Any], Any] | None = None,
+    **options: Any,
+) -> Federation:
+    """LEAF's files ("LEAF: A Benchmark for Federated Settings", https://arxiv.org/abs/1812.01097): every *.json below
+    `folder` holds `users` and their `user_data`; files in a folder called train or test are those parts of the users' rows.
+
+    `encode` turns a sample into numbers and `label` a target. Text of one length (Shakespeare) becomes ids of its characters
+    by default, its targets stay characters."""
+    found: dict[Any, dict[str, list[Any]]] = {}
+    files = sorted(folder.rglob("*.json"))
+    for file in files:
+        part = next((p.name for p in file.parents if p.name in WORDS and p != folder.parent), "")
+        for user, rows in _leaf_users(file).items():
+            x, y = found.setdefault(user, {}).setdefault(part, [[], []])
+            x.extend(rows["x"])
+            y.extend(rows["y"])
+    if not found:
+        raise DataError(f"There are no LEAF files (*.json with user_data) in {folder}. Name the folder of their data.")
+    if encode is None and all(isinstance(v, str) for parts in found.values() for x, _ in parts.values() for v in x[:1]):
+        encode, options = _characters(found), {"dtype": "int64"} | options
+    data = {}
+    for user, parts in found.items():
+        made = {part: (_leaf(x, encode, file), _leaf(y, label, file)) for part, (x, y) in parts.items()}
+        data[user] = made.get("", made)
+    trained = {user: made for user, made in data.items() if not isinstance(made, dict) or "train" in made}
+    return Federation.from_arrays(trained, **options)
+
+
+def _leaf_users(file: Path) -> dict[str, Any]:
+    try:
+        users: dict[str, Any] = json.loads(file.read_text("utf-8"))["user_data"]
+        if not all(len(rows["x"]) == len(rows["y"]) for rows in users.values()):
+            raise DataError("a user has more samples than targets")
+        return users
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{file} is not a LEAF file: {said(error)}. It needs user_data with every user's x and y."
+        ) from None
+
+
+def _leaf(values: list[Any], encode: Callable[[Any], Any] | None, file: Path) -> Array:
+    return _stacked(values if encode is None else [encode(v) for v in values], str(file.parent))
+
+
+def _characters(found: Mapping[Any, Any]) -> Callable[[Any], list[int]]:
+    """Ids of the characters of all training rows; 0 for one that only test rows have."""
+    texts = (v for parts in found.values() for part, (x, _) in parts.items() if part != "test" for v in x)
+    ids = {c: i + 1 for i, c in enumerate(sorted({c for text in texts for c in text}))}
+    return lambda text: [ids.get(c, 0) for c in text]
+
+
+# ---- folders -------------------------------------------------------------------------------------------------------------
+
+
+def federation_from_folder(folder: Path, *, target: str | None = None, **options: Any) -> Federation:
+    """A file per client, named after it. `.npz` files hold `x` and `y`, or `x_train`, `y_train`, `x_validation`, …,
+    `y_test`, and may hold weights `w`; tables (`.parquet`, `.csv`) have a column `target`, and other options are those of
+    `from_frame`."""
+    files = [p for p in sorted(folder.iterdir()) if p.name.endswith((".npz", *_TABLES))] if folder.is_dir() else []
+    arrays = [p for p in files if p.suffix == ".npz"]
+    if not files:
+        raise DataError(f"There are no .npz, .parquet or .csv files in {folder}. Name a folder with a file per client.")
+    if arrays and len(arrays) < len(files):
+        raise DataError(f"{folder} holds arrays and tables; a federation needs one kind. Move the others away.")
+    if arrays:
+        return Federation.from_arrays({_name(p): _npz(p) for p in arrays}, **options)
+    if target is None:
+        raise DataError(f"Name the column to predict in the tables of {folder}: target='…'.")
+    column = "client" if "client" not in (frame := read_table(files[0])).columns else "client file"
+    frames = [frame, *(read_table(p) for p in files[1:])]
+    whole = pd.concat([f.assign(**{column: _name(p)}) for f, p in zip(frames, files, strict=True)], ignore_index=True)
+    return Federation.from_frame(whole, client=column, target=target, **options)
+
+
+def _name(path: Path) -> str:
+    return path.name.split(".")[0]
+
+
+def _npz(path: Path) -> Any:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            held = {name: file[name] for name in file.files}
+    except (OSError, ValueError) as error:
+        raise DataError(f"The file {path} cannot be read: {said(error)}. Save it again with np.savez.") from None
+    if "x" in held and "y" in held:
+        return tuple(held[name] for name in ("x", "y", "w") if name in held)
+    parts = {name[2:] for name in held if name.startswith("x_")}
+    if not parts or any(f"y_{part}" not in held for part in parts):
+        raise DataError(f"The file {path} needs x and y, or x_train, y_train, …; it has {sorted(held)}.")
+    return {part: tuple(held[f"{k}_{part}"] for k in ("x", "y", "w") if f"{k}_{part}" in held) for part in parts}

@@ -1,0 +1,142 @@
+"""What a network is like: the statistics it keeps, the random numbers it draws, and whether clients can be batched.
+
+What layers show is read from the module; what a `forward` hides is found by running a few samples before training.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from coterie.errors import TaskError
+from coterie.tree import Params
+
+_NORMS = (nn.modules.batchnorm._NormBase,)  # BatchNorm and InstanceNorm
+_FEW = 3  # samples of the smaller of two batches whose common rows must agree
+
+
+@dataclass(frozen=True)
+class Traits:
+    """`watched`: it draws random numbers or attends, and runs inside `Drawing`. `alone`: one client at a time, because a
+    sample's output depends on the others in the batch, or a layer has no batched form. Until it is tried, it is watched."""
+
+    watched: bool = True
+    alone: bool = False
+
+
+def norms(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The layers that keep running statistics, with their names."""
+    for name, part in module.named_modules():
+        if isinstance(part, _NORMS) and part.track_running_stats:
+            yield name, part
+
+
+def statistics(module: nn.Module) -> frozenset[str]:
+    """The running statistics by name; they travel with the parameters."""
+    kept = frozenset(f"{name}.{b}".lstrip(".") for name, _ in norms(module) for b in ("running_mean", "running_var"))
+    return kept & dict(module.named_buffers()).keys()
+
+
+def counters(module: nn.Module) -> frozenset[str]:
+    """Numbers of batches that layers count and never use."""
+    return frozenset(f"{name}.num_batches_tracked".lstrip(".") for name, _ in norms(module))
+
+
+def normalising(module: nn.Module) -> frozenset[str]:
+    """All parameters and statistics of batch normalisation."""
+    layers = [(name, p) for name, p in norms(module) if isinstance(p, nn.modules.batchnorm._BatchNorm)]
+    own = frozenset(f"{name}.{p}".lstrip(".") for name, part in layers for p, _ in part.named_parameters())
+    return own | frozenset(s for s in statistics(module) if any(s.startswith(name) for name, _ in layers))
+
+
+def settle(module: nn.Module, rows: int) -> None:
+    """A batch of one sample has no spread: it is normalised with the running statistics, and they stay."""
+    for _, part in norms(module):
+        part.training = rows > 1
+
+
+def refuse_unsupported(module: nn.Module) -> None:
+    """Running averages over all batches ever met would need a count that no mean of clients has."""
+    for name, part in norms(module):
+        if getattr(part, "momentum", None) is None:
+            raise TaskError(
+                f"{type(part).__name__} at '{name}' averages over all batches (momentum=None), which cannot be shared. "
+                "Give it a momentum such as 0.1."
+            )
+
+
+def runs_alone(module: nn.Module) -> bool:
+    """Whether layers show that clients cannot be batched: statistics of a batch, and recurrent layers."""
+    recurrent = (nn.RNNBase, nn.RNNCellBase)
+    batch = (nn.modules.batchnorm._BatchNorm,)
+    return bool(statistics(module)) or any(isinstance(m, recurrent + batch) for m in module.modules())
+
+
+def own_dtype(module: nn.Module) -> torch.dtype:
+    """The type that its trained parameters were made in."""
+    return next((p.dtype for p in module.parameters() if p.requires_grad), torch.get_default_dtype())
+
+
+def recast(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The module in another type. Frozen parts and buffers of a type of their own (half, bytes) stay as they are."""
+    before = own_dtype(module)
+    if before == dtype:
+        return module
+    with torch.no_grad():
+        for p in module.parameters():
+            if p.requires_grad or p.dtype == before:
+                p.data = p.data.to(dtype)
+        for owner in module.modules():
+            for name, b in owner.named_buffers(recurse=False):
+                if b.dtype == before:
+                    setattr(owner, name, b.to(dtype))
+    return module
+
+
+def filled(network: nn.Module, params: Params) -> nn.Module:
+    """The network in the parameters' dtype, with copies of them; frozen ones stay its own."""
+    recast(network, next(iter(params.values())).dtype)
+    with torch.no_grad():
+        for name, held in (*network.named_parameters(), *network.named_buffers()):
+            if name in params:
+                held.copy_(params[name])
+    return network
+
+
+# ---- tried on samples ----------------------------------------------------------------------------------------------------
+
+
+def mixes_rows(outputs: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Whether a sample's output depends on the samples after it, as far as some of them show."""
+    if len(x) <= _FEW:
+        return False
+    try:
+        few, more = outputs(x[:_FEW]), outputs(x)[:_FEW]
+    except (RuntimeError, ValueError, IndexError):
+        return True
+    return few.shape != more.shape or not _close(few, more)
+
+
+def batches(loss: Callable[..., Tensor], params: Params, *more: Tensor) -> bool:
+    """Whether two clients at once give what each gives alone, without a fallback that torch warns of."""
+    stacked = {name: torch.stack([p, p]).requires_grad_() for name, p in params.items()}
+    twice = [torch.stack([t, t]) for t in more]
+    try:
+        with warnings.catch_warnings(), torch.enable_grad():
+            warnings.simplefilter("error")
+            both = torch.func.vmap(loss, randomness="error")(stacked, *twice)
+            torch.autograd.grad(both.sum(), list(stacked.values()), allow_unused=True)
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("error")
+            torch.func.vmap(loss, randomness="error")(stacked, *twice)
+            return _close(both.detach()[0], loss(params, *more))
+    except Exception:  # whatever it is, it does not happen to a client by itself
+        return False
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True)

@@ -1,0 +1,128 @@
+"""The pieces a report page is made of: tables, charts with their data, sections. The templates escape every value."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+
+from coterie.text import slug
+
+_TEMPLATES = Environment(loader=PackageLoader("coterie.report"), autoescape=True, trim_blocks=True)
+_NUMBERS = count()  # charts of all pages: an id is used once
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table: its text, perhaps a gain below it, a kind (for its colour) and a title (shown on hovering)."""
+
+    text: str
+    gain: str = ""
+    kind: str = ""
+    title: str = ""
+    code: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """kind "text": cells are words. `find` names the search field that filters the rows (by their first cell)."""
+
+    head: list[str]
+    rows: list[list[Cell]]
+    kind: str = ""
+    caption: str = ""
+    find: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A Plotly figure, a sentence for who cannot see it, and its data, to download as CSV."""
+
+    figure: go.Figure
+    alt: str
+    data: pd.DataFrame
+    name: str
+    title: str = ""
+    number: int = field(default_factory=lambda: next(_NUMBERS))
+
+    @property
+    def id(self) -> str:
+        return f"chart-{self.name}-{self.number}"
+
+    @property
+    def figure_json(self) -> Markup:
+        return as_json(self.figure.to_plotly_json())
+
+    @property
+    def data_json(self) -> Markup:
+        return as_json(columns(self.data))
+
+
+def columns(data: pd.DataFrame) -> dict[str, Any]:
+    """A table as {"columns": names, "values": a list per column}: what the page's script makes CSV of."""
+    return {
+        "columns": [str(c) for c in data.columns],
+        "values": [data.iloc[:, j].tolist() for j in range(data.shape[1])],
+    }
+
+
+def as_json(value: Any) -> Markup:
+    """JSON for a script element: no tag can begin in it, missing numbers are null, numbers have six digits."""
+    text = json.dumps(_plain(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for sign, code in (
+        ("&", "\\u0026"),
+        ("<", "\\u003c"),
+        (">", "\\u003e"),
+        ("\u2028", "\\u2028"),
+        ("\u2029", "\\u2029"),
+    ):
+        text = text.replace(sign, code)
+    return Markup(text)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray, pd.Series, pd.Index)):
+        return [_plain(v) for v in value]
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    if isinstance(value, (float, np.floating)):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str) else str(value)
+
+
+def label(name: object, most: int = 24) -> str:
+    """A name inside a figure: short, and its tags and entities are text (Plotly reads some HTML)."""
+    text = str(name)
+    return html.escape(text if len(text) <= most else f"{text[: most - 1]}…", quote=False)
+
+
+def render(template: str, **values: Any) -> Markup:
+    return Markup(_TEMPLATES.get_template(f"{template}.html").render(values))
+
+
+def section(title: str, note: str = "", **parts: Any) -> Markup:
+    """A section of the page: whatever is given of text, charts, table, items and body (HTML made by `render`)."""
+    return render("section", id=slug(title), title=title, note=note, **parts)
+
+
+def row(*values: object) -> list[Cell]:
+    return [Cell(str(value)) for value in values]
+
+
+def chart_pair(charts: Iterable[Chart | None]) -> list[Chart]:
+    """The charts that there are."""
+    return [chart for chart in charts if chart is not None]

@@ -1,0 +1,33 @@
+"""The sections of the report page, in its order.
+
+A section is a function of the comparison and, when it was looked for, the coalition. It gathers plain values; the templates
+turn them into HTML and escape every one of them. One that has nothing to say returns "". Nothing is trained here."""
+
+from collections.abc import Callable
+
+from markupsafe import Markup
+
+from coterie.report.sections.clients import clients
+from coterie.report.sections.data import columns, data
+from coterie.report.sections.groups import groups
+from coterie.report.sections.privacy import receipt
+from coterie.report.sections.settings import caveats, settings
+from coterie.report.sections.staying import staying
+from coterie.report.sections.summary import cards, head, verdict
+from coterie.report.sections.training import traffic, training
+
+SECTIONS: tuple[Callable[..., Markup], ...] = (
+    head,
+    verdict,
+    cards,
+    clients,
+    groups,
+    staying,
+    training,
+    traffic,
+    data,
+    columns,
+    settings,
+    receipt,
+    caveats,
+)

@@ -1,0 +1,33 @@
+"""What a private run released, as its receipt says it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+from coterie.comparison.private import COVERED, NOT_COVERED
+from coterie.comparison.result import Comparison
+from coterie.privacy.receipt import Receipt
+from coterie.privacy.receipt_page import verdict
+from coterie.report.parts import section
+
+if TYPE_CHECKING:
+    from coterie.training.participation import Coalition
+
+
+def receipt(c: Comparison, coalition: Coalition | None = None) -> Markup:
+    """The receipt of a comparison's private candidate, and what it does not speak of."""
+    if c.receipt is None:
+        return Markup()
+    items = [
+        f"Covered: {COVERED}.",
+        f"Not covered: {NOT_COVERED}.",
+        "The score of `private` is that of simulated runs.",
+    ]
+    return run_receipt("Privacy receipt", c.receipt, items)
+
+
+def run_receipt(title: str, found: Receipt, items: list[str] | None = None) -> Markup:
+    """A receipt as a section."""
+    return section(title, f"{verdict(found)}.", items=items, pre=found.to_text())

@@ -1,0 +1,184 @@
+"""Several runs: the same one with several seeds, and a grid of settings with early stopping."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import product
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from coterie.data.federation import Federation
+from coterie.disk import said
+from coterie.engines import LocalEngine
+from coterie.errors import ConfigError, Diverged
+from coterie.exchange.messages import Algorithm
+from coterie.learning.task import Task
+from coterie.settings import whole_number
+from coterie.training.result import Result
+from coterie.training.run import Run, fit
+
+Split = Callable[[int], Federation]
+_LEAST = 1e-4  # a share of the loss: improvements below it are none
+
+
+# ---- seeds ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Seeds:
+    """`table`: every metric's mean over clients, as mean and standard error over seeds. `scores`: a row per seed."""
+
+    results: tuple[Result, ...]
+    seeds: tuple[int, ...]
+
+    @property
+    def scores(self) -> pd.DataFrame:
+        rows = [result.scores().mean() for result in self.results]
+        return pd.DataFrame(rows, index=pd.Index(self.seeds, name="seed"))
+
+    @property
+    def table(self) -> pd.DataFrame:
+        scores = self.scores
+        error = scores.std(ddof=1) / np.sqrt(len(scores))  # NaN for one seed
+        return pd.DataFrame({"mean": scores.mean(), "error": error}).rename_axis("metric")
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name}: {row['mean']:.4f} ± {row['error']:.4f}" for name, row in self.table.iterrows())
+
+
+def fit_seeds(
+    algorithm: Algorithm,
+    federation: Federation | Split,
+    task: Task | None = None,
+    *,
+    seeds: int | Sequence[int] = 5,
+    processes: int = 1,
+    **options: Any,
+) -> Seeds:
+    """The same run with several seeds (5: 0 … 4). federation: the data, or a function `seed → Federation` that splits them
+    anew. processes: so many runs at a time, each in a process with one worker; then everything must be picklable (a model
+    made by a named function, not a lambda). Other options are those of `fit`."""
+    chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(s) for s in seeds)
+    if not chosen:
+        raise ConfigError(f"fit_seeds needs at least one seed; got {seeds!r}.")
+    whole_number("processes", processes)
+    if processes == 1:
+        return Seeds(tuple(_one(algorithm, federation, task, seed, options) for seed in chosen), chosen)
+    if options.get("out") is not None:
+        raise ConfigError("fit_seeds with processes does not write files; got out=…. Save the results one by one.")
+    options = {"engine": LocalEngine(workers=1), "progress": False} | options
+    jobs = [(algorithm, federation, task, seed, options) for seed in chosen]
+    try:
+        pickle.dumps(jobs[0])
+    except Exception as error:
+        raise ConfigError(
+            f"Runs in several processes must be picklable: {said(error)}. Make the model with a named function or "
+            "ct.models, or use processes=1."
+        ) from None
+    with ProcessPoolExecutor(min(processes, len(jobs)), get_context("spawn")) as pool:
+        return Seeds(tuple(pool.map(_one, *zip(*jobs, strict=True))), chosen)
+
+
+def _one(algorithm: Algorithm, federation: Any, task: Task | None, seed: int, options: dict[str, Any]) -> Result:
+    data = federation if isinstance(federation, Federation) else federation(seed)
+    return fit(algorithm, data, task, seed=seed, **options)
+
+
+# ---- a grid --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """`table` has a row per combination: its settings, the best validation loss, the round it was reached in and how many
+    rounds were made. `best` and `rounds` are the winner's."""
+
+    table: pd.DataFrame
+    best: Algorithm
+    rounds: int
+
+    def fit(self, federation: Federation, task: Task | None = None, **options: Any) -> Result:
+        """The winner on all training rows, for as many rounds as it needed."""
+        return fit(self.best, federation, task, rounds=self.rounds, **options)
+
+
+def grid(
+    algorithm: Algorithm,
+    settings: Mapping[str, Sequence[Any]],
+    federation: Federation,
+    task: Task | None = None,
+    *,
+    rounds: int = 50,
+    every: int = 5,
+    patience: int = 3,
+    seed: int = 0,
+    **options: Any,
+) -> Grid:
+    """Every combination of settings, such as `{"local.lr": [0.01, 0.1], "lam": [0.1, 1.0]}`, trained without the clients'
+    validation rows (a quarter of the training rows, where they have none) and judged on them by the task's loss, mean over
+    clients, after `every` rounds. A combination ends when `patience` looks in a row bring nothing, or when it is worse
+    than every finished one was after as many rounds. Test rows are never used."""
+    if not settings:
+        raise ConfigError("grid needs settings to try, such as {'local.lr': [0.01, 0.1]}; got none.")
+    for name, value in (("rounds", rounds), ("every", every), ("patience", patience)):
+        whole_number(name, value)
+    data, names = federation.holdout(0.25, seed=seed), list(settings)
+    paths: list[dict[int, float]] = []
+    rows, candidates = [], []
+    for values in product(*settings.values()):
+        candidate = algorithm
+        for name, value in zip(names, values, strict=True):
+            candidate = with_path(candidate, name, value)
+        path = _path(candidate, data, task, rounds, every, patience, paths, {"seed": seed} | options)
+        paths.append(path)
+        best = min(path, key=lambda r: path[r]) if path else 0
+        rows.append((*values, path.get(best, float("inf")), best, max(path, default=0)))
+        candidates.append(candidate)
+    table = pd.DataFrame(rows, columns=[*names, "loss", "round", "rounds made"])
+    winner = int(table["loss"].argmin())
+    if not np.isfinite(table["loss"][winner]):
+        raise Diverged(None, "grid", "Every combination of the grid diverged. Try smaller learning rates.")
+    return Grid(table, candidates[winner], int(table["round"][winner]))
+
+
+def _path(
+    algorithm: Any,
+    data: Federation,
+    task: Task | None,
+    rounds: int,
+    every: int,
+    patience: int,
+    others: list[dict[int, float]],
+    options: dict[str, Any],
+) -> dict[int, float]:
+    """Validation losses by round."""
+    path: dict[int, float] = {}
+
+    def look(run: Run) -> None:
+        if run.done % every and run.done != rounds:
+            return
+        path[run.done] = float(np.nanmean(run.evaluation().test_losses()))
+        since = [path[r] for r in sorted(path)]
+        stale = len(since) > patience and min(since[-patience:]) > (1 - _LEAST) * min(since[:-patience])
+        behind = [other[run.done] for other in others if run.done in other]
+        if stale or (behind and len(since) >= patience and min(since) > max(behind)):
+            run.stop("no better on validation rows")
+
+    with suppress(Diverged):
+        fit(algorithm, data, task, rounds=rounds, alone=False, progress=False, callbacks=[look], **options)
+    return path
+
+
+def with_path(owner: Any, path: str, value: Any) -> Any:
+    """The same settings with one of them replaced; a dotted path goes into those it holds: "local.lr"."""
+    name, _, rest = path.partition(".")
+    known = [f.name for f in fields(owner)] if is_dataclass(owner) and not isinstance(owner, type) else []
+    if name not in known:
+        raise ConfigError(f"{type(owner).__name__} has no setting {name!r}; it has {', '.join(known) or 'none'}.")
+    return replace(owner, **{name: with_path(getattr(owner, name), rest, value) if rest else value})
