@@ -278,6 +278,6 @@ def test_a_hold_out_is_of_training_rows_alone_and_of_the_size_asked(seed: int | 
 
 def test_pairs_without_ids_are_one_sentence() -> None:
     pairs = [(np.zeros((4, 2)), np.arange(4.0)) for _ in range(3)]
-    with pytest.raises(ct.DataError, match=r"Pass dict\(enumerate\(pairs\)\)"):
-        ct.Federation.from_arrays(pairs)  # type: ignore[arg-type]
-    assert len(ct.Federation.from_arrays(dict(enumerate(pairs)))) == 3
+    with pytest.raises(DataError, match=r"Pass dict\(enumerate\(pairs\)\)"):
+        Federation.from_arrays(pairs)  # type: ignore[arg-type]
+    assert len(Federation.from_arrays(dict(enumerate(pairs)))) == 3

@@ -55,7 +55,7 @@ def checked_clusters(clusters: Sequence[int] | Ints, ids: pd.Index[Any]) -> Ints
 def refuse_arrays_as_ids(given: Sequence[Any]) -> None:
     """A list of bare (x, y) pairs, without the clients' ids."""
     for item in given:
-        if not isinstance(item, tuple | list) or len(item) != 2 or np.ndim(item[0]):
+        if not isinstance(item, tuple | list) or len(item) != 2 or isinstance(item[0], np.ndarray):
             raise DataError(
                 "A list of clients holds (client id, (x, y)); got an entry without an id. "
                 "Pass dict(enumerate(pairs)) to number the clients."
