@@ -274,3 +274,10 @@ def test_a_hold_out_is_of_training_rows_alone_and_of_the_size_asked(seed: int | 
         )
         assert new | held == train
         assert not new & held
+
+
+def test_pairs_without_ids_are_one_sentence() -> None:
+    pairs = [(np.zeros((4, 2)), np.arange(4.0)) for _ in range(3)]
+    with pytest.raises(DataError, match=r"Pass dict\(enumerate\(pairs\)\)"):
+        Federation.from_arrays(pairs)  # type: ignore[arg-type]
+    assert len(Federation.from_arrays(dict(enumerate(pairs)))) == 3

@@ -65,7 +65,12 @@ def test_balanced_accuracy_is_scikit_learns_when_predictions_stay_among_the_clas
 def test_regression_metrics(name: str) -> None:
     outputs, y, mask = padded(np.random.default_rng(0), 1, None)
     got = METRICS[name](outputs, y, mask)
-    score = {"mse": sk.mean_squared_error, "r2": sk.r2_score}[name]
+    score = {
+        "mse": sk.mean_squared_error,
+        "rmse": sk.root_mean_squared_error,
+        "mae": sk.mean_absolute_error,
+        "r2": sk.r2_score,
+    }[name]
     for c, n in enumerate(SIZES):
         if n > 1:
             assert float(got[c]) == pytest.approx(float(score(y[c, :n], outputs[c, :n, 0])), rel=1e-9)

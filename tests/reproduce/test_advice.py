@@ -48,6 +48,7 @@ def test_elections():
     right(judge_elections()[1], "global")
 
 
+@pytest.mark.slow
 def test_hearts():
     """Nothing is proven on four hospitals: they are told to stay alone, and nothing beats that by more than chance."""
     advice, gaps = judge_heart()

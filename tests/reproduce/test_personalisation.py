@@ -37,7 +37,7 @@ def test_a_study_is_resumed_and_shown(tiny, tmp_path):
     for name, kept in first["methods"].items():
         assert second["methods"][name]["runs"]["0"] == kept["runs"]["0"]  # the seconds too: it was not run again
         assert set(second["methods"][name]["runs"]) == {"0", "1"}
-        assert set(kept["tuning"]) == {str(r) for r in personalisation.RATES}
+        assert set(kept["tuning"]) >= {str(r) for r in personalisation.RATES}  # more where the best is at an end
     assert "| AdaPeD |" in run.stdout
     assert CliRunner().invoke(personalisation.app, ["mnist", "--out", str(out), "--only", "X"]).exit_code == 2
     with pytest.raises(ct.ConfigError, match="holds 1 rounds"):

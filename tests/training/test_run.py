@@ -108,8 +108,12 @@ def test_an_interrupted_baseline_is_not_passed_off_as_a_finished_one(
         return original(self)
 
     monkeypatch.setattr(Run, "one_round", pressed)
-    with pytest.raises(KeyboardInterrupt):
-        result.evaluate()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # where the parent ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            result.evaluate()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # ---- folders ---------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from torch import Tensor
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, named_like, names, row, tree_map
 
@@ -35,7 +36,7 @@ class FedBN(Algorithm):
     """`keep` is what stays on the clients: "layers" (all of every BatchNorm layer), "statistics" (its running means and
     variances alone), or names of parts of the network."""
 
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD)
     keep: str | Sequence[str] = "layers"
 
     def __post_init__(self) -> None:

@@ -27,6 +27,7 @@ WAYS = {
     "myopic_clustering": "groups",
     "oracle": "groups",
     "defection_free": "together",
+    "fedbn": "shrunk",
     "fedprox": "together",
     "scaffold": "together",
     "fedrep": "shrunk",

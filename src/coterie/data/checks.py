@@ -52,6 +52,16 @@ def checked_clusters(clusters: Sequence[int] | Ints, ids: pd.Index[Any]) -> Ints
     return labels.astype(np.int64)
 
 
+def refuse_arrays_as_ids(given: Sequence[Any]) -> None:
+    """A list of bare (x, y) pairs, without the clients' ids."""
+    for item in given:
+        if not isinstance(item, tuple | list) or len(item) != 2 or isinstance(item[0], np.ndarray):
+            raise DataError(
+                "A list of clients holds (client id, (x, y)); got an entry without an id. "
+                "Pass dict(enumerate(pairs)) to number the clients."
+            )
+
+
 def checked_pair(client: Any, pair: ArrayPair) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     try:
         x, y = (np.asarray(a) for a in pair[:2])

@@ -35,6 +35,7 @@ from coterie.data.checks import (
     checked_pair,
     encode_target,
     overflowing,
+    refuse_arrays_as_ids,
     refuse_mixed_targets,
     refuse_one_class,
     shown,
@@ -271,6 +272,7 @@ class Federation:
         given = list(data.items()) if isinstance(data, Mapping) else list(data)
         if not given:
             raise DataError("A federation needs at least one client; got none. Pass {client id: (x, y)}.")
+        refuse_arrays_as_ids(given)
         items, parts, own = own_split(given)
         pairs = [checked_pair(client, pair) for client, pair in items]
         refuse_mixed_targets([c for c, _ in items], [y for _, y in pairs])

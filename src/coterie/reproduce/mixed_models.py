@@ -110,7 +110,7 @@ def lme4() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def coverage(sets: int = 200) -> pd.DataFrame:
+def coverage(sets: int = 40) -> pd.DataFrame:
     """Coverage of 90% intervals of slopes and intercepts, ± standard error over data sets (seeds 0, 1, …).
 
     Two columns; deviations of the clients' slopes .5 and .2 and of their intercepts 1; unit noise, or labels."""
