@@ -78,6 +78,12 @@ class Claim:
     holds: bool
     found: str  # what we measured, in one sentence
     paper_is_wrong: bool = False  # an erratum: that it does not hold is the finding
+    unlike: str = ""  # why it need not hold in our runs, with a measurement
+
+    @property
+    def expected(self) -> bool:
+        """It holds, or it is known why it does not."""
+        return self.holds or self.paper_is_wrong or bool(self.unlike)
 
 
 Cells = Mapping[str, Any]  # a cell's name and whatever ``measure`` needs to know of it

@@ -6,4 +6,9 @@ EXPERIMENTS: dict[str, str] = {  # name → module of coterie.reproduce with its
     "bernoulli": "bernoulli",
     "elections": "elections",
     "pricing": "pricing",
+    "ifca-linear": "ifca_linear",
+    "ifca-mnist": "ifca_mnist",
+    "failures": "failures",
+    "quadratics": "quadratics",
+    "inner-rounds": "inner_rounds",
 }

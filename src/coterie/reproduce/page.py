@@ -57,7 +57,8 @@ def section(one: Experiment, kept: dict[str, Any]) -> str:
     ]
     for claim in one.claims(found):
         mark = "Holds" if claim.holds else "The paper is wrong here" if claim.paper_is_wrong else "**Does not hold**"
-        lines.append(f"- {claim.says} {mark}. {claim.found}")
+        because = "" if claim.holds or not claim.unlike else f" {claim.unlike}"
+        lines.append(f"- {claim.says} {mark}. {claim.found}{because}")
     lines += [f"- {what + ': ' if what else ''}{text}" for what, text in one.why.items()]
     return "\n".join([*lines, ""])
 
