@@ -1,8 +1,8 @@
 """IFCA, Figure 3a–d: how often option I finds the true vectors of a mixture of linear models from random starts.
 
-y = ⟨x, θ*_j⟩ + ε with x ~ N(0, I_d), ε ~ N(0, σ²); 300 rounds, a constant step from a grid, ten starts. A trial succeeds when
-one start and step end with dist ≤ 0.6 σ (+ 0.001), the labels matched as well as can be (erratum EC-1). The coordinates of θ*
-are 0 or R, as in the authors' code; the text's norm R (EC-4) is the cell "text". A seed is a trial.
+y = ⟨x, θ*_j⟩ + ε with x ~ N(0, I_d), ε ~ N(0, σ²); 300 rounds, a constant step from a grid, ten starts. A trial succeeds
+when one start and step end with dist ≤ 0.6 σ (+ 0.001), the labels matched as well as can be (erratum EC-1). The coordinates
+of θ* are 0 or R, as in the authors' code; one cell has the text's norm R (EC-4). A seed is a trial.
 
 All starts of a trial run at once: the data times the stacked models is one matrix product.
 """

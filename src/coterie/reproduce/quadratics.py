@@ -1,7 +1,7 @@
 """Werner, Figures 2.2 and 2.3: linear regressions of four clusters, what the assumptions' constants are and how methods do.
 
-Client i of cluster k has f_i(x) = ‖A_iᵀ(x − x*_k)‖²/(2n) with n = 9 rows in d = 10 dimensions, entries of A_i ~ N(k, 1): alone
-it is *under*determined (erratum EC-15). As losses are quadratic, a method is a few lines on the clients' Hessians; the tests
+Client i of cluster k has f_i(x) = ‖A_iᵀ(x − x*_k)‖²/(2n) with n = 9 rows in d = 10 dimensions, entries ~ N(k, 1): alone it
+is *under*determined (erratum EC-15). As losses are quadratic, a method is a few lines on the clients' Hessians; the tests
 hold them against the algorithms of the package. Every step is 1/L of what is averaged, so nothing is tuned: curvature grows
 like k², and one step size for all clusters would stop the flat ones.
 """
@@ -24,7 +24,7 @@ from coterie.reproduce.experiment import Cells, Claim, Experiment, Measured, Rec
 
 Array = npt.NDArray[np.float64]
 SETTINGS = {"(4, 4)": (4, 4), "(4, 16)": (4, 16), "(16, 4)": (16, 4)}  # (K, n_i)
-ROUNDS: dict[Scale, int] = {"quick": 300, "paper": 1000}
+ROUNDS: dict[Scale, int] = {"quick": 150, "paper": 1000}
 EARLY, LOOKS = 100, 40
 
 
@@ -46,18 +46,17 @@ class World:
         return np.stack([means[g][0] for g in groups]), np.stack([means[g][1] for g in groups])
 
 
-def descend(x: Array, hessian: Array, constant: Array) -> Array:
-    """A gradient step of 1/L for every client."""
+def descents(x: Array, hessian: Array, constant: Array) -> Iterator[Array]:
+    """Gradient steps of 1/L for every row."""
     step = 1 / np.linalg.eigvalsh(hessian)[:, -1:]
-    return np.asarray(x - step * (np.einsum("ide,ie->id", hessian, x) - constant))
+    while True:
+        x = np.asarray(x - step * (np.einsum("ide,ie->id", hessian, x) - constant))
+        yield x
 
 
 def inside_groups(world: World, groups: Any) -> Iterator[Array]:
     """Local, Global and GT: everybody descends the mean loss of its group."""
-    hessian, constant = world.averaged(groups)
-    x = np.zeros_like(world.optimum)
-    while True:
-        yield (x := descend(x, hessian, constant))
+    return descents(np.zeros_like(world.optimum), *world.averaged(groups))
 
 
 def ifca(world: World) -> Iterator[Array]:
@@ -69,7 +68,7 @@ def ifca(world: World) -> Iterator[Array]:
         for k in np.unique(label):
             mine = label == k
             mean = world.hessian[mine].mean(0)[None], world.constant[mine].mean(0)[None]
-            models[k] = descend(models[k : k + 1], *mean)[0]
+            models[k] = next(descents(models[k : k + 1], *mean))[0]
         yield models[label]
 
 
@@ -104,7 +103,7 @@ def measure(cell: Any, seed: int, scale: Scale) -> Measured:
     if cell is None:
         return _constants(World(4, 75, seed))
     name, method = cell
-    world, balls = World(*SETTINGS[name], seed), []
+    world, balls = World(*SETTINGS[name], seed), list[Any]()
     steps = federated_clustering(world, balls) if method == "FC" else METHODS[method](world)
     error = [float(np.square(next(steps) - world.optimum).sum(1).mean()) for _ in range(ROUNDS[scale])]
     looks = looked(ROUNDS[scale])
@@ -229,9 +228,14 @@ EXPERIMENT = Experiment(
     rows=rows,
     claims=claims,
     draw=draw,
-    seeds={"quick": 3, "paper": 10},
+    seeds={"quick": 2, "paper": 10},
     setting=lambda scale: (
-        f"Sizes as printed, {ROUNDS[scale]} rounds. Horizon, optima, radius and starts are not printed: x* ~ N(0, I), half of "
-        "a cluster's share as percentile, start 0 (IFCA: normal models)."
+        f"Sizes as printed, {ROUNDS[scale]} rounds. Horizon, optima, radius and starts are not printed: x* ~ N(0, I), half "
+        "of a cluster's share as percentile, start 0 (IFCA: normal models)."
     ),
+    why={
+        "": "How the methods order depends on the horizon, which is not printed. With a whole cluster's share as percentile "
+        "and (4, 4), seed 0, FC has 1.91 after 100 rounds and 2.01 after 300, as strangers stay in the balls, while Local goes "
+        "on from 2.51 after 100 to 1.23 after 1000, where its missing direction stops it."
+    },
 )
