@@ -52,6 +52,7 @@ class Row:
     paper_error: float = 0.0  # as printed
     tolerance: float = 0.0  # a difference that nobody would act on
     digits: int = 3
+    own_error: float | None = None  # a standard error over something else than seeds
 
     @property
     def mean(self) -> float:
@@ -60,6 +61,8 @@ class Row:
     @property
     def error(self) -> float:
         """Standard error of the mean over seeds (0 for one seed, or for what is computed exactly)."""
+        if self.own_error is not None:
+            return self.own_error
         return float(np.std(self.ours, ddof=1) / np.sqrt(len(self.ours))) if len(self.ours) > 1 else 0.0
 
     @property
