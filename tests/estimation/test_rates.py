@@ -1,6 +1,5 @@
 """E-3, E-4 and E-4c: gains of the paper's and the corrected weights, the exact risk identity, and the edges."""
 
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -187,7 +186,6 @@ def test_bad_input_gets_a_clear_sentence(successes, trials, kwargs, message):
         BernoulliRates(**kwargs).fit(successes, trials)
 
 
-@pytest.mark.skipif(not is_available("elections.csv"), reason="needs elections.csv in COTERIE_DATA")
 def test_elections_gain():
     """Six folds on real counties: 1.0 ± 2.9 % with the paper's weights (the paper reports 10.7 ± 1.9 %)."""
     gains = [elections.measure(None, fold, "quick")["printed"] for fold in range(elections.ELECTIONS)]

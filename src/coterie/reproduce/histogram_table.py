@@ -2,7 +2,8 @@
 
 The private column at the paper's budget (ε = 15, δ = 1e-10): FedAvg and IFCA with one Gaussian release per round; "Alg. 2"
 is the paper's Algorithm 3 in each of ten rounds from seeds that are raw rows (errata H07, H09, H13), with and without the
-paper's choice of tokens, which is not private either (H14). A+ and B+ are our designs, private from end to end. Clip and floor of Algorithm 3 are not printed (H27): 1 and 0.1/d here, not tuned.
+paper's choice of tokens, which is not private either (H14). A+ and B+ are our designs, private from end to end. Clip and
+floor of Algorithm 3 are not printed (H27): 1 and 0.1/d here, not tuned.
 """
 
 from __future__ import annotations

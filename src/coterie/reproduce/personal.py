@@ -169,9 +169,10 @@ def _validation(setting: str) -> Federation:
 @cache
 def tuned(setting: str, name: str, rounds: int) -> dict[str, float]:
     """Validation accuracy of every rate tried, with a part of the rounds."""
-    how, tuning = SETTINGS[setting], {}
-    while (rate := next_rate(tuning)) is not None:
-        accuracy = score(name, how, _validation(setting), -(-rounds // how.tuning), rate, 1000)
+    how = SETTINGS[setting]
+    tuning: dict[str, float] = {}
+    while (rate := next_rate(tuning, how.rates)) is not None:
+        accuracy = score(name, how, _validation(setting), -(-rounds // 3), rate, 1000)
         tuning[str(rate)] = round(accuracy, 5)
     return tuning
 
