@@ -239,6 +239,19 @@ def synthetic_claims(found: Records) -> list[Claim]:
     return [Claim("The advice is the method made for the clients at hand.", right, f"{told}")]
 
 
+def wide(found: Records) -> pd.DataFrame:
+    """A line a data set: the advised method's loss minus that of each."""
+    lines = []
+    for name in found.values:
+        told = found.of(name)[0]
+        gaps = {method: told["gaps"].get(method, [0.0, 0.0]) for method in METHODS}
+        shown = {
+            method: f"{mean:+.4f} ± {error:.4f}" if mean or error else "" for method, (mean, error) in gaps.items()
+        }
+        lines.append({"data": name, "advice": told["advice"]} | shown)
+    return pd.DataFrame(lines)
+
+
 EXPERIMENT = Experiment(
     name="advice",
     work="Beyond the papers",
@@ -248,6 +261,7 @@ EXPERIMENT = Experiment(
     rows=rows,
     claims=claims,
     draw=draw,
+    wide=wide,
     needs=("all files of COTERIE_DATA (paper scale)",),
     seeds={"quick": 1, "paper": 1},
     setting=lambda scale: (

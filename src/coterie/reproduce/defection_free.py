@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -200,6 +201,28 @@ def _goal(axes: Any, bargain: Bargain) -> None:
             ax.axhline(value, color=colour, ls=":", lw=1)
 
 
+def wide(found: Records) -> pd.DataFrame:
+    """Where every way starts and ends, in the mean over seeds."""
+    columns = {
+        "q_low": "low quality",
+        "q_high": "high quality",
+        "revenue_low": "low firm earns",
+        "revenue_high": "high firm earns",
+    }
+
+    def line(name: str, frames: list[pd.DataFrame], at: int, loss: str) -> dict[str, str]:
+        ends = {
+            label: f"{np.mean([frame[column].iloc[at] for frame in frames]):.4f}" for column, label in columns.items()
+        }
+        return {"way to collaborate": name} | ends | {"largest loss in one round": loss}
+
+    lines = [line("at the start", [one.frame for one in books(found, DEAL)], 0, "")]
+    for name in WAYS:
+        kept = books(found, name)
+        lines.append(line(name, [one.frame for one in kept], -1, f"{max(one.largest_drop for one in kept):.3f}"))
+    return pd.DataFrame(lines)
+
+
 EXPERIMENT = Experiment(
     name="defection-free",
     work="Werner, chapter 3",
@@ -209,6 +232,7 @@ EXPERIMENT = Experiment(
     rows=rows,
     claims=claims,
     draw=draw,
+    wide=wide,
     needs=("mnist.npz",),
     seeds={"quick": 1, "paper": 3},
     setting=lambda scale: (

@@ -57,7 +57,7 @@ def choices(name: str, scale: Scale) -> Choices:
 
 @lru_cache(maxsize=1)
 def split(name: str, scale: Scale, seed: int) -> Split:
-    return corpus(name, scale).for_run(seed + 1)
+    return corpus(name, scale).for_run(seed)
 
 
 def private_model(method: str, data: Split, kept: int, seed: int) -> CenterModel:

@@ -159,6 +159,16 @@ def _draw(rows: list[Row], label: str) -> Figure:
     return beside(rows, label, zero=False)
 
 
+def coverage_table(found: Records) -> pd.DataFrame:
+    parts = ("slopes", "intercepts", "all")
+    lines = []
+    for cell, (kind, m, n) in coverage_cells(found.scale).items():
+        shown = [Row("", None, found.numbers(cell, part)) for part in parts]
+        values = {part: f"{row.mean:.3f} ± {row.error:.3f}" for part, row in zip(parts, shown, strict=True)}
+        lines.append({"models": f"`{kind.__name__}`", "clients": m, "rows": n} | values)
+    return pd.DataFrame(lines)
+
+
 LME4 = Experiment(
     name="mixed-models",
     work="Beyond the papers",
@@ -183,6 +193,7 @@ COVERAGE = Experiment(
     rows=coverage_rows,
     claims=coverage_claims,
     draw=lambda found: _draw(coverage_rows(found), "coverage of 90 % intervals"),
+    wide=coverage_table,
     seeds={"quick": 10, "paper": 40},
     setting=lambda scale: (
         "Two columns; deviations of the clients' slopes .5 and .2, of their intercepts 1. A seed is a data set."

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from coterie.data.federation import Federation
@@ -152,6 +153,22 @@ class Personal:
         return f"{data}; {size}; {tuning}."
 
 
+def standing(found: Records) -> pd.DataFrame:
+    """Best first; "tied" is within two standard errors of the best, by differences on equal seeds."""
+    runs = {name: np.array(percent(found, name)) for name in found.values}
+    order = sorted(runs, key=lambda name: -float(np.nan_to_num(runs[name].mean(), nan=-1.0)))
+    lines = []
+    for name in order:
+        gaps = runs[order[0]] - runs[name]
+        error = gaps.std(ddof=1) / np.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
+        behind = f"{gaps.mean():.2f}" + (" (tied)" if len(gaps) > 1 and gaps.mean() <= 2 * error else "")
+        spread = f" ± {runs[name].std(ddof=1):.2f}" if len(gaps) > 1 else ""
+        accuracy = f"{runs[name].mean():.2f}{spread}"
+        best = name == order[0]
+        lines.append((name, accuracy, "best" if best else behind, len(gaps), found.of(name)[0]["rate"]))
+    return pd.DataFrame(lines, columns=["method", "accuracy (%)", "behind the best", "seeds", "rate"])
+
+
 def percent(found: Records, name: str) -> list[float]:
     return [100 * accuracy for accuracy in found.numbers(name, "accuracy")]
 
@@ -188,6 +205,7 @@ def experiment(setting: str) -> Experiment:
         rows=one.rows,
         claims=one.claims,
         draw=one.draw,
+        wide=standing,
         needs={"mnist": ("mnist.npz",), "femnist": ("femnist.npz",), "femnist-15": ("femnist.npz",)}.get(setting, ()),
         seeds={"quick": 1, "paper": 3},
         setting=one.says,

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from torch import nn
 
@@ -122,6 +123,17 @@ def draw(found: Records) -> Figure:
     return beside([row for row in shown if np.isfinite(row.mean)], "mean accuracy of honest clients", zero=False)
 
 
+def wide(found: Records) -> pd.DataFrame:
+    """A line a method, a column a condition."""
+    lines = [
+        {"method": name}
+        | {c: f"{row.mean:.3f} ± {row.error:.3f}" if np.isfinite(row.mean) else "diverged" for c, row in by}
+        for name in methods()
+        for by in [[(c, Row("", None, _accuracies(found, f"{name} | {c}"))) for c in CONDITIONS]]
+    ]
+    return pd.DataFrame(lines)
+
+
 EXPERIMENT = Experiment(
     name="private-composition",
     work="Beyond the papers",
@@ -131,6 +143,7 @@ EXPERIMENT = Experiment(
     rows=rows,
     claims=claims,
     draw=draw,
+    wide=wide,
     seeds={"quick": 1, "paper": 3},
     setting=lambda scale: (
         f"{SIZES[scale][0]:,} clients in two groups with opposite labels, {SIZES[scale][1]} rounds, ε = 3, "

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
 from matplotlib.figure import Figure
 
@@ -193,6 +194,18 @@ def draw(found: Records) -> Figure:
     return beside(first, "mean KL to the true histogram (nats)")
 
 
+def wide(found: Records) -> pd.DataFrame:
+    """Alone / fine-tuned: a line a method, a column a world and budget."""
+    table: dict[str, dict[str, str]] = {}
+    for cell in found.values:
+        where, name, budget = cell.split(" | ")
+        alone, tuned = found.mean(cell, "plain"), found.mean(cell, "tuned")
+        shown = f"{alone:.3f}" if name == "Local" else f"{alone:.3f} / {tuned:.3f}"
+        column = where.replace(", deviation 0.5", "") + (", not private" if budget == "none" else f", ε = {budget}")
+        table.setdefault(name, {})[column] = shown
+    return pd.DataFrame.from_dict(table, orient="index").fillna("").rename_axis("method").reset_index()
+
+
 EXPERIMENT = Experiment(
     name="histograms-synthetic",
     work="Setlur et al.",
@@ -202,6 +215,7 @@ EXPERIMENT = Experiment(
     rows=rows,
     claims=claims,
     draw=draw,
+    wide=wide,
     seeds={"quick": 1, "paper": 1},
     setting=lambda scale: (
         "Users: " + "; ".join(f"{users:,} (deviation {deviation})" for users, deviation in WORLDS[scale]) + "."
