@@ -148,6 +148,8 @@ def draw(found: Records) -> Figure:
         label: np.transpose([found.numbers(f"ε₀ = {e}", form) for e in EPSILONS]) for form, label in names.items()
     }
     ax = curves(figure.subplots(), EPSILONS, per_form, "", "ε₀", "mean squared error (hundredths)")
+    ax.lines[3].set_linestyle("--")  # it lies on the next one
+    ax.lines[3].set_zorder(3)
     ax.legend(frameon=False, fontsize=8, loc="lower left")
     ax.set_ylim(bottom=0)
     return figure

@@ -116,7 +116,7 @@ def claims(found: Records) -> list[Claim]:
 
 
 def draw(found: Records) -> Figure:
-    return beside([row for row in rows(found) if "predictions" not in row.what], "percent")
+    return beside([row for row in rows(found) if row.paper is not None], "percent")
 
 
 WHY = (
