@@ -162,7 +162,7 @@ def claims(found: Records) -> list[Claim]:
         Claim(
             "ψ first falls, then rises as noise builds up in the common model.",
             0 < turn < len(psi) - 1 and psi[-1] > psi[turn] + 0.1,
-            f"At ε = {low:g} (corrected) from {psi[0]:.2f} to {psi[turn]:.2f} in round {turn + 1}, then {psi[-1]:.2f}; noise "
+            f"Corrected, ε = {low:g}: from {psi[0]:.2f} to {psi[turn]:.2f} in round {turn + 1}, then {psi[-1]:.2f}; noise "
             f"on ψ itself alone would move it by {drift:.2f} in a run.",
         ),
         Claim(
