@@ -48,6 +48,7 @@ from coterie.decision.decision import Decision as Decision
 from coterie.decision.decision import decide as decide
 from coterie.engines import LocalEngine as LocalEngine
 from coterie.engines import LoopEngine as LoopEngine
+from coterie.engines import RayEngine as RayEngine
 from coterie.errors import ClientError as ClientError
 from coterie.errors import ConfigError as ConfigError
 from coterie.errors import CoterieError as CoterieError

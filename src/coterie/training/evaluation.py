@@ -47,9 +47,10 @@ class Evaluation:
     def personal(self, clients: Ints) -> Params:
         """The models of some clients, stacked."""
         self.ready(clients)
+        algorithm, state = self.algorithm, self.state  # a function that is sent to other processes holds only what it needs
 
         def personal(ctx: Context) -> Tree:
-            return self.algorithm.personal(ctx, self.state)
+            return algorithm.personal(ctx, state)
 
         models: Params = self.engine.map(personal, clients, self.env, test=False)
         return models
@@ -57,9 +58,10 @@ class Evaluation:
     def clusters(self) -> Ints:
         """The group of every client."""
         clients = self.ready(self.everyone())
+        algorithm, state = self.algorithm, self.state
 
         def cluster(ctx: Context) -> Tree:
-            return {"cluster": self.algorithm.cluster(ctx, self.state)}
+            return {"cluster": algorithm.cluster(ctx, state)}
 
         labels: Tensor = self.engine.map(cluster, clients, self.env, test=False)["cluster"]
         return labels.numpy().astype(np.int64)
@@ -67,8 +69,10 @@ class Evaluation:
     def scores(self) -> pd.DataFrame:
         """Every client's own predictor on its own test data: one row per client, one column per metric."""
 
+        scorers = self.task.scorers
+
         def score(out: Tree) -> Tree:
-            return {s.name: s(out["outputs"], out["y"], out["mask"]) for s in self.task.scorers}
+            return {s.name: s(out["outputs"], out["y"], out["mask"]) for s in scorers}
 
         table = self.on_test_rows(score)
         return pd.DataFrame({m: table[m].double().numpy() for m in self.task.metrics}, index=self.federation.clients)
@@ -79,9 +83,10 @@ class Evaluation:
         `post` gets `outputs` (clients, rows, values), `y`, `mask` (0 where a row is padding) and `index`, the clients'
         places; what it returns is put together for all clients."""
         clients = self.ready(self.everyone())
+        algorithm, state = self.algorithm, self.state
 
         def predict(ctx: Context, test: Context) -> Tree:
-            outputs = self.algorithm.predict(ctx, self.state, test.x)
+            outputs = algorithm.predict(ctx, state, test.x)
             return {"outputs": outputs, "y": test.y, "mask": test.mask, "index": ctx.index}
 
         def shaped(out: Tree) -> Tree:
@@ -94,10 +99,11 @@ class Evaluation:
     def test_losses(self) -> npt.NDArray[np.float64]:
         """The task's loss of every client's predictor on its own test rows (NaN without any)."""
         clients = self.ready(self.everyone())
+        algorithm, state = self.algorithm, self.state
 
         def loss(ctx: Context, test: Context) -> Tree:
-            outputs = self.algorithm.predict(ctx, self.state, test.x)
-            return {"loss": (self.task.sample_losses(outputs, test.y) * test.mask).sum() / test.mask.sum()}
+            outputs = algorithm.predict(ctx, state, test.x)
+            return {"loss": (ctx.task.sample_losses(outputs, test.y) * test.mask).sum() / test.mask.sum()}
 
         losses: Tensor = self.engine.map(loss, clients, self.env, test=True)["loss"]
         return losses.double().numpy()
@@ -105,13 +111,13 @@ class Evaluation:
     def train_losses(self) -> npt.NDArray[np.float64]:
         """The task's loss of every client's model on its own training rows."""
         clients = self.ready(self.everyone())
-
-        mixed = isinstance(self.algorithm.predictor(), Mixture)  # several networks: no one of them has the loss
+        algorithm, state = self.algorithm, self.state
+        mixed = isinstance(algorithm.predictor(), Mixture)  # several networks: no one of them has the loss
 
         def loss(ctx: Context) -> Tree:
             if not mixed:
-                return {"loss": ctx.loss(self.algorithm.personal(ctx, self.state))}
-            losses = self.task.sample_losses(self.algorithm.predict(ctx, self.state, ctx.x), ctx.y)
+                return {"loss": ctx.loss(algorithm.personal(ctx, state))}
+            losses = ctx.task.sample_losses(algorithm.predict(ctx, state, ctx.x), ctx.y)
             return {"loss": (losses * ctx.mask).sum() / ctx.mask.sum().clamp(min=1)}
 
         losses: Tensor = self.engine.map(loss, clients, self.env, test=False)["loss"]
