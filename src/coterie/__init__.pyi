@@ -55,6 +55,7 @@ from coterie.errors import CoterieError as CoterieError
 from coterie.errors import CoterieWarning as CoterieWarning
 from coterie.errors import DataError as DataError
 from coterie.errors import Diverged as Diverged
+from coterie.errors import EngineError as EngineError
 from coterie.errors import TaskError as TaskError
 from coterie.estimation.advice import Advice as Advice
 from coterie.estimation.histograms.baselines import FedAvgHistogram as FedAvgHistogram

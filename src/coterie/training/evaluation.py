@@ -47,7 +47,10 @@ class Evaluation:
     def personal(self, clients: Ints) -> Params:
         """The models of some clients, stacked."""
         self.ready(clients)
-        algorithm, state = self.algorithm, self.state  # a function that is sent to other processes holds only what it needs
+        algorithm, state = (
+            self.algorithm,
+            self.state,
+        )  # a function that is sent to other processes holds only what it needs
 
         def personal(ctx: Context) -> Tree:
             return algorithm.personal(ctx, state)

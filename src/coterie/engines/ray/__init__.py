@@ -1,5 +1,5 @@
-"""Clients on a Ray cluster: `engine.py` (what `fit` uses), `pool.py` (actors and their repair), `states.py` (the driver's view
-of clients' private states), `shard.py` (what runs in an actor)."""
+"""Clients on a Ray cluster: `engine.py` (what `fit` uses), `pool.py` (actors and their repair), `states.py` (the driver's
+view of clients' private states), `shard.py` (what runs in an actor)."""
 
 from coterie.engines.ray.engine import RayEngine
 

@@ -85,9 +85,7 @@ class RayEngine:
         """Clients' first states, made where they will stay; whether there are any."""
         sent = self._pool.put(function)
         parts = states.shards(clients)
-        calls = {
-            i: Call("make", (self._place(env, i, states), sent, clients[place])) for i, place in parts.items()
-        }
+        calls = {i: Call("make", (self._place(env, i, states), sent, clients[place])) for i, place in parts.items()}
         return any(states.write(calls).values())
 
     def close(self) -> None:
@@ -130,7 +128,10 @@ class RayEngine:
         if key not in self._settings:
             for old in list(self._settings)[: len(self._settings) + 1 - _SETTINGS]:
                 del self._settings[old]
-            self._settings[key] = what, Sent(new_name("setting"), self._pool.put(what))  # what is held, so ids stay its own
+            self._settings[key] = (
+                what,
+                Sent(new_name("setting"), self._pool.put(what)),
+            )  # what is held, so ids stay its own
         return self._settings[key][1]
 
 

@@ -101,8 +101,8 @@ class Pool:
             except self.ray.exceptions.RayActorError as error:
                 if not left:
                     raise EngineError(
-                        f"The actor with shard {i} of the clients died {_TRIES} times in a row: {_first_line(error)}. Give it "
-                        "more memory or fewer clients (more actors), and resume from the last checkpoint."
+                        f"The actor with shard {i} of the clients died {_TRIES} times in a row: {_first_line(error)}. "
+                        "Give it more memory or fewer clients (more actors), and resume from the last checkpoint."
                     ) from None
                 refs = self._replaced(i, call, n)
             except self.ray.exceptions.RayTaskError as error:

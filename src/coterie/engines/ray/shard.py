@@ -174,9 +174,7 @@ class Shard:
             old = [known for known in self.kept if " on " in known]
             for stale in old[: len(old) + 1 - _SETTINGS]:
                 del self.kept[stale]
-            self.kept[name] = Env(
-                task, federation, initial, seed, channels=channels, private=private, present=present
-            )
+            self.kept[name] = Env(task, federation, initial, seed, channels=channels, private=private, present=present)
         env: Env = self.kept[name]
         states = ClientStates(len(env.federation)) if place.store is None else self._store(place)
         return replace(env, round=place.round, ask=place.ask, states=states)
@@ -207,7 +205,11 @@ class Failed:
 
 
 def fetch(ref: tuple[Any, ...]) -> Any:
-    """What a reference points to. It is wrapped in a tuple, lest Ray fetch it although it is known already."""
+    """What a reference points to. It is wrapped in a tuple, lest Ray fetch it although it is known already.
+
+    Without Ray the value itself is in the tuple."""
+    if type(ref[0]).__name__ != "ObjectRef":
+        return ref[0]
     import ray
 
     return ray.get(ref[0])
