@@ -18,6 +18,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PIP) install --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+$(VENV)/.docs: $(VENV)/.installed
+	$(PIP) install --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
 demo: $(VENV)/.installed
 	$(BIN)/coterie demo
 
@@ -40,6 +44,12 @@ format: $(VENV)/.installed
 	$(BIN)/ruff check --fix src tests examples benchmarks tools
 	$(BIN)/ruff format src tests examples benchmarks tools
 
+# the site, in site/: any warning is an error, and the search must find every public name
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	$(BIN)/python tools/site/check_search.py site
+	@echo "Read it: $(BIN)/python -m http.server --directory site, then http://localhost:8000"
+
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/bench_ifca.py
@@ -61,4 +71,4 @@ plotly: $(VENV)/.installed
 	$(BIN)/python tools/plotly_bundle.py
 
 clean:
-	rm -rf $(VENV) .venv-peers dist build
+	rm -rf $(VENV) .venv-peers dist build site

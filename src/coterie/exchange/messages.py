@@ -126,9 +126,11 @@ class Context:
         return replace(self, x=self.x[:n], y=self.y[:n], mask=self.mask[:n])
 
     def uniform(self, purpose: str, count: int) -> Tensor:
+        """Uniform numbers in [0, 1) from the client's own stream for a purpose."""
         return randomness.uniform(randomness.fold(self.key, purpose), count, self.mask.dtype)
 
     def normal(self, purpose: str, count: int) -> Tensor:
+        """Standard normal numbers from the client's own stream for a purpose."""
         return randomness.normal(randomness.fold(self.key, purpose), count, self.mask.dtype)
 
 
@@ -302,6 +304,7 @@ class Algorithm(Protocol):
         return {}
 
     def cluster(self, ctx: Context, state: Any) -> Tensor:
+        """The group a client is in; 0 where there are none."""
         return torch.zeros((), dtype=torch.int64)
 
     def predictor(self) -> Predictor | None:
