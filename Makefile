@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow mutants lint format docs bench bench-peers screenshots plotly clean
+.PHONY: demo test test-slow mutants lint format docs tutorial bench bench-peers screenshots plotly clean
 
 # torch first and pinned: a looser requirement may pull gigabytes of GPU packages
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -65,6 +65,10 @@ bench-peers: $(VENV)/.installed
 # the report page of docs/report.md, photographed by Chromium
 screenshots: $(VENV)/.installed
 	$(BIN)/python tools/screenshots.py
+
+# the outputs and pictures of docs/tutorial.md
+tutorial: $(VENV)/.installed
+	$(BIN)/python tools/tutorial.py
 
 # the part of plotly.js that the report page carries, from npm; only to move to another version
 plotly: $(VENV)/.installed

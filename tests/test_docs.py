@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,10 @@ x, y = np.random.default_rng(0).normal(size=(2000, 3)), np.arange(2000) % 5
     "datasets.md": """
 import numpy as np, coterie as ct
 x, y = np.random.default_rng(0).normal(size=(2000, 3)), np.arange(2000) % 5
+""",
+    "tutorial.md": f"""
+import runpy
+runpy.run_path({str(ROOT / "examples" / "tutorial_table.py")!r})["main"]("rain.csv")
 """,
     "incentives.md": "import numpy as np, scipy.stats",
 }
@@ -56,6 +62,11 @@ def test_code_runs_as_printed(page: Path, tmp_path: Path, monkeypatch: pytest.Mo
 def test_links_to_files_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.slow
+def test_the_tutorial_shows_what_its_commands_print() -> None:
+    subprocess.run([sys.executable, ROOT / "tools" / "tutorial.py", "--check"], check=True)
 
 
 def test_the_algorithm_of_the_how_to_conforms(fed: ct.Federation, task: ct.Task, tmp_path: Path) -> None:
