@@ -181,7 +181,12 @@ def _name_alone(value: Any) -> bool:
 
 
 _NAMES = {int: "whole number", float: "number", str: "text", bool: "true or false", Any: "any value"}
-_SECTIONS = {id(ALGORITHMS): "algorithm", id(AGGREGATORS): "aggregate", id(RADIUS_RULES): "radius", id(LOCAL_STEPS): "local"}
+_SECTIONS = {
+    id(ALGORITHMS): "algorithm",
+    id(AGGREGATORS): "aggregate",
+    id(RADIUS_RULES): "radius",
+    id(LOCAL_STEPS): "local",
+}
 
 
 def _words(option: Any) -> str:

@@ -18,7 +18,9 @@ def filled(text: str) -> str:
 def table(words: str) -> str:
     """The experiments whose work contains one of the words (separated by |); "all" for every one."""
     wanted = [word.strip().lower() for word in words.split("|")]
-    found = [one for one in map(experiment, EXPERIMENTS) if words == "all" or any(w in one.work.lower() for w in wanted)]
+    found = [
+        one for one in map(experiment, EXPERIMENTS) if words == "all" or any(w in one.work.lower() for w in wanted)
+    ]
     if not found:
         return "No experiment of this work is in the registry yet."
     lines = ["| command | what it makes | needs |", "|---|---|---|"]

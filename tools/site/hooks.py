@@ -14,12 +14,17 @@ from typing import Any
 import configuration
 import experiments
 import reference
+from markdown_text import spaced
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
-LATER = ("scale.md", "deployment.md", "reproduction.md")  # pages that may not be written yet: no place in the navigation
+LATER = (
+    "scale.md",
+    "deployment.md",
+    "reproduction.md",
+)  # pages that may not be written yet: no place in the navigation
 OUTSIDE = "repository"  # where files outside docs/ are shown
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
 CODE = re.compile(r"(```.*?```|`[^`\n]*`)", flags=re.S)
@@ -57,7 +62,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     home = posixpath.dirname(page.file.src_uri)
-    markdown = experiments.filled(configuration.filled(markdown))
+    markdown = spaced(experiments.filled(configuration.filled(markdown)))
     if page.file.src_uri.startswith(OUTSIDE + "/"):
         return markdown
 

@@ -10,8 +10,11 @@ from names import PAGES, Name, public
 import coterie as ct
 from coterie.cli import app
 
-WITH_INHERITED = {"LocalSGD", "LocalAdam", "Privacy"}  # classes whose methods come from a base that is not public itself
-EVERY_MEMBER = {"Context", "Ask", "Up", "Reply", "Cohort", "Algorithm"}  # what an algorithm's author needs
+WITH_INHERITED = {
+    "LocalSGD",
+    "LocalAdam",
+    "Privacy",
+}  # classes whose methods come from a base that is not public itself
 
 
 def pages() -> dict[str, str]:
@@ -38,15 +41,9 @@ def _section(one: Name) -> str:
     options = [f"heading: {one.shown!r}", f"toc_label: {one.shown!r}"]
     if last in WITH_INHERITED:
         options.append("inherited_members: true")
-    if last in EVERY_MEMBER:
-        options.append("show_if_no_docstring: true")
     if one.path.startswith("coterie.algorithms."):
-        options.append("members: false")  # a file's own docstring says what the paper says and where we depart
-    lines = [f"::: {one.path}", "    options:", *(f"      {option}" for option in options), ""]
-    if one.path.startswith("coterie.algorithms."):
-        module = importlib.import_module(one.path.rpartition(".")[0])
-        lines += [inspect.getdoc(module) or "", ""]
-    return "\n".join(lines)
+        options.append("members: false")  # all have those of `ct.Algorithm`
+    return "\n".join([f"::: {one.path}", "    options:", *(f"      {option}" for option in options), ""])
 
 
 def _index(found: dict[str, list[Name]]) -> str:
@@ -67,7 +64,10 @@ def commands() -> str:
     import typer
 
     group = typer.main.get_command(app)
-    lines = ["# Commands\n", "`coterie COMMAND --help` says the same. Exit codes: 0 done, 2 bad input, 130 interrupted.\n"]
+    lines = [
+        "# Commands\n",
+        "`coterie COMMAND --help` says the same. Exit codes: 0 done, 2 bad input, 130 interrupted.\n",
+    ]
     _commands(group, ["coterie"], lines)
     return "\n".join(lines)
 

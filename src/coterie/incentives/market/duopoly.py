@@ -47,8 +47,8 @@ def equilibrium_revenues(q_low: ArrayLike, q_high: ArrayLike) -> tuple[FloatArra
 class Duopoly:
     """The market of two firms with qualities `q_low` and `q_high`.
 
-        >>> Duopoly(0.25, 1.0).prices
-        Pair(low=0.05, high=0.4)
+    >>> Duopoly(0.25, 1.0).prices
+    Pair(low=0.05, high=0.4)
     """
 
     q_low: float

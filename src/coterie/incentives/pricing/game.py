@@ -65,9 +65,9 @@ class DeviationGains(NamedTuple):
 class PricingGame:
     """The game (α, μ, θ_L, θ_H, c_B, c_S) without α, which the methods take.
 
-        >>> game = PricingGame(mu=0.5, low=5, high=15, buyer_cost=5, seller_cost=5)
-        >>> [game.seller_utility(alpha) for alpha in (0, 0.5, 1)]
-        [7.5, 8.75, 6.25]
+    >>> game = PricingGame(mu=0.5, low=5, high=15, buyer_cost=5, seller_cost=5)
+    >>> [game.seller_utility(alpha) for alpha in (0, 0.5, 1)]
+    [7.5, 8.75, 6.25]
     """
 
     mu: float
