@@ -16,8 +16,9 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "conformance"), str(ROOT / "tests")]
 
-import coterie as ct  # noqa: E402
 from conformance_settings import COHORT, NAMES, PAIR, PAIRS, ROUNDS, configured, difference, small_task, some  # noqa: E402
+
+import coterie as ct  # noqa: E402
 from conftest import build  # noqa: E402
 
 PAGE = ROOT / "docs" / "conformance.md"
