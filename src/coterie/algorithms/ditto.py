@@ -26,6 +26,8 @@ from coterie.tree import Params, Tree
 
 @dataclass(frozen=True)
 class Ditto(Algorithm):
+    """`lam` is λ, how strongly a client's own model is pulled towards the common one."""
+
     lam: float = 1.0
     local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)

@@ -43,6 +43,8 @@ class MomentumClusteringState:
 
 @dataclass(frozen=True)
 class MomentumClustering(Algorithm):
+    """`alpha` is the weight of a new gradient in a momentum; `radius` a rule or a number; `inner`: rounds of clustering."""
+
     clusters: int | None = None
     lr: float = 0.1
     alpha: float = 0.1

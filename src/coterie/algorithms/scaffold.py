@@ -35,6 +35,8 @@ class ScaffoldState:
 
 @dataclass(frozen=True)
 class Scaffold(Algorithm):
+    """`server_lr` is the server's step; `option` says how control variates are renewed."""
+
     local: LocalSteps = field(default_factory=LocalSGD)
     server_lr: float = 1.0
     option: Literal["I", "II"] = "II"

@@ -81,6 +81,22 @@ class ClientStates:
         for name, store in kept.items():
             store[rows] = given[name].to(store.dtype)
 
+    def make(self, function: Callable[..., Tree], clients: Ints, env: Env, engine: Engine) -> None:
+        """Give clients their first state, `function(ctx)`; an algorithm whose clients keep nothing makes an empty one."""
+        made = engine.map(function, clients, env, test=False)
+        if made:
+            self.add(clients, made)
+        else:
+            self.nothing = True
+
+    def load(self, row: Ints, values: Tree) -> None:
+        """Take over the states of a checkpoint: client i has row `row[i]`, or none where that is −1."""
+        self.row, self.values, self.used = row, values, int((row >= 0).sum())
+
+    def packed(self) -> tuple[Ints, Tree]:
+        """What `load` takes."""
+        return self.row, tree_map(lambda t: t[: self.used], self.values)
+
     def commit(self) -> None:
         self._journal.clear()
         self._added.clear()
@@ -106,6 +122,7 @@ class Env:
     channels: tuple[Channel, ...] = ()
     ask: int = 0
     private: PrivateSums | None = None
+    present: int | None = None  # how many clients' data are in this process; None: all
     _padded: dict[Split, Ints] = field(default_factory=dict)
 
     def padded(self, split: Split) -> Ints:
@@ -227,8 +244,10 @@ def first_contact(algorithm: Algorithm, clients: Ints, env: Env, engine: Engine)
     if env.states.nothing or not len(new):
         return
     blank = replace(env, round=0, states=ClientStates(0))  # the same state whenever the first contact is
-    made = engine.map(algorithm.client, new, blank, test=False)
-    if made:
-        env.states.add(new, made)
-    else:
-        env.states.nothing = True
+    env.states.make(algorithm.client, new, blank, engine)
+
+
+def fresh_states(engine: Any, federation: Federation) -> ClientStates:
+    """A store for the private states of a run's clients: where the engine keeps them, else in this process."""
+    made: ClientStates = getattr(engine, "states", lambda fed: ClientStates(len(fed)))(federation)
+    return made

@@ -23,6 +23,8 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class Everyone:
+    """All clients, in every round."""
+
     def sample(self, federation: Federation, seed: int, round: int) -> Ints:
         return np.arange(len(federation))
 

@@ -83,27 +83,30 @@ class Evaluation:
 
     def personal(self, clients: Ints) -> Params:
         """The models of some clients, stacked."""
+        algorithm, state = self.algorithm, self.state  # what is sent to other processes holds only what it needs
 
         def personal(ctx: Context) -> Tree:
-            return self.algorithm.personal(ctx, self.state)
+            return algorithm.personal(ctx, state)
 
         models: Params = self.each(personal, clients)
         return models
 
     def clusters(self) -> Ints:
         """The group of every client."""
+        algorithm, state = self.algorithm, self.state
 
         def cluster(ctx: Context) -> Tree:
-            return {"cluster": self.algorithm.cluster(ctx, self.state)}
+            return {"cluster": algorithm.cluster(ctx, state)}
 
         labels: Tensor = self.each(cluster)["cluster"]
         return labels.numpy().astype(np.int64)
 
     def scores(self, clients: Ints | None = None) -> pd.DataFrame:
         """Every client's (or some clients') own predictor on its own test data: a row per client, a column per metric."""
+        scorers = self.task.scorers
 
         def score(out: Tree) -> Tree:
-            return {s.name: s(out["outputs"], out["y"], out["mask"]) for s in self.task.scorers}
+            return {s.name: s(out["outputs"], out["y"], out["mask"]) for s in scorers}
 
         table = self.on_test_rows(score, clients)
         names = self.federation.clients if clients is None else self.federation.clients[clients]
@@ -114,9 +117,10 @@ class Evaluation:
 
         `post` gets `outputs` (clients, rows, values), `y`, `mask` (0 where a row is padding) and `index`, the clients'
         places; what it returns is put together for all clients."""
+        algorithm, state = self.algorithm, self.state
 
         def predict(ctx: Context, test: Context) -> Tree:
-            outputs = self.algorithm.predict(ctx, self.state, test.x)
+            outputs = algorithm.predict(ctx, state, test.x)
             return {"outputs": outputs, "y": test.y, "mask": test.mask, "index": ctx.index}
 
         def shaped(out: Tree) -> Tree:
@@ -127,22 +131,24 @@ class Evaluation:
 
     def test_losses(self) -> npt.NDArray[np.float64]:
         """The task's loss of every client's predictor on its own test rows (NaN without any)."""
+        algorithm, state, task = self.algorithm, self.state, self.task
 
         def loss(ctx: Context, test: Context) -> Tree:
-            outputs = self.algorithm.predict(ctx, self.state, test.x)
-            return {"loss": (self.task.sample_losses(outputs, test.y) * test.mask).sum() / test.mask.sum()}
+            outputs = algorithm.predict(ctx, state, test.x)
+            return {"loss": (task.sample_losses(outputs, test.y) * test.mask).sum() / test.mask.sum()}
 
         losses: Tensor = self.each(loss, test=True)["loss"]
         return losses.double().numpy()
 
     def train_losses(self) -> npt.NDArray[np.float64]:
         """The task's loss of every client's model on its own training rows."""
-        mixed = isinstance(self.algorithm.predictor(), Mixture)  # several networks: no one of them has the loss
+        algorithm, state, task = self.algorithm, self.state, self.task
+        mixed = isinstance(algorithm.predictor(), Mixture)  # several networks: no one of them has the loss
 
         def loss(ctx: Context) -> Tree:
             if not mixed:
-                return {"loss": ctx.loss(self.algorithm.personal(ctx, self.state))}
-            losses = self.task.sample_losses(self.algorithm.predict(ctx, self.state, ctx.x), ctx.y)
+                return {"loss": ctx.loss(algorithm.personal(ctx, state))}
+            losses = task.sample_losses(algorithm.predict(ctx, state, ctx.x), ctx.y)
             return {"loss": (losses * ctx.mask).sum() / ctx.mask.sum().clamp(min=1)}
 
         losses: Tensor = self.each(loss)["loss"]

@@ -16,7 +16,7 @@ import torch
 from coterie.data.federation import Federation
 from coterie.disk import locked
 from coterie.engines import ENGINES
-from coterie.engines.base import ClientStates, Env, first_contact
+from coterie.engines.base import Env, first_contact, fresh_states
 from coterie.engines.private import check_private
 from coterie.errors import ConfigError, CoterieWarning, Diverged
 from coterie.exchange.channels import Channel
@@ -209,7 +209,7 @@ class Run:
             self.federation,
             self.start if isinstance(self.start, dict) else self.task.init(self.seed, dtype),
             self.seed,
-            states=ClientStates(len(self.federation)),
+            states=fresh_states(self.engine, self.federation),
             channels=self.channels,
         )
         fed = self.federation
