@@ -176,7 +176,7 @@ def draw(found: Records) -> Figure:
 
 EXPERIMENT = Experiment(
     name="attacks",
-    work="Studies of our own",
+    work="Beyond the papers",
     shows="Attacks, shares of liars and methods",
     cells=cells,
     measure=measure,

@@ -154,7 +154,7 @@ EXPERIMENT = Experiment(
         + ", step 0.1 and momentum 0.9 as printed."
     ),
     why={
-        "": "Our local steps between clusterings carry no momentum, so they are slower than the paper's; that they do not help "
-        "late is all that can be read from them."
+        "": "Our local steps between clusterings carry no momentum, so they are slower than the paper's; that they do not "
+        "help late is all that can be read from them."
     },
 )

@@ -111,7 +111,7 @@ def draw(found: Records) -> Figure:
 
 EXPERIMENT = Experiment(
     name="ifca-starts",
-    work="Studies of our own",
+    work="Beyond the papers",
     shows="Starts of IFCA on rotated MNIST",
     cells=cells,
     measure=measure,

@@ -194,7 +194,7 @@ def draw(found: Records) -> Figure:
 
 EXPERIMENT = Experiment(
     name="lopsided",
-    work="Studies of our own",
+    work="Beyond the papers",
     shows="IFCA's starts and groups of very different sizes",
     cells=cells,
     measure=measure,

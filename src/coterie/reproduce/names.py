@@ -1,15 +1,30 @@
-"""The names of all experiments, and the module of coterie.reproduce that holds each as EXPERIMENT."""
+"""The names of all experiments, and the module of coterie.reproduce that holds each."""
 
 from __future__ import annotations
 
-EXPERIMENTS: dict[str, str] = {  # name → module of coterie.reproduce with its EXPERIMENT
-    "bernoulli": "bernoulli",
-    "elections": "elections",
-    "pricing": "pricing",
+EXPERIMENTS: dict[str, str] = {  # name → module with its EXPERIMENT, or module:NAME
     "ifca-linear": "ifca_linear",
     "ifca-mnist": "ifca_mnist",
     "ifca-cifar": "ifca_cifar",
     "ifca-femnist": "ifca_femnist",
+    "means": "means",
+    "bernoulli": "bernoulli",
+    "elections": "elections",
+    "mixtures": "mixtures",
+    "regression": "regression",
+    "personal-mnist": "personal:MNIST",
+    "personal-femnist": "personal:FEMNIST",
+    "personal-femnist-15": "personal:FEMNIST_15",
+    "personal-labels": "personal:LABELS",
+    "personal-features": "personal:FEATURES",
+    "personal-concept": "personal:CONCEPT",
+    "personal-sizes": "personal:SIZES",
+    "private-adaped": "private_adaped",
+    "private-fedem": "private_fedem",
+    "private-means": "private_means",
+    "histograms-blogs": "histogram_table:BLOGS",
+    "histograms-reviews": "histogram_table:REVIEWS",
+    "histograms-synthetic": "private_histograms",
     "failures": "failures",
     "quadratics": "quadratics",
     "werner-mnist": "werner_mnist",
@@ -17,7 +32,16 @@ EXPERIMENTS: dict[str, str] = {  # name → module of coterie.reproduce with its
     "disjoint-labels": "disjoint_labels",
     "byzantine": "byzantine",
     "inner-rounds": "inner_rounds",
+    "defection-free": "defection_free",
+    "market": "market",
+    "pricing": "pricing",
     "ifca-starts": "ifca_starts",
     "lopsided": "lopsided",
     "attacks": "attacks",
+    "private-composition": "private",
+    "advice": "advice",
+    "advice-synthetic": "advice:SYNTHETIC",
+    "logistic": "logistic",
+    "mixed-models": "mixed_models:LME4",
+    "coverage": "mixed_models:COVERAGE",
 }

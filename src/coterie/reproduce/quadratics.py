@@ -235,7 +235,7 @@ EXPERIMENT = Experiment(
     ),
     why={
         "": "How the methods order depends on the horizon, which is not printed. With a whole cluster's share as percentile "
-        "and (4, 4), seed 0, FC has 1.91 after 100 rounds and 2.01 after 300, as strangers stay in the balls, while Local goes "
-        "on from 2.51 after 100 to 1.23 after 1000, where its missing direction stops it."
+        "and (4, 4), seed 0, FC has 1.91 after 100 rounds and 2.01 after 300, as strangers stay in the balls, while Local "
+        "goes on from 2.51 after 100 to 1.23 after 1000, where its missing direction stops it."
     },
 )

@@ -159,8 +159,8 @@ EXPERIMENT = Experiment(
         "units; the paper does not print its own."
     ),
     why={
-        f"{task}, KNN: loss": "Probabilities are clipped before the logarithm here; the paper's loss, the largest of all methods "
-        "at a middling accuracy, shows that near-zeros were not."
+        f"{task}, KNN: loss": "Probabilities are clipped before the logarithm here; the paper's loss, the largest of all "
+        "methods at a middling accuracy, shows that near-zeros were not."
         for task in TASKS
     },
 )
