@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from coterie.algorithms import IFCA, FedAvg, FederatedClustering, MyopicClustering
 from coterie.learning.local_sgd import LocalSGD
-from coterie.reproduce.drawing import curves, panels
+from coterie.reproduce.drawing import COLOURS, curves, panels
 from coterie.reproduce.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
 from coterie.reproduce.failing_worlds import (
     ETA,
@@ -148,9 +148,11 @@ def draw(found: Records) -> Figure:
         path = np.array(found.of(cell)[seed]["path"])
         for goal in set(GOALS[cell[0]]):
             ax.axhline(goal, color="0.7", lw=1, ls=":")
-        curves(ax, range(len(path)), {f"client {i + 1}": path[:, i] for i in range(path.shape[1])}, "", "round")
+        for i in range(path.shape[1]):  # thinner lines later: where two coincide both are seen
+            ax.plot(path[:, i], color=COLOURS[i], lw=(4.0, 2.4, 1.2)[i], label=f"client {i + 1}")
+        curves(ax, [], {}, "", "round")
         ax.set_title(title, fontsize=9)
-    axes[0].legend(fontsize=7, frameon=False)
+    axes[0].legend(fontsize=7, frameon=False, loc="upper right", bbox_to_anchor=(1, 0.9))
     return figure
 
 

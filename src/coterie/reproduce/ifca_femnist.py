@@ -37,7 +37,7 @@ class Size(NamedTuple):
     rounds: int
 
 
-SIZES: dict[Scale, Size] = {"quick": Size(30, 20), "paper": Size(300, 200)}
+SIZES: dict[Scale, Size] = {"quick": Size(30, 80), "paper": Size(300, 200)}
 
 
 def task(scale: Scale) -> tuple[Task, list[str], list[str]]:
@@ -153,7 +153,7 @@ EXPERIMENT = Experiment(
     needs=("femnist",),
     seeds={"quick": 1, "paper": 5},
     setting=lambda scale: (
-        "30 writers, pictures of 14 × 14 pixels, one hidden layer of 64 units, 20 rounds of ten steps of 0.1, momentum 0.9."
+        "30 writers, pictures of 14 × 14 pixels, one hidden layer of 64 units, 80 rounds of ten steps of 0.1, momentum 0.9."
         if scale == "quick"
         else "300 writers (LEAF has 3,500), two convolutions and two fully connected layers, 200 rounds of ten steps of 0.1 "
         "with momentum 0.9; step, batch and rounds are not printed."

@@ -208,8 +208,8 @@ def draw(found: Records) -> Figure:
         curves(ax, list(x), {f"cluster {k + 1}": values[:, k] for k in range(4)}, title, "round")
         ax.set(yscale="log", xscale="log")
     axes[1].axhline(np.min(one["gap"]), color="red", ls="--", lw=1)
-    axes[0].axhline(np.max(one["ratio"]), color="red", ls="--", lw=1)
-    axes[0].legend(fontsize=7, frameon=False)
+    axes[0].axhline(np.max(one["ratio"]), color="red", ls="--", lw=1, label="largest of a client")
+    axes[0].legend(fontsize=7, frameon=False, loc="lower right", bbox_to_anchor=(1, 0.55))
     for ax, name in zip(axes[2:], SETTINGS, strict=True):
         lines = {m: [one["error"] for one in found.of(f"{name}, {m}")] for m in METHODS}
         curves(ax, list(looked(ROUNDS[found.scale])), lines, f"(K, n_i) = {name}", "round")
