@@ -89,6 +89,6 @@ def _parameter(parameter: object) -> str:
     option = parameter.param_type_name == "option"  # type: ignore[attr-defined]
     words = ", ".join([*parameter.opts, *parameter.secondary_opts]) if option else str(parameter.name).upper()  # type: ignore[attr-defined]
     usual = parameter.default  # type: ignore[attr-defined]
-    shown = "required" if parameter.required else "" if usual is None or callable(usual) else f"`{usual}`"  # type: ignore[attr-defined]
+    shown = "required" if parameter.required else "" if usual in (None, False) or callable(usual) else f"`{usual}`"  # type: ignore[attr-defined]
     meaning = (getattr(parameter, "help", None) or "").replace("|", "\\|")
     return f"| `{words}` | {shown} | {meaning} |"
