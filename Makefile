@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow mutants lint format docs tutorial bench bench-peers screenshots plotly clean
+.PHONY: demo test test-slow test-ray conformance mutants lint format docs tutorial bench bench-peers screenshots plotly clean
 
 # torch first and pinned: a looser requirement may pull gigabytes of GPU packages
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -30,6 +30,18 @@ test: $(VENV)/.installed
 
 test-slow: $(VENV)/.installed
 	$(BIN)/python -m pytest --numprocesses 2 --durations 20 -m slow
+
+$(VENV)/.ray: $(VENV)/.installed
+	$(PIP) install --constraint constraints.txt --editable '.[dev,ray]'
+	touch $@
+
+# one Ray session, so one process
+test-ray: $(VENV)/.ray
+	$(BIN)/python -m pytest -m ray tests/engines
+
+# the table of docs/conformance.md
+conformance: $(VENV)/.ray
+	$(BIN)/python tools/conformance.py
 
 mutants: $(VENV)/.installed
 	$(BIN)/python tests/mutants/run.py

@@ -166,7 +166,7 @@ def fedem(common: nn.Module, own: nn.Module, x: Tensor, y: Tensor) -> None:
 
 
 METHODS: dict[str, tuple[Any, Loop]] = {
-    "AdaPeD": (ct.AdaPeD(local=LOCAL), adaped),
+    "AdaPeD": (ct.AdaPeD(local=LOCAL, catch_up=0), adaped),
     "QuPeD": (ct.QuPeD(local=LOCAL), quped),
     "MutualLearning": (ct.MutualLearning(local=LOCAL), mutual),
     "APFL": (ct.APFL(local=LOCAL), apfl),

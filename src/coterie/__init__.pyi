@@ -48,12 +48,14 @@ from coterie.decision.decision import Decision as Decision
 from coterie.decision.decision import decide as decide
 from coterie.engines import LocalEngine as LocalEngine
 from coterie.engines import LoopEngine as LoopEngine
+from coterie.engines import RayEngine as RayEngine
 from coterie.errors import ClientError as ClientError
 from coterie.errors import ConfigError as ConfigError
 from coterie.errors import CoterieError as CoterieError
 from coterie.errors import CoterieWarning as CoterieWarning
 from coterie.errors import DataError as DataError
 from coterie.errors import Diverged as Diverged
+from coterie.errors import EngineError as EngineError
 from coterie.errors import TaskError as TaskError
 from coterie.estimation.advice import Advice as Advice
 from coterie.estimation.histograms.baselines import FedAvgHistogram as FedAvgHistogram

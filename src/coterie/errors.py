@@ -38,6 +38,10 @@ class ClientError(CoterieError, RuntimeError):
     """A client function failed; the message names client, phase and line."""
 
 
+class EngineError(CoterieError, RuntimeError):
+    """The processes that clients run in are not there, or died too often."""
+
+
 class Diverged(CoterieError, ArithmeticError):
     """Training produced NaN or infinite values; the last good state is kept.
 
@@ -48,3 +52,6 @@ class Diverged(CoterieError, ArithmeticError):
         self.client = client
         self.phase = phase
         self.result: Any = None  # a Result of the rounds before
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.client, self.phase, str(self))

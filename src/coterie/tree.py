@@ -41,7 +41,7 @@ def named_like(params: Params, parts: Sequence[str]) -> Params:
 
 def names(given: str | Iterable[str], owner: str, option: str) -> tuple[str, ...]:
     """One name or several as a tuple."""
-    several = (given,) if isinstance(given, str) else tuple(given)
+    several = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     for odd in (name for name in several if not isinstance(name, str)):
         raise ConfigError(f"{owner} needs {option} to be names of parameters, such as ['0.']; got {odd!r}.")
     return several

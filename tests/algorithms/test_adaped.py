@@ -62,6 +62,22 @@ def test_clients_that_missed_rounds_went_on_by_themselves(world):
     assert still[2] == 4.0
 
 
+@pytest.mark.parametrize(("catch_up", "missed"), [(0, 0), (1, 1), (5, 2)])
+def test_a_client_met_again_goes_on_from_where_it_went_alone(world, catch_up, missed):
+    """Algorithm 6, steps 9 to 11: sampled in rounds 0 and 3, with μ and ψ of round 0 in rounds 1 and 2."""
+
+    class Away:
+        def sample(self, federation, seed, round):
+            return np.array([0] if round in (1, 2) else [0, 1])
+
+    fed, mu, theta = world.quadratics([[0.0], [10.0]]), 4.0, 4.0
+    algorithm = ct.AdaPeD(psi=2.0, psi_lr=0.0, shared_lr=0.0, local=STEP, catch_up=catch_up)
+    result = ct.fit(algorithm, fed, world.linear(1), rounds=4, start=start(mu), cohort=Away(), alone=False)
+    for _ in range(2 + missed):
+        theta -= 0.1 * (2 * (theta - 10) + 2 * (theta - mu) / 4)
+    np.testing.assert_allclose(world.personal(result).ravel()[1], theta, rtol=1e-12)
+
+
 def test_one_message_holds_model_and_psi_and_both_are_updates(world):
     asks = []
 

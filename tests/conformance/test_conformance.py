@@ -1,27 +1,40 @@
 """What every algorithm in the registry must do. A new algorithm joins by being in the registry.
 
-One whose arguments have no defaults, or that cannot train the small model here, gets an entry in `FACTORIES`; one made for
-two clients an entry in `PAIRS`; one that needs classes says so with a ConfigError or TaskError that contains the word
-"class".
+The settings are in `conformance_settings.py`. An algorithm whose arguments have no defaults, or that cannot train the small
+model here, gets an entry in `FACTORIES`; one made for two clients an entry in `PAIRS`; one that needs classes says so with a
+ConfigError or TaskError that contains the word "class".
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from conformance_settings import (
+    COHORT,
+    NAMES,
+    PAIR,
+    PAIRS,
+    ROUNDS,
+    TOLERANCE,
+    VARIANTS,
+    close,
+    configured,
+    same_course,
+    some,
+    tensors,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import coterie as ct
-from coterie.algorithms import ALGORITHMS, DefectionFree
+from coterie.algorithms import ALGORITHMS
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.channels.updates import references
 from coterie.exchange.messages import Ints
@@ -29,39 +42,15 @@ from coterie.settings import with_setting
 from coterie.training.run import Run
 from coterie.tree import flatten
 
-FACTORIES: dict[str, Callable[[], Any]] = {
-    "ifca": lambda: ct.IFCA(clusters=2, stop_after=2),
-    "oneshot": lambda: ct.OneShot(clusters=2, solve=ct.LocalSGD(steps=20, lr=0.1, batch_size=None)),
-    "hypcluster": lambda: ct.HypCluster(clusters=2),
-    "cfl": lambda: ct.CFL(quiet=100.0, loud=1e-6, first=1),
-    "momentum_clustering": lambda: ct.MomentumClustering(clusters=2),
-    "myopic_clustering": lambda: ct.MyopicClustering(clusters=2),
-    "fedbn": lambda: ct.FedBN(keep=("0", "bias")),
-    "defection_free": lambda: DefectionFree(low_steps=3, pretrain=(0, 2)),
-    "ifca, robust": lambda: ct.IFCA(clusters=2, aggregate=ct.robust.GeometricMedian()),
-    "hypcluster, robust": lambda: ct.HypCluster(clusters=2, aggregate=ct.robust.Median()),
-}
-VARIANTS = ("ifca, robust", "hypcluster, robust")  # the same algorithms in a form that asks and starts otherwise
-PAIRS = frozenset({"defection_free"})  # for exactly two clients: it gets federations of two, and must refuse others
-PAIR = (40, 64)
-ROUNDS = 3
-TOLERANCE = 2e-5  # float32: engines add in another order
 
-
-@pytest.fixture(params=[*sorted(ALGORITHMS), *VARIANTS])
+@pytest.fixture(params=NAMES)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
 def algorithm(name: str) -> Any:
-    """The algorithm with its defaults, but few local steps."""
-    made = (FACTORIES.get(name) or ALGORITHMS[name])()
-    few = ct.LocalSGD(steps=3, lr=0.1, batch_size=8)
-    names = {f.name for f in dataclasses.fields(made)}
-    if "local" in names and isinstance(made.local, ct.LocalSGD):
-        return dataclasses.replace(made, local=few)
-    return made
+    return configured(name)
 
 
 @pytest.fixture
@@ -79,20 +68,6 @@ def numbers(name: str, numbers: ct.Federation, make_fed: Any) -> ct.Federation:
     return make_fed(sizes=PAIR, kind="regression") if name in PAIRS else numbers
 
 
-def some(fed: ct.Federation, count: int) -> int:
-    """A cohort that the federation has."""
-    return min(count, len(fed))
-
-
-def tensors(result: ct.Result) -> dict[str, torch.Tensor]:
-    """Everything a run ends with: the server's state and every client's, in the clients' order."""
-    live = result.evaluation
-    states = live.env.states
-    kept = {f"client/{k}": t[torch.from_numpy(states.row[states.row >= 0])] for k, t in flatten(states.values).items()}
-    server = {k: t for k, t in flatten(vars(result.state)).items() if isinstance(t, torch.Tensor)}
-    return server | kept | {"personal/" + k: t for k, t in live.personal(live.everyone()).items()}
-
-
 def assert_same(a: ct.Result, b: ct.Result) -> None:
     """Bit for bit."""
     one, two = tensors(a), tensors(b)
@@ -102,14 +77,6 @@ def assert_same(a: ct.Result, b: ct.Result) -> None:
     drop = [c for c in a.history.columns if c == "seconds"]
     assert a.history.drop(columns=drop).equals(b.history.drop(columns=drop))
     assert a.clusters.equals(b.clusters)
-
-
-def close(a: ct.Result, b: ct.Result, tolerance: float = TOLERANCE) -> None:
-    one, two = tensors(a), tensors(b)
-    for name in one:
-        torch.testing.assert_close(
-            one[name], two[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
-        )
 
 
 def test_the_registry_holds_every_public_algorithm_by_a_name_the_command_line_can_take() -> None:
@@ -148,12 +115,10 @@ def test_a_round_changes_neither_the_state_it_was_given_nor_the_global_generator
 
 def test_equal_on_both_engines(algorithm: Any, fed: ct.Federation, task: ct.Task) -> None:
     fast, plain = (
-        ct.fit(algorithm, fed, task, rounds=ROUNDS, cohort=some(fed, 8), engine=e) for e in ("local", "loop")
+        ct.fit(algorithm, fed, task, rounds=ROUNDS, cohort=some(fed, COHORT), engine=e) for e in ("local", "loop")
     )
     close(fast, plain)
-    columns = ["clients", "lost", "bytes_down", "bytes_up"]
-    assert fast.history[columns].equals(plain.history[columns])
-    assert fast.clusters.equals(plain.clusters)
+    same_course(fast, plain)
     np.testing.assert_allclose(fast.scores()["log_loss"], plain.scores()["log_loss"], rtol=1e-3, atol=1e-3)
 
 

@@ -10,7 +10,8 @@ Symbols: θ_i → the client's state, μ → model, ψ → psi, τ → local.ste
 [μ_i, ψ_i]. `psi_floor` keeps the weight 1/(2ψ) bounded and the objective bounded below. ψ → ∞ is Local.
 
 A client that missed rounds has gone on by itself from the μ and ψ it last received (Algorithm 6): up to `catch_up`
-rounds of steps, taken when its model is asked for.
+rounds of steps, taken when it is next sampled or its model is asked for. `catch_up=0` is Algorithm 5,
+and the same and quicker where everyone takes part in every round.
 
 mode="paper" is DP-AdaPeD as printed (L-6): in every step ∂f_KD/∂μ and ∂/∂ψ are clipped to `clips` and noise of
 deviations `noises` is added on the client. Its accounting is wrong (E17), so it earns no receipt.
@@ -92,7 +93,7 @@ class AdaPeD(Algorithm):
 
     def train(self, ctx: Context, model: Params, psi: Tensor) -> Up:
         """Algorithm 5, steps 2 to 5, from one synchronisation to the next."""
-        theta, mu, width, losses = ctx.state["model"], model, psi, []
+        theta, mu, width, losses = self._caught_up(ctx), model, psi, []
         step_theta, step_mu = self.local.descent(), self.local.descent()
         for batch, lr in self.local.each(ctx):
             (z, back), (z_mu, back_mu) = batch.pullback(theta), batch.pullback(mu)
@@ -126,11 +127,14 @@ class AdaPeD(Algorithm):
         return noised
 
     def personal(self, ctx: Context, state: AdaPeDState) -> Params:
-        """θ_i after the steps of Algorithm 6 for the rounds that the client missed."""
+        return self._caught_up(ctx)
+
+    def _caught_up(self, ctx: Context) -> Params:
+        """θ_i after step 2 in the rounds that the client missed (Algorithm 6, steps 9 to 11)."""
         theta: Params = ctx.state["model"]
         mu, width = ctx.state["shared"], ctx.state["psi"]
         missed = ctx.round - 1 - ctx.state["round"]
-        for lag in range(self.catch_up):
+        for lag in range(min(self.catch_up, ctx.round)):
             step, moved = self.local.descent(), theta
             for batch, lr in self.local.each(ctx):
                 z, back = batch.pullback(moved)

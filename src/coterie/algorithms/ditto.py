@@ -20,6 +20,7 @@ from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Popu
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
+from coterie.settings import finite_numbers
 from coterie.tree import Params, Tree
 
 
@@ -32,6 +33,7 @@ class Ditto(Algorithm):
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
+        finite_numbers(self, "lam")
         if not self.lam >= 0:
             raise ConfigError(f"Ditto needs lam ≥ 0; got {self.lam}.")
 

@@ -28,6 +28,7 @@ def against_constant(result: Result) -> Gate:
     live = result.evaluation
     proper = METRICS["mse" if live.federation.kind == "regression" else "log_loss"]
     guess, scale = _constant(result)
+    scorer = live.task.scorers[0]
 
     def post(out: Tree) -> Tree:
         outputs, y, mask = out["outputs"], out["y"], out["mask"]
@@ -36,7 +37,7 @@ def against_constant(result: Result) -> Gate:
         n = mask.sum(-1)
         mean = (better * mask).sum(-1) / n
         spread = ((better - mean.unsqueeze(-1)) ** 2 * mask).sum(-1) / n**2
-        return {"score": live.task.scorers[0](constant, y, mask), "mean": mean, "variance": spread}
+        return {"score": scorer(constant, y, mask), "mean": mean, "variance": spread}
 
     told = {k: v.double().numpy() for k, v in live.on_test_rows(post).items()}
     known = np.isfinite(told["mean"])

@@ -39,7 +39,7 @@ class ClientStates:
     used: int = 0
     nothing: bool = False  # the algorithm keeps no state on clients
     _journal: list[tuple[Tensor, Tree]] = field(default_factory=list)
-    _before: tuple[Ints, int] | None = None
+    _added: list[Ints] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.row = np.full(self.n_clients, -1, np.int64)
@@ -48,8 +48,7 @@ class ClientStates:
         return clients[self.row[clients] < 0]
 
     def add(self, clients: Ints, values: Tree) -> None:
-        if self._before is None:
-            self._before = (self.row.copy(), self.used)
+        self._added.append(clients)
         rows = np.arange(self.used, self.used + len(clients))
         capacity = len(next(leaves(self.values))) if self.values else 0
         if rows[-1] >= capacity:
@@ -82,15 +81,31 @@ class ClientStates:
         for name, store in kept.items():
             store[rows] = given[name].to(store.dtype)
 
+    def make(self, function: Callable[..., Tree], clients: Ints, env: Env, engine: Engine) -> None:
+        """Give clients their first state, `function(ctx)`; an algorithm whose clients keep nothing makes an empty one."""
+        made = engine.map(function, clients, env, test=False)
+        if made:
+            self.add(clients, made)
+        else:
+            self.nothing = True
+
+    def load(self, row: Ints, values: Tree) -> None:
+        """Take over the states of a checkpoint: client i has row `row[i]`, or none where that is −1."""
+        self.row, self.values, self.used = row, values, int((row >= 0).sum())
+
+    def packed(self) -> tuple[Ints, Tree]:
+        """What `load` takes."""
+        return self.row, tree_map(lambda t: t[: self.used], self.values)
+
     def commit(self) -> None:
         self._journal.clear()
-        self._before = None
+        self._added.clear()
 
     def rollback(self) -> None:
         for rows, old in reversed(self._journal):
             self._put(rows, old)
-        if self._before is not None:
-            self.row, self.used = self._before
+        for clients in self._added:
+            self.row[clients], self.used = -1, self.used - len(clients)
         self.commit()
 
 
@@ -107,6 +122,7 @@ class Env:
     channels: tuple[Channel, ...] = ()
     ask: int = 0
     private: PrivateSums | None = None
+    present: int | None = None  # how many clients' data are in this process; None: all
     _padded: dict[Split, Ints] = field(default_factory=dict)
 
     def padded(self, split: Split) -> Ints:
@@ -228,8 +244,10 @@ def first_contact(algorithm: Algorithm, clients: Ints, env: Env, engine: Engine)
     if env.states.nothing or not len(new):
         return
     blank = replace(env, round=0, states=ClientStates(0))  # the same state whenever the first contact is
-    made = engine.map(algorithm.client, new, blank, test=False)
-    if made:
-        env.states.add(new, made)
-    else:
-        env.states.nothing = True
+    env.states.make(algorithm.client, new, blank, engine)
+
+
+def fresh_states(engine: Any, federation: Federation) -> ClientStates:
+    """A store for the private states of a run's clients: where the engine keeps them, else in this process."""
+    made: ClientStates = getattr(engine, "states", lambda fed: ClientStates(len(fed)))(federation)
+    return made

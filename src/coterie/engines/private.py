@@ -61,6 +61,10 @@ class Releases:
     released: list[Released[None]] = field(default_factory=list)
     _seen: dict[str, Shapes] = field(default_factory=dict)  # the shapes of every ask's updates, from its first answer
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled for the processes where clients are: the ledger and what was released stay with the server."""
+        return vars(self) | {"ledger": None, "released": []}
+
     @property
     def count_weight(self) -> float:
         """What a count weighs beside a clipped update: for replace the clip costs nothing; else half of it, which raises the
@@ -93,11 +97,9 @@ class Releases:
                 "the clients with FedBN, or use nn.GroupNorm."
             )
         shapes = {path: t.shape[1:] for path, t in sent.items()}
-        self._seen[ask.name] = shapes
         moved, group = self._moved(sent, public_references(shapes, ask), rows["group"]), rows["group"]
-        if self.privacy.simulated:
-            return self._added(moved, group, ask.reduce.groups)
-        return self._integers(moved, group, ask.reduce.groups)
+        add = self._added if self.privacy.simulated else self._integers
+        return add(moved, group, ask.reduce.groups) | {"shapes": shapes}
 
     def _moved(self, sent: dict[str, Tensor], origin: dict[str, Tensor | None], group: Tensor) -> dict[str, Tensor]:
         """How far every client moved each tensor, (clients, numbers)."""
@@ -161,6 +163,8 @@ class Releases:
         if not ask.updates:
             share = torch.full((groups,), self.expected / groups, dtype=torch.float64)
             return Reply(everyone, {}, share, share.round().long(), **about)
+        if added is not None and "shapes" in added:
+            self._seen[ask.name] = added["shapes"]
         shapes = self._seen.get(ask.name) or expected_shapes(ask, flatten(env.initial))
         mechanism = self.mechanism(groups, sum(s.numel() for s in shapes.values()))
         total = self._total(mechanism, added)

@@ -76,9 +76,7 @@ def assemble(ask: Ask, env: Env, arriving: Iterable[Share]) -> Reply:
         return _nothing(ask, ask.clients) if env.private is None else env.private.reply(ask, env, None, {})
     clients = np.concatenate([s["clients"] for s in shares])
     about: dict[str, Any] = {
-        "info": {
-            k: (sum(s["info"][k][0] for s in shares), sum(s["info"][k][1] for s in shares)) for k in shares[0]["info"]
-        },
+        "info": _info(shares),
         "bytes_up": shares[0]["bytes"] * len(ask.clients),
         "bytes_down": n_bytes(ask.down) * len(ask.clients) + n_bytes(ask.each),
         "dropped": np.sort(np.concatenate([s["dropped"] for s in shares])),
@@ -99,6 +97,23 @@ def assemble(ask: Ask, env: Env, arriving: Iterable[Share]) -> Reply:
         return Reply(clients, rows["send"], rows["weight"], torch.ones(len(clients), dtype=torch.int64), **about)
     order = torch.from_numpy(np.argsort(clients, kind="stable"))
     return _additive(ask, env, _sums(ask, env, take(rows, order)), clients[order.numpy()], about)
+
+
+def merged(arriving: Iterable[Share]) -> Share:
+    """Several chunks' shares as one: sums are added up, rows stand one after another. `assemble` takes it like any other."""
+    shares = _added_up(arriving)
+    one = shares[0]
+    for name in ("clients", "dropped"):
+        one[name] = np.concatenate([s[name] for s in shares])
+    one["info"] = _info(shares)
+    if "send" in one:
+        one["send"] = concat([s["send"] for s in shares])
+        one |= {k: torch.cat([s[k] for s in shares]) for k in ("weight", "group")}
+    return one
+
+
+def _info(shares: list[Share]) -> dict[str, tuple[float, int]]:
+    return {k: (sum(s["info"][k][0] for s in shares), sum(s["info"][k][1] for s in shares)) for k in shares[0]["info"]}
 
 
 def _sums(ask: Ask, env: Env, rows: dict[str, Any]) -> Share:

@@ -23,7 +23,7 @@ from coterie.data.federation import Federation
 from coterie.disk import said
 from coterie.engines.base import Env, Post, Split, context, gather, in_round, unpack
 from coterie.engines.blame import Untouched, line_of
-from coterie.engines.reduce import assemble, share
+from coterie.engines.reduce import Share, assemble, share
 from coterie.errors import ClientError, ConfigError, CoterieError
 from coterie.exchange.messages import Ask, Ints, Reply
 from coterie.tree import Tree, concat, leaves, n_bytes, take, tree_map
@@ -60,6 +60,10 @@ class LocalEngine:
         self.__init__(**settings)  # type: ignore[misc]
 
     def run(self, ask: Ask, env: Env) -> Reply:
+        return assemble(ask, env, self.shares(ask, env))
+
+    def shares(self, ask: Ask, env: Env) -> Iterator[Share]:
+        """What every chunk of clients contributes to the reply."""
         clients = ask.clients
         splits: tuple[Split, ...] = ("train", "test") if ask.test else ("train",)
         jobs = list(self._chunks(clients, env, splits))
@@ -78,7 +82,7 @@ class LocalEngine:
             shared.check(ask.name)
             return share(ask, env, out, mine)
 
-        return assemble(ask, env, self._threads(work, jobs))
+        return self._threads(work, jobs)
 
     def map(
         self, function: Callable[..., Tree], clients: Ints, env: Env, *, test: bool = False, post: Post | None = None
@@ -169,7 +173,8 @@ class LocalEngine:
                 size = n_bytes(data)
                 with self._lock:
                     mapped = env.federation.mapped  # what is on disk because it is large stays there
-                    again = asked == len(env.federation) and not mapped  # a random cohort's chunks are never met again
+                    here = len(env.federation) if env.present is None else env.present
+                    again = asked == here and not mapped  # a random cohort's chunks are never met again
                     if again and self._cached + size <= self.cache_bytes and key not in self._cache:
                         self._cache[key] = data
                         self._cached += size

@@ -99,8 +99,8 @@ class Task:
         return cls(network, "cross_entropy", tuple(metrics))
 
     def __reduce__(self) -> Any:
-        """Pickled and copied as it was made: modules and what threads hold are made anew."""
-        return type(self), (self.model, self.loss, self.metric)
+        """Pickled and copied as it was made, with what `check` found; modules and what threads hold are made anew."""
+        return type(self), (self.model, self.loss, self.metric), {"_found": dict(self._found)}
 
     # ---- what the network is like -------------------------------------------------------------------------------------
 

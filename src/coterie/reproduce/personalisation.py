@@ -9,8 +9,9 @@ labels, features, concept, sizes
 The first two use the five-layer network of section 4 of "A Statistical Framework for Personalized Federated Learning and
 Estimation: Theory, Algorithms, and Privacy" (Kaan Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023,
 https://arxiv.org/abs/2207.01771), EX-4, with τ = 10 steps a round and 60 batches an epoch. Every method's learning
-rate is chosen from the same grid on validation rows of the training data, with a third of the rounds; the grid grows
-while the best rate is at its edge. All else is as published. The file is written after every run, and a second call goes on
+rate is chosen from the same grid on validation rows of the training data, with a third of the rounds; the
+grid grows while the best rate is at its edge. All else is as published. "every client" marks the two methods whose
+clients also train in rounds they are not sampled in. The file is written after every run, and a second call goes on
 where it ended.
 """
 
@@ -45,7 +46,9 @@ METHODS: dict[str, Callable[[], Any]] = {
     "Local": ct.Local,
     "FedAvg": ct.FedAvg,
     "FedAvg + fine-tuning": ct.FineTuned,
-    "AdaPeD": ct.AdaPeD,
+    "Local, every client": ct.Local,
+    "AdaPeD": lambda: ct.AdaPeD(catch_up=0),
+    "AdaPeD, every client": ct.AdaPeD,
     "pFedMe": ct.PFedMe,
     "Per-FedAvg": lambda: ct.PerFedAvg(alpha=0.01),
     "QuPeD": ct.QuPeD,
@@ -120,6 +123,7 @@ class Setting:
     quick: int
     model: Callable[[], Any] = FIVE_LAYERS
     batch: int | None = None  # None: 60 batches an epoch
+    rates: tuple[float, ...] = RATES
 
 
 def small(kind: str) -> Setting:
@@ -128,7 +132,7 @@ def small(kind: str) -> Setting:
 
 SETTINGS = {
     "mnist": Setting(mnist, 0.1, 300, 60),
-    "femnist": Setting(femnist, 1 / 3, 240, 24),
+    "femnist": Setting(femnist, 1 / 3, 240, 24, rates=RATES[1:]),
     **{kind: small(kind) for kind in ("labels", "features", "concept", "sizes")},
 }
 
@@ -140,6 +144,12 @@ def score(name: str, setting: Setting, federation: ct.Federation, rounds: int, r
     algorithm = with_setting(METHODS[name](), "local", steps)
     task = ct.Task(setting.model)
     cohort = max(round(setting.share * len(federation)), 1)
+    if name == "Local, every client":
+        cohort = len(federation)
+    if name == "AdaPeD, every client":
+        algorithm = with_setting(
+            algorithm, "catch_up", round(len(federation) / cohort) - 1
+        )  # rounds missed, on average
     options: dict[str, Any] = {"cohort": cohort, "alone": False, "progress": False}
     try:
         run = ct.fit(algorithm, federation, task, rounds=rounds, seed=seed, **options)
@@ -159,7 +169,7 @@ def study(setting: str, seeds: int, rounds: int, out: Path, only: list[str]) -> 
     part = how.make(1000).holdout(0.2, 0)
     for name in only or METHODS:
         kept = found["methods"].setdefault(name, {"tuning": {}, "runs": {}})
-        while (rate := next_rate(kept["tuning"])) is not None:
+        while (rate := next_rate(kept["tuning"], how.rates)) is not None:
             kept["tuning"][str(rate)] = score(name, how, part, -(-rounds // 3), rate, 1000)
             _write(out, found)
     for seed in range(seeds):
@@ -183,9 +193,9 @@ def best_rate(tuning: dict[str, float]) -> float:
     return float(max(tuning, key=lambda rate: float(np.nan_to_num(tuning[rate], nan=-1.0))))
 
 
-def next_rate(tuning: dict[str, float]) -> float | None:
+def next_rate(tuning: dict[str, float], grid: tuple[float, ...] = RATES) -> float | None:
     """The grid's rates, then wider ones while the best is the smallest or largest; None when the best lies inside."""
-    for rate in RATES:
+    for rate in grid:
         if str(rate) not in tuning:
             return rate
     tried, best = sorted(float(rate) for rate in tuning), best_rate(tuning)

@@ -89,7 +89,8 @@ def check(about: Mapping[str, Any], path: Path) -> None:
 
 def pack(state: Any, states: ClientStates) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Server state and clients' states as named tensors, and the plain values beside them."""
-    tensors: dict[str, Tensor] = {"clients/row": torch.from_numpy(states.row)}
+    row, values = states.packed()
+    tensors: dict[str, Tensor] = {"clients/row": torch.from_numpy(row)}
     plain: dict[str, Any] = {}
     for f in fields(state):
         for path, value in flatten(getattr(state, f.name), f.name).items():
@@ -102,8 +103,8 @@ def pack(state: Any, states: ClientStates) -> tuple[dict[str, Tensor], dict[str,
                     f"A server state holds tensors, nested dicts of tensors and plain values; {type(state).__name__}."
                     f"{path.replace('/', '.')} is a {type(value).__name__}. Store it as a tensor."
                 )
-    for path, value in flatten(states.values).items():
-        tensors[f"{_VALUES}{path}"] = value[: states.used]
+    for path, value in flatten(values).items():
+        tensors[f"{_VALUES}{path}"] = value
     return tensors, plain
 
 
@@ -112,9 +113,8 @@ def unpack(template: Any, tensors: Mapping[str, Tensor], plain: Mapping[str, Any
     _check_names(template, tensors, plain)
     _check_clients(tensors, states.n_clients)
     tree = unflatten({k.removeprefix("state/"): t for k, t in tensors.items() if k.startswith("state/")} | dict(plain))
-    states.row = tensors["clients/row"].numpy().copy()
-    states.used = int((states.row >= 0).sum())
-    states.values = unflatten({k.removeprefix(_VALUES): t for k, t in tensors.items() if k.startswith(_VALUES)})
+    values = unflatten({k.removeprefix(_VALUES): t for k, t in tensors.items() if k.startswith(_VALUES)})
+    states.load(tensors["clients/row"].numpy().copy(), values)
     return type(template)(**{f.name: tree.get(f.name, {}) for f in fields(template)})
 
 

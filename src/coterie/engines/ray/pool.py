@@ -1,0 +1,216 @@
+"""The actors of an engine, and their repair.
+
+A call goes to several actors at once. Where one has died, another process takes its place: it is given the states that were
+last committed, every call since then is repeated, and then the call that failed. All of them are functions of what they are
+given, so the answers are those the dead actor would have sent. Data and settings are named in every call and fetched by a
+process that does not have them yet.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from coterie.cores import usable_cores
+from coterie.engines.ray.shard import Failed, Shard
+from coterie.errors import ConfigError, EngineError
+
+if TYPE_CHECKING:
+    from coterie.engines.ray.states import ShardedStates
+
+_TRIES = 3  # processes that may die in a row before the run is given up
+_PATIENCE = 180.0  # seconds until actors must have started
+_QUIET: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+_NAMES = count()
+_STARTED: list[Any] = []  # Ray runs for this process alone
+_POOLS: weakref.WeakValueDictionary[Any, Pool] = weakref.WeakValueDictionary()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A method of `Shard` and its arguments."""
+
+    method: str
+    args: tuple[Any, ...]
+
+
+def new_name(kind: str) -> str:
+    """A name no other thing that was sent to actors has."""
+    return f"{kind} {os.getpid()}.{next(_NAMES)}"
+
+
+def pool(address: str | None, actors: int | None, device: str | None) -> Pool:
+    """The actors of all engines with these settings: starting processes takes seconds, so they are shared."""
+    key = (address, actors, device)
+    found = _POOLS.get(key)
+    if found is None or not found.alive:
+        found = _POOLS[key] = Pool(address, actors, device)
+    return found
+
+
+class Pool:
+    def __init__(self, address: str | None, actors: int | None, device: str | None) -> None:
+        self.ray, own = connected(address)
+        self.device, self._own = device, own
+        self.actors = [self._start() for _ in range(actors or self._cores())]
+        self.states: weakref.WeakSet[ShardedStates] = weakref.WeakSet()
+        self.forgotten: deque[str] = deque()  # names of things that are gone here, and may go there
+        self._await(self.actors)
+
+    @property
+    def alive(self) -> bool:
+        return bool(self.ray.is_initialized())
+
+    def put(self, value: Any) -> tuple[Any, ...]:
+        """A reference that can be sent to any number of actors."""
+        return (self.ray.put(value),)
+
+    def call(self, calls: Mapping[int, Call]) -> dict[int, Any]:
+        """The answers of several actors, each to its own call."""
+        return {i: self.ray.get(refs[0]) for i, refs in self.refs(calls).items()}
+
+    def refs(self, calls: Mapping[int, Call], n: int = 1) -> dict[int, list[Any]]:
+        """References to the `n` parts of every answer, once the first part of all is there."""
+        self._forget()
+        pending = {i: self._send(i, call, n) for i, call in calls.items()}
+        failed: Failed | None = None
+        for i, call in calls.items():
+            pending[i] = self._answered(i, call, n, pending[i])
+            first = self.ray.get(pending[i][0])
+            failed = failed or (first if isinstance(first, Failed) else None)
+        if failed is not None:
+            raise failed.error
+        return pending
+
+    # ---- inside ----------------------------------------------------------------------------------------------------------
+
+    def _send(self, i: int, call: Call, n: int = 1) -> list[Any]:
+        refs = self.actors[i].call.options(num_returns=n).remote(call.method, *call.args)
+        return [refs] if n == 1 else list(refs)
+
+    def _answered(self, i: int, call: Call, n: int, refs: list[Any]) -> list[Any]:
+        """Wait for an answer; where the actor died, put another in its place and ask that one."""
+        for left in reversed(range(_TRIES)):
+            try:
+                self.ray.get(refs[0])
+                return refs
+            except self.ray.exceptions.RayActorError as error:
+                if not left:
+                    raise EngineError(
+                        f"The actor with shard {i} of the clients died {_TRIES} times in a row: {_first_line(error)}. "
+                        "Give it more memory or fewer clients (more actors), and resume from the last checkpoint."
+                    ) from None
+                refs = self._replaced(i, call, n)
+            except self.ray.exceptions.RayTaskError as error:
+                raise _cause(error) from None
+        return refs
+
+    def _replaced(self, i: int, call: Call, n: int) -> list[Any]:
+        """A new process with the states that were last committed; the calls since then, and this one, in their order."""
+        self.actors[i] = self._start()
+        before = [self._send(i, again) for states in list(self.states) for again in states.since_the_start(i)]
+        refs = self._send(i, call, n)
+        for (ref,) in before:
+            try:
+                self.ray.get(ref)
+            except self.ray.exceptions.RayActorError:
+                break  # this one died too
+            except (self.ray.exceptions.ObjectLostError, self.ray.exceptions.RayTaskError) as error:
+                raise EngineError(
+                    f"The states of shard {i} were lost with their machine: {_first_line(error)}. Resume from the last "
+                    "checkpoint: fit(…, out=…, resume=True)."
+                ) from None
+        return refs
+
+    def _start(self) -> Any:
+        actor = self.ray.remote(Shard)
+        gpu = self.device is not None and self.device.startswith("cuda")
+        # here a process more or less is the user's choice; on a cluster that others use too, an actor takes a core
+        options = {"num_cpus": 0 if self._own else 1, "num_gpus": 1 if gpu else 0, "scheduling_strategy": "SPREAD"}
+        return actor.options(max_restarts=0, **options).remote(self.device)
+
+    def _await(self, actors: list[Any]) -> None:
+        try:
+            self.ray.get([actor.call.remote("ready") for actor in actors], timeout=_PATIENCE)
+        except self.ray.exceptions.GetTimeoutError:
+            free = self.ray.available_resources().get("CPU", 0)
+            raise EngineError(
+                f"{len(actors)} actors did not start within {_PATIENCE:.0f} seconds; the cluster has {free:g} free cores. "
+                "Use fewer: RayEngine(actors=…)."
+            ) from None
+        except self.ray.exceptions.RayActorError as error:
+            raise EngineError(
+                f"An actor could not start: {_first_line(error)}. Every machine of the cluster needs the same Python, torch "
+                "and coterie."
+            ) from None
+
+    def _cores(self) -> int:
+        return max(int(self.ray.cluster_resources().get("CPU", 1)), 1)
+
+    def _forget(self) -> None:
+        names = []
+        while self.forgotten:
+            names.append(self.forgotten.popleft())
+        for actor in self.actors if names else ():
+            actor.call.remote("forget", names)
+
+    def close(self) -> None:
+        """End the processes; states that lived in them are gone."""
+        for actor in self.actors:
+            with suppress(Exception):
+                self.ray.kill(actor)
+        self.actors = []
+
+
+def connected(address: str | None) -> tuple[Any, bool]:
+    """The module `ray`, connected, and whether Ray runs for this process alone.
+
+    Without an address (and without RAY_ADDRESS) Ray starts on this machine and listens on loopback only."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # else actors yield to everything else on the machine
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError("The Ray engine needs Ray, which is not installed. Run pip install 'coterie[ray]'.") from None
+    address = address or os.environ.get("RAY_ADDRESS")
+    if not ray.is_initialized():
+        if address is None:
+            _start_here(ray)
+        else:
+            _join(ray, address)
+    return ray, bool(_STARTED)
+
+
+def _start_here(ray: Any) -> None:
+    from ray._private import ray_constants
+
+    ray_constants.ENABLE_RAY_CLUSTER = False  # as RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before the import: loopback only
+    ray.init("local", num_cpus=usable_cores(), include_dashboard=False, **_QUIET)
+    _STARTED.append(ray)
+
+
+def _join(ray: Any, address: str) -> None:
+    try:
+        ray.init(address, **_QUIET)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise EngineError(
+            f"There is no Ray cluster at {address}: {_first_line(error)}. Start one with ray start --head, or leave the "
+            "address out."
+        ) from None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+def _cause(error: Any) -> BaseException:
+    """What was raised in an actor and is not of coterie's making."""
+    cause: BaseException = error.cause if isinstance(getattr(error, "cause", None), BaseException) else error
+    return cause
