@@ -17,12 +17,15 @@ WITH_INHERITED = {
 }  # classes whose methods come from a base that is not public itself
 
 
+FIRST = "---\nsearch:\n  boost: 3\n---\n\n"  # who searches for a name wants the reference
+
+
 def pages() -> dict[str, str]:
     """File → Markdown."""
     found = public()
-    made = {f"reference/{page}.md": _page(page, names) for page, names in found.items()}
+    made = {f"reference/{page}.md": FIRST + _page(page, names) for page, names in found.items()}
     made["reference/index.md"] = _index(found)
-    made["reference/commands.md"] = commands()
+    made["reference/commands.md"] = FIRST + commands()
     return made
 
 
