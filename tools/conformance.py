@@ -16,8 +16,9 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "conformance"), str(ROOT / "tests")]
 
-import coterie as ct  # noqa: E402
 from conformance_settings import COHORT, NAMES, PAIR, PAIRS, ROUNDS, configured, difference, small_task, some  # noqa: E402
+
+import coterie as ct  # noqa: E402
 from conftest import build  # noqa: E402
 
 PAGE = ROOT / "docs" / "conformance.md"
@@ -29,11 +30,11 @@ COLUMNS: dict[str, Callable[[], Any]] = {
 TEXT = """\
 # The same numbers on every engine
 
-Written by `python tools/conformance.py`; the tests keep it complete. Every algorithm of the registry runs {rounds} rounds with
-{cohort} of 12 clients of unequal size (a network of two layers in float32, 3 local steps where they can be set) on every
-engine. A number is the largest difference from the vectorised engine in anything a run ends with, relative to the larger of 1
-and the number itself: the server's state, every client's private state, every client's model. 0 is bit for bit. Engines add
-in another order, and batched products may round otherwise in another company; the tests demand 1e-5 of Ray and 2e-5 of
+Written by `python tools/conformance.py`; the tests keep it complete. Every algorithm of the registry runs {rounds} rounds
+with {cohort} of 12 clients of unequal size (a network of two layers in float32, 3 local steps where they can be set) on every
+engine. A number is the largest difference from the vectorised engine in anything a run ends with, relative to the larger of
+1 and the number itself: the server's state, every client's private state, every client's model. 0 is bit for bit. Engines
+add in another order, and batched products may round otherwise in another company; the tests demand 1e-5 of Ray and 2e-5 of
 the loop.
 
 """
