@@ -15,6 +15,7 @@ from torch import Tensor
 
 from coterie.data.federation import Federation
 from coterie.engines.base import Env, first_contact
+from coterie.engines.devices import Holding
 from coterie.exchange.messages import Algorithm, Context, Ints
 from coterie.learning.predictors import Mixture
 from coterie.learning.task import Task
@@ -61,12 +62,12 @@ class Evaluation:
     def clusters(self) -> Ints:
         """The group of every client."""
         clients = self.ready(self.everyone())
-        algorithm, state = self.algorithm, self.state
+        algorithm = self.algorithm
 
-        def cluster(ctx: Context) -> Tree:
+        def cluster(ctx: Context, state: Any) -> Tree:
             return {"cluster": algorithm.cluster(ctx, state)}
 
-        labels: Tensor = self.engine.map(cluster, clients, self.env, test=False)["cluster"]
+        labels: Tensor = self.engine.map(Holding(cluster, self.state), clients, self.env, test=False)["cluster"]
         return labels.numpy().astype(np.int64)
 
     def scores(self) -> pd.DataFrame:
@@ -86,9 +87,9 @@ class Evaluation:
         `post` gets `outputs` (clients, rows, values), `y`, `mask` (0 where a row is padding) and `index`, the clients'
         places; what it returns is put together for all clients."""
         clients = self.ready(self.everyone())
-        algorithm, state = self.algorithm, self.state
+        algorithm = self.algorithm
 
-        def predict(ctx: Context, test: Context) -> Tree:
+        def predict(ctx: Context, test: Context, state: Any) -> Tree:
             outputs = algorithm.predict(ctx, state, test.x)
             return {"outputs": outputs, "y": test.y, "mask": test.mask, "index": ctx.index}
 
@@ -96,34 +97,34 @@ class Evaluation:
             outputs = out["outputs"]
             return post({**out, "outputs": outputs if outputs.dim() > 2 else outputs.unsqueeze(-1)})
 
-        table: Tree = self.engine.map(predict, clients, self.env, test=True, post=shaped)
+        table: Tree = self.engine.map(Holding(predict, self.state), clients, self.env, test=True, post=shaped)
         return table
 
     def test_losses(self) -> npt.NDArray[np.float64]:
         """The task's loss of every client's predictor on its own test rows (NaN without any)."""
         clients = self.ready(self.everyone())
-        algorithm, state = self.algorithm, self.state
+        algorithm = self.algorithm
 
-        def loss(ctx: Context, test: Context) -> Tree:
+        def loss(ctx: Context, test: Context, state: Any) -> Tree:
             outputs = algorithm.predict(ctx, state, test.x)
             return {"loss": (ctx.task.sample_losses(outputs, test.y) * test.mask).sum() / test.mask.sum()}
 
-        losses: Tensor = self.engine.map(loss, clients, self.env, test=True)["loss"]
+        losses: Tensor = self.engine.map(Holding(loss, self.state), clients, self.env, test=True)["loss"]
         return losses.double().numpy()
 
     def train_losses(self) -> npt.NDArray[np.float64]:
         """The task's loss of every client's model on its own training rows."""
         clients = self.ready(self.everyone())
-        algorithm, state = self.algorithm, self.state
+        algorithm = self.algorithm
         mixed = isinstance(algorithm.predictor(), Mixture)  # several networks: no one of them has the loss
 
-        def loss(ctx: Context) -> Tree:
+        def loss(ctx: Context, state: Any) -> Tree:
             if not mixed:
                 return {"loss": ctx.loss(algorithm.personal(ctx, state))}
             losses = ctx.task.sample_losses(algorithm.predict(ctx, state, ctx.x), ctx.y)
             return {"loss": (losses * ctx.mask).sum() / ctx.mask.sum().clamp(min=1)}
 
-        losses: Tensor = self.engine.map(loss, clients, self.env, test=False)["loss"]
+        losses: Tensor = self.engine.map(Holding(loss, self.state), clients, self.env, test=False)["loss"]
         return losses.double().numpy()
 
     def test_means(self) -> dict[str, float]:
