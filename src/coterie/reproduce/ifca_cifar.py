@@ -1,7 +1,8 @@
 """IFCA, Table 1 (CIFAR column) and Figure 4 (right): CIFAR-10 upright and upside down, on a subset of 10,000 pictures.
 
 k = 2, a tenth of the clients a round, five local steps of 50 pictures, the step 0.25 (the authors' code) times 0.99 a round.
-The paper has 200 clients and augments its pictures; here 40 clients of 500 pictures, no augmentation and a narrower network.
+The paper has 200 clients and augments its pictures; here 40 clients of 500 pictures, no augmentation and,
+at quick scale, a network of one hidden layer on pictures of 8 × 8 pixels.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 
 from coterie.algorithms import IFCA, FedAvg, Local
 from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.models import two_conv
+from coterie.learning.models import mlp, two_conv
 from coterie.learning.task import Task
 from coterie.reproduce.drawing import curves, panels
 from coterie.reproduce.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
@@ -27,12 +28,11 @@ METHODS = ("IFCA", "IFCA from updates", "global", "local")
 class Size(NamedTuple):
     clients: int
     by: int
-    width: int
     rounds: int
     looks: int
 
 
-SIZES: dict[Scale, Size] = {"quick": Size(40, 4, 8, 60, 4), "paper": Size(40, 1, 64, 600, 20)}
+SIZES: dict[Scale, Size] = {"quick": Size(40, 4, 200, 5), "paper": Size(40, 1, 600, 20)}
 
 
 def cells(scale: Scale) -> Cells:
@@ -44,11 +44,11 @@ def measure(method: Any, seed: int, scale: Scale) -> Measured:
     size = SIZES[scale]
     options = {"clusters": 2, "clients": size.clients, "samples": 500, "test_samples": 100, "by": size.by, "angle": 180}
     data = federation("cifar10", "rotate", seed=seed, **options)
-    task = Task(two_conv(10, 3, 32 // size.by, width=size.width, hidden=2 * size.width))
+    task = Task(mlp(192, 64, 10) if scale == "quick" else two_conv(10))
     local = LocalSGD(steps=5, lr=0.25, batch_size=50, decay=0.99)
     algorithm: Any = {
         "IFCA": IFCA(2, local=local, start="random"),
-        "IFCA from updates": IFCA(2, local=local, probe_steps=10),
+        "IFCA from updates": IFCA(2, local=local),
         "global": FedAvg(local),
         "local": Local(local),
     }[method]
@@ -78,8 +78,6 @@ def claims(found: Records) -> list[Claim]:
             "IFCA is better than one global model.",
             best > mean["global"],
             f"IFCA {mean['IFCA']:.1f} (our start {mean['IFCA from updates']:.1f}), global {mean['global']:.1f}.",
-            unlike="A tenth of 40 clients are two of each cluster in a round, so each of IFCA's models learns from half "
-            f"of the pictures of the global one; after {SIZES[found.scale].rounds} rounds all are far from its accuracy.",
         ),
         Claim("IFCA is better than local models.", best > mean["local"], f"Local models have {mean['local']:.1f}."),
         Claim(
@@ -87,7 +85,6 @@ def claims(found: Records) -> list[Claim]:
             clusters["IFCA from updates"] == 1,
             f"Clients in their cluster at the end: {100 * clusters['IFCA']:.0f} % from random models, "
             f"{100 * clusters['IFCA from updates']:.0f} % from updates.",
-            unlike="Networks this small tell upright from upside-down pictures only once they have learnt something.",
         ),
     ]
 
@@ -116,7 +113,7 @@ EXPERIMENT = Experiment(
     seeds={"quick": 1, "paper": 5},
     setting=lambda scale: (
         f"40 clients of 500 pictures of {32 // SIZES[scale].by} × {32 // SIZES[scale].by} pixels (the paper: 200, 32 × 32), "
-        f"no augmentation, {SIZES[scale].rounds} rounds, convolutions of {SIZES[scale].width} and {2 * SIZES[scale].width} "
-        "channels."
+        f"no augmentation, {SIZES[scale].rounds} rounds, "
+        + ("one hidden layer of 64 units." if scale == "quick" else "two convolutions and two fully connected layers.")
     ),
 )
