@@ -58,8 +58,8 @@ EXPERIMENT = Experiment(
     draw=draw,
     seeds={"quick": ELECTIONS, "paper": ELECTIONS},
     why={
-        "weights as printed": "Winner bits of the 3111 counties in the six elections leave little to gain: 78 % of them voted "
-        "the same way every time, and the gain scatters around zero from election to election. The paper does not say "
+        "weights as printed": "Winner bits of the 3111 counties in the six elections leave little to gain: 78 % voted the "
+        "same way every time, and the gain scatters around zero from election to election. The paper does not say "
         "how its counties were chosen."
     },
     setting=lambda scale: "All counties; a seed is the election held out (erratum E24: six folds, not one).",
