@@ -31,7 +31,11 @@ CODE = re.compile(r"(```.*?```|`[^`\n]*`)", flags=re.S)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Pages that are to come have no place yet; pages that nobody gave a place stand at the end of the background."""
     config.nav = _written(config.nav)
+    text = (ROOT / "mkdocs.yml").read_text("utf-8")
+    unplaced = [page.name for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in text]
+    next(part["Background"] for part in config.nav if "Background" in part).extend(unplaced)
     return config
 
 

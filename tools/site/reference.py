@@ -17,12 +17,15 @@ WITH_INHERITED = {
 }  # classes whose methods come from a base that is not public itself
 
 
+FIRST = "---\nsearch:\n  boost: 3\n---\n\n"  # who searches for a name wants the reference
+
+
 def pages() -> dict[str, str]:
     """File → Markdown."""
     found = public()
-    made = {f"reference/{page}.md": _page(page, names) for page, names in found.items()}
+    made = {f"reference/{page}.md": FIRST + _page(page, names) for page, names in found.items()}
     made["reference/index.md"] = _index(found)
-    made["reference/commands.md"] = commands()
+    made["reference/commands.md"] = FIRST + commands()
     return made
 
 
@@ -89,6 +92,6 @@ def _parameter(parameter: object) -> str:
     option = parameter.param_type_name == "option"  # type: ignore[attr-defined]
     words = ", ".join([*parameter.opts, *parameter.secondary_opts]) if option else str(parameter.name).upper()  # type: ignore[attr-defined]
     usual = parameter.default  # type: ignore[attr-defined]
-    shown = "required" if parameter.required else "" if usual is None or callable(usual) else f"`{usual}`"  # type: ignore[attr-defined]
+    shown = "required" if parameter.required else "" if usual in (None, False) or callable(usual) else f"`{usual}`"  # type: ignore[attr-defined]
     meaning = (getattr(parameter, "help", None) or "").replace("|", "\\|")
     return f"| `{words}` | {shown} | {meaning} |"
