@@ -62,7 +62,7 @@ def section(one: Experiment, kept: dict[str, Any]) -> str:
         mark = "Holds" if claim.holds else "The paper is wrong here" if claim.paper_is_wrong else "**Does not hold**"
         because = "" if claim.holds or not claim.unlike else f" {claim.unlike}"
         lines.append(f"- {claim.says} {mark}. {claim.found}{because}")
-    lines += reasons(one, summary)
+    lines += reasons(one, table(one, found))
     return "\n".join([*lines, ""])
 
 
