@@ -13,6 +13,7 @@ import pytest
 from coterie.algorithms import ALGORITHMS
 from coterie.cli.build import REGISTRIES
 from coterie.reproduce.names import EXPERIMENTS
+from coterie.reproduce.registry import experiment
 
 ROOT = Path(__file__).parents[1]
 
@@ -49,9 +50,8 @@ def test_lists_of_experiments_come_from_the_registry(tool) -> None:
     pages = [p.read_text("utf-8") for p in (ROOT / "docs" / "papers").glob("*.md") if p.name != "index.md"]
     shown = "".join(experiments.filled(page) for page in pages)
     assert "<!-- experiments" not in shown
-    assert not [name for name in EXPERIMENTS if f"`coterie reproduce {name}`" not in shown], (
-        "an experiment has no paper"
-    )
+    printed = [name for name in EXPERIMENTS if not experiment(name).work.startswith("Beyond the papers")]
+    assert not [name for name in printed if f"`coterie reproduce {name}`" not in shown], "an experiment has no paper"
 
 
 def test_a_name_that_no_title_holds_is_missed(tool) -> None:

@@ -62,8 +62,18 @@ def section(one: Experiment, kept: dict[str, Any]) -> str:
         mark = "Holds" if claim.holds else "The paper is wrong here" if claim.paper_is_wrong else "**Does not hold**"
         because = "" if claim.holds or not claim.unlike else f" {claim.unlike}"
         lines.append(f"- {claim.says} {mark}. {claim.found}{because}")
-    lines += [f"- {what + ': ' if what else ''}{text}" for what, text in one.why.items()]
+    lines += reasons(one, table(one, found))
     return "\n".join([*lines, ""])
+
+
+def reasons(one: Experiment, summary: pd.DataFrame) -> list[str]:
+    """Why rows differ; a reason that several rows share is said once."""
+    differ = set(summary.what[summary.verdict == "differs"])
+    by_text: dict[str, list[str]] = {}
+    for what, text in one.why.items():
+        if not what or what in differ:
+            by_text.setdefault(text, []).append(what)
+    return [f"- {'; '.join(filter(None, rows)) + ': ' if any(rows) else ''}{text}" for text, rows in by_text.items()]
 
 
 def markdown(frame: pd.DataFrame) -> str:
