@@ -94,7 +94,7 @@ def best_distance(
 ) -> float:
     """The least distance (M-1) that a start reaches. Starts whose wrong clusters stood still for 30 rounds are given up,
     and of those with the right clusters one goes on."""
-    since, old = torch.zeros(len(models), dtype=torch.long), None
+    since, old, least = torch.zeros(len(models), dtype=torch.long), None, np.inf
     target = torch.as_tensor(clusters)
     for t in range(ROUNDS):
         models, labels = one_round(x, y, models, step)
@@ -104,16 +104,16 @@ def best_distance(
             continue
         distance = matched(models, truth)
         least = float(distance.min())
-        if least <= goal or t + 1 == ROUNDS:
-            return least
+        if least <= goal:
+            break
         right = torch.stack([right_labels(one, target, len(truth)) for one in labels])
         good = (right & (since >= LOOK)).nonzero().flatten()[:1]
         going = (since < PATIENCE) & (distance < 1e6)  # neither stuck nor diverged
         keep = good if len(good) else going.nonzero().flatten()
         if not len(keep):
-            return least
+            break
         models, since, old = models[keep], since[keep], labels[keep]
-    raise AssertionError
+    return least
 
 
 def one_round(x: Tensor, y: Tensor, models: Tensor, step: float) -> tuple[Tensor, Tensor]:
