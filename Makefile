@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow mutants lint format docs bench bench-peers screenshots plotly clean
+.PHONY: demo test test-slow test-flower mutants lint format docs bench bench-peers screenshots plotly clean
 
 # torch first and pinned: a looser requirement may pull gigabytes of GPU packages
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -26,6 +26,17 @@ test: $(VENV)/.installed
 
 test-slow: $(VENV)/.installed
 	$(BIN)/python -m pytest --numprocesses 2 --durations 20 -m slow
+
+# a real SuperLink and SuperNodes on loopback; flwr caps other packages, so it has an environment of its own
+FLOWER := .venv-flower
+$(FLOWER)/.installed: pyproject.toml constraints-flower.txt
+	$(PYTHON) -m venv $(FLOWER)
+	$(FLOWER)/bin/python -m pip --quiet install --constraint constraints-flower.txt torch==2.13.0
+	$(FLOWER)/bin/python -m pip --quiet install --constraint constraints-flower.txt --editable '.[flower]' pytest hypothesis
+	touch $@
+
+test-flower: $(FLOWER)/.installed
+	$(FLOWER)/bin/python -m pytest tests/flower tests/cli -m 'not slow and not ray' --durations 10
 
 mutants: $(VENV)/.installed
 	$(BIN)/python tests/mutants/run.py
@@ -61,4 +72,4 @@ plotly: $(VENV)/.installed
 	$(BIN)/python tools/plotly_bundle.py
 
 clean:
-	rm -rf $(VENV) .venv-peers dist build
+	rm -rf $(VENV) $(FLOWER) .venv-peers dist build

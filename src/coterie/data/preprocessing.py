@@ -181,7 +181,9 @@ def _fit_category(values: pd.Series[Any], train: npt.NDArray[np.int64], max_cate
     codes, texts = category_texts(values.iloc[train])
     missing = codes < 0
     counts = np.bincount(codes[~missing], minlength=len(texts))
-    return category_rows(values.name, dict(zip(texts, counts.tolist(), strict=True)), int(missing.sum()), max_categories)
+    return category_rows(
+        values.name, dict(zip(texts, counts.tolist(), strict=True)), int(missing.sum()), max_categories
+    )
 
 
 def numeric_rows(name: Any, fill: float, mean: float, scale: float, unit: float, missing: float) -> list[PlanRow]:
