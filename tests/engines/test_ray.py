@@ -135,7 +135,9 @@ def test_private_sums_are_made_in_the_actors_and_booked_here(
     )
     close(here, there, 1e-5)
     assert here.receipt.epsilon == there.receipt.epsilon
-    exact = ct.fit(configured(name), fed, task, rounds=1, privacy=ct.Privacy(3.0, 1e-6, clip=0.3), engine=engine, **QUIET)
+    exact = ct.fit(
+        configured(name), fed, task, rounds=1, privacy=ct.Privacy(3.0, 1e-6, clip=0.3), engine=engine, **QUIET
+    )
     assert exact.about["finished"]
 
 
@@ -150,7 +152,9 @@ class Broken(Channel):
 
 
 def test_a_client_that_sends_nan_is_named(engine: ct.RayEngine, fed: ct.Federation, task: ct.Task) -> None:
-    here, there = (ct.fit(ct.FedAvg(), fed, task, rounds=2, channels=[Broken()], engine=e, **QUIET) for e in ("local", engine))
+    here, there = (
+        ct.fit(ct.FedAvg(), fed, task, rounds=2, channels=[Broken()], engine=e, **QUIET) for e in ("local", engine)
+    )
     assert here.about["dropped"] == there.about["dropped"]
     close(here, there, 1e-5)
 
@@ -168,7 +172,9 @@ def test_additive_asks_bring_back_sums_only_and_data_are_sent_once(
     monkeypatch.setattr(engine._pool, "put", lambda value: puts.append(value) or put(value))
     fresh = fed.subset(fed.clients)
     ct.fit(ct.FedAvg(), fresh, task, rounds=4, engine=engine, **QUIET)
-    shares = [share for by_actor in answers for share in by_actor.values() if isinstance(share, dict) and "sums" in share]
+    shares = [
+        share for by_actor in answers for share in by_actor.values() if isinstance(share, dict) and "sums" in share
+    ]
     assert len(shares) == 8  # two actors, four rounds
     for share in shares:
         assert not {"send", "weight", "group"} & share.keys()

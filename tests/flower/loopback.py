@@ -70,7 +70,7 @@ class Deployment:
             "superlink", str(BIN / "flower-superlink"), "--host", "127.0.0.1", "--port", str(self.port),
             "--ssl-ca-certfile", str(self.tls / "ca.crt"), "--ssl-certfile", str(self.tls / "server.crt"),
             "--ssl-keyfile", str(self.tls / "server.key"), "--enable-supernode-auth",
-            "--database", str(self.folder / "superlink.db"),
+            "--isolation", "process",
         )  # fmt: skip
         self.wait(self._healthy, 60, "the SuperLink")
 
@@ -90,16 +90,21 @@ class Deployment:
             self.flwr("supernode", "register", str(self.folder / f"{name}.pub"), "lab", "--name", name)
         return self.folder / name
 
-    def supernode(self, name: str, key: Path, **config: str) -> subprocess.Popen[bytes]:
-        port = free_port()
+    def supernode(self, name: str, key: Path, port: int, **config: str) -> subprocess.Popen[bytes]:
         told = " ".join(f'{k}="{v}"' for k, v in config.items())
-        node = self.start(
+        return self.start(
             name, str(BIN / "flower-supernode"), "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1",
             "--port", str(port), "--root-certificates", str(self.tls / "ca.crt"), "--isolation", "process",
             "--auth-supernode-private-key", str(key), "--node-config", told, "--max-retries", "3",
         )  # fmt: skip
-        self.start(f"{name}-worker", sys.executable, "-m", "coterie", "flower", "worker", f"127.0.0.1:{port}")
-        return node
+
+    def workers(self, ports: list[int]) -> None:
+        """One process that has torch loaded, forked for the server and for every site."""
+        there = [f"127.0.0.1:{port}" for port in ports]
+        self.start(
+            "worker", sys.executable, "-m", "coterie", "flower", "worker", f"https://127.0.0.1:{self.port}", *there,
+            "--root-certificates", str(self.tls / "ca.crt"),
+        )  # fmt: skip
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
         done = subprocess.run(

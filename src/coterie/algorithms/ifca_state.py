@@ -15,8 +15,8 @@ class IFCAState:
     models: Params  # (k, …): the part of the model each cluster has for itself
     shared: Params  # the part all clusters share (empty without weight sharing)
     started: bool
-    identity: Tensor = one_per(
-        "client"
+    identity: Tensor = field(
+        metadata=one_per("client")
     )  # (m,) clusters the server knows once it stopped sending all models; −1: unknown
     closed: bool
 

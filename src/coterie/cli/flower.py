@@ -82,11 +82,15 @@ def init(
 
 @app.command()
 def worker(
-    address: Annotated[str, typer.Argument(help="Host and port of the SuperNode on this machine, as its --port says.")],
+    addresses: Annotated[
+        list[str],
+        typer.Argument(metavar="ADDRESS…", help="Host and port of SuperNodes here; https://HOST:PORT of a SuperLink."),
+    ],
+    root_certificates: Annotated[Path | None, typer.Option(help="The certificate authority's file, for https.")] = None,
 ) -> None:
-    """Run a SuperNode's work in a process that has torch loaded (start the SuperNode with --isolation process)."""
+    """Do the work of SuperNodes (and SuperLinks) started with --isolation process, in processes that have torch loaded."""
     if importlib.util.find_spec("flwr") is None:
         raise ConfigError(_INSTALL)
     from coterie.flower.worker import work
 
-    work(address)
+    work(addresses, None if root_certificates is None else str(root_certificates))
