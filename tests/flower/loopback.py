@@ -72,7 +72,7 @@ class Deployment:
             "--ssl-keyfile", str(self.tls / "server.key"), "--enable-supernode-auth",
             "--isolation", "process",
         )  # fmt: skip
-        self.wait(self._healthy, 60, "the SuperLink")
+        self.wait(self._healthy, 240, "the SuperLink")
 
     def _healthy(self) -> bool:
         import ssl

@@ -23,6 +23,8 @@ from coterie.tree import Tree, concat, tree_map
 
 @dataclass
 class LoopEngine:
+    """One client at a time, without padding or vmap: slow, and an error names the client, the phase and your line."""
+
     def run(self, ask: Ask, env: Env) -> Reply:
         shares = []
         for place in np.argsort(ask.clients, kind="stable"):

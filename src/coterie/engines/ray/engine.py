@@ -112,9 +112,10 @@ class RayEngine:
         """Where the shards of a federation begin, and their data, sent once."""
         if federation not in self._data:
             n = len(self._pool.actors)
-            ends = np.cumsum(federation.n_train)
-            bounds = np.searchsorted(ends, ends[-1] * np.arange(1, n) / n).astype(np.int64)
-            bounds = np.concatenate([[0], np.sort(bounds), [len(federation)]])
+            rows = federation.n_train
+            middle = np.cumsum(rows) - rows / 2  # of every client's rows: shards get about as many
+            inner = np.searchsorted(middle, rows.sum() * np.arange(1, n) / n)
+            bounds = np.array([0, *inner, len(federation)], np.int64)
             name = new_name("data")
             self._data[federation] = bounds, [Sent(name, self._pool.put(cut(federation, bounds, i))) for i in range(n)]
             weakref.finalize(federation, self._pool.forgotten.append, name).atexit = False

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from coterie.cores import usable_cores
 from coterie.engines.ray.shard import Failed, Shard
 from coterie.errors import ConfigError, EngineError
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _TRIES = 3  # processes that may die in a row before the run is given up
 _PATIENCE = 180.0  # seconds until actors must have started
+_QUIET: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
 _NAMES = count()
 _STARTED: list[Any] = []  # Ray runs for this process alone
 _POOLS: weakref.WeakValueDictionary[Any, Pool] = weakref.WeakValueDictionary()
@@ -170,7 +172,6 @@ def connected(address: str | None) -> tuple[Any, bool]:
     """The module `ray`, connected, and whether Ray runs for this process alone.
 
     Without an address (and without RAY_ADDRESS) Ray starts on this machine and listens on loopback only."""
-    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")  # else actors yield to everything else on the machine
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -180,21 +181,29 @@ def connected(address: str | None) -> tuple[Any, bool]:
         raise ConfigError("The Ray engine needs Ray, which is not installed. Run pip install 'coterie[ray]'.") from None
     address = address or os.environ.get("RAY_ADDRESS")
     if not ray.is_initialized():
-        quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
-        if address is not None:
-            try:
-                ray.init(address, **quiet)
-            except (ConnectionError, ValueError, RuntimeError) as error:
-                raise EngineError(
-                    f"There is no Ray cluster at {address}: {_first_line(error)}. Start one with ray start --head, or leave "
-                    "the address out."
-                ) from None
+        if address is None:
+            _start_here(ray)
         else:
-            from coterie.cores import usable_cores
-
-            ray.init("local", num_cpus=usable_cores(), include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
-            _STARTED.append(ray)
+            _join(ray, address)
     return ray, bool(_STARTED)
+
+
+def _start_here(ray: Any) -> None:
+    from ray._private import ray_constants
+
+    ray_constants.ENABLE_RAY_CLUSTER = False  # as RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before the import: loopback only
+    ray.init("local", num_cpus=usable_cores(), include_dashboard=False, **_QUIET)
+    _STARTED.append(ray)
+
+
+def _join(ray: Any, address: str) -> None:
+    try:
+        ray.init(address, **_QUIET)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise EngineError(
+            f"There is no Ray cluster at {address}: {_first_line(error)}. Start one with ray start --head, or leave the "
+            "address out."
+        ) from None
 
 
 def _first_line(error: BaseException) -> str:
