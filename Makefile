@@ -41,6 +41,7 @@ $(FLOWER)/.installed: pyproject.toml constraints-flower.txt
 
 test-flower: $(FLOWER)/.installed
 	$(FLOWER)/bin/python -m pytest tests/flower tests/cli -m 'not slow and not ray' --durations 10
+
 $(VENV)/.ray: $(VENV)/.installed
 	$(PIP) install --constraint constraints.txt --editable '.[dev,ray]'
 	touch $@

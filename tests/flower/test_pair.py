@@ -10,108 +10,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conformance_settings import NAMES, PAIRS, configured
-from together import DATA, InProcess, split, table
+from conformance_settings import NAMES, configured
+from together import SIZES, InProcess, both, deployed, difference, job, local, split, table
 
 import coterie as ct
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.messages import Ask
-from coterie.flower import Failure, Job, serve, wire
+from coterie.flower import Failure, wire
 from coterie.training.run import Run
 from coterie.tree import flatten, unflatten
 
-SIZES = (12, 30, 22, 16, 40, 9, 25)
 TOLERANCE = 2e-5
-
-
-def job(algorithm: Any, **options: Any) -> Job:
-    return Job(algorithm, lambda fed: _task(fed), DATA, **options)
-
-
-def _task(fed: ct.Federation) -> ct.Task:
-    from torch import nn
-
-    made = lambda: nn.Sequential(nn.Linear(fed.n_features, 6), nn.Tanh(), nn.Linear(6, 3))  # noqa: E731
-    return ct.Task(made, metric=("accuracy", "log_loss"))
-
-
-def deployed(
-    work: Job, rows: Any, tmp_path: Path, sites: int = 3, **more: Any
-) -> tuple[Any, InProcess, dict[str, Any]]:
-    """The server's last state, the nodes, and what the server says."""
-    nodes = more.pop("nodes", None) or InProcess(work, split(rows, sites), tmp_path)
-    ends: list[Any] = []
-    keep = more.pop("every_round", None)
-
-    def every(run: Run) -> None:
-        ends.append(run)
-        if keep is not None:
-            keep(run)
-
-    told = serve(work, nodes, tmp_path / "server", sites=sites, tell=lambda _: None, every_round=every, **more)
-    return (ends[-1] if ends else None), nodes, told
-
-
-def results(nodes: InProcess) -> dict[str, Any]:
-    """Every client's model and scores, from the sites' own folders."""
-    found = {}
-    for i in range(len(nodes.tables)):
-        (folder,) = (nodes.folder / f"site{i}").glob("*/result")
-        kept = ct.Result.load(folder)
-        for k, client in enumerate(kept.clients):
-            found[client] = (
-                {n: t[k] for n, t in kept._stored["models"].items()},
-                kept.evaluate().iloc[k],
-                kept.clusters.iloc[k],
-            )
-    return found
-
-
-def assert_equal(run: Run, nodes: InProcess, here: ct.Result) -> None:
-    mine, other = flatten(vars(run.state)), flatten(vars(here.state))
-    assert mine.keys() == other.keys()
-    for name, value in other.items():
-        if isinstance(value, torch.Tensor):
-            torch.testing.assert_close(
-                mine[name], value, rtol=TOLERANCE, atol=TOLERANCE, msg=lambda m, n=name: f"{n}: {m}"
-            )
-    models, scores, kept = here.evaluation.personal(here.evaluation.everyone()), here.scores(), results(nodes)
-    for i, client in enumerate(here.clients):
-        model, score, cluster = kept[client]
-        for name, t in models.items():
-            torch.testing.assert_close(
-                model[name], t[i], rtol=TOLERANCE, atol=TOLERANCE, msg=lambda m, c=client: f"{c}: {m}"
-            )
-        np.testing.assert_allclose(score["log_loss"], scores.loc[client, "log_loss"], rtol=1e-3, atol=1e-3)
-        assert cluster == here.clusters[client]
-
-
-def local(work: Job, rows: Any, **more: Any) -> ct.Result:
-    fed = ct.Federation.from_frame(rows, **work.data)
-    how: dict[str, Any] = {
-        "rounds": work.rounds,
-        "seed": work.seed,
-        "cohort": work.cohort,
-        "alone": False,
-        "progress": False,
-    }
-    return ct.fit(work.algorithm, fed, work.task(fed), **how, **more)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_numbers_of_fit(name: str, tmp_path: Path) -> None:
-    rows = table((40, 64) if name in PAIRS else SIZES)
-    sites = 2 if name in PAIRS else 3
-    work = job(configured(name), rounds=3, cohort=None if name in PAIRS else 5)
-    run, nodes, told = deployed(work, rows, tmp_path, sites)
-    here = local(work, rows)
-    assert_equal(run, nodes, here)
+    run, far, told = both(name, tmp_path)
+    assert far <= TOLERANCE
     assert told["finished"]
     for f in dataclasses.fields(run.state):  # what belongs to single clients says so
         for t in flatten(getattr(run.state, f.name), f.name).values():
             if isinstance(t, torch.Tensor) and t.dim() and len(t) == len(SIZES):
                 assert "rows" in f.metadata, f.name
-    assert [r["clients"] for r in run.history] == here.history["clients"].tolist()
 
 
 # ---- losses and restarts ---------------------------------------------------------------------------------------------
@@ -151,7 +71,7 @@ def test_a_site_that_does_not_answer_is_lost_and_nothing_it_computed_counts(name
 
     run, nodes, _ = deployed(work, rows, tmp_path, nodes=nodes, every_round=restart)
     lost = [1, 4]  # the places of site 2's clients
-    assert_equal(run, nodes, local(work, rows, channels=[LostClients({1: lost})]))
+    assert difference(run, nodes, local(work, rows, channels=[LostClients({1: lost})])) <= TOLERANCE
     assert [r["lost"] for r in run.history] == [0, 2, 0, 0]
     log = [json.loads(line) for line in (tmp_path / "server" / "events.jsonl").read_text().splitlines()]
     assert {(e["round"], e["site"]) for e in log} == {(2, "site 2")}
@@ -176,7 +96,7 @@ def test_a_server_that_dies_in_a_round_goes_on_where_it_was(name: str, tmp_path:
     run, nodes, told = deployed(work, rows, tmp_path, nodes=nodes)
     assert told["finished"]
     assert run.done == 4
-    assert_equal(run, nodes, local(work, rows))
+    assert difference(run, nodes, local(work, rows)) <= TOLERANCE
 
 
 def test_a_stranger_gets_no_clients(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from queue import Queue
 
 import flwr.supercore.superexec.run_superexec as superexec
 from flwr.supercore.constant import TaskType
+from flwr.supercore.logger import mirror_output_to_queue
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
 from flwr.supercore.tls import validate_and_resolve_root_certificates
-from flwr.supercore.logger import mirror_output_to_queue
 from flwr.superlink.runtime.run_serverapp import run_serverapp
 from flwr.supernode.runtime.run_clientapp import run_clientapp
 
