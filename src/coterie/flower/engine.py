@@ -139,7 +139,8 @@ class SitesEngine:
         shapes = tuple((k, tuple(t.shape)) for k, t in flatten({"down": ask.down}).items())
         key = (wire.place_of(self.algorithm, ask.phase), ask.reduce, shapes)
         if key not in self._expected:
-            trial = replace(env, federation=made_up(env.federation), states=ClientStates(1), present=None, _padded={})
+            trial = Env(env.task, made_up(env.federation), env.initial, env.seed, env.round, ClientStates(1))
+            trial.private = env.private
             each = take(ask.each, torch.zeros(1, dtype=torch.int64)) if ask.each else {}
             one = replace(ask, clients=np.zeros(1, np.int64), each=each)
             engine = LocalEngine(workers=1)

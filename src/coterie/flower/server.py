@@ -11,7 +11,7 @@ import secrets
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,8 +35,8 @@ from coterie.tree import unflatten
 
 SITES, EVENTS, HISTORY, RESULT = "sites.json", "events.jsonl", "history.parquet", "deployment.json"
 TRUST = (
-    "trust: the server adds up and adds the noise, so it sees each site's clipped sum before noise; clients trust it with "
-    "that, and need not trust one another"
+    "sites clip their clients' updates; the server is trusted to add them up, add the noise and forget each site's sum, which "
+    "it sees before the noise; clients need not trust one another"
 )
 _TRUNCATED = 300  # characters of a site's error that are shown
 
@@ -190,8 +190,6 @@ class Server:
             privacy=job.privacy, rounds=job.rounds, choices=job.choices,
         )  # fmt: skip
         run.begin(resume=resume, overwrite=False)
-        if run.session is not None:
-            run.session.notes.append(TRUST)
         if not resume:
             self.save(engine, 0)
             run.save()
@@ -233,7 +231,7 @@ class Server:
         with writing(self.folder / HISTORY) as partial:
             pd.DataFrame(run.history).to_parquet(partial)
         if run.session is not None:
-            write_text(self.folder / RECEIPT, run.session.receipt().to_json())
+            write_text(self.folder / RECEIPT, replace(run.session.receipt(), trust=TRUST).to_json())
         write_text(self.folder / RESULT, json.dumps(result, indent=1, default=str))
         return result
 

@@ -87,7 +87,9 @@ def work(addresses: Sequence[str], root_certificates: str | None = None) -> None
         children.append(child)
     secure = addresses[0].startswith("https://")
     try:
-        superexec.run_superexec(addresses[0].removeprefix("https://"), not secure, root_certificates if secure else None)
+        superexec.run_superexec(
+            addresses[0].removeprefix("https://"), not secure, root_certificates if secure else None
+        )
     finally:
         for child in children:
             os.kill(child, signal.SIGTERM)
