@@ -57,7 +57,7 @@ def test_the_ledger_is_the_servers_and_survives_its_restart(tmp_path: Path) -> N
     assert receipt.valid, receipt.reasons
     assert receipt.epsilon <= 8.0
     assert "server is trusted" in receipt.trust
-    assert "sees before the noise" in receipt.trust
+    assert "which it sees before the noise" in receipt.trust
     with sqlite3.connect(tmp_path / "server" / "ledger.sqlite") as ledger:
         assert ledger.execute("select count(*) from sqlite_master").fetchone()[0]
     assert not list(tmp_path.glob("site*/**/*.sqlite"))

@@ -71,7 +71,7 @@ class SitesEngine:
             share = self._let_in(answers.get(site, Failure("no answer in time")), ask, env, site, place, expected)
             if share is not None:
                 shares.append(share)
-        if messages and not shares:
+        if not shares and len(asked) == len(self.places):
             raise EngineError(f"No site answered '{ask.name}' in round {env.round + 1}: {self.events[-1]['why']}")
         there = np.concatenate([np.append(s["clients"], s["dropped"]) for s in shares]) if shares else ask.clients[:0]
         answered = np.isin(ask.clients, there)
@@ -217,9 +217,12 @@ def _positions(head: Mapping[str, Any], name: str, asked: Ints) -> Ints:
 
 
 def _like(given: Any, wanted: Any, where: str, rows: int | None) -> Any:
-    """The tensors that were expected, all of them finite."""
+    """The tensors that were expected, in their order, all of them finite."""
     got = flatten(given, where)
-    for path, like in flatten(wanted, where).items():
+
+    def one(like: Any, path: str) -> Any:
+        if isinstance(like, dict):
+            return {name: one(part, f"{path}/{name}") for name, part in like.items()}
         t = got.pop(path, None)
         if not isinstance(t, Tensor):
             raise wire.Malformed(f"{path!r} is missing.")
@@ -228,14 +231,12 @@ def _like(given: Any, wanted: Any, where: str, rows: int | None) -> Any:
             raise wire.Malformed(f"{path!r} must be {like.dtype} of shape {shape}; got {t.dtype} of {tuple(t.shape)}.")
         if not bool(finite_rows({"": t.reshape(1, -1)}).all()):
             raise wire.Malformed(f"{path!r} holds NaN or infinity.")
+        return t
+
+    found = one(wanted, where)
     if got:
         raise wire.Malformed(f"{next(iter(got))!r} was not asked for.")
-    return given if isinstance(wanted, Tensor) else _ordered(given, wanted)
-
-
-def _ordered(given: Tree, like: Tree) -> Tree:
-    """The same tensors with their names in the order of another tree."""
-    return {k: _ordered(given.get(k, {}), v) if isinstance(v, dict) else given[k] for k, v in like.items()}
+    return found
 
 
 def _info(told: Any, expected: Mapping[str, Any]) -> dict[str, tuple[float, int]]:

@@ -35,8 +35,8 @@ from coterie.tree import unflatten
 
 SITES, EVENTS, HISTORY, RESULT = "sites.json", "events.jsonl", "history.parquet", "deployment.json"
 TRUST = (
-    "sites clip their clients' updates; the server is trusted to add them up, add the noise and forget each site's sum, which "
-    "it sees before the noise; clients need not trust one another"
+    "sites clip their clients' updates; the server is trusted to add them up, add the noise and forget the sums of sites, "
+    "which it sees before the noise; clients need not trust one another"
 )
 _TRUNCATED = 300  # characters of a site's error that are shown
 
