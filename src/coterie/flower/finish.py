@@ -11,11 +11,10 @@ import pandas as pd
 import torch
 
 from coterie.engines.base import Env
-from coterie.exchange.messages import Context, Ints
+from coterie.exchange.messages import Ints
 from coterie.learning import module_json, predictors
 from coterie.training import files
 from coterie.training.evaluation import Evaluation
-from coterie.tree import Tree
 
 
 @dataclass(frozen=True)
@@ -27,28 +26,13 @@ class HereAlone(Evaluation):
     def everyone(self) -> Ints:
         return self.own
 
-    def groups(self) -> Ints:
-        algorithm, state = self.algorithm, self.state
-
-        def cluster(ctx: Context) -> Tree:
-            return {"cluster": algorithm.cluster(ctx, state)}
-
-        labels = self.engine.map(cluster, self.ready(self.own), self.env, test=False)["cluster"]
-        return labels.numpy().astype(np.int64)
-
 
 def keep_results(algorithm: Any, env: Env, state: Any, own: Ints, engine: Any, folder: Path) -> dict[str, list[float]]:
     """Write the result of the clients here; returns sums over them of every test score and how many have one."""
-    live = HereAlone(algorithm, env.federation, env.task, state, env, engine, own)
-    scorers = env.task.scorers
-
-    def score(out: Tree) -> Tree:
-        return {s.name: s(out["outputs"], out["y"], out["mask"]) for s in scorers}
-
-    found = live.on_test_rows(score)
-    table = pd.DataFrame({m: found[m].double().numpy() for m in env.task.metrics})
+    live = HereAlone(algorithm, env.federation, env.task, state, env, engine, own=own)
+    table = live.scores(own).reset_index(drop=True)
     told = {m: [float(table[m].sum()), int(table[m].notna().sum())] for m in env.task.metrics}
-    fed, groups = env.federation, live.groups()
+    fed, groups = env.federation, live.clusters()
     table = table.assign(alone=np.nan, gain=np.nan, cluster=groups, n_train=fed.n_train[own], n_test=fed.n_test[own])
     models = live.personal(own)
     tensors = {f"model/{k}": t for k, t in models.items()} | {"model_of": torch.arange(len(own))}
