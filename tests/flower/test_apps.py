@@ -22,6 +22,7 @@ flwr = pytest.importorskip("flwr", reason="flwr is not installed; `make test-flo
 
 from flwr.app import Context, Error, Message, RecordDict  # noqa: E402
 from flwr.serverapp import Grid  # noqa: E402
+from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 CONFIG = """\
 [data]
@@ -46,6 +47,7 @@ class InProcessGrid(Grid):
     """Messages go straight to a ClientApp; `broken` nodes answer with that error code."""
 
     def __init__(self, app: Any, nodes: dict[int, dict[str, str]]) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # as in the process of an app
         self.app, self.nodes, self.replies, self.broken = app, nodes, {}, {}
         self.contexts = {n: Context(1, n, c, RecordDict(), {}) for n, c in nodes.items()}
 

@@ -23,7 +23,12 @@ from coterie.tree import flatten, unflatten
 TOLERANCE = 2e-5
 
 
-@pytest.mark.parametrize("name", NAMES)
+def few(names: Any, quick: tuple[str, ...]) -> list[Any]:
+    """All of them with `make test-flower`, some in every run of the tests."""
+    return [pytest.param(n, marks=[] if n in quick else [pytest.mark.flower]) for n in names]
+
+
+@pytest.mark.parametrize("name", few(NAMES, ("fedavg", "ditto", "cfl")))
 def test_the_numbers_of_fit(name: str, tmp_path: Path) -> None:
     run, far, told = both(name, tmp_path)
     assert far <= TOLERANCE
@@ -52,7 +57,7 @@ class LostClients(Channel):
         return ask.only(~np.isin(ask.clients, self.lost.get(where.round, [])))
 
 
-@pytest.mark.parametrize("name", STATEFUL)
+@pytest.mark.parametrize("name", few(STATEFUL, ("ditto",)))
 def test_a_site_that_does_not_answer_is_lost_and_nothing_it_computed_counts(name: str, tmp_path: Path) -> None:
     """Site 2 works in round 2 and its answers are lost on the way; it then comes back as another node."""
     rows, work = table(SIZES), job(configured(name), rounds=4)
@@ -77,7 +82,7 @@ def test_a_site_that_does_not_answer_is_lost_and_nothing_it_computed_counts(name
     assert {(e["round"], e["site"]) for e in log} == {(2, "site 2")}
 
 
-@pytest.mark.parametrize("name", STATEFUL)
+@pytest.mark.parametrize("name", few(STATEFUL, ("ditto",)))
 def test_a_server_that_dies_in_a_round_goes_on_where_it_was(name: str, tmp_path: Path) -> None:
     rows, work = table(SIZES), job(configured(name), rounds=4)
     nodes = InProcess(work, split(rows, 3), tmp_path)
@@ -145,7 +150,7 @@ BAD: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("kind", few(BAD, ("malformed", "oversized", "nan", "wrong shape")))
 def test_an_answer_that_is_none_is_logged_and_never_averaged_in(kind: str, tmp_path: Path) -> None:
     rows, work = table(SIZES), job(configured("fedavg"), rounds=2)
     nodes = InProcess(work, split(rows, 3), tmp_path)
@@ -165,7 +170,9 @@ def test_an_answer_that_is_none_is_logged_and_never_averaged_in(kind: str, tmp_p
 # ---- what messages hold ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["cfl", "ditto", "federated_clustering", "oneshot", "momentum_clustering"])
+@pytest.mark.parametrize(
+    "name", few(("cfl", "ditto", "federated_clustering", "oneshot", "momentum_clustering"), ("federated_clustering",))
+)
 def test_no_message_to_a_site_holds_another_clients_numbers(name: str, tmp_path: Path) -> None:
     """Nothing a site is sent equals a row, a state, a model or a message of another site's client."""
     rows, work = table(SIZES), job(configured(name), rounds=3)

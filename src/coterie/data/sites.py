@@ -295,7 +295,7 @@ class Columns:
         if len(kinds) > 1:
             one, two = sorted(kinds)[:2]
             raise DataError(
-                f"Column {column!r} holds {one} values at site {kinds[one]} and {two} values at site {kinds[two]}. "
+                f"Column {column!r} holds {one} values at {kinds[one]} and {two} values at {kinds[two]}. "
                 "Give it the same kind of values at all sites."
             )
         return next(iter(kinds), "numeric")
