@@ -97,11 +97,11 @@ class World:
             part.to_csv(folder / f"site{i}.csv", index=False)
 
     def begin(self) -> None:
-        self.flower.workers(self.ports)
         self.flower.superlink()
         self.keys = [self.flower.key(f"key{i}") for i in range(SITES)]
         for i in range(SITES):
             self.site(i)
+        self.flower.workers(self.ports)
 
     def site(self, i: int) -> None:
         where = {"table": str(self.folder / f"site{i}.csv"), "folder": str(self.folder / f"site{i}")}
