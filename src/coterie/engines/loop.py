@@ -15,47 +15,61 @@ from torch import Tensor
 
 from coterie.engines.base import Env, Post, Split, context, gather, in_round, unpack
 from coterie.engines.blame import Untouched, line_of
+from coterie.engines.devices import at, checked, fetched, moved, placed
 from coterie.engines.reduce import assemble, share
 from coterie.errors import ClientError, CoterieError
-from coterie.exchange.messages import Ask, Ints, Reply
+from coterie.exchange.messages import Ask, Context, Ints, Reply
 from coterie.tree import Tree, concat, tree_map
 
 
 @dataclass
 class LoopEngine:
-    """One client at a time, without padding or vmap: slow, and an error names the client, the phase and your line."""
+    """One client at a time, without padding or vmap: slow, and an error names the client, the phase and your line.
+
+    `device` is where client functions run (None: the CPU)."""
+
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        self.device = checked(self.device)
 
     def run(self, ask: Ask, env: Env) -> Reply:
         shares = []
+        down, there = placed(ask.down, env, self.device)
         for place in np.argsort(ask.clients, kind="stable"):
             i = int(place)
             mine = ask.clients[i : i + 1]
-            state = tree_map(lambda t: t[0], env.states.get(mine))
-            splits: tuple[Split, ...] = ("train", "test") if ask.test else ("train",)
-            ctx, *test = (context(env, _one(env, mine, split), state) for split in splits)
-            each = tree_map(lambda t, i=i: t[i], ask.each)
-            up = _call(ask.phase, ask.name, env, mine, ctx, *test, **ask.down, **each)
-            out = tree_map(lambda t: t.unsqueeze(0), unpack(up, ctx, ask.name))
-            shares.append(share(ask, env, out, mine))
+            ctx, *test = self._contexts(env, there, mine, ask.test)
+            each = moved(tree_map(lambda t, i=i: t[i], ask.each), self.device)
+            with at(self.device):
+                up = _call(ask.phase, ask.name, env, mine, ctx, *test, **down, **each)
+                out = tree_map(lambda t: t.unsqueeze(0), unpack(up, ctx, ask.name))
+            shares.append(share(ask, env, fetched(out, self.device), mine))
         return assemble(ask, env, shares)
 
     def map(
         self, function: Callable[..., Tree], clients: Ints, env: Env, *, test: bool = False, post: Post | None = None
     ) -> Tree:
-        splits: tuple[Split, ...] = ("train", "test") if test else ("train",)
         results = []
+        function, there = placed(function, env, self.device)
         for i in range(len(clients)):
             mine = clients[i : i + 1]
-            state = tree_map(lambda t: t[0], env.states.get(mine))
-            contexts = [context(env, _one(env, mine, split), state) for split in splits]
-            out = _call(function, getattr(function, "__name__", "map"), env, mine, *contexts)
-            out = tree_map(lambda t: t.unsqueeze(0), out)
+            contexts = self._contexts(env, there, mine, test)
+            with at(self.device):
+                out = _call(function, getattr(function, "__name__", "map"), env, mine, *contexts)
+            out = fetched(tree_map(lambda t: t.unsqueeze(0), out), self.device)
             results.append(out if post is None else post(out))
         stacked: Tree = concat(results)
         return stacked
 
     def close(self) -> None:
         """Nothing to release."""
+
+    def _contexts(self, env: Env, there: Env, client: Ints, test: bool) -> list[Context]:
+        """One client's data and state; `there` holds what is on the device."""
+        splits: tuple[Split, ...] = ("train", "test") if test else ("train",)
+        state = moved(tree_map(lambda t: t[0], env.states.get(client)), self.device)
+        return [context(there, moved(_one(env, client, split), self.device), state) for split in splits]
 
 
 def _one(env: Env, client: Ints, split: Split) -> dict[str, Tensor]:

@@ -23,6 +23,7 @@ from coterie.data.federation import Federation
 from coterie.disk import said
 from coterie.engines.base import Env, Post, Split, context, gather, in_round, unpack
 from coterie.engines.blame import Untouched, line_of
+from coterie.engines.devices import at, checked, fetched, moved, placed
 from coterie.engines.reduce import Share, assemble, share
 from coterie.errors import ClientError, ConfigError, CoterieError
 from coterie.exchange.messages import Ask, Ints, Reply
@@ -37,11 +38,12 @@ _CONVOLUTIONS = 24  # clients with hand-written convolutions: enough that calls 
 @dataclass
 class LocalEngine:
     """`chunk` clients at a time (default: sized for the cache); when all clients are asked their gathered data are kept
-    for the next round while they fit `cache_bytes`."""
+    for the next round while they fit `cache_bytes`. `device` is where client functions run (None: the CPU)."""
 
     chunk: int | None = None
     workers: int = field(default_factory=usable_cores)
     cache_bytes: int = 1 << 30
+    device: str | None = None
     _pool: ThreadPoolExecutor | None = field(default=None, repr=False)
     _cache: dict[Any, dict[str, Tensor]] = field(default_factory=dict, repr=False)
     _cached: int = field(default=0, repr=False)
@@ -51,10 +53,12 @@ class LocalEngine:
     def __post_init__(self) -> None:
         if self.workers < 1 or (self.chunk is not None and self.chunk < 1):
             raise ConfigError(f"LocalEngine needs workers ≥ 1 and chunk ≥ 1; got {self.workers} and {self.chunk}.")
+        self.device = checked(self.device)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickled and copied by its settings: threads and gathered data stay behind."""
-        return {"chunk": self.chunk, "workers": self.workers, "cache_bytes": self.cache_bytes}
+        names = ("chunk", "workers", "cache_bytes", "device")
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, settings: dict[str, Any]) -> None:
         self.__init__(**settings)  # type: ignore[misc]
@@ -67,6 +71,7 @@ class LocalEngine:
         clients = ask.clients
         splits: tuple[Split, ...] = ("train", "test") if ask.test else ("train",)
         jobs = list(self._chunks(clients, env, splits))
+        down, there = placed(ask.down, env, self.device)
 
         def work(place: Ints) -> dict[str, Any]:
             mine = clients[place]
@@ -74,11 +79,11 @@ class LocalEngine:
             data = self._data(env, mine, splits, len(clients))
 
             def one(state: Tree, each: Tree, *data: dict[str, Tensor]) -> dict[str, Any]:
-                ctx, *test = (context(env, d, state) for d in data)
-                return unpack(ask.phase(ctx, *test, **ask.down, **each), ctx, ask.name)
+                ctx, *test = (context(there, d, state) for d in data)
+                return unpack(ask.phase(ctx, *test, **down, **each), ctx, ask.name)
 
-            shared = Untouched(ask.down, {"initial": env.initial}, *data)
-            out = _mapped(one, ask.phase, ask.name, _plain(mine, env), env.states.get(mine), each, *data)
+            shared = Untouched(down, {"initial": there.initial}, *data)
+            out = self._mapped(one, ask.phase, ask.name, _plain(mine, env), env.states.get(mine), each, *data)
             shared.check(ask.name)
             return share(ask, env, out, mine)
 
@@ -89,18 +94,19 @@ class LocalEngine:
     ) -> Tree:
         splits: tuple[Split, ...] = ("train", "test") if test else ("train",)
         jobs = list(self._chunks(clients, env, splits))
+        function, there = placed(function, env, self.device)
 
         def work(place: Ints) -> Tree:
             mine = clients[place]
             state = env.states.get(mine)
 
             def one(state: Tree, *data: dict[str, Tensor]) -> Tree:
-                return function(*(context(env, d, state) for d in data))
+                return function(*(context(there, d, state) for d in data))
 
             data = self._data(env, mine, splits, len(clients))
             name = getattr(function, "__name__", "map")
-            shared = Untouched({"initial": env.initial}, *data)
-            out: Tree = _mapped(one, function, name, _plain(mine, env), state, *data)
+            shared = Untouched({"initial": there.initial}, *data)
+            out: Tree = self._mapped(one, function, name, _plain(mine, env), state, *data)
             shared.check(name)
             return out if post is None else post(out)
 
@@ -116,6 +122,12 @@ class LocalEngine:
         self._forget(None)
 
     # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _mapped(self, *given: Any) -> Any:
+        if self.device is None:
+            return _mapped(*given)
+        with at(self.device):
+            return fetched(_mapped(*given[:4], *(moved(s, self.device) for s in given[4:])), self.device)
 
     def _threads(self, work: Callable[[Ints], Any], jobs: list[Ints]) -> Iterator[Any]:
         """Results in the order of the jobs; each is let go as soon as it is taken."""

@@ -57,7 +57,7 @@ class Block:
         rows, columns = self._padded(x.shape)
         if any(self.padding):
             x = F.pad(x, (self.padding[1], self.padding[1], self.padding[0], self.padding[0]))
-        places, (h, w) = _places(x.shape[2], rows, columns, *self._window, self.stride * self.pool)
+        places, (h, w) = _places(x.shape[2], rows, columns, *self._window, self.stride * self.pool, x.device)
         cut = x.reshape(len(x) * x.shape[1], -1).index_select(1, places)
         cut = cut.view(len(x), x.shape[1] * self._window[0] * self._window[1], -1)
         kernel = self._moved(weight)
@@ -124,7 +124,7 @@ class Block:
     def _folded(self, columns: Tensor, x: torch.Size) -> Tensor:
         """Windows added up to pictures of the shape `x`."""
         high, wide = self._padded(x)
-        places, _ = _places(x[2], high, wide, *self._window, self.stride * self.pool)
+        places, _ = _places(x[2], high, wide, *self._window, self.stride * self.pool, columns.device)
         whole = columns.new_zeros(x[0] * x[1], x[2] * high * wide)
         whole.index_add_(1, places, columns.view(len(whole), -1))
         (top, left), pictures = self.padding, whole.view(*x[:3], high, wide)
@@ -132,9 +132,11 @@ class Block:
 
 
 @cache
-def _places(samples: int, rows: int, columns: int, high: int, wide: int, step: int) -> tuple[Tensor, tuple[int, int]]:
+def _places(
+    samples: int, rows: int, columns: int, high: int, wide: int, step: int, device: torch.device
+) -> tuple[Tensor, tuple[int, int]]:
     """Positions of all windows' pixels in flat pictures, (window, samples, h, w), and the numbers h, w of windows."""
-    pixels = torch.arange(samples * rows * columns).view(samples, rows, columns)
+    pixels = torch.arange(samples * rows * columns, device=device).view(samples, rows, columns)
     cut = pixels.unfold(1, high, step).unfold(2, wide, step)
     return cut.permute(3, 4, 0, 1, 2).reshape(-1), (cut.shape[1], cut.shape[2])
 

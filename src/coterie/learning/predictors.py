@@ -56,7 +56,7 @@ class NearestNeighbours:
 
     def outputs(self, task: Task, params: Params, x: Tensor, samples: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         own, labels, mask = samples
-        memory, near = (features(task.judge(own.dtype), params, data) for data in (own, x))
+        memory, near = (features(task.judge(own), params, data) for data in (own, x))
         return self.mixture(near, task.outputs(params, x), memory, labels, mask)
 
     def fill(self, network: nn.Module, params: Params) -> nn.Module:

@@ -137,7 +137,7 @@ def _holding(plan: Plan, given: Given) -> Iterator[tuple[nn.Module, list[Tensor]
     once, not in every step.
 
     Kernels of convolutions lie channels-last, and with them all that is computed from them: pooling is vectorised then."""
-    module = plan.model.task.trainee(given[f"weight/{plan.model.names[0]}"].dtype)
+    module = plan.model.task.trainee(given[f"weight/{plan.model.names[0]}"])
     own, kept = dict(module.named_parameters()), dict(module.named_buffers())
     before = {name: p.data for name, p in own.items()}
     try:

@@ -25,6 +25,7 @@ from coterie.learning.scoring import Scorer
 from coterie.learning.traits import Traits
 from coterie.tree import Params
 
+_CPU = torch.device("cpu")
 _CPU_RNG: list[int] = []  # fork_rng over no accelerator
 _GENERATOR = threading.RLock()  # modules draw their weights from torch's one generator: one thread at a time
 _HEAVY = 128 << 10  # bytes of a sample's convolutions above which the library's kernels are faster, as measured
@@ -44,7 +45,7 @@ class Task:
     _local: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
     _networks: dict[Any, Network | None] = field(default_factory=dict, init=False, repr=False, compare=False)
     _master: nn.Module = field(init=False, repr=False, compare=False)
-    _masters: dict[torch.dtype, nn.Module] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _masters: dict[Any, nn.Module] = field(default_factory=dict, init=False, repr=False, compare=False)
     _found: dict[Any, Traits] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -145,26 +146,27 @@ class Task:
         """A module of this thread whose weights are never used: `functional_call` swaps its parameters while it runs."""
         return self._mine("skeleton", traits.own_dtype(self._master))
 
-    def judge(self, dtype: torch.dtype) -> nn.Module:
-        """The same for predictions: in evaluation mode."""
-        return self._mine("judge", dtype)
+    def judge(self, like: Tensor) -> nn.Module:
+        """The same for predictions, in a tensor's type and on its device: in evaluation mode."""
+        return self._mine("judge", like.dtype, like.device)
 
-    def trainee(self, dtype: torch.dtype) -> nn.Module:
+    def trainee(self, like: Tensor) -> nn.Module:
         """A second module of this thread, which `functional_call` never touches: its parameters may be overwritten."""
-        return self._mine("trainee", dtype)
+        return self._mine("trainee", like.dtype, like.device)
 
-    def _mine(self, name: str, dtype: torch.dtype) -> nn.Module:
+    def _mine(self, name: str, dtype: torch.dtype, device: torch.device = _CPU) -> nn.Module:
         kept: dict[Any, nn.Module] = self._local.__dict__
-        key = f"{name} {dtype}"
+        key = f"{name} {dtype} {device}"
         if key not in kept:
-            kept[key] = copy.deepcopy(self._in(dtype)).train(name != "judge")
+            kept[key] = copy.deepcopy(self.prepare(dtype, device)).train(name != "judge")
         return kept[key]
 
-    def _in(self, dtype: torch.dtype) -> nn.Module:
-        """The module in a type; made by `init`, outside of any map or derivative, where types can be changed."""
-        if dtype not in self._masters:
-            self._masters[dtype] = traits.recast(copy.deepcopy(self._master), dtype)
-        return self._masters[dtype]
+    def prepare(self, dtype: torch.dtype, device: torch.device = _CPU) -> nn.Module:
+        """The module in a type and on a device, frozen parts and all; to be called outside of any map or derivative, where
+        these can be changed."""
+        if (dtype, device) not in self._masters:
+            self._masters[dtype, device] = traits.recast(copy.deepcopy(self._master), dtype).to(device)
+        return self._masters[dtype, device]
 
     def module(self, seed: int = 0, params: Params | None = None) -> nn.Module:
         """A fresh module, initialised from the seed or holding the given parameters; the global RNG stays as it was."""
@@ -182,7 +184,7 @@ class Task:
     def init(self, seed: int, dtype: torch.dtype = torch.float32) -> Params:
         """Start parameters and running statistics, a function of the seed alone; frozen parameters (requires_grad=False)
         stay inside the module."""
-        self._in(dtype)
+        self.prepare(dtype)
         module = self.module(seed)
         held = dict(module.named_parameters()) | dict(module.named_buffers())
         params = {n: held[n].detach().to(dtype).clone() for n in module.state_dict() if n in self.names}
@@ -226,7 +228,7 @@ class Task:
         if by_hand is not None:
             return by_hand
         with self.watching(torch.zeros((), dtype=torch.int64)):
-            result: Tensor = functional_call(self.judge(_dtype(params)), params, (x,))
+            result: Tensor = functional_call(self.judge(_first(params)), params, (x,))
         return result
 
     def _by_hand(self, params: Params, x: Tensor) -> Tensor | None:
@@ -245,7 +247,7 @@ class Task:
         by_hand = self._by_hand(params, x)
         if by_hand is not None:  # such a network does the same in training
             return by_hand, {}
-        module = self._mine("skeleton", _dtype(params))
+        module = self._mine("skeleton", _first(params).dtype, _first(params).device)
         moved = {name: params[name].detach().clone() for name in self.statistics}
         if moved:
             traits.settle(module, len(x))
@@ -314,7 +316,7 @@ class Task:
         return outputs
 
     def _unchanged(self, mode: str, params: Params, run: Callable[[], Tensor]) -> Tensor:
-        module = self._mine(mode, _dtype(params))
+        module = self._mine(mode, _first(params).dtype)
         kept = {name: (b, b.clone()) for name, b in module.named_buffers()}
         outputs = run()
         if not isinstance(outputs, Tensor):
@@ -338,7 +340,7 @@ class Task:
         if Network.of(self._master, tuple(params), self.loss, x.shape[1:]) is not None:
             return Traits(watched=False)
         key = torch.zeros((), dtype=torch.int64)
-        module = self._mine("skeleton", _dtype(params))
+        module = self._mine("skeleton", _first(params).dtype)
 
         def loss(params: Params, x: Tensor, y: Tensor, key: Tensor) -> Tensor:
             return self.sample_losses(self.training_outputs(params, x, key), y).sum() + self.outputs(params, x).sum()
@@ -392,5 +394,5 @@ def _instead_of(x: Tensor) -> Tensor:
     return numbers.to(x.dtype) if x.is_floating_point() else torch.zeros_like(x)
 
 
-def _dtype(params: Params) -> torch.dtype:
-    return next(iter(params.values())).dtype
+def _first(params: Params) -> Tensor:
+    return next(iter(params.values()))

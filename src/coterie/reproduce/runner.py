@@ -41,7 +41,7 @@ def run(
         kept["cells"].setdefault(cell, {})[seed] = measured
         kept["seconds"] = round(kept["seconds"] + time.perf_counter() - began, 2)
         kept["processor_seconds"] = round(kept["processor_seconds"] + time.process_time() - cpu, 2)
-        kept.update(_about())
+        kept.update(about())
         _write(path, kept)
         say(f"{done}/{len(missing)}  seed {seed}  {cell}  {time.perf_counter() - began:.1f} s")
     return kept
@@ -106,7 +106,7 @@ def _write(path: Path, kept: dict[str, Any]) -> None:
     write_text(path, json.dumps(kept, indent=1) + "\n")
 
 
-def _about() -> dict[str, str]:
+def about() -> dict[str, str]:
     """When, where and by which code the numbers were made."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),

@@ -18,13 +18,14 @@ from coterie.decision.coalitions.find import find
 from coterie.decision.coalitions.judging import WIDEN
 from coterie.decision.coalitions.search import SPLIT_Z, Block
 from coterie.decision.coalitions.search import Settings as SearchSettings
+from coterie.engines.devices import Holding
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Context
 from coterie.learning.local_sgd import LocalSGD
 from coterie.training.gains import Floats
 from coterie.training.participation import Coalition, Participation, judge
 from coterie.training.row_losses import pool, row_losses, row_names
-from coterie.tree import Tree
+from coterie.tree import Params, Tree
 
 if TYPE_CHECKING:
     from coterie.training.result import Result
@@ -88,8 +89,8 @@ def shared_gradients(run: Result) -> Floats:
     models = live.personal(everyone)
     centre = {name: t.mean(0) for name, t in models.items()}
 
-    def gradient(ctx: Context) -> Tree:
-        return dict(ctx.grad(centre))
+    def gradient(ctx: Context, model: Params) -> Tree:
+        return dict(ctx.grad(model))
 
-    tree: Any = live.engine.map(gradient, everyone, live.env, test=False)
+    tree: Any = live.engine.map(Holding(gradient, centre), everyone, live.env, test=False)
     return np.concatenate([t.reshape(len(everyone), -1).double().numpy() for t in tree.values()], axis=1)

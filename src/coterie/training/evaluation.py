@@ -16,6 +16,7 @@ from torch import Tensor
 
 from coterie.data.federation import Federation
 from coterie.engines.base import Env, first_contact
+from coterie.engines.devices import Holding
 from coterie.exchange.messages import Algorithm, Context, Ints
 from coterie.learning.predictors import Mixture
 from coterie.learning.task import Task
@@ -83,22 +84,22 @@ class Evaluation:
 
     def personal(self, clients: Ints) -> Params:
         """The models of some clients, stacked."""
-        algorithm, state = self.algorithm, self.state  # what is sent to other processes holds only what it needs
+        algorithm = self.algorithm  # what is sent to other processes holds only what it needs
 
-        def personal(ctx: Context) -> Tree:
+        def personal(ctx: Context, state: Any) -> Tree:
             return algorithm.personal(ctx, state)
 
-        models: Params = self.each(personal, clients)
+        models: Params = self.each(Holding(personal, self.state), clients)
         return models
 
     def clusters(self) -> Ints:
         """The group of every client."""
-        algorithm, state = self.algorithm, self.state
+        algorithm = self.algorithm
 
-        def cluster(ctx: Context) -> Tree:
+        def cluster(ctx: Context, state: Any) -> Tree:
             return {"cluster": algorithm.cluster(ctx, state)}
 
-        labels: Tensor = self.each(cluster)["cluster"]
+        labels: Tensor = self.each(Holding(cluster, self.state))["cluster"]
         return labels.numpy().astype(np.int64)
 
     def scores(self, clients: Ints | None = None) -> pd.DataFrame:
@@ -117,9 +118,9 @@ class Evaluation:
 
         `post` gets `outputs` (clients, rows, values), `y`, `mask` (0 where a row is padding) and `index`, the clients'
         places; what it returns is put together for all clients."""
-        algorithm, state = self.algorithm, self.state
+        algorithm = self.algorithm
 
-        def predict(ctx: Context, test: Context) -> Tree:
+        def predict(ctx: Context, test: Context, state: Any) -> Tree:
             outputs = algorithm.predict(ctx, state, test.x)
             return {"outputs": outputs, "y": test.y, "mask": test.mask, "index": ctx.index}
 
@@ -127,31 +128,31 @@ class Evaluation:
             outputs = out["outputs"]
             return post({**out, "outputs": outputs if outputs.dim() > 2 else outputs.unsqueeze(-1)})
 
-        return self.each(predict, clients, test=True, post=shaped)
+        return self.each(Holding(predict, self.state), clients, test=True, post=shaped)
 
     def test_losses(self) -> npt.NDArray[np.float64]:
         """The task's loss of every client's predictor on its own test rows (NaN without any)."""
-        algorithm, state, task = self.algorithm, self.state, self.task
+        algorithm, task = self.algorithm, self.task
 
-        def loss(ctx: Context, test: Context) -> Tree:
+        def loss(ctx: Context, test: Context, state: Any) -> Tree:
             outputs = algorithm.predict(ctx, state, test.x)
             return {"loss": (task.sample_losses(outputs, test.y) * test.mask).sum() / test.mask.sum()}
 
-        losses: Tensor = self.each(loss, test=True)["loss"]
+        losses: Tensor = self.each(Holding(loss, self.state), test=True)["loss"]
         return losses.double().numpy()
 
     def train_losses(self) -> npt.NDArray[np.float64]:
         """The task's loss of every client's model on its own training rows."""
-        algorithm, state, task = self.algorithm, self.state, self.task
+        algorithm, task = self.algorithm, self.task
         mixed = isinstance(algorithm.predictor(), Mixture)  # several networks: no one of them has the loss
 
-        def loss(ctx: Context) -> Tree:
+        def loss(ctx: Context, state: Any) -> Tree:
             if not mixed:
                 return {"loss": ctx.loss(algorithm.personal(ctx, state))}
             losses = task.sample_losses(algorithm.predict(ctx, state, ctx.x), ctx.y)
             return {"loss": (losses * ctx.mask).sum() / ctx.mask.sum().clamp(min=1)}
 
-        losses: Tensor = self.each(loss)["loss"]
+        losses: Tensor = self.each(Holding(loss, self.state))["loss"]
         return losses.double().numpy()
 
     def sample(self, size: int) -> Ints:

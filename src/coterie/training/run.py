@@ -17,6 +17,7 @@ from coterie.data.federation import Federation
 from coterie.disk import locked
 from coterie.engines import ENGINES
 from coterie.engines.base import Env, first_contact, fresh_states
+from coterie.engines.devices import checked
 from coterie.engines.private import check_private
 from coterie.errors import ConfigError, CoterieWarning, Diverged
 from coterie.exchange.channels import Channel
@@ -74,6 +75,7 @@ def fit(
     callbacks: Sequence[Callback] = (),
     start: Any = None,
     privacy: Privacy | None = None,
+    device: str | None = None,
 ) -> Result:
     """Train with an algorithm and return what every client gets.
 
@@ -95,6 +97,9 @@ def fit(
     privacy: a budget, `Privacy(epsilon=3, delta=1e-6, clip=1.0)`; every additive ask then releases noisy sums of clipped
     updates, and `result.receipt` says what was released. The run stops before a release that would overspend, with
     `result.about["stopped"]` saying so.
+
+    device: where client functions run, such as "cpu" or "cuda"; an engine object is made with its own,
+    `LocalEngine(device="cuda")`.
     """
     task = task if task is not None else Task.default(federation)
     from coterie.training.number_of_clusters import fill_in_clusters
@@ -103,6 +108,7 @@ def fit(
     choices: dict[str, str] = {}
     if privacy is not None:
         algorithm, privacy, choices = private_form(algorithm, privacy)
+    engine = _engine(engine, device)
     how: dict[str, Any] = {"seed": seed, "cohort": cohort, "channels": channels, "engine": engine}
     algorithm, about = fill_in_clusters(algorithm, federation, task, min(rounds, _CHOICE_ROUNDS), **how)
     run = Run(
@@ -112,7 +118,7 @@ def fit(
         seed,
         cohorts.sampler(cohort),
         tuple(channels),
-        _engine(engine),
+        engine,
         None if out is None else Path(out),
         start=start,
         about=about,
@@ -422,9 +428,15 @@ def _plain(client: Any) -> Any:
     return client.item() if isinstance(client, np.generic) else client
 
 
-def _engine(engine: str | Any) -> Any:
-    if not isinstance(engine, str):
-        return engine
-    if engine not in ENGINES:
-        raise ConfigError(f"engine must be one of {sorted(ENGINES)}; got {engine!r}.")
-    return ENGINES[engine]()
+def _engine(engine: str | Any, device: str | None) -> Any:
+    device = checked(device) if engine != "ray" else device  # of Ray's, the actors' machines matter
+    if isinstance(engine, str):
+        if engine not in ENGINES:
+            raise ConfigError(f"engine must be one of {sorted(ENGINES)}; got {engine!r}.")
+        return ENGINES[engine](device=device)
+    if device is not None and getattr(engine, "device", None) != device:
+        raise ConfigError(
+            f"An engine object has its own device; got device={device!r} beside {type(engine).__name__}. Make it with the "
+            f"device: {type(engine).__name__}(device={device!r})."
+        )
+    return engine

@@ -33,10 +33,12 @@ class RayEngine:
     """`actors` processes (None: one per core of the cluster) with one torch thread each.
 
     address: of a running cluster, "auto" for the one on this machine; None starts Ray here, on loopback (or uses what
-    RAY_ADDRESS names). Needs `pip install 'coterie[ray]'`."""
+    RAY_ADDRESS names). device: where client functions run in the actors; with "cuda" every actor takes a GPU. Needs
+    `pip install 'coterie[ray]'`."""
 
     actors: int | None = None
     address: str | None = None
+    device: str | None = None
     _pool: Pool = field(init=False, repr=False, compare=False)
     _data: Any = field(default_factory=weakref.WeakKeyDictionary, init=False, repr=False, compare=False)
     _settings: dict[Any, tuple[Any, Sent]] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -44,11 +46,11 @@ class RayEngine:
     def __post_init__(self) -> None:
         if self.actors is not None and self.actors < 1:
             raise ConfigError(f"RayEngine needs actors ≥ 1; got {self.actors}.")
-        self._pool = pool(self.address, self.actors, None)
+        self._pool = pool(self.address, self.actors, self.device)
 
     def __reduce__(self) -> Any:
         """Pickled and copied by its settings; actors and what they hold stay where they are."""
-        return type(self), (self.actors, self.address)
+        return type(self), (self.actors, self.address, self.device)
 
     def run(self, ask: Ask, env: Env) -> Reply:
         states, given = self._states(env)

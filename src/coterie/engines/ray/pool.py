@@ -137,7 +137,7 @@ class Pool:
 
     def _await(self, actors: list[Any]) -> None:
         try:
-            self.ray.get([actor.call.remote("ready") for actor in actors], timeout=_PATIENCE)
+            ready = self.ray.get([actor.call.remote("ready") for actor in actors], timeout=_PATIENCE)
         except self.ray.exceptions.GetTimeoutError:
             free = self.ray.available_resources().get("CPU", 0)
             raise EngineError(
@@ -149,6 +149,8 @@ class Pool:
                 f"An actor could not start: {_first_line(error)}. Every machine of the cluster needs the same Python, torch "
                 "and coterie."
             ) from None
+        for failed in (answer for answer in ready if isinstance(answer, Failed)):
+            raise failed.error
 
     def _cores(self) -> int:
         return max(int(self.ray.cluster_resources().get("CPU", 1)), 1)

@@ -16,6 +16,7 @@ import torch
 
 from coterie.data.federation import Federation
 from coterie.engines.base import ClientStates, Env, Post
+from coterie.engines.devices import checked
 from coterie.engines.reduce import Share, merged
 from coterie.engines.vectorised import LocalEngine
 from coterie.errors import CoterieError
@@ -97,7 +98,8 @@ class Shard:
             return Failed(error)
 
     def ready(self) -> int:
-        """The process's number."""
+        """The process's number; a device that is not there is said at once."""
+        checked(self.device)
         return os.getpid()
 
     # ---- clients at work -----------------------------------------------------------------------------------------------
@@ -106,12 +108,13 @@ class Shard:
         """This shard's share of a reply."""
         question: Ask = replace(fetch(ask), clients=clients, each=each)
         env = self._env(place)
-        return compact(merged(self._engine(place).shares(question, env)))
+        mine: Share = compact(merged(self._engine(place).shares(question, env)))
+        return mine
 
     def map(self, place: Place, function: tuple[Any, ...], clients: Ints, test: bool) -> Tree:
         called: tuple[Callable[..., Tree], Post | None] = fetch(function)
-        out = self._engine(place).map(called[0], clients, self._env(place), test=test, post=called[1])
-        return compact(out)
+        out: Tree = compact(self._engine(place).map(called[0], clients, self._env(place), test=test, post=called[1]))
+        return out
 
     def make(self, place: Place, function: tuple[Any, ...], clients: Ints) -> bool:
         """First states; whether there are any."""
@@ -126,7 +129,8 @@ class Shard:
         self._named(store, n_clients).put(fetch(rows) if isinstance(rows, tuple) else rows)
 
     def rows(self, store: str, clients: Ints) -> Tree:
-        return compact(self.stores[store].get(clients)) if store in self.stores else {}
+        rows: Tree = compact(self.stores[store].get(clients)) if store in self.stores else {}
+        return rows
 
     def commit(self, store: str, everything: bool) -> tuple[int, Rows]:
         """Keep what was written, and return it (or all states) for the day this process dies."""
@@ -170,7 +174,7 @@ class Shard:
         if name not in self.kept:
             federation, present = self._kept(place.data, opened)
             task, initial, seed, channels, private = fetch(place.setting.ref)
-            task.init(0, next(leaves(initial)).dtype)  # modules are recast here, outside of any map
+            task.prepare(next(leaves(initial)).dtype)  # here, outside of any map
             old = [known for known in self.kept if " on " in known]
             for stale in old[: len(old) + 1 - _SETTINGS]:
                 del self.kept[stale]
@@ -185,7 +189,7 @@ class Shard:
         return self.kept[sent.name]
 
     def _engine(self, place: Place) -> LocalEngine:
-        return self.engines.setdefault(place.data.name, LocalEngine(workers=1))
+        return self.engines.setdefault(place.data.name, LocalEngine(workers=1, device=self.device))
 
     def _store(self, place: Place) -> Touched:
         assert place.store is not None

@@ -137,7 +137,7 @@ class ShardedStates(ClientStates):
         return sum(rows for rows, _ in self.saved[i]) > _SPARE * here
 
     @property
-    def row(self) -> Ints:  # type: ignore[override]
+    def row(self) -> Ints:
         """Rows in the clients' order, as a checkpoint has them."""
         return np.where(self.met, np.cumsum(self.met) - 1, -1)
 
@@ -146,7 +146,7 @@ class ShardedStates(ClientStates):
         """The base class's; not needed here."""
 
     @property
-    def values(self) -> Tree:  # type: ignore[override]
+    def values(self) -> Tree:
         """All states in one place: for checkpoints and tests."""
         return self.get(np.flatnonzero(self.met))
 
@@ -155,7 +155,7 @@ class ShardedStates(ClientStates):
         """The base class's; not needed here."""
 
     @property
-    def used(self) -> int:  # type: ignore[override]
+    def used(self) -> int:
         return int(self.met.sum())
 
     @used.setter
