@@ -202,7 +202,7 @@ def draw(found: Records) -> Figure:
 def synthetic(name: Any, seed: int, scale: Scale) -> Measured:
     """Predicted squared error of each method on synthetic clients (m = 300, d = 3), and the advice."""
     rng = np.random.default_rng(seed)
-    if name == "three groups":
+    if name == "form three groups":
         data: Any = mixture_clients(300, 5, [[-1, 0, 0], [1, 0, 0], [0, 2, 0]], noise_variance=1.0, rng=rng)
     else:
         samples, variance = {
@@ -221,7 +221,7 @@ RIGHT = {
     "differ a little": "shrunk",
     "are equal": "global",
     "differ a lot, much data": "local",
-    "three groups": "clustered",
+    "form three groups": "clustered",
 }
 
 
@@ -236,7 +236,8 @@ def synthetic_rows(found: Records) -> list[Row]:
 def synthetic_claims(found: Records) -> list[Claim]:
     told = {name: [one["advice"] for one in found.of(name)] for name in found.values}
     right = all(advice.startswith(RIGHT[name]) for name, said in told.items() for advice in said)
-    return [Claim("The advice is the method made for the clients at hand.", right, f"{told}")]
+    words = "; ".join(f"clients {name}: {', '.join(dict.fromkeys(said))}" for name, said in told.items())
+    return [Claim("The advice is the method made for the clients at hand.", right, f"{words}.")]
 
 
 def wide(found: Records) -> pd.DataFrame:

@@ -171,13 +171,17 @@ def private(found: Records, name: str) -> list[float]:
     return found.numbers(f"private {method}", "alone" if method == name else "tuned")
 
 
+_MEAN = "One Gaussian mean at ε = 15 costs next to nothing; the paper's 0.06 cannot come from it (H17)."
+_CENTRING = (
+    "Algorithm 3 by its own accounting adds noise of 37 per coordinate and round to a cluster's sum; clip and floor, on "
+    "which it depends, are not printed (H27)."
+)
 WHY = {
     "": "Other users, words and tokens than Reddit's: no value need agree. Local's rests on a smoothing not printed (H19).",
-    "FedAvg, private": "One Gaussian mean at ε = 15 costs next to nothing; the paper's 0.06 cannot come from it (H17).",
-    "FedAvg + FT, private": "The same.",
-    "Alg. 2, private": "Algorithm 3 by its own accounting adds noise of 37 per coordinate and round to a cluster's sum; "
-    "clip and floor, on which it depends, are not printed (H27).",
-    "Alg. 2 + FT, private": "The same.",
+    "FedAvg, private": _MEAN,
+    "FedAvg + FT, private": _MEAN,
+    "Alg. 2, private": _CENTRING,
+    "Alg. 2 + FT, private": _CENTRING,
 }
 
 

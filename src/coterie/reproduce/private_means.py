@@ -41,7 +41,7 @@ class PrintedReports:
         return float((self.radius / self.epsilon) ** 2 * 8 * np.log(2 / DELTA))
 
     def __call__(self, x: Array, rng: np.random.Generator, /) -> Array:
-        return x + np.sqrt(self.variance) * rng.standard_normal(x.shape)
+        return np.asarray(x + np.sqrt(self.variance) * rng.standard_normal(x.shape))
 
 
 def radius(clients: int, printed: bool) -> float:
