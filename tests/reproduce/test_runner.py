@@ -74,6 +74,23 @@ def test_a_seed_without_all_cells_does_not_count():
     assert found.numbers("a", "v") == [1.0]
 
 
+def test_in_a_ragged_file_every_cell_counts_with_its_own_seeds():
+    kept = {"scale": "quick", "ragged": True, "cells": {"a": {"0": {"v": 1}, "1": {"v": 2}}, "b": {"0": {"v": 3}}}}
+    assert records(kept).numbers("a", "v") == [1.0, 2.0]
+
+
+def test_a_claim_that_does_not_hold_for_a_known_reason_is_expected_and_told():
+    def claim(**how):
+        return Claim("a is less than b.", False, "It is not.", **how)
+
+    assert not claim().expected
+    assert claim(unlike="Our data are small.").expected
+    told = replace(TOY, claims=lambda found: [claim(unlike="Our data are small.")])
+    about = {"scale": "quick", "seconds": 1.0, "machine": "m", "date": "d", "commit": "c"}
+    text = section(told, about | {"cells": {"a": {"0": {"value": 1.0}}, "b": {"0": {"value": 2.0}}}})
+    assert "**Does not hold**. It is not. Our data are small." in text
+
+
 def test_a_row_that_differs_for_a_known_reason_is_not_called_the_same_order():
     found = Records("quick", {"a": {"0": {"value": 1.0}}, "b": {"0": {"value": 2.0}}})
     explained = replace(TOY, why={"second": "Because."})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 
 from names import PAGES, Name, public
 
@@ -27,6 +28,13 @@ def pages() -> dict[str, str]:
     made["reference/index.md"] = _index(found)
     made["reference/commands.md"] = FIRST + commands()
     return made
+
+
+def anchors() -> dict[str, str]:
+    """What a page may call a name (`ct.IFCA`, and `IFCA` of a class) → where the reference shows it."""
+    found = {one.shown: f"reference/{page}.md#{one.path}" for page, names in public().items() for one in names}
+    classes = {name.removeprefix("ct."): at for name, at in found.items() if re.fullmatch(r"ct\.[A-Z]\w+", name)}
+    return found | classes
 
 
 def _page(page: str, names: list[Name]) -> str:

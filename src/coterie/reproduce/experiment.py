@@ -109,6 +109,7 @@ class Experiment:
     seeds: Mapping[Scale, int] = field(default_factory=lambda: {"quick": 3, "paper": 5})
     setting: Callable[[Scale], str] = lambda scale: ""  # one sentence: sizes, rounds, how far from the paper's
     why: Mapping[str, str] = field(default_factory=dict)
+    ragged: bool = False  # cells count with whatever seeds they have, not only with those that all cells have
     wide: Callable[[Records], pd.DataFrame] | None = None  # the same numbers in another shape, for the documentation
 
     def verdict(self, row: Row, claims: Sequence[Claim]) -> Verdict:

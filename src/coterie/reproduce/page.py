@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from coterie.disk import write_text
-from coterie.reproduce.experiment import Experiment
+from coterie.reproduce.experiment import Experiment, Records
 from coterie.reproduce.names import EXPERIMENTS
 from coterie.reproduce.registry import experiment
 from coterie.reproduce.runner import records, table
@@ -48,7 +48,6 @@ def page(folder: Path) -> str:
 def section(one: Experiment, kept: dict[str, Any]) -> str:
     """One experiment: how it was made, its table, its claims, and why what differs does."""
     found = records(kept)
-    summary = table(one, found)
     scale = kept["scale"]
     seeds = max((len(by) for by in found.values.values()), default=0)
     lines = [
@@ -56,14 +55,14 @@ def section(one: Experiment, kept: dict[str, Any]) -> str:
         "",
         f"{_made(one, kept, seeds)} on {kept['machine']}, commit {kept['commit'] or kept['version']}. {one.setting(scale)}",
         "",
-        markdown(summary),
+        markdown(_shown(one, found)),
         "",
     ]
     for claim in one.claims(found):
         mark = "Holds" if claim.holds else "The paper is wrong here" if claim.paper_is_wrong else "**Does not hold**"
         because = "" if claim.holds or not claim.unlike else f" {claim.unlike}"
         lines.append(f"- {claim.says} {mark}. {claim.found}{because}")
-    lines += reasons(one, summary)
+    lines += reasons(one, table(one, found))
     return "\n".join([*lines, ""])
 
 
@@ -91,12 +90,17 @@ def numbers(folder: Path, name: str) -> str:
         return _missing(one).split("\n\n", 1)[1].strip()
     kept = json.loads(path.read_text())
     found = records(kept)
-    summary = table(one, found)
-    if (summary.verdict == "not printed").all():
-        summary = summary.drop(columns=["paper", "verdict"])
     seeds = max((len(by) for by in found.values.values()), default=0)
-    shown = markdown(summary if one.wide is None else one.wide(found))
+    shown = markdown(_shown(one, found) if one.wide is None else one.wide(found))
     return f"{_made(one, kept, seeds)}. {one.setting(kept['scale'])}\n\n{shown}"
+
+
+def _shown(one: Experiment, found: Records) -> pd.DataFrame:
+    """The table; where no paper has a value, without the paper's columns, or in the shape of its own."""
+    summary = table(one, found)
+    if not (summary.verdict == "not printed").all():
+        return summary
+    return summary.drop(columns=["paper", "verdict"]) if one.wide is None else one.wide(found)
 
 
 def filled(text: str, folder: Path) -> str:

@@ -127,7 +127,7 @@ class Setting:
 
 
 def small(kind: str) -> Setting:
-    return Setting(partial(digits, kind=kind), 0.5, 100, 20, ct.models.mlp(64, 50, 10), 8)
+    return Setting(partial(digits, kind=kind), 0.5, 30, 20, ct.models.mlp(64, 50, 10), 8)
 
 
 SETTINGS = {

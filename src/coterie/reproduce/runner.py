@@ -48,7 +48,9 @@ def run(
 
 
 def records(kept: dict[str, Any]) -> Records:
-    """The measurements of a file. Only seeds under which every cell was measured count."""
+    """The measurements of a file. Unless it is ragged, only seeds under which every cell was measured count."""
+    if kept.get("ragged"):
+        return Records(kept["scale"], kept["cells"])
     whole = set.intersection(*(set(seeds) for seeds in kept["cells"].values())) if kept["cells"] else set()
     return Records(
         kept["scale"], {cell: {s: v for s, v in by.items() if s in whole} for cell, by in kept["cells"].items()}
@@ -98,7 +100,8 @@ def load(path: Path, experiment: Experiment, scale: Scale) -> dict[str, Any]:
 
 
 def _fresh(experiment: Experiment, scale: Scale) -> dict[str, Any]:
-    return {"experiment": experiment.name, "scale": scale, "seconds": 0.0, "processor_seconds": 0.0, "cells": {}}
+    fresh = {"experiment": experiment.name, "scale": scale, "seconds": 0.0, "processor_seconds": 0.0, "cells": {}}
+    return fresh | ({"ragged": True} if experiment.ragged else {})
 
 
 def _write(path: Path, kept: dict[str, Any]) -> None:
