@@ -164,7 +164,7 @@ EXPERIMENT = Experiment(
         for task in TASKS
     }
     | {
-        "private label, IFCA: accuracy": "Near the paper's value, yet here above Local, in the paper below it: 60 pictures of "
-        "14 × 14 pixels leave more to gain from a cluster than 200 whole ones (Local 60.1 here, 75.2 there)."
+        "private label, IFCA: accuracy": "Near the paper's value, yet here above Local, in the paper below it: 60 pictures "
+        "of 14 × 14 pixels leave more to gain from a cluster than 200 whole ones (Local 60.1 here, 75.2 there)."
     },
 )
