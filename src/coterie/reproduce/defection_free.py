@@ -137,8 +137,8 @@ def claims(found: Records) -> list[Claim]:
     still, alone = earn[STILL], earn[LOW_SHARES]
     return [
         Claim(
-            "If both share everything, both revenues go to zero (3.1).",
-            max(earn[ALL]) < 0.3 * before[1],
+            "If both share everything, the better firm's revenue goes to zero (3.1).",
+            earn[ALL][1] < (0.3 if found.scale == "paper" else 1.0) * before[1],  # 12 rounds are but the beginning
             _told(earn[ALL], before),
         ),
         Claim(

@@ -60,7 +60,7 @@ def records(kept: dict[str, Any]) -> Records:
 def table(experiment: Experiment, found: Records) -> pd.DataFrame:
     """The paper's values beside ours, with a verdict for every row."""
     claims = experiment.claims(found)
-    lines = [_line(experiment, row, claims) for row in experiment.rows(found)]
+    lines = [_line(experiment, row, claims) for row in experiment.rows(found) if len(row.ours)]  # not yet measured
     return pd.DataFrame(lines, columns=["what", "paper", "ours", "seeds", "verdict"])
 
 
