@@ -1,4 +1,4 @@
-"""Table 1 of Setlur et al., without and with privacy, on bloggers and on film reviews instead of Reddit (HX-1).
+"""Table 1 of Setlur et al., without and with privacy, on bloggers and on film reviews instead of Reddit.
 
 The private column at the paper's budget (ε = 15, δ = 1e-10): FedAvg and IFCA with one Gaussian release per round; "Alg. 2"
 is the paper's Algorithm 3 in each of ten rounds from seeds that are raw rows (errata H07, H09, H13), with and without the

@@ -1,4 +1,4 @@
-"""Figures 1 and 2 of Ozkara et al.: DP-AdaPeD on FEMNIST against ε, beside training alone (EX-6).
+"""Figures 1 and 2 of Ozkara et al.: DP-AdaPeD on FEMNIST against ε, beside training alone.
 
 "As printed": every step clips and noises the two derivatives, with the noise that Theorem 7 asks for. The theorem is wrong
 (erratum E17); a row says what its noise buys against a server that sees the messages, as in the printed algorithm.

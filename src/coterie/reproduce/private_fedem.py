@@ -1,4 +1,4 @@
-"""Figure 3 of Ozkara et al.: DP-AdaPeD and DP-FedEM on MNIST with everyone in every round, against ε (EX-5).
+"""Figure 3 of Ozkara et al.: DP-AdaPeD and DP-FedEM on MNIST with everyone in every round, against ε.
 
 Both in corrected form: what a client sends, [μ, ψ] or both models of FedEM, is clipped and noised once a round. The paper
 prints two accuracies without privacy and no other number; its clips and δ are not printed.

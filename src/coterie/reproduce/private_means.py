@@ -1,4 +1,4 @@
-"""Figure 4 of Ozkara et al.: private means of 10,000 Gaussian clients against ε₀ (EX-7).
+"""Figure 4 of Ozkara et al.: private means of 10,000 Gaussian clients against ε₀.
 
 "As printed" is Theorem 2: the printed clipping radius, too small for its claim (erratum E02), and the classical Gaussian
 mechanism. "Corrected" clips to a radius that holds all means, and adds the least noise that is (ε₀, δ)-private.

@@ -1,4 +1,4 @@
-"""Linear regression (Ozkara et al., section 4): 10,000 clients of ten rows, 50 or 100 coefficients (EX-3).
+"""Linear regression (Ozkara et al., section 4): 10,000 clients of ten rows, 50 or 100 coefficients.
 
 The paper does not say which of 0.01 and 0.05 is the variance of the clients' coefficients and which that of the noise, so
 both orders are measured. With fewer rows than coefficients "local" is the least-norm solution (erratum E20). The published
