@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow test-ray conformance mutants lint format docs bench bench-peers screenshots plotly clean
+.PHONY: demo test test-slow test-ray conformance mutants lint format docs tutorial bench bench-peers screenshots plotly clean
 
 # torch first and pinned: a looser requirement may pull gigabytes of GPU packages
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -16,6 +16,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --constraint constraints.txt torch==2.13.0
 	$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(PIP) install --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 demo: $(VENV)/.installed
@@ -52,6 +56,12 @@ format: $(VENV)/.installed
 	$(BIN)/ruff check --fix src tests examples benchmarks tools
 	$(BIN)/ruff format src tests examples benchmarks tools
 
+# the site, in site/: any warning is an error, and the search must find every public name
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	$(BIN)/python tools/site/check_search.py site
+	@echo "Read it: $(BIN)/python -m http.server --directory site, then http://localhost:8000"
+
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/bench_ifca.py
@@ -68,9 +78,13 @@ bench-peers: $(VENV)/.installed
 screenshots: $(VENV)/.installed
 	$(BIN)/python tools/screenshots.py
 
+# the outputs and pictures of docs/tutorial.md
+tutorial: $(VENV)/.installed
+	$(BIN)/python tools/tutorial.py
+
 # the part of plotly.js that the report page carries, from npm; only to move to another version
 plotly: $(VENV)/.installed
 	$(BIN)/python tools/plotly_bundle.py
 
 clean:
-	rm -rf $(VENV) .venv-peers dist build
+	rm -rf $(VENV) .venv-peers dist build site

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,21 @@ import pytest
 import coterie as ct
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
 GIVEN = {  # what a page takes for granted
     "data.md": """
 import numpy as np, coterie as ct
 df = ct.datasets.heart_frame()
 df.to_parquet("patients.parquet")
 x, y = np.random.default_rng(0).normal(size=(2000, 3)), np.arange(2000) % 5
+""",
+    "datasets.md": """
+import numpy as np, coterie as ct
+x, y = np.random.default_rng(0).normal(size=(2000, 3)), np.arange(2000) % 5
+""",
+    "tutorial.md": f"""
+import runpy
+runpy.run_path({str(ROOT / "examples" / "tutorial_table.py")!r})["main"]("rain.csv")
 """,
     "incentives.md": "import numpy as np, scipy.stats",
 }
@@ -54,8 +64,13 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
-def test_the_algorithm_on_the_architecture_page_conforms(fed: ct.Federation, task: ct.Task, tmp_path: Path) -> None:
-    mixed = run(ROOT / "docs" / "architecture.md")["Mixed"]()
+@pytest.mark.slow
+def test_the_tutorial_shows_what_its_commands_print() -> None:
+    subprocess.run([sys.executable, ROOT / "tools" / "tutorial.py", "--check"], check=True)
+
+
+def test_the_algorithm_of_the_how_to_conforms(fed: ct.Federation, task: ct.Task, tmp_path: Path) -> None:
+    mixed = run(ROOT / "docs" / "algorithm.md")["Mixed"]()
     fast, plain = (ct.fit(mixed, fed, task, rounds=3, cohort=5, engine=e).evaluate() for e in ("local", "loop"))
     assert fast["log_loss"].to_numpy() == pytest.approx(plain["log_loss"].to_numpy(), rel=1e-4)
     ct.fit(mixed, fed, task, rounds=1, cohort=5, out=tmp_path)

@@ -1,6 +1,13 @@
-"""One setting is found and replaced wherever it is: in an algorithm, or in the one it wraps."""
+"""One setting is found and replaced wherever it is: in an algorithm, or in the one it wraps; odd ones are refused."""
+
+import contextlib
+import dataclasses
+from typing import Any
+
+import pytest
 
 import coterie as ct
+from coterie.algorithms import ALGORITHMS
 from coterie.settings import setting, with_setting
 
 FAST = ct.LocalSGD(steps=3, lr=0.2)
@@ -29,3 +36,15 @@ def test_a_setting_that_nobody_has_is_neither_found_nor_replaced() -> None:
 def test_a_property_is_not_a_setting() -> None:
     assert ct.MyopicClustering(2).local.steps == 1
     assert setting(ct.MyopicClustering(2), "local") is None
+
+
+@pytest.mark.parametrize("kind", [*ALGORITHMS.values(), ct.LocalSGD, ct.LocalAdam], ids=lambda kind: kind.__name__)
+def test_a_setting_of_another_kind_is_refused_in_a_sentence(kind: Any) -> None:
+    """Whatever is given for whatever setting: accepted, or a ConfigError; never an error of Python's operators."""
+    if not dataclasses.is_dataclass(kind):
+        return
+    needed = {f.name: 2 for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING}
+    for field in dataclasses.fields(kind):
+        for odd in (ct.LocalSGD(), "x", [1], {}, object(), float("nan"), True):
+            with contextlib.suppress(ct.ConfigError):
+                kind(**needed | {field.name: odd})

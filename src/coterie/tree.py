@@ -25,6 +25,7 @@ def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 
 def leaves(tree: Any) -> Iterator[Tensor]:
+    """The tensors of a tree, in its order."""
     if isinstance(tree, Mapping):
         for value in tree.values():
             yield from leaves(value)
@@ -40,7 +41,7 @@ def named_like(params: Params, parts: Sequence[str]) -> Params:
 
 def names(given: str | Iterable[str], owner: str, option: str) -> tuple[str, ...]:
     """One name or several as a tuple."""
-    several = (given,) if isinstance(given, str) else tuple(given)
+    several = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     for odd in (name for name in several if not isinstance(name, str)):
         raise ConfigError(f"{owner} needs {option} to be names of parameters, such as ['0.']; got {odd!r}.")
     return several
@@ -57,6 +58,7 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def unflatten(flat: Mapping[str, Any]) -> Tree:
+    """The nested dict that `flatten` took apart."""
     tree: Tree = {}
     for path, value in flat.items():
         node = tree
@@ -73,14 +75,17 @@ def take(tree: Any, index: Tensor) -> Any:
 
 
 def row(tree: Any, i: int) -> Any:
+    """Entry i of the first dimension of every tensor."""
     return tree_map(lambda t: t[i], tree)
 
 
 def stack(trees: list[Any]) -> Any:
+    """Trees of one shape as one tree with a new first dimension."""
     return tree_map(lambda *ts: torch.stack(ts), trees[0], *trees[1:])
 
 
 def concat(trees: list[Any]) -> Any:
+    """Trees of one shape joined along the first dimension."""
     return tree_map(lambda *ts: torch.cat(ts), trees[0], *trees[1:])
 
 
@@ -90,6 +95,7 @@ def repeat(tree: Any, count: int) -> Any:
 
 
 def n_bytes(tree: Any) -> int:
+    """How many bytes the tensors take."""
     return sum(t.numel() * t.element_size() for t in leaves(tree))
 
 

@@ -22,7 +22,7 @@ def likelihood(result):
         each = torch.logsumexp(log_joint(ctx, models, model[WEIGHTS]), 0)
         return {"l": (each * ctx.mask).sum() / ctx.n}
 
-    return float(live.engine.map(of, live.everyone(), live.env, test=False)["l"].mean())
+    return float(live.each(of)["l"].mean())
 
 
 def test_one_component_is_fedavg(fed, task):
@@ -54,7 +54,7 @@ def test_the_weights_of_a_client_by_hand(world):
     models = {"weight": torch.tensor([[[0.0]], [[10.0]]], dtype=torch.float64)}
     live = result.evaluation
     state = type(result.state)(models)
-    got = live.engine.map(lambda ctx: live.algorithm.personal(ctx, state), live.everyone(), live.env, test=False)
+    got = live.each(lambda ctx: live.algorithm.personal(ctx, state))
     odds = np.exp(-(5.2**2) + 4.8**2)
     np.testing.assert_allclose(got[WEIGHTS][0], [1 / (1 + odds), odds / (1 + odds)], rtol=1e-9)
 

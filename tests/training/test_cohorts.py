@@ -57,3 +57,20 @@ def test_short_forms_and_errors(many: ct.Federation) -> None:
             sampler(wrong)
     with pytest.raises(ct.ConfigError, match="A cohort of 500 needs as many clients; got 400"):
         ct.FixedSize(500).sample(many, 0, 0)
+
+
+def test_few_of_very_many_are_uniform_without_replacement() -> None:
+    """A small cohort of a large federation is drawn without a number for every client."""
+    size, n = 50, 20_000
+    large = ct.Federation.from_flat(
+        np.zeros((2 * n, 1)), np.zeros(2 * n), sizes=np.full(n, 2), clients=range(n), kind="regression", test_fraction=0
+    )
+    drawn = np.stack([ct.FixedSize(size).sample(large, 0, r) for r in range(400)])
+    assert drawn.shape == (400, size)
+    assert (np.diff(drawn, axis=1) > 0).all()
+    assert 0 <= drawn.min() <= drawn.max() < n
+    counts = np.bincount(drawn.ravel() * 10 // n, minlength=10)
+    expected, deviation = 40 * size, np.sqrt(400 * size * 0.1 * 0.9)
+    assert (abs(counts - expected) < 4 * deviation).all()
+    np.testing.assert_array_equal(ct.FixedSize(size).sample(large, 0, 7), drawn[7])
+    assert not np.array_equal(ct.FixedSize(size).sample(large, 1, 7), drawn[7])

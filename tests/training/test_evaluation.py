@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -56,10 +58,46 @@ def test_losses_and_predictions_are_those_of_the_clients_models(result: ct.Resul
                 assert losses[i] == pytest.approx(expected, rel=1e-5)
 
 
-def test_equal_models_are_kept_once_whatever_the_chunk(result: ct.Result, fed: ct.Federation, task: ct.Task) -> None:
-    shared = ct.fit(ct.Oracle(SGD), fed, task, rounds=1).evaluation
-    models, which = shared.distinct_models(chunk=5)
+def test_equal_models_are_kept_once_whatever_the_block(fed: ct.Federation, task: ct.Task) -> None:
+    shared = replace(ct.fit(ct.Oracle(SGD), fed, task, rounds=1).evaluation, most=5)
+    models, which = shared.distinct_models()
     assert {len(t) for t in models.values()} == {2}
     assert which.tolist() == [i % 2 for i in range(12)]
     personal = shared.personal(np.arange(12))
     assert all(torch.equal(t[which], personal[name]) for name, t in models.items())
+
+
+def test_blocks_of_clients_give_what_all_at_once_give(fed: ct.Federation, task: ct.Task) -> None:
+    whole = ct.fit(ct.Ditto(local=SGD), fed, task, rounds=2, cohort=3).evaluation
+    blocks = replace(whole, most=5)
+    assert [len(b) for b in blocks.blocks(blocks.everyone())] == [5, 5, 2]
+    pd.testing.assert_frame_equal(whole.scores(), blocks.scores(), rtol=1e-6)
+    np.testing.assert_allclose(whole.test_losses(), blocks.test_losses(), rtol=1e-6)
+    np.testing.assert_array_equal(whole.clusters(), blocks.clusters())
+    for (_, one), (_, two) in zip(
+        whole.personal(np.arange(12)).items(), blocks.personal(np.arange(12)).items(), strict=True
+    ):
+        torch.testing.assert_close(one, two)
+
+
+def test_only_clients_met_have_a_state_after_an_evaluation(fed: ct.Federation, task: ct.Task) -> None:
+    """Looking at clients that never took part makes their starting states and lets them go."""
+    result = ct.fit(ct.Ditto(local=SGD), fed, task, rounds=1, cohort=3, evaluate_every=1)
+    states = result.evaluation.env.states
+    for look in (result.evaluation.scores, result.evaluation.train_losses, result.evaluation.distinct_models):
+        look()
+        assert states.used == 3
+        assert (states.row >= 0).sum() == 3
+
+
+def test_a_sample_of_clients_has_the_means_and_their_errors(fed: ct.Federation, task: ct.Task) -> None:
+    result = ct.fit(ct.FedAvg(SGD), fed, task, rounds=2, evaluate_every=2, evaluate_clients=5)
+    part, all_of_them = result.scores(sample=5), result.scores()
+    pd.testing.assert_frame_equal(part, all_of_them.loc[part.index], rtol=1e-6)
+    last = result.history.iloc[-1]
+    error = part["accuracy"].sem() * np.sqrt(1 - 5 / 12)
+    assert last["test_accuracy"] == pytest.approx(part["accuracy"].mean())
+    assert last["test_accuracy_error"] == pytest.approx(error) == part.attrs["error"]["accuracy"]
+    assert result.scores(sample=100).attrs["error"]["accuracy"] == 0.0
+    with pytest.raises(ct.ConfigError, match="evaluate_clients must be a whole number"):
+        ct.fit(ct.FedAvg(SGD), fed, task, rounds=1, evaluate_every=1, evaluate_clients=0)

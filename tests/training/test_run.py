@@ -354,7 +354,7 @@ def test_a_round_may_ask_nothing_and_entries_of_a_state_go_by_name(fed: ct.Feder
     result = ct.fit(Forgetful(), fed, task, rounds=3, cohort=5)
     assert float(result.state.n) == 5 + 100 + 5
     live = result.evaluation
-    everyone = live.everyone()
+    everyone = live.ready(live.everyone())
     state = live.env.states.get(everyone)
     asked = sum(np.isin(everyone, ct.FixedSize(5).sample(fed, 0, r)).astype(int) for r in (0, 2))
     assert state["a"]["sum"].tolist() == (asked * fed.n_train).tolist()

@@ -30,6 +30,8 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 class Aggregator(Protocol):
+    """One value from the stacked values of many clients, weighted or not; `start` is where an iteration begins."""
+
     def __call__(
         self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
     ) -> Stacked: ...

@@ -56,7 +56,7 @@ from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.metrics import METRICS
 from coterie.learning.task import Task
-from coterie.settings import whole_number
+from coterie.settings import finite_numbers, whole_number
 from coterie.tree import Params, repeat, row, stack, take, tree_map
 
 Scheme = Literal["defection_free", "complete", "high_shares", "low_shares"]
@@ -128,6 +128,7 @@ class DefectionFree(Algorithm):
                 raise ConfigError(
                     f"DefectionFree needs {name} to be one of {', '.join(get_args(kind))}; got {getattr(self, name)!r}."
                 )
+        finite_numbers(self, "holdout", "q_max", "pace")
         if not 0 < self.holdout < 1 or (self.q_max is not None and not 0 < self.q_max <= 1):
             raise ConfigError(
                 f"DefectionFree needs holdout in (0, 1) and q_max in (0, 1] (or None to estimate it); got "

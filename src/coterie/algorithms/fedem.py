@@ -35,6 +35,8 @@ class FedEMState:
 
 @dataclass(frozen=True)
 class FedEM(Algorithm):
+    """`components` distributions, common to all; a client renews its proportions by `e_steps` E-steps."""
+
     components: int = 2
     e_steps: int = 10
     local: LocalSteps = field(default_factory=LocalSGD)

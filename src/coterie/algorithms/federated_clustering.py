@@ -34,7 +34,7 @@ from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, Ints, Population, Reply, Up
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
-from coterie.settings import whole_number
+from coterie.settings import finite_numbers, whole_number
 from coterie.tree import Params, finite_rows, repeat, row, take, tree_map
 
 _MEMBERS_UP_TO = 4096  # clients whose N × N table of who listened to whom is kept
@@ -65,6 +65,7 @@ class FederatedClustering(Algorithm):
             whole_number("batch_size", self.batch_size, owner=self)
         for name in ("groups", "inner", "local_steps"):
             whole_number(name, getattr(self, name), owner=self)
+        finite_numbers(self, "lr", "momentum")
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"FederatedClustering needs momentum in [0, 1); got {self.momentum}.")
 

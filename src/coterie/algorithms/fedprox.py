@@ -19,6 +19,8 @@ from coterie.tree import Params
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
+    """`mu` is μ, the pull of local steps towards the model received; 0 is FedAvg."""
+
     mu: float = 0.01
 
     def __post_init__(self) -> None:

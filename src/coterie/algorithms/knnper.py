@@ -22,6 +22,7 @@ from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.predictors import NearestNeighbours
 from coterie.learning.task import Task
+from coterie.settings import finite_numbers
 from coterie.tree import Params
 
 
@@ -35,6 +36,7 @@ class KNNPer(Algorithm):
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
+        finite_numbers(self, "lam")
         self.predictor()  # checks both settings
 
     @property

@@ -20,6 +20,8 @@ class LocalState:
 
 @dataclass(frozen=True)
 class Local(Algorithm):
+    """Training alone; `local` are the steps of a round."""
+
     local: LocalSteps = field(default_factory=LocalSGD)
 
     @property

@@ -40,6 +40,8 @@ class MixturePriorState:
 
 @dataclass(frozen=True)
 class MixturePrior(Algorithm):
+    """`clusters` groups whose deviations start at `scale` and never fall below `floor`; `noise` is σ_x² of a regression."""
+
     clusters: int = 2
     scale: float = 0.1
     floor: float = 0.1

@@ -30,7 +30,7 @@ from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
-from coterie.settings import cluster_count, whole_number
+from coterie.settings import cluster_count, finite_numbers, whole_number
 from coterie.tree import Params, Tree, flat_vector, like_vector, tree_map
 
 
@@ -43,6 +43,8 @@ class MomentumClusteringState:
 
 @dataclass(frozen=True)
 class MomentumClustering(Algorithm):
+    """`alpha` is the weight of a new gradient in a momentum; `radius` a rule or a number; `inner`: rounds of clustering."""
+
     clusters: int | None = None
     lr: float = 0.1
     alpha: float = 0.1
@@ -57,6 +59,7 @@ class MomentumClustering(Algorithm):
         if self.clusters is not None:
             whole_number("clusters", self.clusters, owner=self)
         whole_number("inner", self.inner, owner=self)
+        finite_numbers(self, "lr", "alpha")
         if not 0 < self.alpha <= 1:
             raise ConfigError(f"MomentumClustering needs alpha in (0, 1]; got {self.alpha}.")
 

@@ -62,6 +62,8 @@ def best_partition(points: Tensor, k: int, seed: int) -> Tensor:
 
 @dataclass(frozen=True)
 class MyopicClustering(Algorithm):
+    """Meant to fail. clusters=None lets `fit` choose the number; `batch_size=None` takes full gradients."""
+
     clusters: int | None = None
     lr: float = 0.1
     batch_size: int | None = None

@@ -26,6 +26,8 @@ class OracleState:
 
 @dataclass(frozen=True)
 class Oracle(Algorithm):
+    """FedAvg inside the true clusters, which the federation must know."""
+
     local: LocalSteps = field(default_factory=LocalSGD)
 
     @property

@@ -34,6 +34,8 @@ class PFedMeState:
 
 @dataclass(frozen=True)
 class PFedMe(Algorithm):
+    """`lam` is λ, `inner` the steps K on a batch, `lr` is η (default: that of `local`), `beta` the server's step."""
+
     lam: float = 0.5
     inner: int = 3
     lr: float | None = None

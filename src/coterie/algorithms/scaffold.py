@@ -35,6 +35,8 @@ class ScaffoldState:
 
 @dataclass(frozen=True)
 class Scaffold(Algorithm):
+    """`server_lr` is the server's step; `option` says how control variates are renewed."""
+
     local: LocalSteps = field(default_factory=LocalSGD)
     server_lr: float = 1.0
     option: Literal["I", "II"] = "II"
@@ -43,6 +45,10 @@ class Scaffold(Algorithm):
         finite_numbers(self, "server_lr")
         if self.option not in ("I", "II"):
             raise ConfigError(f"Scaffold's option is 'I' or 'II'; got {self.option!r}.")
+        if not isinstance(self.local, LocalSteps):
+            raise ConfigError(
+                f"Scaffold needs local to be steps, such as LocalSGD(steps=10, lr=0.1); got {self.local!r}."
+            )
         rule = self.local.rule
         if self.option == "II" and not (isinstance(rule, Momentum) and not rule.momentum):
             raise ConfigError("Scaffold's option II needs plain steps; got momentum or Adam. Use option='I'.")

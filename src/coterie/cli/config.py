@@ -104,6 +104,7 @@ class RunSection(Section):
     cohort: int | float | dict[str, Any] | None = None
     engine: str = "local"
     evaluate_every: int = Field(0, ge=0)
+    evaluate_clients: int | None = Field(None, ge=1)
     checkpoint_every: int = Field(10, ge=1)
     out: str = "runs/coterie"
 
@@ -256,6 +257,7 @@ class Config(Section):
             channels=self.channels(),
             engine=self.run.engine,
             evaluate_every=self.run.evaluate_every,
+            evaluate_clients=self.run.evaluate_clients,
             checkpoint_every=self.run.checkpoint_every,
             out=out,
             resume=resume,

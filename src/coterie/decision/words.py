@@ -83,7 +83,8 @@ def _others(decision: Decision, others: list[str]) -> str:
     if better:
         parts.append(f" {' and '.join(better).capitalize()} may be better still, but not measurably.")
     if worse:
-        parts.append(f" {' and '.join(worse).capitalize()} {'add' if len(worse) > 1 else 'adds'} nothing measurable.")
+        are = "are" if len(worse) > 1 else "is"
+        parts.append(f" {' and '.join(worse).capitalize()} {are} not better than that.")
     return "".join(parts)
 
 

@@ -39,7 +39,7 @@ class ClientStates:
     used: int = 0
     nothing: bool = False  # the algorithm keeps no state on clients
     _journal: list[tuple[Tensor, Tree]] = field(default_factory=list)
-    _before: tuple[Ints, int] | None = None
+    _added: list[Ints] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.row = np.full(self.n_clients, -1, np.int64)
@@ -48,8 +48,7 @@ class ClientStates:
         return clients[self.row[clients] < 0]
 
     def add(self, clients: Ints, values: Tree) -> None:
-        if self._before is None:
-            self._before = (self.row.copy(), self.used)
+        self._added.append(clients)
         rows = np.arange(self.used, self.used + len(clients))
         capacity = len(next(leaves(self.values))) if self.values else 0
         if rows[-1] >= capacity:
@@ -100,13 +99,13 @@ class ClientStates:
 
     def commit(self) -> None:
         self._journal.clear()
-        self._before = None
+        self._added.clear()
 
     def rollback(self) -> None:
         for rows, old in reversed(self._journal):
             self._put(rows, old)
-        if self._before is not None:
-            self.row, self.used = self._before
+        for clients in self._added:
+            self.row[clients], self.used = -1, self.used - len(clients)
         self.commit()
 
 

@@ -24,7 +24,9 @@ from coterie.tree import Tree, concat, tree_map
 
 @dataclass
 class LoopEngine:
-    """`device` is where client functions run (None: the CPU)."""
+    """One client at a time, without padding or vmap: slow, and an error names the client, the phase and your line.
+
+    `device` is where client functions run (None: the CPU)."""
 
     device: str | None = None
 

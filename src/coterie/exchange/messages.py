@@ -126,9 +126,11 @@ class Context:
         return replace(self, x=self.x[:n], y=self.y[:n], mask=self.mask[:n])
 
     def uniform(self, purpose: str, count: int) -> Tensor:
+        """Uniform numbers in [0, 1) from the client's own stream for a purpose."""
         return randomness.uniform(randomness.fold(self.key, purpose), count, self.mask.dtype)
 
     def normal(self, purpose: str, count: int) -> Tensor:
+        """Standard normal numbers from the client's own stream for a purpose."""
         return randomness.normal(randomness.fold(self.key, purpose), count, self.mask.dtype)
 
 
@@ -207,6 +209,7 @@ class Ask:
 
     @property
     def name(self) -> str:
+        """The name of the client function."""
         return getattr(self.phase, "__name__", "phase")
 
     def check_declared(self, send: Tree, who: str) -> None:
@@ -292,16 +295,24 @@ class Algorithm(Protocol):
     `private` gives the form whose asks are all additive, for a differentially private run. `asks_per_round` is the number
     of asks per round in which clients send updates; each of them is a release."""
 
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> Any: ...
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> Any:
+        """The server's state before the first round; `start` is the common start model."""
+        ...
 
-    def round(self, state: Any, cohort: Cohort) -> Exchange[Any]: ...
+    def round(self, state: Any, cohort: Cohort) -> Exchange[Any]:
+        """One round of the server: a generator that yields asks, receives replies and returns the next state."""
+        ...
 
-    def personal(self, ctx: Context, state: Any) -> Params: ...
+    def personal(self, ctx: Context, state: Any) -> Params:
+        """The model that a client uses."""
+        ...
 
     def client(self, ctx: Context) -> Tree:
+        """A client's private state, made when it is first asked."""
         return {}
 
     def cluster(self, ctx: Context, state: Any) -> Tensor:
+        """The group a client is in; 0 where there are none."""
         return torch.zeros((), dtype=torch.int64)
 
     def predictor(self) -> Predictor | None:
@@ -329,6 +340,7 @@ class Algorithm(Protocol):
 
     @property
     def asks_per_round(self) -> int:
+        """In how many asks of a round clients send updates; in a private run each is a release."""
         return 1
 
     def predict(self, ctx: Context, state: Any, x: Tensor) -> Tensor:

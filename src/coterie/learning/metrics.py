@@ -38,10 +38,12 @@ def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def mse(outputs: Tensor, y: Tensor) -> Tensor:
+    """The squared error of every entry of a sample."""
     return (outputs.reshape(y.shape) - y) ** 2
 
 
 def bce(outputs: Tensor, y: Tensor) -> Tensor:
+    """Binary cross-entropy of yes/no labels; outputs are log odds."""
     z = outputs.reshape(y.shape)
     return F.softplus(z) - z * y.to(z.dtype)
 
@@ -99,6 +101,7 @@ def _predicted(outputs: Tensor) -> Tensor:
 
 @by_entry
 def accuracy(outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    """Share of samples whose class is the likeliest."""
     return _mean((_predicted(outputs) == y).to(outputs.dtype), mask)
 
 
@@ -136,11 +139,13 @@ def _binary_auc(score: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
 
 @by_entry
 def log_loss(outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    """Mean of −log of the probability given to the true class."""
     return _mean(-_logits(outputs).log_softmax(-1).gather(-1, y.long().unsqueeze(-1)).squeeze(-1), mask)
 
 
 @by_entry
 def mean_squared_error(outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    """Mean of squared errors."""
     return _mean((outputs.reshape(y.shape) - y) ** 2, mask)
 
 
@@ -153,11 +158,13 @@ def r2(outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
 
 @by_entry
 def mae(outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    """Mean of absolute errors."""
     return _mean((outputs.reshape(y.shape) - y).abs(), mask)
 
 
 @by_column
 def rmse(outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    """Root of the mean of squared errors."""
     return _mean((outputs.reshape(y.shape) - y) ** 2, mask).sqrt()
 
 
@@ -199,6 +206,7 @@ def top_3(outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
 
 @by_entry
 def top_5(outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    """Share of samples whose class is among the five likeliest."""
     return _top(5, outputs, y, mask)
 
 

@@ -14,6 +14,8 @@ from coterie.data.federation import Federation
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Ints
 
+_MANY = 1 << 14  # clients, of whom a small cohort is drawn without a number for each
+
 
 class Sampler(Protocol):
     def sample(self, federation: Federation, seed: int, round: int) -> Ints: ...
@@ -21,6 +23,8 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class Everyone:
+    """All clients, in every round."""
+
     def sample(self, federation: Federation, seed: int, round: int) -> Ints:
         return np.arange(len(federation))
 
@@ -38,6 +42,8 @@ class FixedSize:
     def sample(self, federation: Federation, seed: int, round: int) -> Ints:
         if self.size > len(federation):
             raise ConfigError(f"A cohort of {self.size} needs as many clients; got {len(federation)}. Lower it.")
+        if len(federation) > _MANY and 8 * self.size <= len(federation):
+            return _few(self.size, len(federation), seed, round)
         order = np.argsort(_draws(federation, seed, round), kind="stable")
         return np.sort(order[: self.size])
 
@@ -65,6 +71,17 @@ def _draws(federation: Federation, seed: int, round: int) -> np.ndarray[tuple[in
     draws: np.ndarray[tuple[int], np.dtype[np.float64]]
     draws = randomness.uniform(randomness.fold(keys, "cohort", round), 1, torch.float64).squeeze(-1).numpy()
     return draws
+
+
+def _few(size: int, n_clients: int, seed: int, round: int) -> Ints:
+    """The first `size` different places of a sequence of uniform ones: time does not grow with the federation."""
+    key, count = randomness.fold(randomness.base_key(seed), "few", round), 2 * size + 64
+    while True:
+        places = (randomness.uniform(key, count, torch.float64).numpy() * n_clients).astype(np.int64)
+        found, first = np.unique(places, return_index=True)
+        if len(found) >= size:
+            return np.sort(found[np.argsort(first)[:size]])
+        count *= 2
 
 
 def sampler(cohort: Sampler | int | float | None) -> Sampler:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
+
+Block = TypeVar("Block")
 
 
 @contextmanager
@@ -29,6 +31,14 @@ def bar(progress: bool | None, rounds: int, done: int) -> Iterator[Callable[[dic
     with Progress(*columns, console=console, transient=True) as shown:
         item = shown.add_task("rounds", total=rounds, completed=done, loss=float("nan"))
         yield lambda row: shown.update(item, completed=row["round"], loss=row["loss"])
+
+
+def counted(blocks: Sequence[Block], doing: str) -> Iterable[Block]:
+    """The blocks one after the other, with a bar on a terminal if there are several."""
+    console = Console(stderr=True)
+    if len(blocks) < 2 or not console.is_terminal:
+        return blocks
+    return track(blocks, doing, console=console, transient=True)
 
 
 @contextmanager

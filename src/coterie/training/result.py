@@ -18,6 +18,7 @@ from coterie.learning import module_json, predictors
 from coterie.learning.task import Task
 from coterie.learning.traits import filled
 from coterie.privacy.receipt import Receipt
+from coterie.settings import whole_number
 from coterie.training import files
 from coterie.training.evaluation import Evaluation
 from coterie.training.gains import FEWEST
@@ -163,11 +164,18 @@ class Result:
 
         return audit(self, level=level, rule=rule, fewest=fewest, seed=seed)
 
-    def scores(self) -> pd.DataFrame:
-        """Every client's own model on its own test data: one row per client, one column per metric."""
+    def scores(self, *, sample: int | None = None) -> pd.DataFrame:
+        """Every client's own model on its own test data: one row per client, one column per metric.
+
+        sample: only so many clients, drawn at random; `attrs["error"]` has the standard errors of the columns' means."""
         if self.loaded:
             kept: pd.DataFrame = self.evaluate()[self.about["metrics"]]
             return kept
+        if sample is not None:
+            whole_number("sample", sample, 1)
+            part = self.evaluation.scores(self.evaluation.sample(sample))
+            part.attrs["error"] = (part.sem() * np.sqrt(1 - len(part) / len(self.clients))).to_dict()
+            return part
         if "scores" not in self._stored:
             self._stored["scores"] = self.evaluation.scores()
         scores: pd.DataFrame = self._stored["scores"].copy()

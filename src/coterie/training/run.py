@@ -26,6 +26,7 @@ from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.privacy.ledger import BudgetSpent
 from coterie.privacy.settings import Privacy
+from coterie.settings import whole_number
 from coterie.training import checkpoint, cohorts
 from coterie.training.again import clients_alone, same_run
 from coterie.training.contract import (
@@ -68,6 +69,7 @@ def fit(
     overwrite: bool = False,
     checkpoint_every: int = 10,
     evaluate_every: int = 0,
+    evaluate_clients: int | None = None,
     alone: bool | Yardstick | Result = True,
     progress: bool | None = None,
     callbacks: Sequence[Callback] = (),
@@ -81,6 +83,8 @@ def fit(
     result; `resume=True` continues the run found there, bit-identically. alone: also train every client alone when the
     result is evaluated or saved, to tell each what it gains: True or "tuned" (learning rate and stopping time chosen on
     its own validation rows), "equal budget" (as the run), False, or a Result of `Local`.
+    evaluate_every: every so many rounds the history gets the mean test scores of all clients, or of `evaluate_clients` drawn
+    at random, with standard errors.
     Ctrl-C (or SIGTERM) finishes the round, saves and returns the result so far. One process at a time may use `out`.
     start: a model (parameter dictionary) everyone starts from, or a whole server state. An algorithm with clusters=None gets
     the number of clusters chosen on held-out training data first (`choose_clusters`); `result.about["choice"]` shows the
@@ -122,6 +126,8 @@ def fit(
         rounds=rounds,
         choices=choices | ({"number of clusters": "chosen on the clients' data"} if about else {}),
     )
+    if evaluate_clients is not None:
+        whole_number("evaluate_clients", evaluate_clients, 1)
     if rounds < 0 or checkpoint_every < 1:
         raise ConfigError(f"rounds must be ≥ 0 and checkpoint_every ≥ 1; got {rounds} and {checkpoint_every}.")
     if privacy is not None and not privacy.simulated:
@@ -131,7 +137,7 @@ def fit(
     try:
         with locked(run.out):  # also shows, before the first round, that files can be written there
             run.begin(resume=resume, overwrite=overwrite)
-            return _train(run, rounds, checkpoint_every, evaluate_every, alone, progress, callbacks)
+            return _train(run, rounds, checkpoint_every, (evaluate_every, evaluate_clients), alone, progress, callbacks)
     finally:
         if run.session is not None:
             run.session.ledger.close()
@@ -141,13 +147,14 @@ def _train(
     run: Run,
     rounds: int,
     checkpoint_every: int,
-    evaluate_every: int,
+    evaluate_every: tuple[int, int | None],
     alone: bool | Yardstick | Result,
     progress: bool | None,
     callbacks: Sequence[Callback],
 ) -> Result:
-    """All rounds, and what they end with."""
+    """All rounds, and what they end with. evaluate_every: rounds, and how many clients (None: all)."""
     calls = [_taking_run(callback) for callback in callbacks]
+    every, size = evaluate_every
     with bar(progress, rounds, run.done) as tick, finish_on_interrupt(run.out is not None) as interrupted:
         saved = run.done
         while run.done < rounds and not interrupted and "stopped" not in run.about:
@@ -157,8 +164,8 @@ def _train(
                 run.about = run.about | {"stopped": str(spent)}
                 warnings.warn(f"Round {run.done + 1} was not made: {spent}", CoterieWarning, stacklevel=3)
                 break
-            if evaluate_every and (run.done % evaluate_every == 0 or run.done == rounds):
-                row |= run.evaluation().test_means()
+            if every and (run.done % every == 0 or run.done == rounds):
+                row |= run.evaluation().test_means(size)
             for call in calls:
                 call(run)
             tick(row)

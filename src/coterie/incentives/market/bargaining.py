@@ -62,8 +62,8 @@ def nash_bargaining(q_low0: float, q_high0: float, q_max: float = 1.0) -> Bargai
     2. Revenues are homogeneous of degree 1, so divide by `q_max` and solve for q_l with q_h* = 1: the best of the
        stationary points (a cubic) and the ends of the interval where neither firm loses.
 
-    >>> round(float(nash_bargaining(0.1, 0.5)), 4)
-    0.3685
+        >>> round(float(nash_bargaining(0.1, 0.5)), 4)
+        0.3685
     """
     if not (0 < q_low0 <= q_high0 <= q_max < math.inf):
         raise ConfigError(
