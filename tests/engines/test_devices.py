@@ -14,22 +14,41 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.engines import devices, loop, vectorised
-from coterie.tree import flatten, tree_map
+from coterie.tree import flatten, tree_map, unflatten
 
 QUIET: dict[str, Any] = {"alone": False, "progress": False}
 
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The devices of all that client functions answer, which is then replaced by zeros of main memory."""
+    """The devices of all that client functions answer, which is then replaced by plain numbers of main memory.
+
+    The code of local steps asks a chunk's tensors for numbers (how many batches there are, whether a client is ragged). A
+    tensor without numbers is given some: they only decide how many steps are taken."""
     seen: list[str] = []
 
     def fetched(value: Any, device: Any) -> Any:
         if device is None:
             return value
         seen.extend(t.device.type for t in flatten(value).values() if t.dim() > 1)
-        return tree_map(lambda t: torch.zeros(t.shape, dtype=t.dtype), value)
+        return unflatten({k: plain(k, t) for k, t in flatten(value).items()})
 
+    def plain(name: str, t: Tensor) -> Tensor:
+        """Ones; a group is 0, and nobody says that it is empty."""
+        zero = name.endswith("empty") or not t.is_floating_point()
+        return (torch.zeros if zero else torch.ones)(t.shape, dtype=t.dtype)
+
+    def listed(t: Tensor) -> Any:
+        return [listed(row) for row in t] if t.dim() else 2
+
+    numbers = {"__bool__": lambda t: True, "__int__": lambda t: 2, "item": lambda t: 2, "tolist": listed}
+    for name, instead in numbers.items():
+        real = getattr(Tensor, name)
+
+        def given(t: Tensor, *, real: Any = real, instead: Any = instead) -> Any:
+            return instead(t) if t.device.type == "meta" else real(t)
+
+        monkeypatch.setattr(Tensor, name, given)
     for module in (vectorised, loop):
         monkeypatch.setattr(module, "fetched", fetched)
     return seen
