@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.engines import devices, loop, vectorised
-from coterie.tree import flatten, tree_map, unflatten
+from coterie.tree import flatten, tree_map
 
 QUIET: dict[str, Any] = {"alone": False, "progress": False}
 
@@ -31,12 +31,14 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         if device is None:
             return value
         seen.extend(t.device.type for t in flatten(value).values() if t.dim() > 1)
-        return unflatten({k: plain(k, t) for k, t in flatten(value).items()})
+        return plain("", value)
 
-    def plain(name: str, t: Tensor) -> Tensor:
+    def plain(name: str, value: Any) -> Any:
         """Ones; a group is 0, and nobody says that it is empty."""
-        zero = name.endswith("empty") or not t.is_floating_point()
-        return (torch.zeros if zero else torch.ones)(t.shape, dtype=t.dtype)
+        if not isinstance(value, Tensor):
+            return {k: plain(k, v) for k, v in value.items()}
+        zero = name == "empty" or not value.is_floating_point()
+        return (torch.zeros if zero else torch.ones)(value.shape, dtype=value.dtype)
 
     def listed(t: Tensor) -> Any:
         return [listed(row) for row in t] if t.dim() else 2
