@@ -70,7 +70,7 @@ def client_keys(keys: Tensor | npt.NDArray[np.int64], seed: int) -> Tensor:
 
 def bits(key: Tensor, count: int) -> Tensor:
     """(…, count) int64 words for keys of shape (…)."""
-    counter = torch.arange(1, count + 1, dtype=torch.int64)
+    counter = torch.arange(1, count + 1, dtype=torch.int64, device=key.device)
     return mix(key.unsqueeze(-1) + counter * _GAMMA)
 
 

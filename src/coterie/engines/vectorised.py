@@ -126,8 +126,10 @@ class LocalEngine:
     def _mapped(self, *given: Any) -> Any:
         if self.device is None:
             return _mapped(*given)
+        there = [moved(stacked, self.device) for stacked in given[4:]]
         with at(self.device):
-            return fetched(_mapped(*given[:4], *(moved(s, self.device) for s in given[4:])), self.device)
+            out = _mapped(*given[:4], *there)
+        return fetched(out, self.device)
 
     def _threads(self, work: Callable[[Ints], Any], jobs: list[Ints]) -> Iterator[Any]:
         """Results in the order of the jobs; each is let go as soon as it is taken."""

@@ -51,14 +51,14 @@ class Walk:
         size = min(self.batch_size, mask.shape[-1])
         per_epoch = torch.ceil(n / self.batch_size).long().clamp(min=1)  # (…, 1)
         steps = self.steps if self.steps is not None else int(per_epoch.max()) * (self.epochs or 1)
-        step = torch.arange(steps)
+        step = torch.arange(steps, device=mask.device)
         epoch = step // per_epoch  # (…, steps)
         n_epochs = int(epoch.max()) + 1 if self.epochs is None else self.epochs
         orders = torch.stack(
             [randomness.permutation(randomness.fold(key, "batches", e), mask) for e in range(n_epochs)], -2
         )
         start = (step % per_epoch) * self.batch_size
-        position = start.unsqueeze(-1) + torch.arange(size)  # (…, steps, batch)
+        position = start.unsqueeze(-1) + torch.arange(size, device=mask.device)  # (…, steps, batch)
         real = position < n.long().unsqueeze(-1)
         if self.epochs is not None:
             real = real & (epoch < self.epochs).unsqueeze(-1)
@@ -91,7 +91,7 @@ def minibatches(
 
 def step_keys(key: Tensor, steps: int) -> Tensor:
     """A random key for every step, (…, steps)."""
-    return randomness.fold(key.unsqueeze(-1), "step", torch.arange(steps))
+    return randomness.fold(key.unsqueeze(-1), "step", torch.arange(steps, device=key.device))
 
 
 def in_chunk(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
@@ -104,7 +104,7 @@ def in_chunk(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...
 
 def flat_rows(x: Tensor, rows: Tensor) -> Tensor:
     """Samples `rows` (clients, …) of a chunk as rows of the flat tensor `x.flatten(0, 1)`."""
-    return rows + (torch.arange(len(x)) * x.shape[1]).reshape(-1, *[1] * (rows.dim() - 1))
+    return rows + (torch.arange(len(x), device=x.device) * x.shape[1]).reshape(-1, *[1] * (rows.dim() - 1))
 
 
 def pick(x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -98,7 +98,7 @@ def train_one(plan: Plan, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, given
     if chosen is None and not bool((real := mask > 0).all()):
         x, y, weight = x[real], y[real], weight[..., real]
     optimiser = plan.optimiser(given)
-    total = torch.zeros((), dtype=mask.dtype)
+    total = mask.new_zeros(())
     sizes = (weight > 0).sum(-1).tolist()  # real samples come first; a client with few takes fewer steps
     steps = [(s, size) for s, size in enumerate(sizes) if size]
     keys, task = plan.keys(key, len(sizes)), plan.model.task
@@ -183,7 +183,7 @@ def _train_together(
     optimiser = plan.optimiser(given)
     on = (weight > 0).any(-1).to(weight.dtype)  # (clients, steps)
     ragged = not optimiser.simple and bool((on == 0).any())
-    total = torch.zeros(len(x), dtype=weight.dtype)
+    total = weight.new_zeros(len(x))
     keys = plan.keys(key, weight.shape[-2])
     for s in range(weight.shape[-2]):
         xs, ys = (x, y) if rows is None else pick(x, y, rows[:, s])

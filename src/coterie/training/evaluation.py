@@ -74,11 +74,13 @@ class Evaluation:
         test: bool = False,
         post: Callable[[Tree], Tree] | None = None,
     ) -> Tree:
-        """`function` of every client (or of some), stacked; `post` acts on a chunk of them."""
+        """`function(ctx, state)` (with `test`: `(ctx, test_ctx, state)`) of every client (or of some), stacked; `post` acts
+        on a chunk of them."""
         parts = []
+        held = Holding(function, self.state)
         for block in counted(self.blocks(self.everyone() if clients is None else clients), "evaluating"):
             with self.visiting(block):
-                parts.append(self.engine.map(function, block, self.env, test=test, post=post))
+                parts.append(self.engine.map(held, block, self.env, test=test, post=post))
         whole: Tree = parts[0] if len(parts) == 1 else concat(parts)
         return whole
 
@@ -89,7 +91,7 @@ class Evaluation:
         def personal(ctx: Context, state: Any) -> Tree:
             return algorithm.personal(ctx, state)
 
-        models: Params = self.each(Holding(personal, self.state), clients)
+        models: Params = self.each(personal, clients)
         return models
 
     def clusters(self) -> Ints:
@@ -99,7 +101,7 @@ class Evaluation:
         def cluster(ctx: Context, state: Any) -> Tree:
             return {"cluster": algorithm.cluster(ctx, state)}
 
-        labels: Tensor = self.each(Holding(cluster, self.state))["cluster"]
+        labels: Tensor = self.each(cluster)["cluster"]
         return labels.numpy().astype(np.int64)
 
     def scores(self, clients: Ints | None = None) -> pd.DataFrame:
@@ -128,7 +130,7 @@ class Evaluation:
             outputs = out["outputs"]
             return post({**out, "outputs": outputs if outputs.dim() > 2 else outputs.unsqueeze(-1)})
 
-        return self.each(Holding(predict, self.state), clients, test=True, post=shaped)
+        return self.each(predict, clients, test=True, post=shaped)
 
     def test_losses(self) -> npt.NDArray[np.float64]:
         """The task's loss of every client's predictor on its own test rows (NaN without any)."""
@@ -138,7 +140,7 @@ class Evaluation:
             outputs = algorithm.predict(ctx, state, test.x)
             return {"loss": (task.sample_losses(outputs, test.y) * test.mask).sum() / test.mask.sum()}
 
-        losses: Tensor = self.each(Holding(loss, self.state), test=True)["loss"]
+        losses: Tensor = self.each(loss, test=True)["loss"]
         return losses.double().numpy()
 
     def train_losses(self) -> npt.NDArray[np.float64]:
@@ -152,7 +154,7 @@ class Evaluation:
             losses = task.sample_losses(algorithm.predict(ctx, state, ctx.x), ctx.y)
             return {"loss": (losses * ctx.mask).sum() / ctx.mask.sum().clamp(min=1)}
 
-        losses: Tensor = self.each(Holding(loss, self.state))["loss"]
+        losses: Tensor = self.each(loss)["loss"]
         return losses.double().numpy()
 
     def sample(self, size: int) -> Ints:

@@ -46,6 +46,7 @@ class RayEngine:
     def __post_init__(self) -> None:
         if self.actors is not None and self.actors < 1:
             raise ConfigError(f"RayEngine needs actors ≥ 1; got {self.actors}.")
+        self.device = None if self.device == "cpu" else self.device
         self._pool = pool(self.address, self.actors, self.device)
 
     def __reduce__(self) -> Any:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,9 @@ class Pool:
     def __init__(self, address: str | None, actors: int | None, device: str | None) -> None:
         self.ray, own = connected(address)
         self.device, self._own = device, own
+        self._gpu = device is not None and device.startswith("cuda")
+        if self._gpu and not self.ray.cluster_resources().get("GPU"):
+            raise ConfigError(f"The device {device!r} cannot be used here: the cluster has no GPU. Use device='cpu'.")
         self.actors = [self._start() for _ in range(actors or self._cores())]
         self.states: weakref.WeakSet[ShardedStates] = weakref.WeakSet()
         self.forgotten: deque[str] = deque()  # names of things that are gone here, and may go there
@@ -130,9 +134,12 @@ class Pool:
 
     def _start(self) -> Any:
         actor = self.ray.remote(Shard)
-        gpu = self.device is not None and self.device.startswith("cuda")
         # here a process more or less is the user's choice; on a cluster that others use too, an actor takes a core
-        options = {"num_cpus": 0 if self._own else 1, "num_gpus": 1 if gpu else 0, "scheduling_strategy": "SPREAD"}
+        options = {
+            "num_cpus": 0 if self._own else 1,
+            "num_gpus": 1 if self._gpu else 0,
+            "scheduling_strategy": "SPREAD",
+        }
         return actor.options(max_restarts=0, **options).remote(self.device)
 
     def _await(self, actors: list[Any]) -> None:
@@ -191,9 +198,10 @@ def connected(address: str | None) -> tuple[Any, bool]:
 
 
 def _start_here(ray: Any) -> None:
-    from ray._private import ray_constants
-
-    ray_constants.ENABLE_RAY_CLUSTER = False  # as RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before the import: loopback only
+    constants = import_module(
+        "ray._private.ray_constants"
+    )  # a variable of the environment comes too late after the import
+    vars(constants)["ENABLE_RAY_CLUSTER"] = False  # what RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 says: loopback only
     ray.init("local", num_cpus=usable_cores(), include_dashboard=False, **_QUIET)
     _STARTED.append(ray)
 

@@ -34,6 +34,7 @@ class ShardedStates(ClientStates):
         self.calls: list[list[Call]] = [[] for _ in pool.actors]
         self.met = np.zeros(self.n_clients, np.bool_)
         self._met_before: Any = None
+        self._written = False  # whether actors may hold what was not committed
         pool.states.add(self)
         weakref.finalize(self, pool.forgotten.append, self.name).atexit = False
 
@@ -100,7 +101,7 @@ class ShardedStates(ClientStates):
         self._settled()
 
     def rollback(self) -> None:
-        if self.met.any() or self._met_before is not None:
+        if self._written:
             self.pool.call({i: Call("rollback", (self.name,)) for i in range(len(self.pool.actors))})
         if self._met_before is not None:
             self.met = self._met_before
@@ -110,6 +111,7 @@ class ShardedStates(ClientStates):
 
     def write(self, calls: dict[int, Call]) -> dict[int, Any]:
         """Calls that change states: remembered until the next commit, to be repeated where an actor dies."""
+        self._written = True
         answers = self.pool.call(calls)
         for i, call in calls.items():
             self.calls[i].append(call)
@@ -129,7 +131,7 @@ class ShardedStates(ClientStates):
 
     def _settled(self) -> None:
         self.calls = [[] for _ in self.calls]
-        self._met_before = None
+        self._met_before, self._written = None, False
 
     def _worn(self, i: int) -> bool:
         """Whether so much was saved in pieces that all of it in one piece is smaller."""
