@@ -25,10 +25,6 @@ ALLOWED = {
     ("learning/traits.py", "_NormBase"): "the same, for all layers with running statistics",
     ("learning/task.py", "_ConvNd"): "the same, for convolutions",
     ("flower/worker.py", "_exit"): "a fork ends without its parent's exit handlers; Python has no other name for it",
-    (
-        "engines/ray/pool.py",
-        "_private",
-    ): "Ray reads whether it listens on loopback only when it is imported, and it may have been",
 }
 
 
