@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow test-ray conformance mutants lint format docs tutorial bench bench-peers screenshots plotly clean
+.PHONY: demo test test-slow test-ray test-flower conformance mutants lint format docs tutorial bench bench-peers screenshots plotly clean
 
 # torch first and pinned: a looser requirement may pull gigabytes of GPU packages
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -30,6 +30,17 @@ test: $(VENV)/.installed
 
 test-slow: $(VENV)/.installed
 	$(BIN)/python -m pytest --numprocesses 2 --durations 20 -m slow
+
+# a real SuperLink and SuperNodes on loopback; flwr caps other packages, so it has an environment of its own
+FLOWER := .venv-flower
+$(FLOWER)/.installed: pyproject.toml constraints-flower.txt
+	$(PYTHON) -m venv $(FLOWER)
+	$(FLOWER)/bin/python -m pip --quiet install --constraint constraints-flower.txt torch==2.13.0
+	$(FLOWER)/bin/python -m pip --quiet install --constraint constraints-flower.txt --editable '.[flower]' pytest hypothesis
+	touch $@
+
+test-flower: $(FLOWER)/.installed
+	$(FLOWER)/bin/python -m pytest tests/flower tests/cli -m 'not slow and not ray' --durations 10
 
 $(VENV)/.ray: $(VENV)/.installed
 	$(PIP) install --constraint constraints.txt --editable '.[dev,ray]'
@@ -87,4 +98,5 @@ plotly: $(VENV)/.installed
 	$(BIN)/python tools/plotly_bundle.py
 
 clean:
+	rm -rf $(VENV) $(FLOWER) .venv-peers dist build
 	rm -rf $(VENV) .venv-peers dist build site

@@ -1,6 +1,7 @@
 """Every algorithm on every engine, in the settings of the conformance suite: the table of docs/conformance.md.
 
     python tools/conformance.py            # writes docs/conformance.md (needs coterie[ray])
+    python tools/conformance.py sites      # only the last column anew (needs neither Ray nor Flower)
 
 A cell is the largest difference from the vectorised engine in anything a run ends with (server state, clients' private
 states, every client's model), relative to the larger of 1 and the number. An engine joins by an entry in `COLUMNS`.
@@ -9,14 +10,16 @@ states, every client's model), relative to the larger of 1 and the number. An en
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests" / "conformance"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "tests" / part) for part in ("conformance", "flower", ".")]
 
 from conformance_settings import COHORT, NAMES, PAIR, PAIRS, ROUNDS, configured, difference, small_task, some  # noqa: E402
+from together import both  # noqa: E402
 
 import coterie as ct  # noqa: E402
 from conftest import build  # noqa: E402
@@ -27,15 +30,18 @@ COLUMNS: dict[str, Callable[[], Any]] = {
     "loop": ct.LoopEngine,
     "Ray, 2 actors": lambda: ct.RayEngine(actors=2),
 }
+SITES = "sites, as under Flower"
 TEXT = """\
 # The same numbers on every engine
 
-Written by `python tools/conformance.py`; the tests keep it complete. Every algorithm of the registry runs {rounds} rounds
-with {cohort} of 12 clients of unequal size (a network of two layers in float32, 3 local steps where that can be set) on each
-engine. A number is the largest difference from the vectorised engine in anything a run ends with, relative to the larger of
-1 and the number itself: the server's state, every client's private state, every client's model. 0 is bit for bit. Engines
-add in another order, and batched products may round otherwise in another company; the tests demand 1e-5 of Ray and 2e-5 of
-the loop.
+Written by `python tools/conformance.py`; the tests keep it complete. Every algorithm of the registry runs {rounds}
+rounds with {cohort} of 12 clients of unequal size (a network of two layers in float32, 3 local steps where they can
+be set) on every engine. A number is the largest difference from the vectorised engine in anything a run ends with,
+relative to the larger of 1 and the number itself: the server's state, every client's private state, every client's
+model. 0 is bit for bit. Engines add in another order, and batched products may round otherwise in another company;
+the tests demand 1e-5 of Ray and 2e-5 of the loop. "Sites" are the server and the sites of a deployment, in one
+process with their messages as bytes, on a table of 7 clients at 3 sites; private states are seen there through the
+models they give.
 
 """
 
@@ -51,12 +57,36 @@ def runs(name: str, engine: Any) -> ct.Result:
 def row(name: str, engines: dict[str, Any]) -> str:
     reference, *others = (runs(name, engine) for engine in engines.values())
     cells = [f"{difference(reference, other):.0e}" for other in others]
-    return f"| {name} | reference | " + " | ".join("0" if c == "0e+00" else c for c in cells) + " |"
+    return f"| {name} | reference | " + " | ".join(_cell(c) for c in [*cells, sites(name)]) + " |"
+
+
+def sites(name: str) -> str:
+    """How far a deployment's server and sites are from one process."""
+    with tempfile.TemporaryDirectory() as folder:
+        return f"{both(name, Path(folder))[1]:.0e}"
+
+
+def _cell(number: str) -> str:
+    return "0" if number == "0e+00" else number
+
+
+def sites_anew() -> None:
+    """The last column of the page, measured again."""
+    lines = PAGE.read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| algorithm"))
+    for i, line in enumerate(lines[start:], start):
+        name, *cells = line.strip("| ").split(" | ")[: 1 + len(COLUMNS)]
+        if i > start + 1 and name in NAMES:
+            lines[i] = f"| {name} | " + " | ".join([*cells, _cell(sites(name))]) + " |"
+            print(lines[i], flush=True)
+    lines[start] = f"| algorithm | {' | '.join(COLUMNS)} | {SITES} |"
+    lines[start + 1] = "|---" * (len(COLUMNS) + 2) + "|"
+    PAGE.write_text(TEXT.format(rounds=ROUNDS, cohort=COHORT) + "\n".join(lines[start:]) + "\n")
 
 
 def main() -> None:
     engines = {label: make() for label, make in COLUMNS.items()}
-    lines = ["| algorithm | " + " | ".join(engines) + " |", "|---" * (len(engines) + 1) + "|"]
+    lines = [f"| algorithm | {' | '.join(engines)} | {SITES} |", "|---" * (len(engines) + 2) + "|"]
     for name in NAMES:
         lines.append(row(name, engines))
         print(lines[-1], flush=True)
@@ -65,4 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sites_anew() if sys.argv[1:] == ["sites"] else main()

@@ -16,7 +16,7 @@ def likelihood(result):
     """Mean log-likelihood of all training rows under the clients' own mixtures."""
     live = result.evaluation
 
-    def of(ctx):
+    def of(ctx, _):
         model = live.algorithm.personal(ctx, live.state)
         models = [row({k: t for k, t in model.items() if k != WEIGHTS}, m) for m in range(len(model[WEIGHTS]))]
         each = torch.logsumexp(log_joint(ctx, models, model[WEIGHTS]), 0)
@@ -54,7 +54,7 @@ def test_the_weights_of_a_client_by_hand(world):
     models = {"weight": torch.tensor([[[0.0]], [[10.0]]], dtype=torch.float64)}
     live = result.evaluation
     state = type(result.state)(models)
-    got = live.each(lambda ctx: live.algorithm.personal(ctx, state))
+    got = live.each(lambda ctx, _: live.algorithm.personal(ctx, state))
     odds = np.exp(-(5.2**2) + 4.8**2)
     np.testing.assert_allclose(got[WEIGHTS][0], [1 / (1 + odds), odds / (1 + odds)], rtol=1e-9)
 

@@ -4,7 +4,9 @@ import pytest
 
 import coterie as ct
 from coterie.datasets.files import is_available
-from coterie.reproduce.advice import judge_counts, judge_elections, judge_federation, judge_heart, main
+from coterie.reproduce.advice import SYNTHETIC, claims, judge_counts, judge_elections, judge_federation, judge_heart
+from coterie.reproduce.experiment import Records
+from coterie.reproduce.runner import records, run
 
 FEDERATIONS = {
     "har.npz": lambda: ct.datasets.har(),
@@ -63,6 +65,13 @@ def test_words(corpus, least):
     right(judge_counts(corpus, least)[1], "global")
 
 
-def test_an_unknown_data_set_gets_a_clear_sentence():
-    with pytest.raises(SystemExit, match="Unknown data set 'hats'; choose from digits"):
-        main(["hats"])
+def test_a_wrong_advice_is_said():
+    told = {"advice": "shrunk", "gaps": {"local": [0.3, 0.1], "shrunk": [0.0, 0.0], "global": [-0.3, 0.1]}}
+    claim = claims(Records("quick", {"somewhere": {"0": told}}))[0]
+    assert not claim.holds
+    assert "somewhere, advice shrunk: minus local +0.3000" in claim.found
+
+
+def test_synthetic_clients_get_the_advice_made_for_them(tmp_path):
+    kept = run(SYNTHETIC, "quick", 1, tmp_path, lambda line: None)
+    assert SYNTHETIC.claims(records(kept))[0].holds

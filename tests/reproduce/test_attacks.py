@@ -5,18 +5,21 @@ import pytest
 
 from coterie.datasets.files import is_available
 from coterie.reproduce import attacks as study
+from coterie.reproduce.experiment import Records
 
 
 def test_the_table_has_a_row_per_share_and_method_and_a_column_per_attack() -> None:
-    records = {
-        "none/30 %/IFCA/0": {"accuracy": 0.5, "ari": 1.0},
-        "none/30 %/IFCA/1": {"accuracy": 0.7, "ari": 1.0},
-        "noise/30 %/IFCA/0": {"accuracy": 0.1, "ari": 0.0},
-        "noise/30 %/IFCA/1": {"accuracy": 0.1, "ari": 0.0},
-    }
-    found = study.table(records)
-    assert found.loc[("30 %", "IFCA"), ["none", "noise"]].tolist() == [0.6, 0.1]
-    assert found.loc[("30 %", "IFCA"), "error ≤"] == pytest.approx(0.1)
+    found = Records(
+        "paper",
+        {
+            "none/30 %/IFCA": {"0": {"accuracy": 0.5, "ari": 1.0}, "1": {"accuracy": 0.7, "ari": 1.0}},
+            "noise/30 %/IFCA": {"0": {"accuracy": 0.1, "ari": 0.0}},
+            "none/10 %/Local": {"0": {"accuracy": 0.4, "ari": 0.0}},
+        },
+    )
+    lines = study.table(found).to_dict("records")
+    assert lines[0] == {"share of liars": "30 %", "method": "IFCA", "none": "0.60", "noise": "0.10"}
+    assert lines[1] == {"share of liars": "10 %", "method": "Local", "none": "0.40", "noise": ""}
 
 
 def test_nobody_attacks_local_models_and_the_slow_method_is_attacked_once() -> None:

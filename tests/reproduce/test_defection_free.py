@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from coterie.datasets.files import is_available
-from coterie.incentives import RevenueLedger
-from coterie.reproduce.defection_free import ALWAYS, Labels, defection_free_figure, sharing_figure, table, two_firms
+from coterie.reproduce.defection_free import DEAL, EXPERIMENT, WAYS, Labels, two_firms
+from coterie.reproduce.experiment import Records
 
 
 @pytest.mark.skipif(not is_available("mnist.npz"), reason="mnist.npz is not in COTERIE_DATA or the cache")
@@ -24,11 +23,21 @@ def test_each_firm_has_its_labels_and_half_of_the_target(labels: Labels, last: i
     assert abs(float(firms.x.mean())) < 0.05  # normalised
 
 
-def test_the_table_and_the_pictures() -> None:
-    book = RevenueLedger().record(0.1, 0.3).record(0.12, 0.31).record(0.2, 0.5)
-    books = dict.fromkeys(ALWAYS, book)
-    assert table(books).loc["at the start", "q_high"] == 0.3
-    assert table(books).loc["both share everything", "q_low"] == 0.2
-    for figure in (sharing_figure(books, ALWAYS[1:]), defection_free_figure(book)):
-        assert isinstance(figure, Figure)
-        assert all(ax.get_ylim()[0] == 0 for ax in figure.axes)
+def test_the_table_the_claims_and_the_picture() -> None:
+    shared = {"q_low": [0.1, 0.5, 0.899], "q_high": [0.3, 0.6, 0.9]}
+    still = {"q_low": [0.1, 0.1, 0.1], "q_high": [0.3, 0.6, 0.9]}
+    deal = {"q_low": [0.1, 0.1, 0.11], "q_high": [0.3, 0.6, 0.9]}
+    books = dict.fromkeys(WAYS, still) | {
+        "both share everything": shared,
+        "only the high firm shares": shared,
+        DEAL: deal,
+    }
+    found = Records("quick", {name: {"0": one} for name, one in books.items()})
+    claims = EXPERIMENT.claims(found)
+    assert all(claim.holds or claim.paper_is_wrong for claim in claims)
+    assert not claims[-1].holds  # the high firm earns more if the low one shares and stands still
+    falls = found.values[DEAL]["0"] | {"q_high": [0.3, 0.9, 0.5]}
+    lost = Records("quick", {**found.values, DEAL: {"0": falls}})
+    assert not EXPERIMENT.claims(lost)[3].holds
+    figure = EXPERIMENT.draw(found)
+    assert all(ax.get_ylim()[0] == 0 for ax in figure.axes)

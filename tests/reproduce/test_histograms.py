@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
+from coterie.datasets.files import is_available
 from coterie.estimation.histograms.model import sample_histograms
-from coterie.reproduce.histograms import TRAIN_TOKENS, Corpus, load_counts, markdown, table
-
-BLOGS = Path(os.environ.get("COTERIE_DATA", "")) / "user_tokens_blogs.npz"
+from coterie.reproduce import histogram_table
+from coterie.reproduce.histogram_table import OPEN
+from coterie.reproduce.histograms import TRAIN_TOKENS, Corpus
+from coterie.reproduce.runner import records, run
 
 
 def synthetic(users=600):
@@ -40,22 +40,38 @@ def test_splits_share_no_token_and_no_user():
     assert (run.train != corpus.for_run(2).train).nnz > 0
 
 
-def test_a_small_table():
-    result, choices = table(synthetic(), runs=2, log=lambda text: None)
-    means = result["mean KL (nats)"]
+@pytest.fixture
+def tiny(monkeypatch):
+    """Synthetic users instead of a corpus."""
+    monkeypatch.setattr(histogram_table, "load_counts", lambda name: synthetic(900))
+    monkeypatch.setattr(histogram_table, "CLUSTERS", 4)
+    yield
+    for kept in (histogram_table.corpus, histogram_table.choices, histogram_table.split):
+        kept.cache_clear()
+
+
+def test_a_small_table(tiny, tmp_path):
+    one = replace(
+        histogram_table.BLOGS, cells=lambda scale: {OPEN: OPEN, "private FedAvg": "FedAvg", "private A+": "A+"}
+    )
+    kept = run(one, "quick", 1, tmp_path, lambda line: None)
+    found = records(kept)
+    means = found.of(OPEN)[0]
     assert means["Alg. 2"] < means["FedAvg"]
     assert means["Alg. 2 + FT"] < means["FedAvg + FT"] < means["FedAvg"]
-    assert (result["95 % interval ±"] > 0).all()
-    text = markdown(result, choices, 600, 2)
-    assert text.count("\n| ") == len(result)
+    assert abs(found.mean("private FedAvg", "alone") - means["FedAvg"]) < 0.05
+    assert found.mean("private A+", "tuned") < found.mean("private FedAvg", "alone")
+
+
+def test_algorithm_3_on_chosen_tokens_is_lifted_to_all_of_them(tiny):
+    data = histogram_table.split("blogs", "quick", 0)
+    model = histogram_table.private_model("Alg. 2 + reduction", data, 100, 0)
+    assert model.centers_.shape == (4, data.train.shape[1])
+    np.testing.assert_allclose(model.centers_.sum(1), 1.0, atol=1e-6)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not BLOGS.is_file(), reason="needs user_tokens_blogs.npz in the folder COTERIE_DATA names")
-def test_orderings_of_the_paper_on_the_blog_corpus():
-    counts = sp.csr_array(load_counts(BLOGS)[:6000])
-    means = table(counts, runs=2, log=lambda text: None)[0]["mean KL (nats)"]
-    for shared in ("FedAvg", "IFCA", "Alg. 2 + reduction", "Alg. 2"):
-        assert means[f"{shared} + FT"] < means[shared] < means["Local"]
-    assert means["Alg. 2"] < means["Alg. 2 + reduction"] < means["FedAvg"]
-    assert means["Alg. 2 + FT"] < means["IFCA + FT"] < means["FedAvg + FT"]
+@pytest.mark.skipif(not is_available("user_tokens_blogs.npz"), reason="needs user_tokens_blogs.npz in COTERIE_DATA")
+def test_orderings_of_the_paper_on_the_blog_corpus(tmp_path):
+    kept = run(histogram_table.BLOGS, "quick", 1, tmp_path, lambda line: None)
+    assert all(claim.holds or claim.paper_is_wrong for claim in histogram_table.BLOGS.claims(records(kept)))

@@ -8,7 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 import coterie as ct
-from coterie.reproduce import personalisation
+from coterie.reproduce import personal, personalisation
+from coterie.reproduce.registry import experiment
+from coterie.reproduce.runner import records, run, table
 
 
 @pytest.fixture
@@ -42,6 +44,31 @@ def test_a_study_is_resumed_and_shown(tiny, tmp_path):
     assert CliRunner().invoke(personalisation.app, ["mnist", "--out", str(out), "--only", "X"]).exit_code == 2
     with pytest.raises(ct.ConfigError, match="holds 1 rounds"):
         personalisation.study("mnist", 1, 5, out, [])
+
+
+def test_a_study_becomes_a_file_of_the_runner(tiny, tmp_path):
+    out = tmp_path / "study.json"
+    call = ["mnist", "--rounds", "1", "--out", str(out), "--seeds", "2"]
+    assert CliRunner().invoke(personalisation.app, call, catch_exceptions=False).exit_code == 0
+    personal.convert([str(out)], tmp_path)
+    one = replace(experiment("personal-mnist"), cells=lambda scale: {"Local": "Local", "AdaPeD": "AdaPeD"})
+    kept = run(one, "quick", 2, tmp_path, lambda line: pytest.fail("it was measured again") if "seed" in line else None)
+    assert table(replace(one, claims=lambda found: []), records(kept)).what.tolist() == ["AdaPeD", "Local"]
+    study = json.loads(out.read_text())["methods"]["AdaPeD"]["runs"]
+    assert records(kept).numbers("AdaPeD", "accuracy") == [study[s]["accuracy"] for s in ("0", "1")]
+
+
+def test_rates_are_tuned_once_at_paper_scale(tiny, monkeypatch):
+    calls = []
+    monkeypatch.setattr(personal, "score", lambda *args: calls.append(args[4]) or 0.5)
+    monkeypatch.setattr(personal, "SETTINGS", personalisation.SETTINGS)
+    one = personal.Personal("mnist")
+    tried = [one.measure("Local", seed, "paper")["tuning"] for seed in (0, 1)]
+    assert tried[0] == tried[1]
+    assert len(calls) == len(tried[0]) + 2
+    assert one.measure("Local", 0, "quick")["rate"] == personal.QUICK_RATE
+    personal.tuned.cache_clear()
+    personal.clients.cache_clear()
 
 
 def test_the_table_says_who_is_tied():

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,7 +12,7 @@ from coterie.errors import ConfigError
 from coterie.reproduce.drawing import beside
 from coterie.reproduce.experiment import Claim, Experiment, Records, Row
 from coterie.reproduce.names import EXPERIMENTS
-from coterie.reproduce.page import page, section
+from coterie.reproduce.page import filled, page, section, write
 from coterie.reproduce.registry import experiment
 from coterie.reproduce.runner import finish, records, run, table
 
@@ -73,6 +74,23 @@ def test_a_seed_without_all_cells_does_not_count():
     assert found.numbers("a", "v") == [1.0]
 
 
+def test_in_a_ragged_file_every_cell_counts_with_its_own_seeds():
+    kept = {"scale": "quick", "ragged": True, "cells": {"a": {"0": {"v": 1}, "1": {"v": 2}}, "b": {"0": {"v": 3}}}}
+    assert records(kept).numbers("a", "v") == [1.0, 2.0]
+
+
+def test_a_claim_that_does_not_hold_for_a_known_reason_is_expected_and_told():
+    def claim(**how):
+        return Claim("a is less than b.", False, "It is not.", **how)
+
+    assert not claim().expected
+    assert claim(unlike="Our data are small.").expected
+    told = replace(TOY, claims=lambda found: [claim(unlike="Our data are small.")])
+    about = {"scale": "quick", "seconds": 1.0, "machine": "m", "date": "d", "commit": "c"}
+    text = section(told, about | {"cells": {"a": {"0": {"value": 1.0}}, "b": {"0": {"value": 2.0}}}})
+    assert "**Does not hold**. It is not. Our data are small." in text
+
+
 def test_a_row_that_differs_for_a_known_reason_is_not_called_the_same_order():
     found = Records("quick", {"a": {"0": {"value": 1.0}}, "b": {"0": {"value": 2.0}}})
     explained = replace(TOY, why={"second": "Because."})
@@ -122,6 +140,32 @@ def test_an_unknown_name_gets_a_suggestion():
 def test_the_page_has_every_experiment(tmp_path):
     text = page(tmp_path)
     assert all(f"coterie reproduce {name}" in text for name in EXPERIMENTS)
+
+
+def test_tables_in_other_pages_are_made_anew(tmp_path):
+    one = experiment("elections")
+    run(one, "quick", 1, tmp_path / "numbers", lambda line: None)
+    old = "Before.\n<!-- numbers: elections -->\nold | table\n<!-- end of numbers -->\nAfter."
+    (tmp_path / "other.md").write_text(old)
+    write(tmp_path / "numbers", tmp_path / "reproduction.md")
+    new = (tmp_path / "other.md").read_text()
+    assert "old | table" not in new
+    assert "| weights as printed | 10.7 ± 1.9 |" in new
+    assert new.startswith("Before.")
+    assert new.endswith("After.")
+    assert filled(new, tmp_path / "numbers") == new
+    assert "has not been run yet" in filled(new.replace("elections", "pricing"), tmp_path / "numbers")
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "benchmarks" / "reproduction").glob("*.json")))
+def test_every_file_of_numbers_makes_a_section(path):
+    kept = json.loads(path.read_text())
+    one = experiment(kept["experiment"])
+    assert set(one.cells(kept["scale"])) >= set(kept["cells"])
+    text = section(one, kept)
+    assert "| nan" not in text
+    if one.wide is not None:
+        assert len(one.wide(records(kept)))
 
 
 def test_one_real_experiment_end_to_end(tmp_path):

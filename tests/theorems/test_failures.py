@@ -1,18 +1,15 @@
 """The three failure examples of Werner's chapter 2 with their exact trajectories; the worlds are those of the gallery."""
 
 import math
-import runpy
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 import coterie as ct
+from coterie.reproduce import failing_worlds as WORLD
 
-WORLD = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "examples" / "failures.py")))
 ETA = WORLD.ETA
 
 
@@ -61,10 +58,9 @@ def test_federated_clustering_brings_clients_1_and_2_to_0():
     assert (np.diff(path[:, :2].numpy(), axis=0) <= 1e-12).all()  # never back
 
 
-def test_the_figures_own_step_size_makes_client_2_oscillate(monkeypatch):
+def test_the_figures_own_step_size_makes_client_2_oscillate():
     """Erratum EC-11: f₂''(0) = 12, so η = 0.5 is six times too large."""
-    monkeypatch.setitem(WORLD.vanishing_loss.__globals__, "ETA", 0.5)
-    fed, task = WORLD.vanishing()
+    fed, task = WORLD.vanishing(0.5)
     path = WORLD.positions(ct.FederatedClustering(lr=0.5, radius=1.0), fed, task, WORLD.start(1.5), 40)
     close(path[1], (1, 1, 2))
     assert float(path[20:, 1].abs().max()) > 0.5

@@ -27,11 +27,17 @@ LATER = (
 )  # pages that may not be written yet: no place in the navigation
 OUTSIDE = "repository"  # where files outside docs/ are shown
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
+NAME = re.compile(r"(?<![\[`\w])`([A-Za-z][\w.]*)`(?![\]`])")
+ANCHORS = reference.anchors()
 CODE = re.compile(r"(```.*?```|`[^`\n]*`)", flags=re.S)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Pages that are to come have no place yet; pages that nobody gave a place stand at the end of the background."""
     config.nav = _written(config.nav)
+    text = (ROOT / "mkdocs.yml").read_text("utf-8")
+    unplaced = [page.name for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in text]
+    next(part["Background"] for part in config.nav if "Background" in part).extend(unplaced)
     return config
 
 
@@ -72,7 +78,19 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return match[0]
         return match[1] + posixpath.relpath(_shown(path), home or ".") + match[3]
 
-    return "".join(part if i % 2 else LINK.sub(link, part) for i, part in enumerate(CODE.split(markdown)))
+    markdown = "".join(part if i % 2 else LINK.sub(link, part) for i, part in enumerate(CODE.split(markdown)))
+    return markdown if home == "reference" else _named(markdown, home)
+
+
+def _named(markdown: str, home: str) -> str:
+    """Names of the reference in `code` become links to it."""
+
+    def link(match: re.Match[str]) -> str:
+        at = ANCHORS.get(match[1])
+        return f"[{match[0]}]({posixpath.relpath(at, home or '.')})" if at else match[0]
+
+    parts = re.split(r"(```.*?```|^#.*?$)", markdown, flags=re.S | re.M)  # neither in code nor in headings
+    return "".join(part if i % 2 else NAME.sub(link, part) for i, part in enumerate(parts))
 
 
 def _home() -> str:

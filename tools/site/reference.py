@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 
 from names import PAGES, Name, public
 
@@ -17,13 +18,23 @@ WITH_INHERITED = {
 }  # classes whose methods come from a base that is not public itself
 
 
+FIRST = "---\nsearch:\n  boost: 3\n---\n\n"  # who searches for a name wants the reference
+
+
 def pages() -> dict[str, str]:
     """File → Markdown."""
     found = public()
-    made = {f"reference/{page}.md": _page(page, names) for page, names in found.items()}
+    made = {f"reference/{page}.md": FIRST + _page(page, names) for page, names in found.items()}
     made["reference/index.md"] = _index(found)
-    made["reference/commands.md"] = commands()
+    made["reference/commands.md"] = FIRST + commands()
     return made
+
+
+def anchors() -> dict[str, str]:
+    """What a page may call a name (`ct.IFCA`, and `IFCA` of a class) → where the reference shows it."""
+    found = {one.shown: f"reference/{page}.md#{one.path}" for page, names in public().items() for one in names}
+    classes = {name.removeprefix("ct."): at for name, at in found.items() if re.fullmatch(r"ct\.[A-Z]\w+", name)}
+    return found | classes
 
 
 def _page(page: str, names: list[Name]) -> str:
@@ -89,6 +100,6 @@ def _parameter(parameter: object) -> str:
     option = parameter.param_type_name == "option"  # type: ignore[attr-defined]
     words = ", ".join([*parameter.opts, *parameter.secondary_opts]) if option else str(parameter.name).upper()  # type: ignore[attr-defined]
     usual = parameter.default  # type: ignore[attr-defined]
-    shown = "required" if parameter.required else "" if usual is None or callable(usual) else f"`{usual}`"  # type: ignore[attr-defined]
+    shown = "required" if parameter.required else "" if usual in (None, False) or callable(usual) else f"`{usual}`"  # type: ignore[attr-defined]
     meaning = (getattr(parameter, "help", None) or "").replace("|", "\\|")
     return f"| `{words}` | {shown} | {meaning} |"

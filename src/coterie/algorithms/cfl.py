@@ -25,7 +25,7 @@ from torch import Tensor
 from coterie import randomness
 from coterie.aggregation import Aggregator, Mean, aggregated
 from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Ints, Population, Up
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Ints, Population, Up, one_per
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
@@ -37,8 +37,8 @@ Linkage = Literal["single", "complete"]
 
 @dataclass(frozen=True)
 class CFLState:
-    models: Params  # (clusters so far, …)
-    label: Tensor  # (m,)
+    models: Params = field(metadata=one_per("label"))  # (clusters so far, …)
+    label: Tensor = field(metadata=one_per("client"))  # (m,)
     scale: Tensor  # the median length of the first updates; 0 before
 
 

@@ -47,6 +47,7 @@ from coterie.exchange.messages import (
     Population,
     Reply,
     Up,
+    one_per,
 )
 from coterie.incentives.market.bargaining import nash_bargaining, pacing_constant
 from coterie.incentives.market.climb import Climb, Offer, Step, climbing
@@ -77,12 +78,14 @@ class DefectionFreeState:
     is the position of the high firm, −1 before they met. `first` are the models when they met, `best` the estimate of the
     best quality (0: not estimated), `tested` what `ledger(result, rows="test")` tells of, one row like `ledger`'s."""
 
-    models: Params
-    ledger: Tensor
+    models: Params = field(metadata=one_per("client"))
+    ledger: Tensor = field(metadata=one_per("nobody"))
     high: Tensor
-    first: Params = field(default_factory=dict)
+    first: Params = field(metadata=one_per("client"), default_factory=dict)
     best: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
-    tested: Tensor = field(default_factory=lambda: torch.zeros(0, TESTED, dtype=torch.float64))
+    tested: Tensor = field(
+        metadata=one_per("nobody"), default_factory=lambda: torch.zeros(0, TESTED, dtype=torch.float64)
+    )
 
     def __post_init__(self) -> None:
         if not self.first:

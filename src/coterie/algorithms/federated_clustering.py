@@ -31,7 +31,19 @@ from coterie.aggregation.gram import comparable
 from coterie.aggregation.radius import Percentile, RadiusRule
 from coterie.aggregation.threshold import threshold_centers
 from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, Ints, Population, Reply, Up
+from coterie.exchange.messages import (
+    Algorithm,
+    Ask,
+    Cohort,
+    Context,
+    Exchange,
+    From,
+    Ints,
+    Population,
+    Reply,
+    Up,
+    one_per,
+)
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
 from coterie.settings import finite_numbers, whole_number
@@ -42,10 +54,10 @@ _MEMBERS_UP_TO = 4096  # clients whose N × N table of who listened to whom is k
 
 @dataclass(frozen=True)
 class FederatedClusteringState:
-    models: Params  # (N, …)
-    velocity: Params
-    members: Tensor  # (N, N): j was in i's last ball
-    label: Tensor  # (N,): groups of clients that listen to one another
+    models: Params = field(metadata=one_per("client"))  # (N, …)
+    velocity: Params = field(metadata=one_per("client"))
+    members: Tensor = field(metadata=one_per("client"))  # (N, N): j was in i's last ball
+    label: Tensor = field(metadata=one_per("client"))  # (N,): groups of clients that listen to one another
 
 
 @dataclass(frozen=True)

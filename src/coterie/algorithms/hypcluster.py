@@ -42,6 +42,10 @@ class HypCluster(Algorithm):
         return IFCA(self.clusters, local=self.local, start="random", samples_weighted=True, aggregate=self.aggregate)
 
     @property
+    def helpers(self) -> dict[str, IFCA]:
+        return {"rounds": self._rounds} if self.clusters is not None else {}
+
+    @property
     def carries_statistics(self) -> bool:
         return True
 

@@ -106,6 +106,11 @@ class IFCA(Algorithm):
         return kind(self.k, self.local, self.probe_steps, plain.round, lambda ctx: self._part(ctx, 1))
 
     @property
+    def helpers(self) -> dict[str, Any]:
+        start = {} if self.clusters is None else {"start": self._start}
+        return start | {"stop": self._stop, "plain": replace(self, stop_after=None)}
+
+    @property
     def carries_statistics(self) -> bool:
         return self.option == "model" and self.resample is None
 

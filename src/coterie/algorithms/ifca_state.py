@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from coterie.exchange.messages import one_per
 from coterie.tree import Params
 
 
@@ -14,7 +15,9 @@ class IFCAState:
     models: Params  # (k, …): the part of the model each cluster has for itself
     shared: Params  # the part all clusters share (empty without weight sharing)
     started: bool
-    identity: Tensor  # (m,) clusters the server knows once it stopped sending all models; −1: unknown
+    identity: Tensor = field(
+        metadata=one_per("client")
+    )  # (m,) clusters the server knows once it stopped sending all models; −1: unknown
     closed: bool
 
 

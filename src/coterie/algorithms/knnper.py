@@ -44,6 +44,10 @@ class KNNPer(Algorithm):
         return FedAvg(self.local, aggregate=self.aggregate)
 
     @property
+    def helpers(self) -> dict[str, FedAvg]:
+        return {"average": self._average}
+
+    @property
     def carries_statistics(self) -> bool:
         return True
 

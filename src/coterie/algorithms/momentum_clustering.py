@@ -16,7 +16,7 @@ momentum so long that no distance to it can be computed is left out of the round
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from sklearn.cluster import kmeans_plusplus
@@ -27,7 +27,7 @@ from coterie.aggregation.kmeans import principal_coordinates
 from coterie.aggregation.radius import Percentile, RadiusRule
 from coterie.aggregation.threshold import threshold_clustering
 from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up, one_per
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
 from coterie.settings import cluster_count, finite_numbers, whole_number
@@ -36,8 +36,8 @@ from coterie.tree import Params, Tree, flat_vector, like_vector, tree_map
 
 @dataclass(frozen=True)
 class MomentumClusteringState:
-    centers: Tensor  # (K, P); K = 0 before the first round
-    label: Tensor  # (N,), −1 for a client never seen
+    centers: Tensor = field(metadata=one_per("nobody"))  # (K, P); K = 0 before the first round
+    label: Tensor = field(metadata=one_per("client"))  # (N,), −1 for a client never seen
     start: Params
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from coterie.aggregation.kmeans import kmeans_rows
 from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up, one_per
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
@@ -34,8 +34,8 @@ _TRAINED = {"model": From("model")}
 
 @dataclass(frozen=True)
 class OneShotState:
-    models: Params  # (k, …)
-    label: Tensor  # (m,); −1 before step 2 or for a client that did not answer it
+    models: Params = field(metadata=one_per("label"))  # (k, …)
+    label: Tensor = field(metadata=one_per("client"))  # (m,); −1 before step 2 or for a client that did not answer it
 
 
 @dataclass(frozen=True)

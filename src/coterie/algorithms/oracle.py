@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up, one_per
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
@@ -20,8 +20,8 @@ from coterie.tree import Params, repeat, take
 
 @dataclass(frozen=True)
 class OracleState:
-    models: Params
-    truth: Tensor
+    models: Params = field(metadata=one_per("truth"))
+    truth: Tensor = field(metadata=one_per("client"))
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from coterie.cli.comparing import (
     shown_progress,
     write,
 )
+from coterie.cli.flower import app as flower_commands
 from coterie.cli.privacy import app as privacy_commands
 from coterie.cli.reproduce import reproduce
 from coterie.cli.table_options import TableSource, names, reads_table
@@ -234,6 +235,7 @@ def datasets() -> None:
 if importlib.util.find_spec("coterie.incentives") and importlib.util.find_spec("coterie.cli.incentives"):
     app.add_typer(importlib.import_module("coterie.cli.incentives").app, name="incentives")
 app.add_typer(privacy_commands, name="privacy")
+app.add_typer(flower_commands, name="flower")
 app.command()(reproduce)
 
 

@@ -51,7 +51,7 @@ def fit_preprocessing(
     rows: list[PlanRow] = []
     for name in features:
         if left_out and name in left_out:
-            rows.append(_dropped(name, left_out[name]))
+            rows.append(dropped_row(name, left_out[name]))
             continue
         fit = _fit_numeric if column_kind(frame[name]) == "numeric" else _fit_category
         rows += fit(frame[name], train, max_categories)
@@ -169,38 +169,53 @@ def _fit_numeric(values: pd.Series[Any], train: npt.NDArray[np.int64], _: int) -
     numbers = to_numbers(values)[train]
     missing = np.isnan(numbers)
     if missing.all():
-        return [_dropped(values.name, "no value in any training row")]
+        return [dropped_row(values.name, "no value in any training row")]
     fill = float(np.median(numbers[~missing]))
     filled = np.where(missing, fill, numbers)
     unit = float(np.abs(filled).max()) or 1.0  # so that squares of huge values do not overflow
     mean, scale = float((filled / unit).mean() * unit), float((filled / unit).std() * unit)
-    if scale > max(1e-12 * unit, 1e-300):  # smaller differences are rounding errors
-        first = _row(values.name, "numeric", fill=fill, mean=mean, scale=scale)
-    else:
-        first = _dropped(values.name, f"constant in the training rows ({fill:g})")
-    return [first, *_indicator(values.name, missing)]
+    return numeric_rows(values.name, fill, mean, scale, unit, float(missing.mean()))
 
 
 def _fit_category(values: pd.Series[Any], train: npt.NDArray[np.int64], max_categories: int) -> list[PlanRow]:
-    codes, texts = _texts(values.iloc[train])
+    codes, texts = category_texts(values.iloc[train])
     missing = codes < 0
-    if missing.all():
-        return [_dropped(values.name, "no value in any training row")]
     counts = np.bincount(codes[~missing], minlength=len(texts))
-    if len(texts) == 1:
-        return [_dropped(values.name, f"constant in the training rows ({texts[0]})"), *_indicator(values.name, missing)]
-    if len(texts) > max_categories and len(texts) > 0.5 * (~missing).sum():
-        return [_dropped(values.name, f"an identifier: {len(texts)} distinct values in {len(train)} training rows")]
-    common = np.argsort(-counts, kind="stable")[:max_categories]
-    chosen = sorted(texts[i] for i in common) + ([OTHER] if len(texts) > max_categories else [])
-    return [_row(values.name, "category", category=c) for c in chosen] + _indicator(values.name, missing)
+    return category_rows(
+        values.name, dict(zip(texts, counts.tolist(), strict=True)), int(missing.sum()), max_categories
+    )
 
 
-def _indicator(name: Any, missing: Mask) -> list[PlanRow]:
-    return [_row(name, "indicator")] if missing.mean() >= INDICATOR_SHARE else []
+def numeric_rows(name: Any, fill: float, mean: float, scale: float, unit: float, missing: float) -> list[PlanRow]:
+    """The plan of a numeric column with these statistics; `unit` is its largest absolute value, `missing` a share."""
+    if scale > max(1e-12 * unit, 1e-300):  # smaller differences are rounding errors
+        first = plan_row(name, "numeric", fill=fill, mean=mean, scale=scale)
+    else:
+        first = dropped_row(name, f"constant in the training rows ({fill:g})")
+    return [first, *_indicator(name, missing)]
 
 
-def _row(
+def category_rows(name: Any, counts: Mapping[str, int], missing: int, max_categories: int) -> list[PlanRow]:
+    """The plan of a column with these categories in the training rows; of equally frequent ones the first are kept."""
+    present = sum(counts.values())
+    rows = present + missing
+    if not present:
+        return [dropped_row(name, "no value in any training row")]
+    indicator = _indicator(name, missing / rows)
+    if len(counts) == 1:
+        return [dropped_row(name, f"constant in the training rows ({next(iter(counts))})"), *indicator]
+    if len(counts) > max_categories and len(counts) > 0.5 * present:
+        return [dropped_row(name, f"an identifier: {len(counts)} distinct values in {rows} training rows")]
+    common = sorted(counts, key=lambda text: -counts[text])[:max_categories]
+    chosen = sorted(common) + ([OTHER] if len(counts) > max_categories else [])
+    return [plan_row(name, "category", category=c) for c in chosen] + indicator
+
+
+def _indicator(name: Any, missing: float) -> list[PlanRow]:
+    return [plan_row(name, "indicator")] if missing >= INDICATOR_SHARE else []
+
+
+def plan_row(
     name: Any, kind: str, *, fill: float = np.nan, mean: float = 0.0, scale: float = 1.0, category: str | None = None
 ) -> PlanRow:
     column = {"numeric": f"{name}", "indicator": f"{name} is missing", "category": f"{name}={category}"}[kind]
@@ -208,11 +223,11 @@ def _row(
     return dict(zip(PLAN_COLUMNS, values, strict=True))
 
 
-def _dropped(name: Any, note: str) -> PlanRow:
+def dropped_row(name: Any, note: str) -> PlanRow:
     return dict(zip(PLAN_COLUMNS, (None, str(name), "dropped", np.nan, np.nan, np.nan, None, note), strict=True))
 
 
-def _texts(values: pd.Series[Any]) -> tuple[npt.NDArray[np.int64], list[str]]:
+def category_texts(values: pd.Series[Any]) -> tuple[npt.NDArray[np.int64], list[str]]:
     """Codes (−1 for missing) into distinct texts; 1, 1.0 and "1" are the same category."""
     raw, uniques = pd.factorize(values)
     inner, texts = pd.factorize(np.array([_text(u) for u in uniques], dtype=object))
@@ -228,7 +243,7 @@ def _text(value: Any) -> str:
 
 def _category_codes(values: pd.Series[Any], categories: list[str]) -> npt.NDArray[np.int64]:
     """The position of every value in `categories`; unseen values go to `(other)` if there is one, else −1."""
-    codes, texts = _texts(values)
+    codes, texts = category_texts(values)
     position = {c: i for i, c in enumerate(categories)}
     known = np.array([position.get(t, position.get(OTHER, -1)) for t in texts] + [-1], np.int64)
     return known[codes]

@@ -38,11 +38,13 @@ def choose_rows(
     drop_missing: bool = False,
     min_rows: int = 1,
     same_clients: bool = False,
+    alone: bool = False,
 ) -> tuple[pd.DataFrame, list[Note]]:
     """The rows that take part, and a sentence for everything that was changed or looks odd.
 
     `drop_missing` drops rows without a client or a target, `min_rows` leaves out clients with fewer rows (counted
     after that), `same_clients` takes ids that differ only by case or blank space for one client.
+    `alone` allows a table with a single client: a site's own.
     """
     if isinstance(min_rows, bool) or not isinstance(min_rows, int) or min_rows < 1:
         raise ConfigError(f"min_rows must be a whole number from 1; got {min_rows!r}.")
@@ -52,7 +54,8 @@ def choose_rows(
     frame = _with_same_clients(frame, client, same_clients, notes)
     if min_rows > 1:
         frame = _with_enough_rows(frame, client, min_rows, notes)
-    _refuse_too_few(frame[client], may_lower=min_rows > 1)
+    if not alone:
+        _refuse_too_few(frame[client], may_lower=min_rows > 1)
     notes += _odd_clients(frame[client])
     return frame, notes
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -69,7 +69,7 @@ def federation_from_frame(
         raise ConfigError(f"scaling must be 'all' or 'own', got {scaling!r}; choose one of them.")
     if dtype == "int64":
         raise DataError("A table's columns become floats; got dtype='int64'. Give token ids to from_arrays.")
-    _check_table(frame)
+    check_table(frame)
     for role, column in (
         ("client", client),
         ("target", target),
@@ -78,7 +78,7 @@ def federation_from_frame(
         ("weight", weight),
     ):
         if column is not None:
-            _check_column(frame, column, role)
+            check_column(frame, column, role)
     if client == target:
         raise DataError(f"The client and the target are both column {client!r}. Name two different columns.")
     wanted = _feature_columns(frame, features, exclude, {client, target, cluster, split, weight})
@@ -87,18 +87,13 @@ def federation_from_frame(
     )
     parts, weights = (None if c is None else frame[c] for c in (split, weight))
     frame = frame.drop(columns=[c for c in (split, weight) if c is not None])
-    owner, clients = _owners(frame[client])
+    by_client = RowsByClient.of(frame[client], parts, test_fraction, seed)
+    owner, clients, sizes, order, n_train = (
+        by_client.owner, by_client.clients, by_client.sizes, by_client.order, by_client.n_train
+    )  # fmt: skip
+    n_valid, n_test, train = by_client.n_valid, by_client.n_test, by_client.train
     y, kind, classes = _target(frame[target], kind, owner, clients)
     report = inspect_columns(frame, client, target, features, exclude, cluster=cluster)
-    sizes = np.bincount(owner, minlength=len(clients)).astype(np.int64)
-    if parts is not None:
-        order, n_valid, n_test = _own_parts(parts, owner, len(clients))
-    else:
-        n_valid, n_test = np.zeros_like(sizes), held_out_sizes(sizes, test_fraction)
-        order = np.argsort(owner, kind="stable")[split_order(sizes, client_keys(clients), seed)]
-    n_train, starts = sizes - n_valid - n_test, np.cumsum(sizes) - sizes
-    train = order[np.arange(len(order)) - np.repeat(starts, sizes) < np.repeat(n_train, sizes)]
-
     left_out = {c: why for c, why in report.reasons(["ignored", "suspicious"]).items() if c in wanted}
     if scaling == "own":
         refuse_choices(left_out)
@@ -115,7 +110,7 @@ def federation_from_frame(
         n_test=n_test,
         n_valid=n_valid,
         weights=None if weights is None else pd.to_numeric(weights, errors="coerce").to_numpy(np.float64)[order],
-        clusters=None if cluster is None else _true_clusters(frame[cluster], owner, clients),
+        clusters=None if cluster is None else true_clusters(frame[cluster], owner, clients),
         kind=kind,
         classes=classes,
         columns=outputs,
@@ -124,6 +119,39 @@ def federation_from_frame(
     )
     told = replace(report, notes=tuple(notes)) if plan is None else _reported(report, plan, notes)
     return replace(federation, preprocessing=plan, notes=told)
+
+
+@dataclass(frozen=True, eq=False)
+class RowsByClient:
+    """Whose every row is, and the rows in the order of a federation: client by client, its training rows first."""
+
+    owner: Ints
+    clients: pd.Index[Any]
+    sizes: Ints
+    order: Ints
+    n_valid: Ints
+    n_test: Ints
+
+    @classmethod
+    def of(cls, ids: pd.Series[Any], parts: pd.Series[Any] | None, test_fraction: float, seed: int) -> RowsByClient:
+        """`parts` is the user's own split, if there is one; else (seed, client) decides what is held out."""
+        owner, clients = _owners(ids)
+        sizes = np.bincount(owner, minlength=len(clients)).astype(np.int64)
+        if parts is not None:
+            return cls(owner, clients, sizes, *_own_parts(parts, owner, len(clients)))
+        order = np.argsort(owner, kind="stable")[split_order(sizes, client_keys(clients), seed)]
+        return cls(owner, clients, sizes, order, np.zeros_like(sizes), held_out_sizes(sizes, test_fraction))
+
+    @property
+    def n_train(self) -> Ints:
+        return self.sizes - self.n_valid - self.n_test
+
+    @property
+    def train(self) -> Ints:
+        """The training rows of all clients."""
+        starts = np.cumsum(self.sizes) - self.sizes
+        place = np.arange(len(self.order)) - np.repeat(starts, self.sizes)
+        return self.order[place < np.repeat(self.n_train, self.sizes)]
 
 
 def _own_parts(parts: pd.Series[Any], owner: Ints, clients: int) -> tuple[Ints, Ints, Ints]:
@@ -162,7 +190,7 @@ def _reported(report: ColumnReport, plan: pd.DataFrame, notes: list[Note]) -> Co
 # ---- columns ---------------------------------------------------------------------------------------------------------
 
 
-def _check_table(frame: Any) -> None:
+def check_table(frame: Any) -> None:
     if not isinstance(frame, pd.DataFrame):
         raise DataError(
             f"from_frame needs a pandas DataFrame; got {type(frame).__name__}. Try from_parquet or from_csv."
@@ -175,7 +203,7 @@ def _check_table(frame: Any) -> None:
         raise DataError(f"Column names must be unique; {twice!r} occurs more than once. Rename or drop one.")
 
 
-def _check_column(frame: pd.DataFrame, column: Any, role: str) -> None:
+def check_column(frame: pd.DataFrame, column: Any, role: str) -> None:
     if column in frame.columns:
         return
     if column in frame.index.names:
@@ -203,7 +231,7 @@ def _feature_columns(
     if isinstance(features, str) or isinstance(exclude, str):
         raise DataError(f"features and exclude are lists of column names; got {features!r}, {exclude!r}. Use brackets.")
     for column in (*(features or ()), *exclude):
-        _check_column(frame, column, "feature")
+        check_column(frame, column, "feature")
     for column in features or ():
         if column in taken:
             raise DataError(
@@ -241,7 +269,7 @@ def _owners(ids: pd.Series[Any]) -> tuple[Ints, pd.Index[Any]]:
     return owner.astype(np.int64), clients
 
 
-def _true_clusters(labels: pd.Series[Any], owner: Ints, clients: pd.Index[Any]) -> Ints:
+def true_clusters(labels: pd.Series[Any], owner: Ints, clients: pd.Index[Any]) -> Ints:
     codes, _ = pd.factorize(labels, sort=True)
     first = np.full(len(clients), -1, np.int64)
     first[owner[::-1]] = codes[::-1]
@@ -299,12 +327,12 @@ def _target(
     if kind not in get_args(Kind):
         raise DataError(f"kind must be 'classification' or 'regression'; got {kind!r}. Choose one of them.")
     if kind == "regression":
-        return _regression_target(values, owner, clients), kind, None
+        return regression_target(values, owner, clients), kind, None
     y, classes = _class_target(values)
     return y, kind, classes
 
 
-def _regression_target(values: pd.Series[Any], owner: Ints, clients: pd.Index[Any]) -> npt.NDArray[np.float64]:
+def regression_target(values: pd.Series[Any], owner: Ints, clients: pd.Index[Any]) -> npt.NDArray[np.float64]:
     try:
         y = np.asarray(pd.to_numeric(values.astype("object")), np.float64)
     except (TypeError, ValueError):
@@ -323,14 +351,21 @@ def _regression_target(values: pd.Series[Any], owner: Ints, clients: pd.Index[An
     return y
 
 
-def _class_target(values: pd.Series[Any]) -> tuple[npt.NDArray[Any], list[Any]]:
+def class_labels(values: pd.Series[Any]) -> tuple[Ints, list[Any]]:
+    """Every row's place in a list of distinct labels, plain Python values."""
     if pd.api.types.is_float_dtype(values) and (values % 1 == 0).all():
         values = values.astype("int64")
     codes, uniques = pd.factorize(values)
+    return codes.astype(np.int64), [_plain(u) for u in uniques]
+
+
+def _class_target(values: pd.Series[Any]) -> tuple[npt.NDArray[Any], list[Any]]:
+    codes, plain = class_labels(values)
+    uniques = plain
     if len(uniques) < 2:
         raise DataError(
             f"Classification needs at least two classes; every value of the target {values.name!r} is "
-            f"{_plain(uniques[0])!r}. Name another target."
+            f"{uniques[0]!r}. Name another target."
         )
     if len(uniques) > FEW and len(uniques) > 0.5 * len(values):
         raise DataError(
@@ -339,7 +374,6 @@ def _class_target(values: pd.Series[Any]) -> tuple[npt.NDArray[Any], list[Any]]:
             python="or use kind='regression' if it is a quantity.",
             cli="or use --kind regression if it is a quantity.",
         )
-    plain = [_plain(u) for u in uniques]
     if len({type(p) for p in plain}) > 1:  # 1 and "1" in one column: compare and sort them as text
         plain = [str(p) for p in plain]
     classes = sorted(set(plain))

@@ -9,7 +9,7 @@ without is *individual*: the server sees every client's reply.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -282,6 +282,35 @@ class Population:
     clusters: Ints | None  # the truth, for oracles only
 
 
+def one_per(rows: str) -> dict[str, str]:
+    """Metadata of a field of a server state whose rows belong to somebody: one row per "client", or to the clients that have
+    its number in another field ("label"; −1 there: all rows), or to "nobody". A deployed client is shown its own rows and
+    zeros for the others."""
+    return {"rows": rows}
+
+
+def shown_to(state: Any, clients: Ints) -> Any:
+    """A server's state as these clients may see it: rows that are other clients' are zero."""
+    changed: dict[str, Any] = {}
+    for f in fields(state):
+        rows = f.metadata.get("rows")
+        if rows is None:
+            continue
+        own = torch.from_numpy(clients)
+        if rows == "nobody":
+            own = own[:0]
+        elif rows != "client":
+            own = getattr(state, rows)[own].unique()
+            if bool((own < 0).any()):
+                continue
+
+        def blanked(t: Tensor, own: Tensor = own) -> Tensor:
+            return torch.zeros_like(t).index_copy(0, own, t.index_select(0, own)) if t.dim() and len(t) else t
+
+        changed[f.name] = tree_map(blanked, getattr(state, f.name))
+    return replace(state, **changed)
+
+
 State = TypeVar("State")
 Exchange = Generator[Ask, Reply, State]
 
@@ -342,6 +371,11 @@ class Algorithm(Protocol):
     def asks_per_round(self) -> int:
         """In how many asks of a round clients send updates; in a private run each is a release."""
         return 1
+
+    @property
+    def helpers(self) -> Mapping[str, Any]:
+        """Objects beside the algorithm itself whose methods it asks with, by name; a deployed client finds them there."""
+        return {}
 
     def predict(self, ctx: Context, state: Any, x: Tensor) -> Tensor:
         """A client's outputs for new samples."""

@@ -3,21 +3,18 @@
 Thirty clients in three groups of ten that number the digits differently, on MNIST pictures of 14 × 14 pixels, 60 rows per
 client. The liars are spread evenly over the groups, or are six of the ten in the first one. The table shows the accuracy of
 the honest clients' own models on their test rows.
-
-    python -m coterie.reproduce.attacks --seeds 3 --out attacks.json
+Seed s of the experiment is 300 + s.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from coterie.aggregation import GeometricMedian, Median, MultiKrum, NearestNeighbourMixing, TrimmedMean
 from coterie.aggregation.radius import Percentile
@@ -29,7 +26,9 @@ from coterie.learning.cluster_metrics import adjusted_rand
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.models import mlp
 from coterie.learning.task import Task
-from coterie.reproduce.lopsided import World, federation
+from coterie.reproduce.drawing import panels
+from coterie.reproduce.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
+from coterie.reproduce.lopsided import FIRST_SEED, World, federation
 from coterie.training.run import fit
 
 GROUPS, MEMBERS, ROUNDS = 3, 10, 8
@@ -96,20 +95,6 @@ def one(attack: str, share: str, method: str, seed: int) -> dict[str, Any]:
     }
 
 
-def study(seeds: range, out: Path, only: str = "") -> dict[str, Any]:
-    """All attacks, shares and methods (see `planned`); what the file already holds is not run again."""
-    records: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
-    for seed in seeds:
-        for share, spread in SHARES.items():
-            for attack in ("none", *ATTACKS):
-                for method in methods(sum(spread)):
-                    key = f"{attack}/{share}/{method}/{seed}"
-                    if key not in records and only in key and planned(attack, share, method):
-                        records[key] = one(attack, share, method, seed)
-                        out.write_text(json.dumps(records, indent=1))
-    return records
-
-
 def planned(attack: str, share: str, method: str) -> bool:
     """Local models hear nobody, so no attack reaches them. Federated-Clustering, ten times as slow as the rest, is attacked
     by 30 % only. A captured group meets three attacks."""
@@ -120,32 +105,91 @@ def planned(attack: str, share: str, method: str) -> bool:
     return method != SLOW or share == "30 %"
 
 
-def table(records: dict[str, Any]) -> pd.DataFrame:
-    """Mean accuracy per share and method (rows) and attack (columns), and the largest standard error of a row."""
-    rows = [
-        dict(zip(("attack", "share", "method", "seed"), key.split("/"), strict=True)) | record
-        for key, record in records.items()
-    ]
-    frame = pd.DataFrame(rows)
-    cells = frame.groupby(["share", "method", "attack"], sort=False)["accuracy"]
-    order = [attack for attack in ("none", *ATTACKS) if attack in set(frame["attack"])]
-    means = cells.mean().unstack()[order]
-    means["error ≤"] = cells.sem().unstack().max(axis=1)
-    return means.round(3)
+def cells(scale: Scale) -> Cells:
+    if scale == "quick":
+        few = [("none", m) for m in ("IFCA", "IFCA, geometric median", "Local")]
+        few += [("sign flip ×3", m) for m in ("IFCA", "IFCA, geometric median")]
+        return {f"{attack}/30 %/{method}": (attack, "30 %", method) for attack, method in few}
+    return {
+        f"{attack}/{share}/{method}": (attack, share, method)
+        for share, spread in SHARES.items()
+        for attack in ("none", *ATTACKS)
+        for method in methods(sum(spread))
+        if planned(attack, share, method)
+    }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--first-seed", type=int, default=300)
-    parser.add_argument("--only", default="", help="only runs whose key, attack/share/method/seed, contains this")
-    parser.add_argument("--out", type=Path, default=Path("attacks.json"))
-    given = parser.parse_args()
+def measure(cell: Any, seed: int, scale: Scale) -> Measured:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CoterieWarning)
-        records = study(range(given.first_seed, given.first_seed + given.seeds), given.out, given.only)
-    print(table(records).to_string())
+        attack, share, method = cell
+        return one(attack, share, method, FIRST_SEED + seed)
 
 
-if __name__ == "__main__":
-    main()
+def table(found: Records) -> pd.DataFrame:
+    """Mean accuracy per share and method (rows) and attack (columns)."""
+    order = [a for a in ("none", *ATTACKS) if any(cell.startswith(f"{a}/") for cell in found.values)]
+    lines = []
+    for share, spread in SHARES.items():
+        for method in methods(sum(spread)):
+            runs = {a: found.of(f"{a}/{share}/{method}") for a in order}
+            means = {a: f"{np.mean([r['accuracy'] for r in by]):.2f}" if by else "" for a, by in runs.items()}
+            if any(means.values()):
+                lines.append({"share of liars": share, "method": method, **means})
+    return pd.DataFrame(lines)
+
+
+def rows(found: Records) -> list[Row]:
+    return [Row(cell, None, found.numbers(cell, "accuracy"), digits=2) for cell in found.values]
+
+
+def claims(found: Records) -> list[Claim]:
+    plain, robust = (found.mean(f"sign flip ×3/30 %/{m}", "accuracy") for m in ("IFCA", "IFCA, geometric median"))
+    before, alone = (found.mean(f"none/30 %/{m}", "accuracy") for m in ("IFCA", "Local"))
+    return [
+        Claim("A third of liars breaks plain IFCA.", plain < alone, f"{before:.2f} without, {plain:.2f} with them."),
+        Claim(
+            "A geometric median keeps it above training alone.",
+            robust > alone,
+            f"{robust:.2f} under a sign flip by 30 %, {alone:.2f} alone.",
+        ),
+    ]
+
+
+def draw(found: Records) -> Figure:
+    """The shares as panels: methods down, attacks across, accuracy as shade."""
+    frame = table(found)
+    shares = frame["share of liars"].unique()
+    figure, axes = panels(len(shares), columns=1, width=8, height=3)
+    for ax, share in zip(axes, shares, strict=True):
+        part = frame[frame["share of liars"] == share].set_index("method").drop(columns="share of liars")
+        values = part.replace("", np.nan).astype(float)
+        ax.imshow(values, vmin=0, vmax=0.9, cmap="YlGn", aspect="auto")
+        ax.set_xticks(range(values.shape[1]), values.columns, fontsize=7)
+        ax.set_yticks(range(len(values)), values.index, fontsize=7)
+        for (i, j), value in np.ndenumerate(values.to_numpy()):
+            if np.isfinite(value):
+                ax.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=7)
+        ax.set_title(f"liars: {share}", fontsize=9)
+    return figure
+
+
+EXPERIMENT = Experiment(
+    name="attacks",
+    work="Beyond the papers",
+    shows="Attacks, shares of liars and methods",
+    cells=cells,
+    measure=measure,
+    rows=rows,
+    claims=claims,
+    draw=draw,
+    needs=("mnist",),
+    seeds={"quick": 1, "paper": 3},
+    setting=lambda scale: (
+        "Thirty clients in three groups that number the digits differently, MNIST of 14 × 14 pixels, 60 rows a client, "
+        "8 rounds of ten full-batch steps (Federated-Clustering: 16 steps of 1, 20th percentile). Accuracy of the honest "
+        "clients' own models; rules that need a number of liars are told the right one."
+    ),
+    wide=table,
+    ragged=True,
+)

@@ -16,22 +16,33 @@ COLOURS = ("#4a6fa5", "#2a7f62", "#b5443c", "#c58a1b", "#7a5aa0", "#3b3b3b", "#1
 
 
 def beside(rows: Sequence[Row], label: str, zero: bool = True) -> Figure:
-    """A bar of the paper's value (grey, where it is printed) under our mean with two standard errors."""
+    """The paper's value (grey, where it is printed) over our mean with two standard errors.
+
+    Bars from zero, or, with ``zero=False``, points on a part of the axis, on which the length of a bar would mislead."""
     figure = Figure(figsize=(7.2, 0.42 * len(rows) + 1.3), layout="constrained")
     ax = figure.subplots()
     places = np.arange(len(rows))[::-1]
     printed = [np.nan if row.paper is None else row.paper for row in rows]
-    ax.barh(places + 0.2, printed, height=0.36, color=PAPER, label="paper")
+    any_printed = bool(np.isfinite(printed).any())
+    shift = 0.2 if any_printed else 0.0
     means, errors = [row.mean for row in rows], [2 * row.error for row in rows]
-    ax.barh(places - 0.2, means, height=0.36, color=OURS, xerr=errors, label="ours ± 2 standard errors")
+    ours = "ours ± 2 standard errors" if any(errors) else "ours"
+    if zero:
+        if any_printed:
+            ax.barh(places + shift, printed, height=0.36, color=PAPER, label="paper")
+        height = 0.36 if any_printed else 0.6
+        ax.barh(places - shift, means, height=height, color=OURS, xerr=errors if any(errors) else None, label=ours)
+    else:
+        if any_printed:
+            ax.plot(printed, places + shift / 2, "D", ms=5, color=PAPER, label="paper")
+        ax.errorbar(means, places - shift / 2, xerr=errors, fmt="o", ms=5, color=OURS, label=ours)
+        ax.grid(axis="x", color="0.92")
     ax.set_yticks(places, [row.what for row in rows], fontsize=8)
+    ax.set_ylim(-0.7, len(rows) - 0.3)
     ax.set_xlabel(label)
-    if not zero:
-        values = [v for v in [*printed, *means] if np.isfinite(v)]
-        span = max(values) - min(values)
-        ax.set_xlim(min(values) - 0.15 * span, max(values) + 0.08 * span)
     ax.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    if any_printed or any(errors):
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     return figure
 
 

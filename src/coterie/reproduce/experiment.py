@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 Scale = Literal["quick", "paper"]
@@ -52,6 +53,7 @@ class Row:
     paper_error: float = 0.0  # as printed
     tolerance: float = 0.0  # a difference that nobody would act on
     digits: int = 3
+    own_error: float | None = None  # a standard error over something else than seeds
 
     @property
     def mean(self) -> float:
@@ -60,6 +62,8 @@ class Row:
     @property
     def error(self) -> float:
         """Standard error of the mean over seeds (0 for one seed, or for what is computed exactly)."""
+        if self.own_error is not None:
+            return self.own_error
         return float(np.std(self.ours, ddof=1) / np.sqrt(len(self.ours))) if len(self.ours) > 1 else 0.0
 
     @property
@@ -78,6 +82,12 @@ class Claim:
     holds: bool
     found: str  # what we measured, in one sentence
     paper_is_wrong: bool = False  # an erratum: that it does not hold is the finding
+    unlike: str = ""  # why it need not hold in our runs, with a measurement
+
+    @property
+    def expected(self) -> bool:
+        """It holds, or it is known why it does not."""
+        return self.holds or self.paper_is_wrong or bool(self.unlike)
 
 
 Cells = Mapping[str, Any]  # a cell's name and whatever ``measure`` needs to know of it
@@ -99,6 +109,8 @@ class Experiment:
     seeds: Mapping[Scale, int] = field(default_factory=lambda: {"quick": 3, "paper": 5})
     setting: Callable[[Scale], str] = lambda scale: ""  # one sentence: sizes, rounds, how far from the paper's
     why: Mapping[str, str] = field(default_factory=dict)
+    ragged: bool = False  # cells count with whatever seeds they have, not only with those that all cells have
+    wide: Callable[[Records], pd.DataFrame] | None = None  # the same numbers in another shape, for the documentation
 
     def verdict(self, row: Row, claims: Sequence[Claim]) -> Verdict:
         """A row agrees, or differs for a reason given in ``why``, or all claims hold (the same order), or it differs."""

@@ -1,29 +1,22 @@
-"""Table 1 of "Private and Personalized Histogram Estimation" (Setlur et al., 2023), without privacy, on bloggers.
+"""Users' histograms for Table 1 of "Private and Personalized Histogram Estimation" (Setlur et al., 2023): data and tuning.
 
-    python -m coterie.reproduce.histograms [--runs 20] [--out table.md]
-
-Data: `user_tokens_blogs.npz` in the folder COTERIE_DATA names; users with at least 500 tokens of 1,000 common words.
 Once: 20 % of the users are set aside for validation, and 40 % of every user's tokens for testing. A run draws
-300 train tokens of each user from its other tokens, leaves a tenth of the users out of training as never seen, and
-reports the mean of KL(test histogram‖model). λ, the seeding, IFCA's step and start, the number of kept tokens and
-the smoothing of Local are chosen on the validation users alone, who are in no reported number; test tokens of the
-others serve nothing but the report.
+300 train tokens of each user from its other tokens (film reviews are short: all of them), leaves a tenth of the users out
+of training as never seen, and reports the mean of KL(test histogram‖model). λ, the seeding, IFCA's step and start, the
+number of kept tokens and the smoothing of Local are chosen on the validation users alone, who are in no reported number;
+test tokens of the others serve nothing but the report. `coterie.reproduce.histogram_table` makes the tables.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 import numpy as np
-import pandas as pd
-from scipy.stats import t as student
 
+from coterie.datasets.files import find_data
 from coterie.estimation.histograms.baselines import FedAvgHistogram, IFCAHistograms, LocalHistograms
 from coterie.estimation.histograms.counts import Counts, Floats, Ints, read_counts
 from coterie.estimation.histograms.kl import row_sums, with_data
@@ -45,6 +38,20 @@ SEEDINGS: tuple[Seeding, ...] = tuple(
 )
 STEPS, KEPT = (3.0, 10.0, 30.0, 100.0), (100, 200, 400)
 LOCAL_SMOOTHING = (1e-2, 1e-1, 0.3, 1.0, 3.0)
+JUDGED = 15_000  # at most so many users are judged
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is tried on validation users."""
+
+    seedings: tuple[Seeding, ...] = SEEDINGS
+    kept: tuple[int, ...] = KEPT
+    steps: tuple[float, ...] = STEPS
+    starts: tuple[str, ...] = ("kl++", "mean")
+
+
+QUICK = Grid(((1.0, "user_center", 8), (0.5, "center_user", 1)), (200, 400), (30.0,), ("mean",))
 
 
 @dataclass(frozen=True)
@@ -65,23 +72,27 @@ class Corpus:
     test: Counts
     validation: Ints
     reported: Ints
+    train_tokens: int | None = TRAIN_TOKENS  # None: the whole pool
 
     @classmethod
-    def cut(cls, counts: Counts, seed: int) -> Corpus:
+    def cut(cls, counts: Counts, seed: int, train_tokens: int | None = TRAIN_TOKENS) -> Corpus:
         rng = np.random.default_rng([seed, 0])
         tokens = np.asarray(counts.sum(axis=1)).ravel().astype(np.int64)
         pool = _draw(counts, tokens - (0.4 * tokens).astype(np.int64), rng)
         order = rng.permutation(counts.shape[0])
         aside = counts.shape[0] // 5
-        return cls(pool, with_data(counts, counts.data - pool.data), order[:aside], order[aside:])
+        return cls(pool, with_data(counts, counts.data - pool.data), order[:aside], order[aside:], train_tokens)
+
+    def _train(self, rng: np.random.Generator) -> Counts:
+        return self.pool if self.train_tokens is None else _draw(self.pool, self.train_tokens, rng)
 
     def for_tuning(self, seed: int) -> Split:
-        train = _draw(self.pool, TRAIN_TOKENS, np.random.default_rng([seed, 1]))
+        train = self._train(np.random.default_rng([seed, 1]))
         return _split(train, self.test, self.reported, self.validation)
 
     def for_run(self, seed: int) -> Split:
         rng = np.random.default_rng([seed, 2])
-        train = _draw(self.pool, TRAIN_TOKENS, rng)
+        train = self._train(rng)
         order = rng.permutation(self.reported)
         return _split(train, self.test, order[len(order) // 10 :], order[: len(order) // 10])
 
@@ -111,23 +122,26 @@ class Choices:
     lam: dict[str, float]
 
 
-def load_counts(path: Path) -> Counts:
-    counts = read_counts(path).counts
-    return counts[row_sums(counts) >= 500]
+def load_counts(corpus: str) -> Counts:
+    """Users of "blogs" with 500 tokens or more, or of "imdb" (film reviews) with ten or more."""
+    counts = read_counts(find_data(f"user_tokens_{corpus}.npz")).counts
+    return counts[row_sums(counts) >= (500 if corpus == "blogs" else 10)]
 
 
 def risk(model: CenterModel, train: Counts, test: Counts, lam: float | None = None) -> float:
     """Mean KL(test‖model) in nats; `lam` replaces the model's own weights on the centre."""
     if lam is not None:
         model.set_params(lam=lam)
+    train, test = train[:JUDGED], test[:JUDGED]
     models = np.concatenate(
         [model.personalise(train[start : start + 2000]) for start in range(0, train.shape[0], 2000)]
     )
     return mean_kl(test, models, SMOOTHING)
 
 
-def tune(data: Split, seed: int) -> Choices:
+def tune(data: Split, seed: int, grid: Grid | None = None) -> Choices:
     """All choices by the risk of users who did not train."""
+    grid = grid or Grid()
 
     def other(model: CenterModel, lam: float) -> float:
         return risk(model, data.other_train, data.other_test, lam)
@@ -137,16 +151,17 @@ def tune(data: Split, seed: int) -> Choices:
         value = min(values, key=lambda v: other(fitted[v], 1.0))
         return value, fitted[value]
 
-    seeding, clustered = best(SEEDINGS, lambda value: _clustered(seed, value))
-    kept, reduced = best(KEPT, lambda value: _clustered(seed, seeding, int(value)))
-    starts = {start: best(STEPS, lambda value, s=start: _ifca(seed, s, value)) for start in ("kl++", "mean")}  # type: ignore[misc]
+    seeding, clusters = best(grid.seedings, lambda value: clustered(seed, value))
+    kept, reduced = best(grid.kept, lambda value: clustered(seed, seeding, int(value)))
+    starts = {start: best(grid.steps, lambda value, s=start: ifca_model(seed, s, value)) for start in grid.starts}  # type: ignore[misc]
     start = min(starts, key=lambda name: other(starts[name][1], 1.0))
     step, ifca = starts[start]
     fedavg = FedAvgHistogram(smoothing=SMOOTHING, concentration=1.0).fit(data.train)
     local = min(
-        LOCAL_SMOOTHING, key=lambda s: mean_kl(data.other_test, _local(s, data.train).personalise(data.other_train))
+        LOCAL_SMOOTHING,
+        key=lambda s: mean_kl(data.other_test, local_model(s, data.train).personalise(data.other_train)),
     )
-    models = {"FedAvg": fedavg, "IFCA": ifca, "Alg. 2 + reduction": reduced, "Alg. 2": clustered}
+    models = {"FedAvg": fedavg, "IFCA": ifca, "Alg. 2 + reduction": reduced, "Alg. 2": clusters}
     lam = {name: min(LAMBDAS, key=partial(other, model)) for name, model in models.items()}
     return Choices(seeding, int(kept), step, start, local, lam)
 
@@ -155,11 +170,12 @@ def run(data: Split, choices: Choices, seed: int) -> dict[str, float]:
     """One column of numbers of Table 1."""
     shared: dict[str, CenterModel] = {
         "FedAvg": FedAvgHistogram(smoothing=SMOOTHING),
-        "IFCA": _ifca(seed, choices.ifca_start, choices.step),
-        "Alg. 2 + reduction": _clustered(seed, choices.seeding, choices.kept),
-        "Alg. 2": _clustered(seed, choices.seeding),
+        "IFCA": ifca_model(seed, choices.ifca_start, choices.step),
+        "Alg. 2 + reduction": clustered(seed, choices.seeding, choices.kept),
+        "Alg. 2": clustered(seed, choices.seeding),
     }
-    local = {"Local": mean_kl(data.test, _local(choices.local_smoothing, data.train).personalise(data.train))}
+    alone = local_model(choices.local_smoothing, data.train).personalise(data.train[:JUDGED])
+    local = {"Local": mean_kl(data.test[:JUDGED], alone)}
     plain, tuned, bayes = {}, {}, {}
     for name, model in shared.items():
         model.fit(data.train)
@@ -167,13 +183,14 @@ def run(data: Split, choices: Choices, seed: int) -> dict[str, float]:
         tuned[f"{name} + FT"] = risk(model, data.train, data.test, choices.lam[name])
         model.set_params(lam=None)
         bayes[f"{name} + FT by estimated α"] = risk(model, data.train, data.test)
-    soft = DirichletMultinomialMixture(CLUSTERS, max_iter=30, start=_clustered(seed, choices.seeding)).fit(data.train)
+    soft = DirichletMultinomialMixture(CLUSTERS, max_iter=30, start=clustered(seed, choices.seeding)).fit(data.train)
     bayes["soft mixture (EM), posterior mean"] = _mean_kl_soft(soft, data.train, data.test)
     unseen = risk(shared["Alg. 2"], data.other_train, data.other_test, choices.lam["Alg. 2"])
     return local | plain | tuned | bayes | {"Alg. 2 + FT, users never seen": unseen}
 
 
 def _mean_kl_soft(model: DirichletMultinomialMixture, train: Counts, test: Counts) -> float:
+    train, test = train[:JUDGED], test[:JUDGED]
     parts: list[Floats] = []
     for start in range(0, train.shape[0], 2000):
         span = slice(start, start + 2000)
@@ -181,11 +198,11 @@ def _mean_kl_soft(model: DirichletMultinomialMixture, train: Counts, test: Count
     return float(np.concatenate(parts).mean())
 
 
-def _local(smoothing: float, train: Counts) -> LocalHistograms:
+def local_model(smoothing: float, train: Counts) -> LocalHistograms:
     return LocalHistograms(smoothing=smoothing).fit(train)
 
 
-def _clustered(seed: int, seeding: Seeding, kept: int | None = None) -> HistogramMixture:
+def clustered(seed: int, seeding: Seeding, kept: int | None = None) -> HistogramMixture:
     temperature, direction, trials = seeding
     return HistogramMixture(
         CLUSTERS,
@@ -199,56 +216,5 @@ def _clustered(seed: int, seeding: Seeding, kept: int | None = None) -> Histogra
     )
 
 
-def _ifca(seed: int, start: str, step: float) -> IFCAHistograms:
+def ifca_model(seed: int, start: str, step: float) -> IFCAHistograms:
     return IFCAHistograms(CLUSTERS, ROUNDS, step, seed, init=start, smoothing=SMOOTHING)
-
-
-def table(counts: Counts, runs: int, seed: int = 0, log: Callable[[str], None] = print) -> tuple[pd.DataFrame, Choices]:
-    """Means over runs with 95 % confidence half-widths (Student's t over runs)."""
-    corpus = Corpus.cut(counts, seed)
-    choices = tune(corpus.for_tuning(seed), seed)
-    log(f"chosen on validation users: {choices}")
-    results = []
-    for number in range(1, runs + 1):
-        results.append(run(corpus.for_run(number), choices, number))
-        log(f"run {number}: " + ", ".join(f"{name} {value:.4f}" for name, value in results[-1].items()))
-    frame = pd.DataFrame(results)
-    half = (
-        student.ppf(0.975, max(runs - 1, 1)) * frame.std(ddof=1) / np.sqrt(runs) if runs > 1 else frame.iloc[0] * np.nan
-    )
-    return pd.DataFrame({"mean KL (nats)": frame.mean(), "95 % interval ±": half}), choices
-
-
-def markdown(result: pd.DataFrame, choices: Choices, users: int, runs: int) -> str:
-    lines = ["| method | mean test KL (nats) | 95 % interval |", "|---|---|---|"]
-    lines += [f"| {name} | {mean:.4f} | ± {half:.4f} |" for name, mean, half in result.itertuples()]
-    weights = ", ".join(f"{name} {value:.2f}" for name, value in choices.lam.items())
-    note = (
-        f"{users} users, {TRAIN_TOKENS} train tokens each, K={CLUSTERS}, T={ROUNDS}, {runs} runs, s={SMOOTHING:g}. "
-        f"Chosen on validation users: seeding {choices.seeding}, {choices.kept} kept tokens, "
-        f"IFCA step {choices.step:g} from {choices.ifca_start}, "
-        f"s of Local {choices.local_smoothing:g}, λ: {weights}."
-    )
-    return "\n".join([*lines, "", note, ""])
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--users", type=int, help="only the first so many users (a quick look)")
-    parser.add_argument("--out", type=Path, help="write the table as Markdown here")
-    options = parser.parse_args()
-    path = Path(os.environ.get("COTERIE_DATA", ".")) / "user_tokens_blogs.npz"
-    if not path.exists():
-        parser.error(f"the corpus is not at {path}; set COTERIE_DATA to the folder with user_tokens_blogs.npz")
-    counts = load_counts(path)[: options.users]
-    result, choices = table(counts, options.runs, options.seed)
-    text = markdown(result, choices, counts.shape[0], options.runs)
-    print(text)
-    if options.out:
-        options.out.write_text(text)
-
-
-if __name__ == "__main__":
-    main()

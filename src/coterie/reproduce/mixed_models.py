@@ -1,24 +1,24 @@
 """`LinearModels` and `LogisticModels` against lme4, and the coverage of their intervals with few clients.
 
-``python -m coterie.reproduce.mixed_models [lme4] [coverage]``. The first needs Rscript with the R packages lme4 and, for the
-data, nlme and mlmRev; tables whose package is missing are left out.
+The first experiment needs Rscript with the R packages lme4 and, for the data, nlme and mlmRev.
 """
 
 from __future__ import annotations
 
 import subprocess
-import sys
 import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from coterie.errors import DataError
 from coterie.estimation.regression.linear import LinearModels
 from coterie.estimation.regression.logistic import LogisticModels
+from coterie.reproduce.drawing import beside
+from coterie.reproduce.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
 
 TABLES = {  # package, client, target, columns, classes
     "sleepstudy": ("lme4", "Subject", "Reaction", ("Days",), False),
@@ -75,88 +75,127 @@ def _ours(table: pd.DataFrame, classes: bool, kind: str) -> Any:
     return made
 
 
-def lme4() -> pd.DataFrame:
-    """Five folds of rows (seed 0): held-out mean squared error, or log loss, of lme4's diagonal fit and of ours."""
-    rows = []
-    for name, (package, client, target, columns, classes) in TABLES.items():
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "table.csv"
-            named = ", ".join(f'"{c}"' for c in columns)
-            settings: dict[str, Any] = {"package": package, "name": name, "client": client, "target": target}
-            if _run_r(EXPORT.format(columns=named, file=file, **settings)):
-                print(f"{name} left out: R could not read it from the package {package}.")
-                continue
-            table = pd.read_csv(file)
-            table["fold"] = np.random.default_rng(0).permutation(len(table)) % 5
-            table.to_csv(file, index=False)
-            if _run_r(FIT.format(file=file, classes="TRUE" if classes else "FALSE")):
-                raise DataError(f"lme4 could not fit {name}; got an error from Rscript. Run the formula by hand.")
-            theirs = _loss(pd.read_csv(file)["made"].to_numpy(), table["y"].to_numpy(), classes)
-        losses = {
-            k: _loss(_ours(table, classes, k), table["y"].to_numpy(), classes) for k in ("diag", "full", "spherical")
-        }
-        gap = f"{100 * (losses['diag'] / theirs - 1):+.3f} %"
-        row = {
-            "data": name,
-            "rows": len(table),
-            "clients": table["client"].nunique(),
-            "lme4, diagonal": round(theirs, 4),
-        }
-        rows.append(
-            row
-            | {"ours, diag": round(losses["diag"], 4), "difference": gap}
-            | {k: round(losses[k], 4) for k in ("full", "spherical")}
+KINDS = ("diag", "full", "spherical")
+
+
+def against_lme4(name: Any, seed: int, scale: Scale) -> Measured:
+    """Five folds of rows: held-out mean squared error, or log loss, of lme4's diagonal fit and of ours."""
+    package, client, target, columns, classes = TABLES[name]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "table.csv"
+        named = ", ".join(f'"{c}"' for c in columns)
+        settings: dict[str, Any] = {"package": package, "name": name, "client": client, "target": target}
+        if _run_r(EXPORT.format(columns=named, file=file, **settings)):
+            raise DataError(f"R could not read {name} from the package {package}. Install the package in R.")
+        table = pd.read_csv(file)
+        table["fold"] = np.random.default_rng(seed).permutation(len(table)) % 5
+        table.to_csv(file, index=False)
+        if _run_r(FIT.format(file=file, classes="TRUE" if classes else "FALSE")):
+            raise DataError(f"lme4 could not fit {name}; got an error from Rscript. Run the formula by hand.")
+        theirs = _loss(pd.read_csv(file)["made"].to_numpy(), table["y"].to_numpy(), classes)
+    losses = {kind: _loss(_ours(table, classes, kind), table["y"].to_numpy(), classes) for kind in KINDS}
+    return {"lme4": theirs, "rows": len(table), "clients": int(table["client"].nunique())} | losses
+
+
+def lme4_rows(found: Records) -> list[Row]:
+    return [
+        Row(
+            f"{name}: {kind}", found.mean(name, "lme4") if kind == "diag" else None, found.numbers(name, kind), digits=4
         )
-    return pd.DataFrame(rows)
+        for name in found.values
+        for kind in KINDS
+    ]
 
 
-def coverage(sets: int = 40) -> pd.DataFrame:
-    """Coverage of 90% intervals of slopes and intercepts, ± standard error over data sets (seeds 0, 1, …).
-
-    Two columns; deviations of the clients' slopes .5 and .2 and of their intercepts 1; unit noise, or labels."""
-    rows = []
-    for kind, sizes in ((LinearModels, (6, 15)), (LogisticModels, (15, 40))):
-        for m in (10, 30):
-            for n in sizes:
-                found: list[tuple[float, float]] = []
-                for seed in range(sets):
-                    rng = np.random.default_rng(seed)
-                    owner, X = np.repeat(np.arange(m), n), rng.normal(size=(m * n, 2))
-                    truth = rng.normal([1.0, -1.0, 0.5], [0.5, 0.2, 1.0], (m, 3))
-                    score = truth[owner, 2] + (X * truth[owner, :2]).sum(1)
-                    y = score + rng.normal(size=m * n) if kind is LinearModels else score + rng.logistic(size=m * n) > 0
-                    model = kind().fit(X, y, owner)
-                    inside = [
-                        ((low < t) & (t < high)).mean()
-                        for (low, high), t in (
-                            (model.interval(0.9), truth[:, :2]),
-                            (model.intercept_interval(0.9), truth[:, 2]),
-                        )
-                    ]
-                    found.append((float(inside[0]), float(inside[1])))
-                values = np.array(found)
-                both = values @ [2 / 3, 1 / 3]
-                cells = [f"{v.mean():.3f} ± {v.std(ddof=1) / np.sqrt(sets):.3f}" for v in (*values.T, both)]
-                rows.append(
-                    {"models": kind.__name__, "clients": m, "rows": n}
-                    | dict(zip(("slopes", "intercepts", "all"), cells, strict=True))
-                )
-    return pd.DataFrame(rows)
+def lme4_claims(found: Records) -> list[Claim]:
+    gap = max(abs(found.mean(name, "diag") / found.mean(name, "lme4") - 1) for name in found.values)
+    says = "A variance for every coefficient predicts as well as lme4's diagonal fit."
+    return [Claim(says, gap < 1e-3, f"The losses differ by at most {100 * gap:.3f} %.")]
 
 
-STUDIES = {"lme4": lme4, "coverage": coverage}
+def few_clients(cell: Any, seed: int, scale: Scale) -> Measured:
+    """Share of slopes and intercepts inside their 90 % intervals, in one data set."""
+    kind, m, n = cell
+    rng = np.random.default_rng(seed)
+    owner, X = np.repeat(np.arange(m), n), rng.normal(size=(m * n, 2))
+    truth = rng.normal([1.0, -1.0, 0.5], [0.5, 0.2, 1.0], (m, 3))
+    score = truth[owner, 2] + (X * truth[owner, :2]).sum(1)
+    y = score + rng.normal(size=m * n) if kind is LinearModels else score + rng.logistic(size=m * n) > 0
+    model = kind().fit(X, y, owner)
+    (low, high), (under, over) = model.interval(0.9), model.intercept_interval(0.9)
+    slopes = float(((low < truth[:, :2]) & (truth[:, :2] < high)).mean())
+    intercepts = float(((under < truth[:, 2]) & (truth[:, 2] < over)).mean())
+    return {"slopes": slopes, "intercepts": intercepts, "all": (2 * slopes + intercepts) / 3}
 
 
-def main(names: list[str]) -> None:
-    unknown = [n for n in names if n not in STUDIES]
-    if unknown:
-        raise SystemExit(f"Unknown table {unknown[0]!r}; choose from {', '.join(STUDIES)}.")
-    warnings.simplefilter("ignore")
-    for name in names or list(STUDIES):
-        study = STUDIES[name]
-        print(f"{name}: {(study.__doc__ or '').splitlines()[0]}")
-        print(study().to_string(index=False), end="\n\n", flush=True)
+def coverage_cells(scale: Scale) -> Cells:
+    kinds = ((LinearModels, (6, 15)), (LogisticModels, (15, 40)))
+    return {
+        f"{kind.__name__}, {m} clients, {n} rows": (kind, m, n)
+        for kind, sizes in kinds
+        for m in (10, 30)
+        for n in sizes
+    }
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def coverage_rows(found: Records) -> list[Row]:
+    parts = ("slopes", "intercepts", "all")
+    return [Row(f"{cell}: {part}", None, found.numbers(cell, part)) for cell in found.values for part in parts]
+
+
+def coverage_claims(found: Records) -> list[Claim]:
+    covered = {cell: found.mean(cell, "all") for cell in found.values}
+    worst = max(covered, key=lambda cell: abs(covered[cell] - 0.9))
+    return [
+        Claim(
+            "90 % intervals cover 90 % of the truth, also with few clients.",
+            abs(covered[worst] - 0.9) < 0.05,
+            f"Furthest from it: {worst}, {covered[worst]:.3f}.",
+        )
+    ]
+
+
+def _draw(rows: list[Row], label: str) -> Figure:
+    return beside(rows, label, zero=False)
+
+
+def coverage_table(found: Records) -> pd.DataFrame:
+    parts = ("slopes", "intercepts", "all")
+    lines = []
+    for cell, (kind, m, n) in coverage_cells(found.scale).items():
+        shown = [Row("", None, found.numbers(cell, part)) for part in parts]
+        values = {part: f"{row.mean:.3f} ± {row.error:.3f}" for part, row in zip(parts, shown, strict=True)}
+        lines.append({"models": f"`{kind.__name__}`", "clients": m, "rows": n} | values)
+    return pd.DataFrame(lines)
+
+
+LME4 = Experiment(
+    name="mixed-models",
+    work="Beyond the papers",
+    shows="Linear and logistic models against lme4",
+    cells=lambda scale: {name: name for name in TABLES},
+    measure=against_lme4,
+    rows=lme4_rows,
+    claims=lme4_claims,
+    draw=lambda found: _draw([r for r in lme4_rows(found) if not r.what.startswith("sleep")], "held-out loss"),
+    needs=("Rscript with lme4, nlme, mlmRev",),
+    seeds={"quick": 1, "paper": 1},
+    setting=lambda scale: (
+        "Five folds of rows, held-out squared error (Contraception: log loss); lme4 is the paper's column here."
+    ),
+)
+COVERAGE = Experiment(
+    name="coverage",
+    work="Beyond the papers",
+    shows="Coverage of intervals with few clients",
+    cells=coverage_cells,
+    measure=few_clients,
+    rows=coverage_rows,
+    claims=coverage_claims,
+    draw=lambda found: _draw(coverage_rows(found), "coverage of 90 % intervals"),
+    wide=coverage_table,
+    seeds={"quick": 10, "paper": 40},
+    setting=lambda scale: (
+        "Two columns; deviations of the clients' slopes .5 and .2, of their intercepts 1. A seed is a data set."
+    ),
+)

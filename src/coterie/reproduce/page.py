@@ -1,14 +1,21 @@
-"""docs/reproduction.md from the JSON files: ``python -m coterie.reproduce.page FOLDER PAGE`` (never typed by hand)."""
+"""docs/reproduction.md from the JSON files: ``python -m coterie.reproduce.page FOLDER PAGE`` (never typed by hand).
+
+Other pages beside it have tables of the same numbers, between ``<!-- numbers: NAME -->`` and ``<!-- end of numbers -->``;
+they are made anew as well.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from coterie.disk import write_text
-from coterie.reproduce.experiment import Experiment
+from coterie.reproduce.experiment import Experiment, Records
 from coterie.reproduce.names import EXPERIMENTS
 from coterie.reproduce.registry import experiment
 from coterie.reproduce.runner import records, table
@@ -41,25 +48,74 @@ def page(folder: Path) -> str:
 def section(one: Experiment, kept: dict[str, Any]) -> str:
     """One experiment: how it was made, its table, its claims, and why what differs does."""
     found = records(kept)
-    summary = table(one, found)
     scale = kept["scale"]
     seeds = max((len(by) for by in found.values.values()), default=0)
     lines = [
         f"### {one.shows}",
         "",
-        f"`coterie reproduce {one.name} --scale {scale}`: {seeds} seeds, {_minutes(kept['seconds'])} on "
-        f"{kept['machine']}, {kept['date']}, commit {kept['commit'] or kept['version']}. {one.setting(scale)}",
+        f"{_made(one, kept, seeds)} on {kept['machine']}, commit {kept['commit'] or kept['version']}. {one.setting(scale)}",
         "",
-        "| what | paper | ours | seeds | verdict |",
-        "|---|---|---|---|---|",
-        *("| " + " | ".join(str(v) for v in row) + " |" for row in summary.itertuples(index=False)),
+        markdown(_shown(one, found)),
         "",
     ]
     for claim in one.claims(found):
         mark = "Holds" if claim.holds else "The paper is wrong here" if claim.paper_is_wrong else "**Does not hold**"
-        lines.append(f"- {claim.says} {mark}. {claim.found}")
-    lines += [f"- {what + ': ' if what else ''}{text}" for what, text in one.why.items()]
+        because = "" if claim.holds or not claim.unlike else f" {claim.unlike}"
+        lines.append(f"- {claim.says} {mark}. {claim.found}{because}")
+    lines += reasons(one, table(one, found))
     return "\n".join([*lines, ""])
+
+
+def reasons(one: Experiment, summary: pd.DataFrame) -> list[str]:
+    """Why rows differ; a reason that several rows share is said once."""
+    differ = set(summary.what[summary.verdict == "differs"])
+    by_text: dict[str, list[str]] = {}
+    for what, text in one.why.items():
+        if not what or what in differ:
+            by_text.setdefault(text, []).append(what)
+    return [f"- {'; '.join(filter(None, rows)) + ': ' if any(rows) else ''}{text}" for text, rows in by_text.items()]
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """A table; a "|" inside a value would end a column."""
+    values = [[str(v).replace("|", "\\|") for v in row] for row in frame.itertuples(index=False)]
+    head = [[str(column) for column in frame.columns], ["---"] * len(frame.columns)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in head + values)
+
+
+def numbers(folder: Path, name: str) -> str:
+    """One experiment's table for another page, and how it was made."""
+    one, path = experiment(name), folder / f"{name}.json"
+    if not path.exists():
+        return _missing(one).split("\n\n", 1)[1].strip()
+    kept = json.loads(path.read_text())
+    found = records(kept)
+    seeds = max((len(by) for by in found.values.values()), default=0)
+    shown = markdown(_shown(one, found) if one.wide is None else one.wide(found))
+    return f"{_made(one, kept, seeds)}. {one.setting(kept['scale'])}\n\n{shown}"
+
+
+def _shown(one: Experiment, found: Records) -> pd.DataFrame:
+    """The table; where no paper has a value, without the paper's columns, or in the shape of its own."""
+    summary = table(one, found)
+    if not (summary.verdict == "not printed").all():
+        return summary
+    return summary.drop(columns=["paper", "verdict"]) if one.wide is None else one.wide(found)
+
+
+def filled(text: str, folder: Path) -> str:
+    """A page with its tables made anew."""
+
+    def made(match: re.Match[str]) -> str:
+        return f"<!-- numbers: {match[1]} -->\n{numbers(folder, match[1])}\n<!-- end of numbers -->"
+
+    return re.sub(r"<!-- numbers: ([\w-]+) -->\n.*?<!-- end of numbers -->", made, text, flags=re.DOTALL)
+
+
+def _made(one: Experiment, kept: dict[str, Any], seeds: int) -> str:
+    cost = f"{_minutes(kept['processor_seconds'])} of one processor, " if kept.get("processor_seconds") else ""
+    many = f"{seeds} seed" + ("s" if seeds != 1 else "")
+    return f"`coterie reproduce {one.name} --scale {kept['scale']}`: {many}, {cost}{kept['date']}"
 
 
 def _missing(one: Experiment) -> str:
@@ -70,5 +126,14 @@ def _minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
+def write(folder: Path, target: Path) -> None:
+    """The page, and the tables of the pages beside it."""
+    write_text(target, page(folder))
+    for other in sorted(target.parent.glob("*.md")):
+        text = other.read_text()
+        if other != target and (new := filled(text, folder)) != text:
+            write_text(other, new)
+
+
 if __name__ == "__main__":
-    write_text(Path(sys.argv[2]), page(Path(sys.argv[1])))
+    write(Path(sys.argv[1]), Path(sys.argv[2]))

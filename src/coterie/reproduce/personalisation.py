@@ -1,7 +1,7 @@
 """The tables of personal methods: ``python -m coterie.reproduce.personalisation SETTING --seeds 3 --out FILE.json``.
 
 mnist    50 clients with three shards of one digit each; a tenth of them takes part in a round
-femnist  66 clients, each the digits of three writers; a third takes part in a round
+femnist  66 clients, each the digits of three writers; a third takes part in a round (femnist-15: 0.15 of them)
 labels, features, concept, sizes
          20 clients with scikit-learn's small digits, of which half take part in a round, that differ in which digits they
          have, in how pictures are turned, in what labels mean, or only in how many rows they have; one hidden layer of 50
@@ -127,12 +127,13 @@ class Setting:
 
 
 def small(kind: str) -> Setting:
-    return Setting(partial(digits, kind=kind), 0.5, 100, 20, ct.models.mlp(64, 50, 10), 8)
+    return Setting(partial(digits, kind=kind), 0.5, 30, 20, ct.models.mlp(64, 50, 10), 8)
 
 
 SETTINGS = {
     "mnist": Setting(mnist, 0.1, 300, 60),
     "femnist": Setting(femnist, 1 / 3, 240, 24, rates=RATES[1:]),
+    "femnist-15": Setting(femnist, 0.15, 480, 24, rates=RATES[1:]),
     **{kind: small(kind) for kind in ("labels", "features", "concept", "sizes")},
 }
 
@@ -237,7 +238,7 @@ def markdown(found: dict[str, Any]) -> str:
 
 @app.command()
 def main(
-    setting: Annotated[str, typer.Argument(help="mnist, femnist, labels, features, concept or sizes")],
+    setting: Annotated[str, typer.Argument(help="mnist, femnist, femnist-15, labels, features, concept or sizes")],
     out: Annotated[Path, typer.Option(help="JSON file of all runs; an old one is continued.")],
     seeds: Annotated[int, typer.Option(min=1)] = 3,
     scale: Annotated[str, typer.Option(help="full or quick")] = "full",

@@ -1,4 +1,4 @@
-"""Personalisation × privacy × robustness in one table: ``python -m coterie.reproduce.private --scale quick --seeds 3``.
+"""Personalisation × privacy × robustness in one table.
 
 Clients of two groups with opposite labels; each has a few rows. Every method runs plainly, privately (ε = 3, δ = 1e-6, by
 simulation), attacked, and both. One client in twenty lies: *loud* liars send their update reversed and fifty times as long,
@@ -8,33 +8,35 @@ of the honest clients' own models, with standard errors over seeds (data, start 
 
 from __future__ import annotations
 
-import json
 import warnings
-from pathlib import Path
-from typing import Annotated, Any
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import typer
+from matplotlib.figure import Figure
 from torch import nn
 
 from coterie.aggregation import CentredClipping
 from coterie.algorithms import IFCA, Ditto, FedAvg, FineTuned, HypCluster, Local, Oracle
 from coterie.data.federation import Federation
-from coterie.errors import ConfigError, CoterieWarning, Diverged
+from coterie.errors import CoterieWarning, Diverged
 from coterie.exchange.channels.attacks import InnerProduct, SignFlip
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
 from coterie.privacy.settings import Privacy
+from coterie.reproduce.drawing import beside
+from coterie.reproduce.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
 from coterie.training.run import fit
 
-SCALES = {"quick": (2_000, 20), "full": (10_000, 40)}  # clients, rounds
+SIZES: dict[Scale, tuple[int, int]] = {"quick": (600, 12), "paper": (2_000, 20)}  # clients, rounds
 FEATURES, ROWS, TEST_ROWS = 8, 12, 8
 LIARS, LOUDER, SLYER = 0.05, 50.0, 20.0
 PRIVACY = Privacy(3.0, 1e-6, clip=0.5, noise="simulation")
 CONDITIONS = ("none", "private", "loud", "private + loud", "sly", "private + sly")
 
 
+@lru_cache(maxsize=1)
 def world(clients: int, seed: int = 0) -> Federation:
     """Two equal groups: the same features, opposite labels, one label in ten wrong."""
     rng = np.random.default_rng(seed)
@@ -68,61 +70,83 @@ def methods() -> dict[str, Any]:
     }
 
 
-def make_table(scale: str = "quick", seed: int = 0) -> pd.DataFrame:
-    """Mean accuracy of honest clients: a row a method, a column a condition; NaN where the run diverged."""
-    if scale not in SCALES:
-        raise ConfigError(f"scale must be one of {', '.join(SCALES)}; got {scale!r}.")
-    clients, rounds = SCALES[scale]
-    federation, task = world(clients, seed), Task(lambda: nn.Linear(FEATURES, 2))
+def cells(scale: Scale) -> Cells:
+    return {f"{name} | {condition}": (name, condition) for name in methods() for condition in CONDITIONS}
+
+
+def measure(cell: Any, seed: int, scale: Scale) -> Measured:
+    """Mean accuracy of the honest clients' own models; None where the run diverged."""
+    name, condition = cell
+    clients, rounds = SIZES[scale]
     liars = list(range(0, clients, round(1 / LIARS)))
     attacks: dict[str, Any] = {"loud": SignFlip(liars, LOUDER), "sly": InnerProduct(liars, SLYER)}
-    table = pd.DataFrame(index=pd.Index(methods(), name="method"), columns=list(CONDITIONS), dtype=float)
-    for name, algorithm in methods().items():
-        for condition in CONDITIONS:
-            options: dict[str, Any] = {"channels": [attack for word, attack in attacks.items() if word in condition]}
-            if "private" in condition:
-                options["privacy"] = PRIVACY
-            table.loc[name, condition] = _score(algorithm, federation, task, rounds, seed, liars, options)
-    return table
-
-
-def _score(
-    algorithm: Any, federation: Federation, task: Task, rounds: int, seed: int, liars: Any, options: Any
-) -> float:
+    options: dict[str, Any] = {"channels": [attack for word, attack in attacks.items() if word in condition]}
+    if "private" in condition:
+        options["privacy"] = PRIVACY
+    options |= {"rounds": rounds, "seed": seed, "alone": False, "progress": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CoterieWarning)
         try:
-            result = fit(algorithm, federation, task, rounds=rounds, seed=seed, alone=False, progress=False, **options)
+            result = fit(methods()[name], world(clients, seed), Task(lambda: nn.Linear(FEATURES, 2)), **options)
         except Diverged:
-            return float("nan")
-    return float(result.scores()["accuracy"].drop(liars).mean())
+            return {"accuracy": None}
+    return {"accuracy": round(float(result.scores()["accuracy"].drop(liars).mean()), 5)}
 
 
-def markdown(tables: list[pd.DataFrame]) -> str:
-    """Means and, in the last digits, standard errors over seeds; "diverged" where a run did."""
-    stacked = np.stack([table.to_numpy() for table in tables])
-    means, errors = stacked.mean(0), stacked.std(0, ddof=1) / len(tables) ** 0.5 if len(tables) > 1 else 0 * stacked[0]
-    lines = ["| method | " + " | ".join(CONDITIONS) + " |", "|---" * (len(CONDITIONS) + 1) + "|"]
-    for name, row, error in zip(tables[0].index, means, errors, strict=True):
-        cells = [f"{m:.3f} ± {e:.3f}" if np.isfinite(m) else "diverged" for m, e in zip(row, error, strict=True)]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+def _accuracies(found: Records, cell: str) -> list[float]:
+    return [np.nan if one["accuracy"] is None else one["accuracy"] for one in found.of(cell)]
 
 
-def main(
-    scale: Annotated[str, typer.Option(help=f"One of {', '.join(SCALES)}.")] = "quick",
-    seeds: Annotated[int, typer.Option(min=1, help="How many draws of data, start and noise.")] = 3,
-    out: Annotated[Path | None, typer.Option(help="JSON file for the tables.")] = None,
-) -> None:
-    """Print the table."""
-    tables = [make_table(scale, seed) for seed in range(seeds)]
-    typer.echo(markdown(tables))
-    if out is not None and scale in SCALES:
-        about: dict[str, Any] = {"scale": scale, "clients": SCALES[scale][0], "rounds": SCALES[scale][1]}
-        about |= {"epsilon": PRIVACY.epsilon, "delta": PRIVACY.delta, "clip": PRIVACY.clip}
-        numbers = [json.loads(table.round(4).to_json(orient="index")) for table in tables]
-        out.write_text(json.dumps(about | {"accuracy by seed": numbers}, indent=1) + "\n", "utf-8")
+def rows(found: Records) -> list[Row]:
+    return [Row(cell.replace(" | ", ", "), None, _accuracies(found, cell)) for cell in found.values]
 
 
-if __name__ == "__main__":
-    typer.run(main)
+def claims(found: Records) -> list[Claim]:
+    mean = {cell: float(np.mean(_accuracies(found, cell))) for cell in found.values}
+    private, ruined, defended = (mean[f"ifca | {c}"] for c in ("private", "loud", "private + loud"))
+    return [
+        Claim(
+            "With many clients and few parameters privacy costs groups next to nothing.",
+            private > mean["ifca | none"] - 0.03,
+            f"IFCA {mean['ifca | none']:.3f}, private {private:.3f}.",
+        ),
+        Claim(
+            "The clip of a private run is also a defence against loud liars.",
+            defended > ruined + 0.1,
+            f"IFCA under attack {ruined:.3f}, private {defended:.3f}.",
+        ),
+    ]
+
+
+def draw(found: Records) -> Figure:
+    shown = [row for row in rows(found) if row.what.startswith(("ifca", "local", "fedavg,", "finetuned,"))]
+    return beside([row for row in shown if np.isfinite(row.mean)], "mean accuracy of honest clients", zero=False)
+
+
+def wide(found: Records) -> pd.DataFrame:
+    """A line a method, a column a condition."""
+    lines = [
+        {"method": name}
+        | {c: f"{row.mean:.3f} ± {row.error:.3f}" if np.isfinite(row.mean) else "diverged" for c, row in by}
+        for name in methods()
+        for by in [[(c, Row("", None, _accuracies(found, f"{name} | {c}"))) for c in CONDITIONS]]
+    ]
+    return pd.DataFrame(lines)
+
+
+EXPERIMENT = Experiment(
+    name="private-composition",
+    work="Beyond the papers",
+    shows="Personalisation, privacy and liars together",
+    cells=cells,
+    measure=measure,
+    rows=rows,
+    claims=claims,
+    draw=draw,
+    wide=wide,
+    seeds={"quick": 1, "paper": 3},
+    setting=lambda scale: (
+        f"{SIZES[scale][0]:,} clients in two groups with opposite labels, {SIZES[scale][1]} rounds, ε = 3, "
+        "δ = 1e-6, clip 0.5; one client in twenty lies."
+    ),
+)

@@ -14,5 +14,6 @@ def experiment(name: str) -> Experiment:
     """The experiment of this name."""
     if name not in EXPERIMENTS:
         raise ConfigError(f"There is no experiment {name!r}. {suggest(name, EXPERIMENTS)}")
-    found: Experiment = import_module(f"coterie.reproduce.{EXPERIMENTS[name]}").EXPERIMENT
+    module, _, attribute = EXPERIMENTS[name].partition(":")
+    found: Experiment = getattr(import_module(f"coterie.reproduce.{module}"), attribute or "EXPERIMENT")
     return found

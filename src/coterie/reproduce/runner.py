@@ -41,14 +41,16 @@ def run(
         kept["cells"].setdefault(cell, {})[seed] = measured
         kept["seconds"] = round(kept["seconds"] + time.perf_counter() - began, 2)
         kept["processor_seconds"] = round(kept["processor_seconds"] + time.process_time() - cpu, 2)
-        kept.update(_about())
+        kept.update(about())
         _write(path, kept)
         say(f"{done}/{len(missing)}  seed {seed}  {cell}  {time.perf_counter() - began:.1f} s")
     return kept
 
 
 def records(kept: dict[str, Any]) -> Records:
-    """The measurements of a file. Only seeds under which every cell was measured count."""
+    """The measurements of a file. Unless it is ragged, only seeds under which every cell was measured count."""
+    if kept.get("ragged"):
+        return Records(kept["scale"], kept["cells"])
     whole = set.intersection(*(set(seeds) for seeds in kept["cells"].values())) if kept["cells"] else set()
     return Records(
         kept["scale"], {cell: {s: v for s, v in by.items() if s in whole} for cell, by in kept["cells"].items()}
@@ -58,7 +60,7 @@ def records(kept: dict[str, Any]) -> Records:
 def table(experiment: Experiment, found: Records) -> pd.DataFrame:
     """The paper's values beside ours, with a verdict for every row."""
     claims = experiment.claims(found)
-    lines = [_line(experiment, row, claims) for row in experiment.rows(found)]
+    lines = [_line(experiment, row, claims) for row in experiment.rows(found) if len(row.ours)]  # not yet measured
     return pd.DataFrame(lines, columns=["what", "paper", "ours", "seeds", "verdict"])
 
 
@@ -98,7 +100,8 @@ def load(path: Path, experiment: Experiment, scale: Scale) -> dict[str, Any]:
 
 
 def _fresh(experiment: Experiment, scale: Scale) -> dict[str, Any]:
-    return {"experiment": experiment.name, "scale": scale, "seconds": 0.0, "processor_seconds": 0.0, "cells": {}}
+    fresh = {"experiment": experiment.name, "scale": scale, "seconds": 0.0, "processor_seconds": 0.0, "cells": {}}
+    return fresh | ({"ragged": True} if experiment.ragged else {})
 
 
 def _write(path: Path, kept: dict[str, Any]) -> None:
@@ -106,7 +109,7 @@ def _write(path: Path, kept: dict[str, Any]) -> None:
     write_text(path, json.dumps(kept, indent=1) + "\n")
 
 
-def _about() -> dict[str, str]:
+def about() -> dict[str, str]:
     """When, where and by which code the numbers were made."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),

@@ -306,8 +306,9 @@ class Run:
         for channel in reversed(self.channels):
             reply = channel.reply(reply, ask, self.env.where)
         self.env.ask += 1
-        if len(ask.clients) < len(asked) or len(reply.dropped):
-            reply = replace(reply, lost=asked[~np.isin(asked, ask.clients) | np.isin(asked, reply.dropped)])
+        if len(ask.clients) < len(asked) or len(reply.dropped) or len(reply.lost):
+            gone = np.isin(asked, reply.dropped) | np.isin(asked, reply.lost)
+            reply = replace(reply, lost=asked[~np.isin(asked, ask.clients) | gone])
         self._note_dropped(ask, reply)
         return reply
 

@@ -1,0 +1,371 @@
+"""Tables that stay at their sites: the same preparation as `from_frame`, with statistics that sites agree on once.
+
+A site says of its training rows how many there are, which columns are numbers, sums of them, counts of categories, its
+labels. `Agreement` turns all sites' answers into the plan that `fit_preprocessing` would have made of one table. Medians are
+found digit by digit from counts. Columns are named by the user (`features`): choosing them by their values would need a look
+at all rows.
+
+    join       columns, categories, labels, sizes     1 message
+    digits     medians of columns with missing values 8 messages, only if there are any
+    spread     means and deviations                   1 message
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from coterie.data.federation import Federation
+from coterie.data.own_scaling import columns_for_own, scaled_by_clients
+from coterie.data.preprocessing import (
+    PLAN_COLUMNS,
+    apply_preprocessing,
+    category_rows,
+    category_texts,
+    column_kind,
+    dropped_row,
+    numeric_rows,
+    to_numbers,
+)
+from coterie.data.rows import choose_rows
+from coterie.data.tables import RowsByClient, check_column, check_table, class_labels, regression_target, true_clusters
+from coterie.errors import ConfigError, DataError
+
+OPTIONS = (
+    "client", "target", "features", "kind", "cluster", "split", "weight", "test_fraction", "seed", "one_class",
+    "max_categories", "dtype", "drop_missing", "min_rows", "same_clients", "scaling",
+)  # fmt: skip
+LEVELS = 8  # bytes of a number: a median is found byte by byte
+Summary = dict[str, Any]
+_TOP = np.uint64(1 << 63)
+
+
+def require_named(options: Mapping[str, Any], private: bool) -> None:
+    """Refuse options that would need a look at all sites' rows, each in one sentence."""
+    for key, why in (("features", "columns are named by you"), ("kind", "what is predicted is said by you")):
+        if not options.get(key):
+            example = '["age", "dose"]' if key == "features" else '"classification"'
+            raise ConfigError(f"Where tables stay at their sites {why}; add {key} = {example} under [data].")
+    if options["kind"] not in ("classification", "regression"):
+        raise ConfigError(
+            f"kind must be 'classification' or 'regression'; got {options['kind']!r}. Choose one of them."
+        )
+    if private and options.get("scaling", "all") != "own":
+        raise ConfigError(
+            'With a privacy budget no statistics of all rows are agreed on; add scaling = "own" under [data], so that '
+            "every client scales its own rows."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SiteTable:
+    """The rows of one site, split into training and test rows as `from_frame` splits them."""
+
+    frame: pd.DataFrame
+    options: dict[str, Any]
+    rows: RowsByClient
+    parts: dict[str, pd.Series[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, options: Mapping[str, Any]) -> SiteTable:
+        check_table(frame)
+        told = {k: v for k, v in options.items() if v is not None}
+        for role in ("client", "target", "cluster", "split", "weight"):
+            if role in told:
+                check_column(frame, told[role], role)
+        for column in told["features"]:
+            check_column(frame, column, "feature")
+        which = {k: told[k] for k in ("drop_missing", "min_rows", "same_clients") if k in told}
+        frame, _ = choose_rows(frame, told["client"], told["target"], alone=True, **which)
+        parts = frame[told["split"]] if "split" in told else None
+        rows = RowsByClient.of(frame[told["client"]], parts, told.get("test_fraction", 0.25), told.get("seed", 0))
+        return cls(frame, told, rows)
+
+    @property
+    def own(self) -> bool:
+        return bool(self.options.get("scaling", "all") == "own")
+
+    @property
+    def features(self) -> list[str]:
+        return list(self.options["features"])
+
+    # ---- what a site says ----------------------------------------------------------------------------------------------
+
+    def summary(self, *, private: bool) -> Summary:
+        """Clients, labels and what columns hold; with a budget neither sizes nor statistics."""
+        told: Summary = {"clients": [str(c) for c in self.rows.clients], "labels": self._labels()}
+        if "cluster" in self.options:
+            label = self.frame[self.options["cluster"]].astype(str)
+            true_clusters(label, self.rows.owner, self.rows.clients)
+            first = label.groupby(self.rows.owner, sort=True).first()
+            told["clusters"] = first.tolist()
+        if not private:
+            told |= {name: getattr(self.rows, name).tolist() for name in ("sizes", "n_valid", "n_test")}
+        told["columns"] = {c: self._column(self.frame[c], private) for c in self.features}
+        return told
+
+    def _labels(self) -> list[Any] | None:
+        if self.options["kind"] == "regression":
+            return None
+        values = self.frame[self.options["target"]]
+        if pd.isna(values).any():
+            raise DataError(f"The target must not be missing; column {values.name!r} is. Set drop_missing = true.")
+        return class_labels(values)[1]
+
+    def _column(self, values: pd.Series[Any], private: bool) -> Summary:
+        if self.own and (pd.api.types.is_bool_dtype(values) or column_kind(values) == "numeric"):
+            return {"kind": "own"}
+        if private:
+            raise DataError(
+                f"With a privacy budget names of categories are not agreed on; column {values.name!r} holds categories. "
+                "Leave it out of features, or make it numbers."
+            )
+        train = values.iloc[self.rows.train]
+        if column_kind(values) == "category" and values.notna().any():
+            codes, texts = category_texts(train)
+            counts = np.bincount(codes[codes >= 0], minlength=len(texts)).tolist()
+            if len(texts) > self.options.get("max_categories", 50) and len(texts) > 0.5 * int((codes >= 0).sum()):
+                raise DataError(
+                    f"Column {values.name!r} has {len(texts)} distinct values in {len(train)} rows: it names rows, and its "
+                    "values would leave the site. Leave it out of features."
+                )
+            return {
+                "kind": "category",
+                "counts": dict(zip(texts, counts, strict=True)),
+                "missing": int((codes < 0).sum()),
+            }
+        numbers, everywhere = to_numbers(train), to_numbers(values)
+        known = numbers[~np.isnan(numbers)]
+        return {
+            "kind": "numeric", "present": len(known), "missing": len(numbers) - len(known),
+            "holes": bool(np.isnan(everywhere).any()), "largest": float(np.abs(known).max(initial=0.0)),
+        }  # fmt: skip
+
+    def digits(self, level: int, prefixes: Mapping[str, Sequence[int]]) -> dict[str, list[list[int]]]:
+        """Of each column: how many training values that begin with a prefix have each of 256 next bytes."""
+        found = {}
+        for column, heads in prefixes.items():
+            numbers = to_numbers(self.frame[column].iloc[self.rows.train])
+            bits = sortable(numbers[~np.isnan(numbers)])
+            found[column] = [_histogram(bits, level, head) for head in heads]
+        return found
+
+    def spread(self, fills: Mapping[str, float]) -> dict[str, list[float]]:
+        """Of each numeric column, holes filled: number of rows, mean, and squared deviations from it; of training rows."""
+        found = {}
+        for column, fill in fills.items():
+            numbers = to_numbers(self.frame[column].iloc[self.rows.train])
+            x = np.where(np.isnan(numbers), fill, numbers)
+            unit = float(np.abs(x).max(initial=0.0)) or 1.0
+            mean = float((x / unit).mean()) if len(x) else 0.0
+            found[column] = [len(x), mean * unit, float(((x / unit - mean) ** 2).sum()), unit]
+        return found
+
+    # ---- what it makes of what was agreed --------------------------------------------------------------------------------
+
+    def federation(self, agreement: Agreement) -> Federation:
+        """This site's clients, as `from_frame` would have them in one table of all sites."""
+        rows, told = self.rows, self.options
+        plan = agreement.frame()
+        if self.own:
+            raw, columns = self._own_columns(plan)
+            x = scaled_by_clients(raw[rows.order], rows.sizes, rows.n_train)
+        else:
+            columns = plan.loc[plan["kind"] != "dropped", "column"].tolist()
+            x = apply_preprocessing(self.frame, plan, dtype=told.get("dtype", "float32"))[rows.order]
+        y, classes = self._target(agreement)
+        weight = None
+        if "weight" in told:
+            weight = pd.to_numeric(self.frame[told["weight"]], errors="coerce").to_numpy(np.float64)[rows.order]
+        made = Federation.from_flat(
+            x, y[rows.order], sizes=rows.sizes, clients=[str(c) for c in rows.clients], n_test=rows.n_test,
+            n_valid=rows.n_valid, weights=weight, kind=told["kind"], classes=classes, columns=columns,
+            one_class=told.get("one_class", "error"), dtype=told.get("dtype", "float32"),
+        )  # fmt: skip
+        return replace(made, preprocessing=None if self.own else plan)
+
+    def _own_columns(self, plan: pd.DataFrame) -> tuple[Any, list[str]]:
+        agreed = set(plan["source"])
+        raw, names = [], []
+        for column in self.features:
+            if column in agreed:
+                part = plan[plan["source"] == column]
+                raw.append(apply_preprocessing(self.frame, part, dtype="float64"))
+                names += part.loc[part["kind"] != "dropped", "column"].tolist()
+            else:
+                one, name, _ = columns_for_own(self.frame, [column], self.rows.train, 0)
+                raw.append(one)
+                names += name
+        return np.concatenate(raw, axis=1), names
+
+    def _target(self, agreement: Agreement) -> tuple[npt.NDArray[Any], list[Any] | None]:
+        values = self.frame[self.options["target"]]
+        if agreement.classes is None:
+            return regression_target(values, self.rows.owner, self.rows.clients), None
+        codes, labels = class_labels(values)
+        mapped = np.empty(len(labels), dtype=object)
+        mapped[:] = [_as_agreed(label, agreement.classes) for label in labels]
+        return mapped[codes], agreement.classes
+
+
+def _as_agreed(label: Any, classes: Sequence[Any]) -> Any:
+    return label if label in classes else str(label)
+
+
+def sortable(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.uint64]:
+    """Numbers as whole numbers in the same order."""
+    bits = np.ascontiguousarray(numbers + 0.0).view(np.uint64)  # −0 and 0 are one number
+    return np.where(bits & _TOP, ~bits, bits | _TOP)
+
+
+def unsorted(bits: int) -> float:
+    """The number that `sortable` gives these bits."""
+    back = bits & ~int(_TOP) if bits & int(_TOP) else ~bits & (1 << 64) - 1
+    return float(np.array([back], np.uint64).view(np.float64)[0])
+
+
+def _histogram(bits: npt.NDArray[np.uint64], level: int, head: int) -> list[int]:
+    shift = np.uint64(8 * (LEVELS - level))
+    mine = bits if level == 0 else bits[bits >> shift == np.uint64(head)]
+    counts: list[int] = np.bincount(
+        (mine >> np.uint64(8 * (LEVELS - level - 1)) & np.uint64(255)).astype(np.int64), minlength=256
+    ).tolist()
+    return counts
+
+
+# ---- what all sites say together -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The plan of columns (rows of `PLAN_COLUMNS`) and the classes, the same at all sites; plain JSON."""
+
+    plan: list[dict[str, Any]]
+    classes: list[Any] | None
+
+    def frame(self) -> pd.DataFrame:
+        table = pd.DataFrame(self.plan, columns=list(PLAN_COLUMNS))
+        return table.astype({"fill": "float64", "mean": "float64", "scale": "float64"})
+
+    def to_json(self) -> dict[str, Any]:
+        plan = [{k: None if isinstance(v, float) and np.isnan(v) else v for k, v in row.items()} for row in self.plan]
+        return {"plan": plan, "classes": self.classes}
+
+
+def agreed_classes(summaries: Mapping[str, Summary]) -> list[Any] | None:
+    """All labels of all sites, sorted; labels of two types are compared as text, as in one table."""
+    told = [s["labels"] for s in summaries.values()]
+    if told[0] is None:
+        return None
+    labels = [label for labels in told for label in labels]
+    if len({type(label) for label in labels}) > 1:
+        labels = [str(label) for label in labels]
+    classes = sorted(set(labels))
+    if len(classes) < 2:
+        raise DataError(
+            f"Classification needs at least two classes; all sites have only {classes[0]!r}. Name another target."
+        )
+    return classes
+
+
+@dataclass
+class Columns:
+    """The questions of an agreement in their order, and the plan at their end."""
+
+    summaries: Mapping[str, Summary]
+    max_categories: int = 50
+
+    def __post_init__(self) -> None:
+        self.kinds = {c: self._kind(c) for c in next(iter(self.summaries.values()))["columns"]}
+        self._track = {c: self._middle(c) for c in self.with_holes}
+        self._fills: dict[str, float] = {}
+
+    def _of(self, column: str) -> list[Summary]:
+        return [s["columns"][column] for s in self.summaries.values()]
+
+    def _kind(self, column: str) -> str:
+        """A column that is empty at a site fits any kind."""
+        known = {site: s["columns"][column] for site, s in self.summaries.items()}
+        kinds = {k["kind"]: site for site, k in known.items() if k["kind"] != "numeric" or k["present"]}
+        if len(kinds) > 1:
+            one, two = sorted(kinds)[:2]
+            raise DataError(
+                f"Column {column!r} holds {one} values at {kinds[one]} and {two} values at {kinds[two]}. "
+                "Give it the same kind of values at all sites."
+            )
+        return next(iter(kinds), "numeric")
+
+    @property
+    def numeric(self) -> list[str]:
+        return [c for c, kind in self.kinds.items() if kind == "numeric" and sum(k["present"] for k in self._of(c))]
+
+    @property
+    def with_holes(self) -> list[str]:
+        return [c for c in self.numeric if any(k["holes"] for k in self._of(c))]
+
+    # ---- medians, digit by digit -------------------------------------------------------------------------------------
+
+    def _middle(self, column: str) -> list[list[int]]:
+        """[prefix, rank below it] of the one or two middle values."""
+        n = sum(k["present"] for k in self._of(column))
+        return [[0, (n - 1) // 2], [0, n // 2]]
+
+    def prefixes(self) -> dict[str, list[int]]:
+        return {c: [head for head, _ in tracks] for c, tracks in self._track.items()}
+
+    def narrow(self, answers: Sequence[Mapping[str, Sequence[Sequence[int]]]]) -> None:
+        """One byte more of every median."""
+        for column, tracks in self._track.items():
+            for i, track in enumerate(tracks):
+                counts = np.sum([np.asarray(a[column][i], np.int64) for a in answers], axis=0)
+                below = np.cumsum(counts)
+                byte = int(np.searchsorted(below, track[1], side="right"))
+                tracks[i] = [track[0] << 8 | byte, track[1] - int(below[byte - 1] if byte else 0)]
+
+    def fills(self) -> dict[str, float]:
+        """The medians; a column without a hole is filled by nobody, and its mean stands for the median."""
+        medians = {c: (unsorted(t[0][0]) + unsorted(t[1][0])) / 2 for c, t in self._track.items()}
+        return {c: medians.get(c, 0.0) for c in self.numeric}
+
+    # ---- the plan ----------------------------------------------------------------------------------------------------
+
+    def plan(self, spreads: Sequence[Mapping[str, Sequence[float]]]) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for column, kind in self.kinds.items():
+            if kind == "category":
+                rows += self._categories(column)
+            elif kind == "numeric":
+                rows += self._numbers(column, spreads)
+        if not any(r["kind"] != "dropped" for r in rows) and "own" not in self.kinds.values():
+            why = "; ".join(f"{r['source']}: {r['note']}" for r in rows)
+            raise DataError(f"No usable feature is left ({why}). Add a column that varies between rows.")
+        return rows
+
+    def _categories(self, column: str) -> list[dict[str, Any]]:
+        counts: dict[str, int] = {}
+        for told in self._of(column):
+            for text, n in told.get("counts", {}).items():
+                counts[text] = counts.get(text, 0) + n
+        counts = {t: counts[t] for t in sorted(counts) if counts[t]}
+        return category_rows(column, counts, sum(k["missing"] for k in self._of(column)), self.max_categories)
+
+    def _numbers(self, column: str, spreads: Sequence[Mapping[str, Sequence[float]]]) -> list[dict[str, Any]]:
+        if column not in self.numeric:
+            return [dropped_row(column, "no value in any training row")]
+        n = sum(int(s[column][0]) for s in spreads)
+        unit = max(float(s[column][3]) for s in spreads)
+        mean = sum(s[column][0] * (s[column][1] / unit) for s in spreads) / n
+        squares = sum(
+            s[column][2] * (s[column][3] / unit) ** 2 + s[column][0] * (s[column][1] / unit - mean) ** 2
+            for s in spreads
+        )
+        share = sum(k["missing"] for k in self._of(column)) / max(
+            sum(k["present"] + k["missing"] for k in self._of(column)), 1
+        )
+        fill = self.fills()[column] if column in self._track else mean * unit
+        return numeric_rows(column, fill, mean * unit, float(np.sqrt(squares / n)) * unit, unit, share)

@@ -1,0 +1,127 @@
+"""The server and the sites behind Flower's public interface: `server_app` and `client_app` make the two apps of a project.
+
+A message is one record with one field of bytes. Answers are polled for every fifth of a second. Flower's error codes become
+sentences: a SuperNode that died (5), an exception at the site (2), a ClientApp that was killed (8).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from coterie.disk import said
+from coterie.errors import ConfigError, CoterieError
+from coterie.flower.engine import Failure
+from coterie.flower.job import Job
+from coterie.flower.server import serve
+from coterie.flower.site import Site
+
+TYPE = "query.coterie"
+_RECORD, _FIELD, _ERROR = "coterie", "block", "error"
+_POLL = 0.2
+_CODES = {2: "an exception at the site", 5: "the SuperNode is gone", 8: "the ClientApp was killed"}
+
+
+class GridNodes:
+    """Flower's Grid as the nodes of a server; `timeout` seconds are enough for a site's work in one question."""
+
+    def __init__(self, grid: Grid, timeout: float) -> None:
+        self.grid, self.timeout = grid, timeout
+
+    def connected(self) -> list[int]:
+        return list(self.grid.get_node_ids())
+
+    def exchange(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Failure]:
+        there = {
+            node: Message(_content(block), dst_node_id=node, message_type=TYPE, ttl=self.timeout + 60)
+            for node, block in messages.items()
+        }
+        ids = dict(
+            zip(self.grid.push_messages(there.values()), there, strict=True)
+        )  # replies know only what they answer
+        waiting, answers, began = set(ids), {}, time.monotonic()
+        while waiting and time.monotonic() - began < self.timeout:
+            for reply in self.grid.pull_messages(sorted(waiting)):
+                asked = reply.metadata.reply_to_message_id
+                if asked in waiting:
+                    waiting.discard(asked)
+                    answers[ids[asked]] = _answer(reply)
+            if waiting:
+                time.sleep(_POLL)
+        return answers
+
+
+def _content(block: bytes, error: str = "") -> RecordDict:
+    return RecordDict({_RECORD: ConfigRecord({_FIELD: block, _ERROR: error})})
+
+
+def _answer(reply: Message) -> bytes | Failure:
+    if reply.has_error():
+        code = reply.error.code
+        return Failure(f"{_CODES.get(code, 'Flower could not deliver')} (error {code}: {reply.error.reason})")
+    record = reply.content.get(_RECORD)
+    block = record.get(_FIELD) if isinstance(record, ConfigRecord) else None
+    told = record.get(_ERROR) if isinstance(record, ConfigRecord) else None
+    if told:
+        return Failure(str(told))
+    return block if isinstance(block, bytes) else Failure("the answer holds no bytes")
+
+
+def server_app(job: Callable[[], Job]) -> ServerApp:
+    """The run configuration says `out` (folder of the server), `sites` (how many to wait for), `timeout` and `patience`."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        config = context.run_config
+        told = serve(
+            job(),
+            GridNodes(grid, float(config.get("timeout", 600.0))),
+            Path(str(config["out"])),
+            sites=int(config["sites"]),
+            patience=float(config.get("patience", 300.0)),
+            tell=lambda line: print(line, flush=True),
+        )
+        print({k: told[k] for k in ("finished", "rounds", "sites", "clients", "scores")}, flush=True)
+
+    return app
+
+
+def client_app(job: Callable[[], Job]) -> ClientApp:
+    """The node configuration says `table` (the site's file), `folder` (where it keeps rows, states and results; left out:
+    beside the table) and, where the table has no client column, `client`."""
+    app = ClientApp()
+    sites: dict[Any, Site] = {}
+
+    @app.query("coterie")
+    def answer(message: Message, context: Context) -> Message:
+        node = {k: context.node_config.get(k) for k in ("table", "folder", "client")}
+        try:
+            key = tuple(node.values())
+            if key not in sites:
+                sites[key] = _site(job(), node)
+            block = message.content[_RECORD][_FIELD]
+            content = _content(sites[key].answer(block))
+        except CoterieError as error:
+            content = _content(b"", said(error, 500))
+        return Message(content, reply_to=message)
+
+    return app
+
+
+def _site(job: Job, node: Mapping[str, Any]) -> Site:
+    table = node["table"]
+    if not table:
+        raise ConfigError(
+            "This site does not say where its table is. Start its SuperNode with --node-config 'table=\"…\"'."
+        )
+    folder = Path(str(node["folder"])) if node["folder"] else Path(f"{table}.coterie")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    return Site(job, str(table), folder, None if node["client"] is None else str(node["client"]))

@@ -1,0 +1,248 @@
+"""The engine whose clients are elsewhere: asks become messages to sites, and their answers are added up in `reduce.py`.
+
+An answer is let in only if it has the names, types and shapes that the same client function gives here on made-up rows, and
+finite numbers. Anything else is logged, and its clients are lost in that ask, as those whose site does not answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.data.federation import Federation
+from coterie.engines.base import ClientStates, Env, Post, first_contact
+from coterie.engines.reduce import Share, assemble, merged
+from coterie.engines.vectorised import LocalEngine
+from coterie.errors import ConfigError, EngineError
+from coterie.exchange.messages import Ask, Ints, Reply
+from coterie.flower import wire
+from coterie.flower.site import write_ask
+from coterie.tree import Tree, finite_rows, flatten, n_bytes, take
+
+log = logging.getLogger("coterie.flower")
+_SPARE = 1 << 20  # bytes of a message beside its tensors
+_ROWS = 8  # made-up rows of the trial
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why there is no answer."""
+
+    reason: str
+
+
+Exchange = Callable[[Mapping[str, bytes]], Mapping[str, "bytes | Failure"]]
+"""Sends every site its message and brings back the answers; a site that is missing there did not answer."""
+
+
+@dataclass
+class SitesEngine:
+    """`places` are the positions of every site's clients. `tags` name the last answer of each site that was received, and
+    `base` those before this round: what sites go back to when a round is not finished."""
+
+    algorithm: Any
+    exchange: Exchange
+    places: dict[str, Ints]
+    run_name: str
+    base: dict[str, str | None] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    attempt: str = field(default_factory=lambda: secrets.token_hex(4))
+    _tags: dict[str, str | None] = field(init=False, repr=False)
+    _expected: dict[Any, Share] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._tags = dict(self.base)
+
+    def run(self, ask: Ask, env: Env) -> Reply:
+        expected = self.expected(ask, env)
+        asked = {site: np.flatnonzero(np.isin(ask.clients, own)) for site, own in self.places.items()}
+        asked = {site: place for site, place in asked.items() if len(place)}
+        messages = {site: self._message(ask, env, site, place) for site, place in asked.items()}
+        answers = self.exchange(messages) if messages else {}
+        shares: list[Share] = []
+        for site, place in asked.items():
+            share = self._let_in(answers.get(site, Failure("no answer in time")), ask, env, site, place, expected)
+            if share is not None:
+                shares.append(share)
+        if not shares and len(asked) == len(self.places):
+            raise EngineError(f"No site answered '{ask.name}' in round {env.round + 1}: {self.events[-1]['why']}")
+        there = np.concatenate([np.append(s["clients"], s["dropped"]) for s in shares]) if shares else ask.clients[:0]
+        answered = np.isin(ask.clients, there)
+        reply = assemble(ask.only(answered), env, shares)
+        return replace(reply, lost=ask.clients[~answered])
+
+    def map(
+        self, function: Callable[..., Tree], clients: Ints, env: Env, *, test: bool = False, post: Post | None = None
+    ) -> Tree:
+        raise ConfigError("The clients' rows and models are at their sites; each site keeps the result of its clients.")
+
+    def states(self, federation: Federation) -> ClientStates:
+        return StatesElsewhere(len(federation), engine=self)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def settle(self) -> None:
+        """The round is done."""
+        self.base = dict(self._tags)
+
+    def forget(self) -> None:
+        """The round is not."""
+        self._tags = dict(self.base)
+
+    def tag(self, site: str) -> str | None:
+        return self._tags.get(site)
+
+    def note(self, env: Env | None, site: str, phase: str, why: str) -> None:
+        """Log what went wrong with a site."""
+        entry = {"round": 0 if env is None else env.round + 1, "phase": phase, "site": site, "why": why}
+        self.events.append(entry)
+        log.warning("round %(round)s, %(phase)s: %(site)s: %(why)s", entry)
+
+    # ---- inside ----------------------------------------------------------------------------------------------------------
+
+    def _message(self, ask: Ask, env: Env, site: str, place: Ints) -> bytes:
+        keep = np.zeros(len(ask.clients), np.bool_)
+        keep[place] = True
+        head, tree = write_ask(self.algorithm, ask.only(keep), private=env.private is not None)
+        head |= {"do": "ask", "run": self.run_name, "round": env.round, "ask": env.ask, "attempt": self.attempt}
+        head |= {"have": self._tags.get(site), "base": self.base.get(site)}
+        if (private := env.private) is not None:
+            told = ("noise_multiplier", "n_users", "sampling", "expected")
+            head["private"] = {name: getattr(private, name) for name in told}
+        return wire.pack(head, tree)
+
+    def _let_in(
+        self, answer: bytes | Failure, ask: Ask, env: Env, site: str, place: Ints, expected: Share
+    ) -> Share | None:
+        try:
+            if isinstance(answer, Failure):
+                raise wire.Malformed(answer.reason)
+            rows = 1 if "sums" in expected else len(place)
+            most = _SPARE + 2 * rows * n_bytes({k: v for k, v in expected.items() if _tensors(v)})
+            share, tag = checked(*wire.unpack(answer, most), ask, ask.clients[place], expected, env)
+        except wire.Malformed as why:
+            self.note(env, site, ask.name, str(why))
+            return None
+        self._tags[site] = tag
+        return share
+
+    def expected(self, ask: Ask, env: Env) -> Share:
+        """A share of this ask as one client here would give it, on made-up rows: only its names, types and shapes count."""
+        shapes = tuple((k, tuple(t.shape)) for k, t in flatten({"down": ask.down}).items())
+        key = (wire.place_of(self.algorithm, ask.phase), ask.reduce, shapes)
+        if key not in self._expected:
+            trial = Env(env.task, made_up(env.federation), env.initial, env.seed, env.round, ClientStates(1))
+            trial.private = env.private
+            each = take(ask.each, torch.zeros(1, dtype=torch.int64)) if ask.each else {}
+            one = replace(ask, clients=np.zeros(1, np.int64), each=each)
+            engine = LocalEngine(workers=1)
+            first_contact(self.algorithm, one.clients, trial, engine)
+            self._expected[key] = merged(engine.shares(one, trial))
+            engine.close()
+        return self._expected[key]
+
+
+@dataclass
+class StatesElsewhere(ClientStates):
+    """The server's view of states that never leave their clients."""
+
+    engine: Any = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.nothing = True
+
+    def commit(self) -> None:
+        self.engine.settle()
+
+    def rollback(self) -> None:
+        self.engine.forget()
+
+
+def made_up(federation: Federation) -> Federation:
+    """One client with a few rows of the federation's shape."""
+    x = torch.linspace(-1, 1, _ROWS).reshape(-1, *[1] * (federation.x.dim() - 1)).expand(_ROWS, *federation.x.shape[1:])
+    y = torch.zeros(_ROWS, *federation.y.shape[1:], dtype=federation.y.dtype)
+    if federation.classes is not None:
+        y = torch.arange(_ROWS) % len(federation.classes)
+    return replace(
+        federation, x=x.to(federation.x.dtype).contiguous(), y=y.to(federation.y.dtype), weights=None, mapped=False,
+        offsets=np.array([0, _ROWS]), n_train=np.array([_ROWS - 2]), n_valid=np.zeros(1, np.int64),
+        clients=federation.clients[:1], keys=federation.keys[:1], clusters=None,
+    )  # fmt: skip
+
+
+def checked(
+    head: Mapping[str, Any], tree: Tree, ask: Ask, asked: Ints, expected: Share, env: Env
+) -> tuple[Share, str | None]:
+    """A site's answer as a share, or one sentence why it is none."""
+    clients, dropped = (_positions(head, name, asked) for name in ("clients", "dropped"))
+    if np.isin(clients, dropped).any() or len(clients) + len(dropped) != len(asked):
+        raise wire.Malformed("An answer names every client that was asked once.")
+    share: Share = {"clients": clients, "dropped": dropped, "bytes": int(expected["bytes"]), "info": {}}
+    for name in ("sums", "weights", "counts") if "sums" in expected else ("send", "weight", "group"):
+        share[name] = _like(tree.get(name, {}), expected[name], name, None if "sums" in expected else len(clients))
+    if "sums" in expected:
+        if bool((share["weights"] < 0).any()) or bool((share["counts"] < 0).any()):
+            raise wire.Malformed("Weights and numbers of clients are not negative.")
+        if env.private is None and int(share["counts"].sum()) != len(clients):
+            raise wire.Malformed("The numbers of clients do not add up to those that answered.")
+    elif bool((share["weight"] < 0).any()):
+        raise wire.Malformed("Weights are not negative.")
+    if "shapes" in expected:
+        share["shapes"] = expected["shapes"]
+    share["info"] = _info(None if env.private is not None else head.get("info"), expected["info"])
+    tag = head.get("tag")
+    if tag is not None and not (isinstance(tag, str) and len(tag) < 100 and tag.replace("-", "").isalnum()):
+        raise wire.Malformed("The name of an answer has letters, digits and hyphens.")
+    return share, tag
+
+
+def _positions(head: Mapping[str, Any], name: str, asked: Ints) -> Ints:
+    told = head.get(name)
+    if not isinstance(told, list) or not all(type(i) is int for i in told) or len(set(told)) < len(told):
+        raise wire.Malformed(f"{name} must be a list of different positions.")
+    found = np.array(told, np.int64)
+    if not np.isin(found, asked).all():
+        raise wire.Malformed(f"{name} names clients that were not asked here.")
+    return found
+
+
+def _like(given: Any, wanted: Any, where: str, rows: int | None) -> Any:
+    """The tensors that were expected, in their order, all of them finite."""
+    got = flatten(given, where)
+
+    def one(like: Any, path: str) -> Any:
+        if isinstance(like, dict):
+            return {name: one(part, f"{path}/{name}") for name, part in like.items()}
+        t = got.pop(path, None)
+        if not isinstance(t, Tensor):
+            raise wire.Malformed(f"{path!r} is missing.")
+        shape = tuple(like.shape) if rows is None else (rows, *like.shape[1:])
+        if tuple(t.shape) != shape or t.dtype != like.dtype:
+            raise wire.Malformed(f"{path!r} must be {like.dtype} of shape {shape}; got {t.dtype} of {tuple(t.shape)}.")
+        if not bool(finite_rows({"": t.reshape(1, -1)}).all()):
+            raise wire.Malformed(f"{path!r} holds NaN or infinity.")
+        return t
+
+    found = one(wanted, where)
+    if got:
+        raise wire.Malformed(f"{next(iter(got))!r} was not asked for.")
+    return found
+
+
+def _info(told: Any, expected: Mapping[str, Any]) -> dict[str, tuple[float, int]]:
+    found = told if isinstance(told, dict) else {}
+    return {k: (float(found[k][0]), int(found[k][1])) if k in found else (0.0, 0) for k in expected}
+
+
+def _tensors(value: Any) -> bool:
+    return isinstance(value, Tensor | dict) and all(isinstance(t, Tensor) for t in flatten(value).values())

@@ -1,0 +1,43 @@
+"""What server and sites know of a run before the first message: the same at all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from coterie.data.federation import Federation
+from coterie.data.sites import require_named
+from coterie.errors import ConfigError
+from coterie.learning.task import Task
+from coterie.privacy.settings import Privacy
+from coterie.settings import setting
+from coterie.training.privately import private_form
+
+
+@dataclass(frozen=True)
+class Job:
+    """data: the options of `from_frame`; reading: those of `read_table`; task: makes the task for the agreed columns."""
+
+    algorithm: Any
+    task: Callable[[Federation], Task]
+    data: Mapping[str, Any]
+    rounds: int = 10
+    seed: int = 0
+    cohort: Any = None
+    privacy: Privacy | None = None
+    reading: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_named(self.data, self.privacy is not None)
+        if setting(self.algorithm, "clusters", 1) is None:
+            raise ConfigError(
+                "The number of clusters is chosen on all clients' held-out rows, which stay at their sites. Set clusters."
+            )
+        if self.privacy is not None:
+            form, budget, changes = private_form(self.algorithm, self.privacy)
+            for name, value in (("algorithm", form), ("privacy", budget), ("choices", changes)):
+                object.__setattr__(self, name, value)
+
+    choices: dict[str, str] = field(default_factory=dict, init=False)
+    """What a budget changed in the algorithm, for the receipt."""

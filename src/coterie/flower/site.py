@@ -1,0 +1,243 @@
+"""What a site does with the server's messages: its own rows, its own states, the local engine.
+
+    join     say which clients are here and what their columns hold
+    digits, spread    statistics of the training rows, for the agreement
+    hello    after a restart: show the ticket this site got when the run began
+    begin    prepare the rows by what was agreed, and keep them for the run
+    ask      run a client function of the algorithm and answer as the ask says: sums, or rows
+    finish   give every client here its model, its group and its scores; all of them stay here
+
+States survive a restart: each answer that changes them writes a new file, and the server's next message says which answers
+it received. An answer that was lost on the way never happened, as for a client that was not asked.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from coterie.data.federation import Federation
+from coterie.data.reading import read_table
+from coterie.data.sites import Agreement, SiteTable
+from coterie.disk import write_text
+from coterie.engines.base import ClientStates, Env, first_contact
+from coterie.engines.private import Releases
+from coterie.engines.reduce import merged
+from coterie.engines.vectorised import LocalEngine
+from coterie.errors import ConfigError, DataError
+from coterie.exchange.messages import Ask, From, Ints, MeanBy, SumBy
+from coterie.flower import wire
+from coterie.flower.finish import keep_results
+from coterie.flower.job import Job
+from coterie.training import checkpoint
+from coterie.tree import Tree, flatten, leaves, unflatten
+
+_STATE = "state-{}.safetensors"
+
+
+@dataclass
+class Site:
+    """table: the site's own file, or its rows. folder: where prepared rows, states and results are kept. client: the name of
+    the only client here, where the table has no column for it."""
+
+    job: Job
+    table: str | Path | pd.DataFrame
+    folder: Path
+    client: str | None = None
+    _runs: dict[str, SiteRun] = field(default_factory=dict, repr=False)
+
+    def answer(self, block: bytes) -> bytes:
+        head, tree = wire.unpack(block)
+        kind = head.get("do")
+        if kind == "join":
+            return wire.pack(self._rows().summary(private=self.job.privacy is not None))
+        if kind == "digits":
+            return wire.pack({"digits": self._rows().digits(head["level"], head["prefixes"])})
+        if kind == "spread":
+            return wire.pack({"spread": self._rows().spread(head["fills"])})
+        if kind == "begin":
+            return self._begin(head)
+        if kind == "hello":
+            ticket = _run_folder(self.folder, head["run"]) / "ticket.txt"
+            return wire.pack({"ticket": ticket.read_text() if ticket.exists() else None})
+        if kind == "ask":
+            return self._run(head["run"]).ask(head, tree)
+        if kind == "finish":
+            return self._run(head["run"]).finish(head, tree)
+        raise wire.Malformed(f"There is no message {kind!r}.")
+
+    def _rows(self) -> SiteTable:
+        options = dict(self.job.data)
+        frame = self.table
+        if not isinstance(frame, pd.DataFrame):
+            given = options["client"] if self.client is None else None
+            frame = read_table(frame, client=given, **self.job.reading)
+        if self.client is not None:
+            frame = frame.assign(**{options["client"]: self.client})
+        return SiteTable.of(frame, options)
+
+    def _begin(self, head: Mapping[str, Any]) -> bytes:
+        """Prepare the rows and put them at the places the server gave these clients."""
+        fed = self._rows().federation(Agreement(**head["agreement"]))
+        places = [head["places"].get(str(c)) for c in fed.clients]
+        if None in places or len(places) != len(head["places"]):
+            raise DataError("The clients of this site are not those it said when it joined. Start the run again.")
+        folder = _run_folder(self.folder, head["run"])
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        fed.subset([fed.clients[i] for i in np.argsort(places)]).save(folder / "rows")
+        np.save(folder / "places.npy", np.sort(np.array(places, np.int64)))
+        write_text(folder / "ticket.txt", str(head["ticket"]))
+        write_text(folder / "n_clients.txt", str(int(head["n_clients"])))
+        return wire.pack({"ready": len(places)})
+
+    def _run(self, run: str) -> SiteRun:
+        if run not in self._runs:
+            self._runs = {run: SiteRun(self.job, _run_folder(self.folder, run))}
+        return self._runs[run]
+
+
+def _run_folder(folder: Path, run: Any) -> Path:
+    if not (isinstance(run, str) and run.isalnum()):
+        raise wire.Malformed(f"A run's name has letters and digits only; got {run!r}.")
+    return folder / run
+
+
+class SiteRun:
+    """A run at a site: the rows of its clients at their places among all clients, whose rows are not here."""
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        if not (folder / "n_clients.txt").exists():
+            raise ConfigError(f"This site has not begun the run {folder.name}, or its folder was removed.")
+        self.job, self.folder = job, folder
+        self.own: Ints = np.load(folder / "places.npy")
+        rows = Federation.load(folder / "rows")
+        self.task = job.task(rows)
+        self.task.check(rows, look=job.privacy is None)
+        fed = among_all(rows, self.own, int((folder / "n_clients.txt").read_text()))
+        dtype = fed.x.dtype if fed.x.is_floating_point() else torch.float32
+        self.env = Env(self.task, fed, self.task.init(job.seed, dtype), job.seed, present=len(self.own))
+        self.engine = LocalEngine(workers=1)
+
+    # ---- a question ------------------------------------------------------------------------------------------------------
+
+    def ask(self, head: Mapping[str, Any], tree: Tree) -> bytes:
+        ask = read_ask(self.job.algorithm, head, tree)
+        if not np.isin(ask.clients, self.own).all():
+            raise wire.Malformed("The server asks clients that are not here.")
+        states = self._states(head.get("have"))
+        private = None if head.get("private") is None else releases(self.job, head["private"])
+        env = replace(self.env, round=head["round"], ask=head["ask"], states=states, private=private)
+        first_contact(self.job.algorithm, ask.clients, env, self.engine)
+        share = merged(self.engine.shares(ask, env))
+        tag = self._keep(head, states)
+        answer = {"clients": share["clients"].tolist(), "dropped": share["dropped"].tolist(), "bytes": share["bytes"]}
+        told = {} if private is not None else {k: list(v) for k, v in share["info"].items()}
+        shapes = {k: list(s) for k, s in share.get("shapes", {}).items()}
+        sent = {k: share[k] for k in ("sums", "weights", "counts", "send", "weight", "group") if k in share}
+        return wire.pack({**answer, "info": told, "tag": tag, "shapes": shapes}, sent)
+
+    def _states(self, have: str | None) -> ClientStates:
+        """The states after the last answer that the server received."""
+        states = ClientStates(len(self.env.federation))
+        if have is None:
+            return states
+        file = self.folder / _STATE.format(have)
+        if not file.exists():
+            raise ConfigError(f"This site has no states of {have}; its folder was removed or is another site's.")
+        tensors, _ = checkpoint.read(file)
+        values = unflatten({k.removeprefix("values/"): t for k, t in tensors.items() if k.startswith("values/")})
+        states.load(tensors["row"].numpy().copy(), values)
+        return states
+
+    def _keep(self, head: Mapping[str, Any], states: ClientStates) -> str | None:
+        """Write the states, if there are any; only those a server may still go back to are kept beside."""
+        have: str | None = head.get("have")
+        if not states.used:
+            return have
+        tag = f"{int(head['round'])}-{int(head['ask'])}-{head['attempt']}"
+        row, values = states.packed()
+        tensors = {"row": torch.from_numpy(row)} | {f"values/{k}": t for k, t in flatten(values).items()}
+        checkpoint.write(self.folder / _STATE.format(tag), tensors, {})
+        kept = {_STATE.format(t) for t in (tag, have, head.get("base"))}
+        for old in self.folder.glob(_STATE.format("*")):
+            if old.name not in kept:
+                old.unlink(missing_ok=True)
+        return tag
+
+    # ---- the end ---------------------------------------------------------------------------------------------------------
+
+    def finish(self, head: Mapping[str, Any], tree: Tree) -> bytes:
+        env = replace(self.env, round=head["round"], states=self._states(head.get("have")))
+        state = server_state(self.job, self.env, tree.get("state", {}), head["plain"])
+        told = keep_results(self.job.algorithm, env, state, self.own, self.engine, self.folder / "result")
+        return wire.pack({"scores": {} if self.job.privacy is not None else told})
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
+
+
+def write_ask(algorithm: Any, ask: Ask, *, private: bool) -> tuple[dict[str, Any], Tree]:
+    """An ask as plain values and tensors. What a private run measures updates from goes along."""
+    reduce = None if ask.reduce is None else [type(ask.reduce).__name__, ask.reduce.groups]
+    updates = {k: None if f is None else [list(f.fields), f.groups] for k, f in ask.updates.items()}
+    head = {
+        "phase": wire.place_of(algorithm, ask.phase), "clients": ask.clients.tolist(), "reduce": reduce, "test": ask.test,
+        "updates": updates, "auxiliary": list(ask.auxiliary),
+        "given": {k: list(getattr(ask, k)) for k in ("down", "each")},
+    }  # fmt: skip
+    return head, {"down": ask.down, "each": ask.each} | ({"known": ask.known} if private else {})
+
+
+def read_ask(algorithm: Any, head: Mapping[str, Any], tree: Tree) -> Ask:
+    reduce = None
+    if head["reduce"] is not None:
+        reduce = (MeanBy if head["reduce"][0] == "MeanBy" else SumBy)(int(head["reduce"][1]))
+    updates = {k: None if f is None else From(*f[0], groups=f[1]) for k, f in head["updates"].items()}
+    down, each = ({n: tree.get(k, {}).get(n, {}) for n in head["given"][k]} for k in ("down", "each"))
+    return Ask(
+        wire.function_at(algorithm, head["phase"]), np.array(head["clients"], np.int64), down, each, reduce, updates,
+        tuple(head["auxiliary"]), test=bool(head["test"]), optional=True, known=tree.get("known", {}),
+    )  # fmt: skip
+
+
+def releases(job: Job, told: Mapping[str, Any]) -> Releases:
+    """How a private run clips and rounds; the ledger and the noise are the server's."""
+    assert job.privacy is not None
+    numbers = (told["noise_multiplier"], told["n_users"], told["sampling"], told["expected"])
+    return Releases(job.privacy, None, *numbers)  # type: ignore[arg-type]
+
+
+def among_all(rows: Federation, own: Ints, n_clients: int) -> Federation:
+    """A federation of all clients in which only these have rows."""
+    counts = {name: np.zeros(n_clients, np.int64) for name in ("n_samples", "n_train", "n_valid", "keys")}
+    for name, values in counts.items():
+        values[own] = getattr(rows, name)
+    names = [f"client {i} elsewhere" for i in range(n_clients)]
+    for place, name in zip(own, rows.clients, strict=True):
+        names[place] = name
+    offsets = np.concatenate([[0], np.cumsum(counts.pop("n_samples"))]).astype(np.int64)
+    return replace(rows, offsets=offsets, clients=pd.Index(names), clusters=None, **counts)
+
+
+def server_state(job: Job, env: Env, tensors: Tree, plain: Mapping[str, Any]) -> Any:
+    """The server's state as it was sent: its type is that of a fresh one."""
+    from coterie.exchange.messages import Population
+
+    n = len(env.federation)
+    fresh = job.algorithm.init(
+        job.task(env.federation), Population(n, np.ones(n, np.int64), np.zeros(n, np.int64)), job.seed, env.initial
+    )
+    tree = unflatten(flatten(tensors) | dict(plain))
+    return type(fresh)(**{f.name: tree.get(f.name, {}) for f in fields(fresh)})
+
+
+def dtype_of(params: Tree) -> torch.dtype:
+    return next(leaves(params)).dtype

@@ -1,0 +1,95 @@
+"""A warm worker: runs the apps of SuperNodes and SuperLinks started with `--isolation process`, in a fork per task.
+
+Flower starts a new interpreter for every message, which imports torch each time (4 to 5 s). Here torch is imported once, and
+every task gets a fork of that process. This is the one file that uses modules Flower does not call public, so the version of
+flwr is bounded in the extra.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from queue import Queue
+
+import flwr.supercore.superexec.run_superexec as superexec
+from flwr.supercore.constant import TaskType
+from flwr.supercore.logger import mirror_output_to_queue
+from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
+from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
+from flwr.supercore.tls import validate_and_resolve_root_certificates
+from flwr.superlink.runtime.run_serverapp import run_serverapp
+from flwr.supernode.runtime.run_clientapp import run_clientapp
+
+import coterie.flower.apps
+import coterie.training.run  # noqa: F401  # imported before the first fork
+
+POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
+
+
+class ForkExecutor(SubprocessExecutor):
+    """Starts a task in a fork of this process."""
+
+    def launch(self, spec: ExecutionSpec) -> LaunchResult:
+        if spec.task_type not in (TaskType.CLIENT_APP, TaskType.SERVER_APP):
+            return super().launch(spec)
+        sys.stdout.flush()
+        if os.fork() == 0:
+            _child(spec)
+        return LaunchResult.accepted()
+
+    def reconcile(self) -> None:
+        """Reap the tasks that ended."""
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+
+
+def _child(spec: ExecutionSpec) -> None:
+    code = 1
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        certificates = validate_and_resolve_root_certificates(spec.root_certificates_path, spec.insecure)
+        how = (spec.token, spec.insecure, certificates, spec.parent_pid, False)
+        if spec.task_type == TaskType.CLIENT_APP:
+            run_clientapp(spec.runtime_api_address, *how)
+        else:
+            said: Queue[str | None] = Queue()
+            mirror_output_to_queue(said)
+            run_serverapp(spec.runtime_api_address, said, *how)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def work(addresses: Sequence[str], root_certificates: str | None = None) -> None:
+    """Take tasks from the Runtime APIs at these addresses until stopped, one process each. The certificates are for those
+    that begin with https://."""
+    os.environ.setdefault(POLL, "0.05")
+    superexec.get_executor = lambda *_, **__: ForkExecutor()  # type: ignore[assignment]
+    children = []
+    for address in addresses[1:]:
+        child = os.fork()
+        if child == 0:
+            children = []
+            addresses = [address]
+            break
+        children.append(child)
+    secure = addresses[0].startswith("https://")
+    try:
+        superexec.run_superexec(
+            addresses[0].removeprefix("https://"), not secure, root_certificates if secure else None
+        )
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGTERM)

@@ -1,0 +1,240 @@
+"""Table 1 of Ozkara et al. (EX-4), and the same methods where clients differ in one respect: one experiment a setting.
+
+The settings and methods are those of `coterie.reproduce.personalisation`. A cell is a method; at paper scale its rate is
+chosen on validation rows once, whatever the seed. ``python -m coterie.reproduce.personal STUDY.json FOLDER`` turns a file of
+`coterie.reproduce.personalisation` into one of the runner.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from coterie.data.federation import Federation
+from coterie.disk import write_text
+from coterie.reproduce.drawing import beside
+from coterie.reproduce.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
+from coterie.reproduce.personalisation import METHODS, SETTINGS, best_rate, next_rate, score
+from coterie.reproduce.runner import about
+
+PAPER: dict[str, dict[str, tuple[float, float]]] = {
+    "mnist": {
+        "FedAvg": (92.93, 0.09),
+        "FedAvg + fine-tuning": (95.42, 0.25),
+        "AdaPeD": (98.53, 0.11),
+        "pFedMe": (97.83, 0.04),
+        "Per-FedAvg": (95.88, 0.27),
+        "QuPeD": (98.14, 0.39),
+        "Mutual learning": (97.93, 0.33),
+    },
+    "femnist": {
+        "FedAvg": (93.14, 0.15),
+        "FedAvg + fine-tuning": (93.81, 0.30),
+        "AdaPeD": (96.88, 0.29),
+        "pFedMe": (94.03, 0.61),
+        "Per-FedAvg": (93.28, 0.41),
+        "QuPeD": (96.11, 0.13),
+        "Mutual learning": (94.83, 0.59),
+    },
+    "femnist-15": {
+        "FedAvg": (92.18, 0.13),
+        "FedAvg + fine-tuning": (94.12, 0.26),
+        "AdaPeD": (96.55, 0.32),
+        "pFedMe": (94.95, 0.55),
+        "Per-FedAvg": (93.51, 0.31),
+        "QuPeD": (95.99, 0.08),
+        "Mutual learning": (95.12, 0.18),
+    },
+}
+SHOWS = {
+    "mnist": "Table 1, MNIST, a tenth of the clients in a round",
+    "femnist": "Table 1, FEMNIST, a third of the clients in a round",
+    "femnist-15": "Table 1, FEMNIST, 0.15 of the clients in a round",
+    "labels": "Clients with three of ten digits",
+    "features": "Clients whose pictures are turned",
+    "concept": "Clients whose labels mean something else",
+    "sizes": "Clients that differ only in their number of rows",
+}
+QUICK_RATE = 0.15  # a grid would take too long
+TABLE_1 = ("Local", "Local, every client", *PAPER["mnist"])
+QUICK_ROUNDS = {"mnist": 30, "femnist": 12, "femnist-15": 20}
+
+
+@dataclass(frozen=True)
+class Personal:
+    """One setting as an experiment."""
+
+    setting: str
+
+    @property
+    def large(self) -> bool:
+        return self.setting in PAPER
+
+    def cells(self, scale: Scale) -> Cells:
+        chosen = TABLE_1 if scale == "quick" else METHODS
+        return {name: name for name in chosen}
+
+    def rounds(self, scale: Scale) -> int:
+        setting = SETTINGS[self.setting]
+        return QUICK_ROUNDS.get(self.setting, setting.quick) if scale == "quick" else setting.full
+
+    def measure(self, name: Any, seed: int, scale: Scale) -> Measured:
+        rounds = self.rounds(scale)
+        tuning = {} if scale == "quick" else tuned(self.setting, name, rounds)
+        rate = best_rate(tuning) if tuning else QUICK_RATE
+        began = time.perf_counter()
+        accuracy = score(name, SETTINGS[self.setting], clients(self.setting, seed), rounds, rate, seed)
+        seconds = round(time.perf_counter() - began, 1)
+        return {"accuracy": round(accuracy, 5), "rate": rate, "seconds": seconds, "tuning": tuning}
+
+    def rows(self, found: Records) -> list[Row]:
+        """Every method's accuracy in percent; the paper's ± is a deviation over runs whose number is not printed."""
+        printed = PAPER.get(self.setting, {})
+        out = []
+        for name in [*printed, *(name for name in found.values if name not in printed)]:
+            if name in found.values:
+                paper, error = printed.get(name, (None, 0.0))
+                out.append(Row(name, paper, percent(found, name), error, digits=2))
+        return out
+
+    def claims(self, found: Records) -> list[Claim]:
+        means = {name: float(np.mean(percent(found, name))) for name in found.values}
+        out = [
+            Claim(
+                "Fine-tuning improves on FedAvg.",
+                means["FedAvg + fine-tuning"] > means["FedAvg"],
+                f"{means['FedAvg']:.2f} and {means['FedAvg + fine-tuning']:.2f} %.",
+            )
+        ]
+        if not self.large:
+            return out if self.setting != "sizes" else []
+        if found.scale == "paper":
+            rivals = [name for name in PAPER[self.setting] if name in means and name != "AdaPeD"]
+            best = max(rivals, key=lambda name: means[name])
+            ours = max(name for name in ("AdaPeD", "AdaPeD, every client") if name in means)
+            out.append(
+                Claim(
+                    "AdaPeD is better than all other methods of the table.",
+                    means[ours] > means[best],
+                    f"{ours} {means[ours]:.2f} %, the best other ({best}) {means[best]:.2f} %.",
+                )
+            )
+        return out
+
+    def draw(self, found: Records) -> Figure:
+        rows = sorted(self.rows(found), key=lambda row: -row.mean)
+        return beside(rows, "mean accuracy of clients' own models (%)", zero=False)
+
+    def says(self, scale: Scale) -> str:
+        """How far from the paper."""
+        tuning = (
+            f"rate {QUICK_RATE} for all, not tuned at this scale"
+            if scale == "quick"
+            else "rates tuned on validation rows"
+        )
+        size = f"{self.rounds(scale)} rounds of ten steps" + (
+            f" (paper: {SETTINGS[self.setting].full})" if self.large and scale == "quick" else ""
+        )
+        data = {
+            "mnist": "50 clients with three digits each",
+            "femnist": "66 clients with the digits of three writers each",
+            "femnist-15": "66 clients with the digits of three writers each",
+        }.get(self.setting, "20 clients with small digits, half of them in a round, one hidden layer of 50")
+        return f"{data}; {size}; {tuning}."
+
+
+def standing(found: Records) -> pd.DataFrame:
+    """Best first; "tied" is within two standard errors of the best, by differences on equal seeds."""
+    runs = {name: np.array(percent(found, name)) for name in found.values}
+    order = sorted(runs, key=lambda name: -float(np.nan_to_num(runs[name].mean(), nan=-1.0)))
+    lines = []
+    for name in order:
+        gaps = runs[order[0]] - runs[name]
+        error = gaps.std(ddof=1) / np.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
+        behind = f"{gaps.mean():.2f}" + (" (tied)" if len(gaps) > 1 and gaps.mean() <= 2 * error else "")
+        spread = f" ± {runs[name].std(ddof=1):.2f}" if len(gaps) > 1 else ""
+        accuracy = f"{runs[name].mean():.2f}{spread}"
+        best = name == order[0]
+        lines.append((name, accuracy, "best" if best else behind, len(gaps), found.of(name)[0]["rate"]))
+    return pd.DataFrame(lines, columns=["method", "accuracy (%)", "behind the best", "seeds", "rate"])
+
+
+def percent(found: Records, name: str) -> list[float]:
+    return [100 * accuracy for accuracy in found.numbers(name, "accuracy")]
+
+
+@lru_cache(maxsize=1)
+def clients(setting: str, seed: int) -> Federation:
+    return SETTINGS[setting].make(seed)
+
+
+@lru_cache(maxsize=1)
+def _validation(setting: str) -> Federation:
+    return SETTINGS[setting].make(1000).holdout(0.2, 0)
+
+
+@cache
+def tuned(setting: str, name: str, rounds: int) -> dict[str, float]:
+    """Validation accuracy of every rate tried, with a part of the rounds."""
+    how = SETTINGS[setting]
+    tuning: dict[str, float] = {}
+    while (rate := next_rate(tuning, how.rates)) is not None:
+        accuracy = score(name, how, _validation(setting), -(-rounds // 3), rate, 1000)
+        tuning[str(rate)] = round(accuracy, 5)
+    return tuning
+
+
+def experiment(setting: str) -> Experiment:
+    one = Personal(setting)
+    return Experiment(
+        name=f"personal-{setting}",
+        work="Ozkara et al.",
+        shows=SHOWS[setting],
+        cells=one.cells,
+        measure=one.measure,
+        rows=one.rows,
+        claims=one.claims,
+        draw=one.draw,
+        wide=standing,
+        needs={"mnist": ("mnist.npz",), "femnist": ("femnist.npz",), "femnist-15": ("femnist.npz",)}.get(setting, ()),
+        seeds={"quick": 1, "paper": 3},
+        setting=one.says,
+    )
+
+
+def converted(study: dict[str, Any]) -> dict[str, Any]:
+    """A study's file in the form of the runner's; methods that lack a seed are left out."""
+    runs = {name: kept for name, kept in study["methods"].items() if kept["runs"]}
+    most = max(len(kept["runs"]) for kept in runs.values())
+    cells = {
+        name: {seed: one | {"tuning": kept["tuning"]} for seed, one in kept["runs"].items()}
+        for name, kept in runs.items()
+        if len(kept["runs"]) == most
+    }
+    seconds = sum(one["seconds"] for by in cells.values() for one in by.values())
+    scale = "paper" if study["rounds"] == SETTINGS[study["setting"]].full else "quick"
+    head = {"experiment": f"personal-{study['setting']}", "scale": scale, "seconds": round(seconds, 2)}
+    return head | {"processor_seconds": 0.0, "cells": cells} | about()  # not measured by the study
+
+
+def convert(files: Iterable[str], folder: Path) -> None:
+    for file in files:
+        kept = converted(json.loads(Path(file).read_text()))
+        write_text(folder / f"{kept['experiment']}.json", json.dumps(kept, indent=1) + "\n")
+
+
+MNIST, FEMNIST, FEMNIST_15 = experiment("mnist"), experiment("femnist"), experiment("femnist-15")
+LABELS, FEATURES, CONCEPT, SIZES = (experiment(kind) for kind in ("labels", "features", "concept", "sizes"))
+
+if __name__ == "__main__":
+    convert(sys.argv[1:-1], Path(sys.argv[-1]))

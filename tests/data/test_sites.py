@@ -1,0 +1,115 @@
+"""Tables that stay at their sites are prepared as one table would be."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import coterie as ct
+from coterie.data.sites import LEVELS, Agreement, Columns, SiteTable, agreed_classes, require_named, sortable, unsorted
+
+OPTIONS: dict[str, Any] = {
+    "client": "site", "target": "y", "features": ["age", "dose", "kind", "same"], "kind": "classification"
+}  # fmt: skip
+
+
+def rows(n: int = 300) -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    made = pd.DataFrame(
+        {
+            "site": np.sort(rng.choice(list("abcdef"), n)),
+            "age": np.round(rng.normal(50, 10, n), 1),
+            "dose": rng.lognormal(3, 2, n),
+            "kind": rng.choice(["x", "y", "z"], n, p=[0.7, 0.2, 0.1]),
+            "same": 4.0,
+            "y": rng.choice(["no", "yes"], n),
+        }
+    )
+    made.loc[rng.random(n) < 0.2, "age"] = np.nan
+    made.loc[rng.random(n) < 0.1, "kind"] = None
+    return made
+
+
+def agree(tables: dict[str, SiteTable]) -> Agreement:
+    told = {k: json.loads(json.dumps(t.summary(private=False))) for k, t in tables.items()}
+    columns = Columns(told)
+    for level in range(LEVELS):
+        columns.narrow([t.digits(level, columns.prefixes()) for t in tables.values()])
+    plan = columns.plan([t.spread(columns.fills()) for t in tables.values()])
+    made = Agreement(plan, agreed_classes(told))
+    return Agreement(**json.loads(json.dumps(made.to_json())))
+
+
+@pytest.mark.parametrize("scaling", ["all", "own"])
+def test_sites_agree_on_what_one_table_says(scaling: str) -> None:
+    frame, options = rows(), OPTIONS | {"scaling": scaling}
+    if scaling == "own":
+        options |= {"features": ["age", "dose", "kind"]}
+    whole = ct.Federation.from_frame(frame, **options)
+    tables = {k: SiteTable.of(frame[frame["site"].isin(list(k))], options) for k in ("ab", "c", "def")}
+    agreement = agree(tables)
+    if scaling == "all":
+        there, here = agreement.frame(), whole.preprocessing
+        assert here is not None
+        assert there["column"].tolist() == here["column"].tolist()
+        holes = here["source"] == "age"  # the only numbers that are ever filled
+        np.testing.assert_allclose(there.loc[holes, "fill"].astype(float), here.loc[holes, "fill"].astype(float))
+        for name in ("mean", "scale"):
+            np.testing.assert_allclose(there[name].astype(float), here[name].astype(float), rtol=1e-12)
+    for table in tables.values():
+        mine = table.federation(agreement)
+        assert mine.columns == whole.columns
+        assert mine.classes == whole.classes
+        for client in mine.clients:
+            for a, b in zip(
+                mine.train(client) + mine.test(client), whole.train(client) + whole.test(client), strict=True
+            ):
+                np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
+@settings(max_examples=60)
+def test_numbers_keep_their_order_as_digits_and_come_back(numbers: list[float]) -> None:
+    bits = sortable(np.array(numbers))
+    assert sorted(bits.tolist()) == sortable(np.sort(np.array(numbers))).tolist()
+    assert [unsorted(b) for b in bits.tolist()] == numbers
+
+
+def test_what_would_need_a_look_at_all_rows_is_refused_in_one_sentence() -> None:
+    for missing in ("features", "kind"):
+        with pytest.raises(ct.ConfigError, match=missing):
+            require_named({k: v for k, v in OPTIONS.items() if k != missing}, private=False)
+    with pytest.raises(ct.ConfigError, match='scaling = "own"'):
+        require_named(OPTIONS, private=True)
+    site = SiteTable.of(rows(), OPTIONS | {"scaling": "own"})
+    with pytest.raises(ct.DataError, match="'kind' holds categories"):
+        site.summary(private=True)
+
+
+def test_a_column_that_names_rows_does_not_leave_its_site() -> None:
+    frame = rows().assign(kind=[f"patient {i}" for i in range(300)])
+    with pytest.raises(ct.DataError, match="names rows"):
+        SiteTable.of(frame, OPTIONS).summary(private=False)
+
+
+def test_a_column_of_two_kinds_is_named_with_its_sites() -> None:
+    frame = rows()
+    told = {
+        "site 1": SiteTable.of(frame, OPTIONS).summary(private=False),
+        "site 2": SiteTable.of(frame.assign(kind=1.5), OPTIONS).summary(private=False),
+    }
+    with pytest.raises(ct.DataError, match=r"'kind' holds category values at site 1 and numeric values at site 2"):
+        Columns(told)
+
+
+def test_a_budget_keeps_sizes_and_statistics_at_home() -> None:
+    options = OPTIONS | {"features": ["age", "dose"], "scaling": "own"}
+    told = SiteTable.of(rows(), options).summary(private=True)
+    assert set(told) == {"clients", "labels", "columns"}
+    assert all(column == {"kind": "own"} for column in told["columns"].values())

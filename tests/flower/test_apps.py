@@ -1,0 +1,160 @@
+"""The generated project's two apps, with Flower's own messages and a Grid in this process."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from together import split, table
+
+import coterie as ct
+from coterie.cli import main
+from coterie.training import checkpoint
+
+flwr = pytest.importorskip("flwr", reason="flwr is not installed; `make test-flower` installs it")
+
+from flwr.app import Context, Error, Message, RecordDict  # noqa: E402
+from flwr.serverapp import Grid  # noqa: E402
+from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
+
+CONFIG = """\
+[data]
+client = "who"
+target = "label"
+features = ["a", "b", "c", "d"]
+kind = "classification"
+one_class = "allow"
+
+[algorithm]
+name = "{name}"
+{more}
+[run]
+rounds = 3
+"""
+OPTIONS: dict[str, Any] = {
+    "client": "who", "target": "label", "features": list("abcd"), "kind": "classification", "one_class": "allow"
+}  # fmt: skip
+
+
+class InProcessGrid(Grid):
+    """Messages go straight to a ClientApp; `broken` nodes answer with that error code."""
+
+    def __init__(self, app: Any, nodes: dict[int, dict[str, str]]) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # as in the process of an app
+        self.app, self.nodes, self.replies, self.broken = app, nodes, {}, {}
+        self.contexts = {n: Context(1, n, c, RecordDict(), {}) for n, c in nodes.items()}
+
+    def set_run(self, run: Any) -> None: ...
+
+    @property
+    def run(self) -> Any:
+        return None
+
+    def create_message(self, *given: Any, **named: Any) -> Any:
+        raise NotImplementedError
+
+    def send_and_receive(self, *given: Any, **named: Any) -> Any:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.nodes)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            node, name = message.metadata.dst_node_id, f"m{len(self.replies)}"
+            message.metadata.__dict__["_message_id"] = name
+            message.metadata.__dict__["_run_id"] = 1
+            if node in self.broken:
+                self.replies[name] = Message(Error(self.broken[node], "on purpose"), reply_to=message)
+            else:
+                self.replies[name] = self.app(message, self.contexts[node])
+            ids.append(name)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self.replies[i] for i in message_ids]
+
+
+def project(folder: Path, name: str, more: str = "") -> tuple[Any, Any]:
+    """The apps that `coterie flower init` writes, loaded as Flower loads them."""
+    (folder / "run.toml").write_text(CONFIG.format(name=name, more=more))
+    with pytest.raises(SystemExit) as end:
+        main(["flower", "init", str(folder / "app"), "--config", str(folder / "run.toml"), "--sites", "3"])
+    assert end.value.code == 0
+    text = (folder / "app" / "pyproject.toml").read_text()
+    assert "dependencies = []" in text
+    assert "fab-format-version" not in text
+    found = []
+    for part in ("server_app", "client_app"):
+        spec = importlib.util.spec_from_file_location(f"made_{part}", folder / "app" / "site_app" / f"{part}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        found.append(module.app)
+    return found[0], found[1]
+
+
+def nodes(folder: Path, rows: Any) -> dict[int, dict[str, str]]:
+    made = {}
+    for i, part in enumerate(split(rows, 3)):
+        part.to_csv(folder / f"site{i}.csv", index=False)
+        made[11 + i] = {"table": str(folder / f"site{i}.csv"), "folder": str(folder / f"site{i}")}
+    return made
+
+
+@pytest.mark.parametrize(("name", "more"), [("fedavg", ""), ("ifca", "clusters = 2"), ("ditto", "")])
+def test_the_apps_of_a_project_give_the_numbers_of_fit(name: str, more: str, tmp_path: Path) -> None:
+    rows = table((12, 30, 22, 16, 40, 9))
+    server, client = project(tmp_path, name, more)
+    grid = InProcessGrid(client, nodes(tmp_path, rows))
+    context = Context(1, 0, {}, RecordDict(), {"out": str(tmp_path / "out"), "sites": 3, "timeout": 60.0})
+    server(grid, context)
+    fed = ct.Federation.from_frame(rows, **OPTIONS)
+    algorithm = ct.IFCA(clusters=2) if name == "ifca" else {"fedavg": ct.FedAvg, "ditto": ct.Ditto}[name]()
+    here = ct.fit(algorithm, fed, rounds=3, alone=False, progress=False)
+    tensors, about = checkpoint.read(tmp_path / "out" / checkpoint.FILE)
+    assert about["done"] == 3
+    mine = here.state.models if name == "ifca" else here.state.model
+    for key, t in mine.items():
+        kept = tensors[f"state/{'models' if name == 'ifca' else 'model'}/{key}"]
+        torch.testing.assert_close(kept, t, rtol=1e-5, atol=1e-5)
+    told = json.loads((tmp_path / "out" / "deployment.json").read_text())
+    np.testing.assert_allclose(told["scores"]["accuracy"], here.scores()["accuracy"].mean(), atol=1e-6)
+
+
+@pytest.mark.parametrize("code", [2, 5, 8])
+def test_flowers_error_codes_are_lost_clients_with_a_sentence(code: int, tmp_path: Path) -> None:
+    rows = table((12, 30, 22, 16, 40, 9))
+    server, client = project(tmp_path, "fedavg")
+    grid = InProcessGrid(client, nodes(tmp_path, rows))
+    asked = client.__class__.__call__
+    count = {"n": 0}
+
+    def breaking(self: Any, message: Message, context: Context) -> Message:
+        count["n"] += 1
+        if count["n"] == 13 + 24:  # after join, eight digits, spread, begin and the first round, three messages each
+            grid.broken = {12: code}
+        return asked(self, message, context)
+
+    grid.app = lambda message, context: breaking(client, message, context)
+    server(grid, Context(1, 0, {}, RecordDict(), {"out": str(tmp_path / "out"), "sites": 3, "timeout": 5.0}))
+    events = [json.loads(line) for line in (tmp_path / "out" / "events.jsonl").read_text().splitlines()]
+    assert events
+    assert all(f"error {code}" in e["why"] for e in events)
+
+
+def test_a_site_without_a_table_says_so(tmp_path: Path) -> None:
+    server, client = project(tmp_path, "fedavg")
+    grid = InProcessGrid(client, {1: {}, 2: {}})
+    with pytest.raises(ct.CoterieError, match="does not say where its table is"):
+        server(grid, Context(1, 0, {}, RecordDict(), {"out": str(tmp_path / "out"), "sites": 2, "timeout": 5.0}))
