@@ -19,26 +19,23 @@ from coterie.tree import flatten, tree_map
 QUIET: dict[str, Any] = {"alone": False, "progress": False}
 
 
+class Answers(list[str]):
+    fill = 1.0  # what every number of an answer is
+
+
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     """The devices of all that client functions answer, which is then replaced by plain numbers of main memory.
 
     The code of local steps asks a chunk's tensors for numbers (how many batches there are, whether a client is ragged). A
     tensor without numbers is given some: they only decide how many steps are taken."""
-    seen: list[str] = []
+    seen = Answers()
 
     def fetched(value: Any, device: Any) -> Any:
         if device is None:
             return value
         seen.extend(t.device.type for t in flatten(value).values() if t.dim() > 1)
-        return plain("", value)
-
-    def plain(name: str, value: Any) -> Any:
-        """Ones; a group is 0, and nobody says that it is empty."""
-        if not isinstance(value, Tensor):
-            return {k: plain(k, v) for k, v in value.items()}
-        zero = name == "empty" or not value.is_floating_point()
-        return (torch.zeros if zero else torch.ones)(value.shape, dtype=value.dtype)
+        return tree_map(lambda t: torch.full(t.shape, seen.fill if t.is_floating_point() else 0, dtype=t.dtype), value)
 
     def listed(t: Tensor) -> Any:
         return [listed(row) for row in t] if t.dim() else 2
@@ -64,9 +61,10 @@ def on_meta(kind: type) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_algorithm_runs_wholly_on_its_device(
-    name: str, answers: list[str], fed: ct.Federation, make_fed: Any, task: ct.Task
+    name: str, answers: Answers, fed: ct.Federation, make_fed: Any, task: ct.Task
 ) -> None:
     fed = make_fed(sizes=PAIR) if name in PAIRS else fed
+    answers.fill = 0.0 if name in PAIRS else 1.0  # its clients would say that they are empty
     result = ct.fit(configured(name), fed, task, rounds=2, engine=on_meta(ct.LocalEngine), **QUIET)
     result.scores()
     assert set(answers) == {"meta"}
@@ -86,7 +84,7 @@ NETWORKS = {
 @pytest.mark.parametrize("steps", [ct.LocalSGD(steps=3, batch_size=4), ct.LocalAdam(epochs=1, batch_size=4)], ids=repr)
 @pytest.mark.parametrize("engine", [ct.LocalEngine, ct.LoopEngine])
 def test_every_kind_of_network_runs_wholly_on_its_device(
-    network: str, steps: Any, engine: type, answers: list[str], make_fed: Any
+    network: str, steps: Any, engine: type, answers: Answers, make_fed: Any
 ) -> None:
     fed = make_fed(sizes=(12, 12, 12))
     result = ct.fit(ct.FedAvg(steps), fed, ct.Task(NETWORKS[network]), rounds=1, engine=on_meta(engine), **QUIET)
@@ -105,7 +103,7 @@ class Misplaced(ct.FedAvg):
 ELSEWHERE = torch.zeros(6)
 
 
-def test_a_tensor_in_the_wrong_place_is_found(answers: list[str], fed: ct.Federation, task: ct.Task) -> None:
+def test_a_tensor_in_the_wrong_place_is_found(answers: Answers, fed: ct.Federation, task: ct.Task) -> None:
     with pytest.raises(ct.ClientError, match="device"):
         ct.fit(Misplaced(), fed, task, rounds=1, engine=on_meta(ct.LocalEngine), **QUIET)
     assert not answers
