@@ -86,6 +86,7 @@ class Federation:
     """How much every sample counts in losses and metrics; the smallest is 1."""
     mapped: bool = False
     """Whether the features are on disk and only the rows at work in memory."""
+    _parts: dict[Part, tuple[Ints, Ints]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not len(self.n_valid):
@@ -104,15 +105,24 @@ class Federation:
 
     @property
     def n_test(self) -> Ints:
-        return self.n_samples - self.n_train - self.n_valid
+        return self._part("test")[1]
 
     def starts(self, part: Part) -> Ints:
         """Where the rows of every client's part begin."""
-        first = self.offsets[:-1]
-        return first if part == "train" else first + self.n_train + (self.n_valid if part == "test" else 0)
+        return self._part(part)[0]
 
     def sizes(self, part: Part) -> Ints:
-        return {"train": self.n_train, "validation": self.n_valid, "test": self.n_test}[part]
+        return self._part(part)[1]
+
+    def _part(self, part: Part) -> tuple[Ints, Ints]:
+        """Starts and sizes of a part, worked out once: chunks of clients ask for them again and again."""
+        if part not in self._parts:
+            first, valid = self.offsets[:-1], self.offsets[:-1] + self.n_train
+            test = valid + self.n_valid
+            self._parts["train"] = (first, self.n_train)
+            self._parts["validation"] = (valid, self.n_valid)
+            self._parts["test"] = (test, self.offsets[1:] - test)
+        return self._parts[part]
 
     @property
     def n_features(self) -> int:
