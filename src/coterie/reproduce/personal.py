@@ -163,7 +163,8 @@ def standing(found: Records) -> pd.DataFrame:
         error = gaps.std(ddof=1) / np.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
         behind = f"{gaps.mean():.2f}" + (" (tied)" if len(gaps) > 1 and gaps.mean() <= 2 * error else "")
         spread = f" ± {runs[name].std(ddof=1):.2f}" if len(gaps) > 1 else ""
-        accuracy = f"{runs[name].mean():.2f}{spread}"
+        accuracy = "diverged" if np.isnan(gaps).any() else f"{runs[name].mean():.2f}{spread}"
+        behind = "" if np.isnan(gaps).any() else behind
         best = name == order[0]
         lines.append((name, accuracy, "best" if best else behind, len(gaps), found.of(name)[0]["rate"]))
     return pd.DataFrame(lines, columns=["method", "accuracy (%)", "behind the best", "seeds", "rate"])
