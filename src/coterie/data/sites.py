@@ -172,6 +172,7 @@ class SiteTable:
         """This site's clients, as `from_frame` would have them in one table of all sites."""
         rows, told = self.rows, self.options
         plan = agreement.frame()
+        x: npt.NDArray[np.floating[Any]]
         if self.own:
             raw, columns = self._own_columns(plan)
             x = scaled_by_clients(raw[rows.order], rows.sizes, rows.n_train)

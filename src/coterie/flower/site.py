@@ -141,7 +141,9 @@ class SiteRun:
         answer = {"clients": share["clients"].tolist(), "dropped": share["dropped"].tolist(), "bytes": share["bytes"]}
         told = {} if private is not None else {k: list(v) for k, v in share["info"].items()}
         shapes = {k: list(s) for k, s in share.get("shapes", {}).items()}
-        sent = {k: share[k] for k in ("sums", "weights", "counts", "send", "weight", "group") if k in share}
+        sent: dict[str, Any] = {
+            k: share[k] for k in ("sums", "weights", "counts", "send", "weight", "group") if k in share
+        }
         return wire.pack({**answer, "info": told, "tag": tag, "shapes": shapes}, sent)
 
     def _states(self, have: str | None) -> ClientStates:
@@ -217,7 +219,9 @@ def releases(job: Job, told: Mapping[str, Any]) -> Releases:
 
 def among_all(rows: Federation, own: Ints, n_clients: int) -> Federation:
     """A federation of all clients in which only these have rows."""
-    counts = {name: np.zeros(n_clients, np.int64) for name in ("n_samples", "n_train", "n_valid", "keys")}
+    counts: dict[str, Any] = {
+        name: np.zeros(n_clients, np.int64) for name in ("n_samples", "n_train", "n_valid", "keys")
+    }
     for name, values in counts.items():
         values[own] = getattr(rows, name)
     names = [f"client {i} elsewhere" for i in range(n_clients)]

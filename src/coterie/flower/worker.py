@@ -77,7 +77,7 @@ def work(addresses: Sequence[str], root_certificates: str | None = None) -> None
     that begin with https://."""
     os.environ.setdefault(POLL, "0.05")
     superexec.get_executor = lambda *_, **__: ForkExecutor()  # type: ignore[assignment]
-    children = []
+    children: list[int] = []
     for address in addresses[1:]:
         child = os.fork()
         if child == 0:
