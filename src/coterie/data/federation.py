@@ -8,6 +8,8 @@ immutable.
 Bytes (uint8) of images, x with three dimensions or more, are brightness: they stay bytes in memory, and become float32 in
 [0, 1] only for the chunk of clients at work. Bytes of tables are numbers like any other (token ids, counts) and become
 floats as they are. `scale_bytes` overrides this rule. It holds for each client's bytes, whatever type the others' are.
+
+The file is long because the ways to build a federation share its checks; what tables need is in `tables.py`.
 """
 
 from __future__ import annotations

@@ -125,6 +125,8 @@ class _Outputs(torch.autograd.Function):
 
 
 class _Back(torch.autograd.Function):
+    """Like `_Outputs`, only ever used under `vmap`: the plain form is never asked for."""
+
     @staticmethod
     def forward(keep: Pass, delta: Tensor) -> Any:
         raise NotImplementedError

@@ -1,4 +1,7 @@
-"""fit: the only training loop. Rounds, progress, checkpoints, resuming, and a clear end when a run diverges."""
+"""fit: the only training loop. Rounds, progress, checkpoints, resuming, and a clear end when a run diverges.
+
+One file, though a long one: what may and may not change between two rounds is read here from top to bottom.
+"""
 
 from __future__ import annotations
 
