@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,14 @@ def test_every_row_is_held_out_equally_often() -> None:
     counts = np.bincount(held, minlength=20)
     error = np.sqrt(seeds * 0.25 * 0.75)
     assert np.abs(counts - seeds / 4).max() < 4 * error
+
+
+def test_copies_know_their_own_parts() -> None:
+    fed = Federation.from_arrays({name: pair() for name in "abc"})
+    sizes = fed.sizes("test")
+    changed = Federation(**{**vars(fed), "n_train": fed.n_train - 1})
+    assert (changed.sizes("test") == sizes + 1).all()
+    assert (pickle.loads(pickle.dumps(fed)).sizes("test") == sizes).all()
 
 
 def test_sizes_of_the_test_part() -> None:

@@ -20,6 +20,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +64,7 @@ __all__ = [
 OneClass = Literal["error", "allow"]
 Part = Literal["train", "validation", "test"]
 DType = Literal["float32", "float64", "int64"]
+_PARTS: WeakKeyDictionary[Federation, dict[Part, tuple[Ints, Ints]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +90,6 @@ class Federation:
     """How much every sample counts in losses and metrics; the smallest is 1."""
     mapped: bool = False
     """Whether the features are on disk and only the rows at work in memory."""
-    _parts: dict[Part, tuple[Ints, Ints]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not len(self.n_valid):
@@ -118,13 +119,15 @@ class Federation:
 
     def _part(self, part: Part) -> tuple[Ints, Ints]:
         """Starts and sizes of a part, worked out once: chunks of clients ask for them again and again."""
-        if part not in self._parts:
-            first, valid = self.offsets[:-1], self.offsets[:-1] + self.n_train
+        if self not in _PARTS:
+            valid = self.offsets[:-1] + self.n_train
             test = valid + self.n_valid
-            self._parts["train"] = (first, self.n_train)
-            self._parts["validation"] = (valid, self.n_valid)
-            self._parts["test"] = (test, self.offsets[1:] - test)
-        return self._parts[part]
+            _PARTS[self] = {
+                "train": (self.offsets[:-1], self.n_train),
+                "validation": (valid, self.n_valid),
+                "test": (test, self.offsets[1:] - test),
+            }
+        return _PARTS[self][part]
 
     @property
     def n_features(self) -> int:
