@@ -36,11 +36,11 @@ FLOWER := .venv-flower
 $(FLOWER)/.installed: pyproject.toml constraints-flower.txt
 	$(PYTHON) -m venv $(FLOWER)
 	$(FLOWER)/bin/python -m pip --quiet install --constraint constraints-flower.txt torch==2.13.0
-	$(FLOWER)/bin/python -m pip --quiet install --constraint constraints-flower.txt --editable '.[flower]' pytest hypothesis
+	$(FLOWER)/bin/python -m pip --quiet install --constraint constraints-flower.txt --editable '.[flower]' pytest pytest-xdist hypothesis
 	touch $@
 
 test-flower: $(FLOWER)/.installed
-	$(FLOWER)/bin/python -m pytest tests/flower tests/cli -m 'not slow and not ray' --durations 10
+	$(FLOWER)/bin/python -m pytest tests/flower tests/cli -m 'not slow and not ray' --numprocesses 2 --dist loadfile --durations 10
 
 $(VENV)/.ray: $(VENV)/.installed
 	$(PIP) install --constraint constraints.txt --editable '.[dev,ray]'
@@ -98,5 +98,4 @@ plotly: $(VENV)/.installed
 	$(BIN)/python tools/plotly_bundle.py
 
 clean:
-	rm -rf $(VENV) $(FLOWER) .venv-peers dist build
-	rm -rf $(VENV) .venv-peers dist build site
+	rm -rf $(VENV) $(FLOWER) .venv-peers dist build site

@@ -57,8 +57,8 @@ class Deployment:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, *command: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-        log = (self.folder / f"{name}.log").open("ab")
-        made = subprocess.Popen(command, stdout=log, stderr=log, env=self.env | (env or {}), start_new_session=True)
+        with (self.folder / f"{name}.log").open("ab") as log:
+            made = subprocess.Popen(command, stdout=log, stderr=log, env=self.env | (env or {}), start_new_session=True)
         self.running[name] = made
         return made
 

@@ -91,6 +91,7 @@ def worker(
     """Do the work of SuperNodes (and SuperLinks) started with --isolation process, in processes that have torch loaded."""
     if importlib.util.find_spec("flwr") is None:
         raise ConfigError(_INSTALL)
+    import coterie.cli.config  # noqa: F401  # half a second that no task should spend
     from coterie.flower.worker import work
 
     work(addresses, None if root_certificates is None else str(root_certificates))
