@@ -58,6 +58,13 @@ def test_an_interrupted_run_goes_on_and_measures_nothing_twice(tmp_path):
     assert kept["date"]
 
 
+def test_seeds_that_were_looked_at_are_left_out(tmp_path):
+    one = replace(TOY, first_seed=10)
+    kept = run(one, "quick", 2, tmp_path, lambda line: None)
+    assert set(kept["cells"]["a"]) == {"10", "11"}
+    assert "`coterie reproduce toy --scale quick --seeds 2`: 2 seeds from 10 on" in section(one, kept)
+
+
 def test_table_and_figures_are_written(tmp_path):
     CALLS.append(("b", 1))
     kept = run(TOY, "quick", 3, tmp_path, lambda line: None)

@@ -107,6 +107,7 @@ class Experiment:
     draw: Callable[[Records], Figure]
     needs: tuple[str, ...] = ()  # names of optional data sets
     seeds: Mapping[Scale, int] = field(default_factory=lambda: {"quick": 3, "paper": 5})
+    first_seed: int = 0  # smaller ones were looked at while the settings of this file were chosen
     setting: Callable[[Scale], str] = lambda scale: ""  # one sentence: sizes, rounds, how far from the paper's
     why: Mapping[str, str] = field(default_factory=dict)
     ragged: bool = False  # cells count with whatever seeds they have, not only with those that all cells have

@@ -111,6 +111,7 @@ EXPERIMENT = Experiment(
     draw=draw,
     needs=("cifar10",),
     seeds={"quick": 1, "paper": 5},
+    first_seed=10,
     setting=lambda scale: (
         f"40 clients of 500 pictures of {32 // SIZES[scale].by} × {32 // SIZES[scale].by} pixels (the paper: 200, 32 × 32), "
         f"no augmentation, {SIZES[scale].rounds} rounds, "

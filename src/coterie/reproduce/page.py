@@ -28,6 +28,7 @@ Every table and figure of the four works, by one command each. This page is made
 **agrees**: within two standard errors, ours and the paper's, or within a difference that nobody would act on.
 **same order**: another value, but every claim of the paper about the order of methods holds in our runs.
 **differs**: neither; the reason stands below the table. Errors are standard errors over seeds.
+Seeds start above 0 where the settings of a file were chosen while looking at the first ones.
 """
 
 
@@ -114,8 +115,9 @@ def filled(text: str, folder: Path) -> str:
 
 def _made(one: Experiment, kept: dict[str, Any], seeds: int) -> str:
     cost = f"{_minutes(kept['processor_seconds'])} of one processor, " if kept.get("processor_seconds") else ""
-    many = f"{seeds} seed" + ("s" if seeds != 1 else "")
-    return f"`coterie reproduce {one.name} --scale {kept['scale']}`: {many}, {cost}{kept['date']}"
+    many = f"{seeds} seed" + ("s" if seeds != 1 else "") + (f" from {one.first_seed} on" if one.first_seed else "")
+    told = "" if seeds == one.seeds[kept["scale"]] or kept.get("ragged") else f" --seeds {seeds}"
+    return f"`coterie reproduce {one.name} --scale {kept['scale']}{told}`: {many}, {cost}{kept['date']}"
 
 
 def _missing(one: Experiment) -> str:

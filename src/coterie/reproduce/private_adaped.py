@@ -229,6 +229,7 @@ EXPERIMENT = Experiment(
     claims=claims,
     draw=draw,
     seeds={"quick": 3, "paper": 2},
+    first_seed=10,
     needs=("femnist.npz",),
     setting=lambda scale: (
         (

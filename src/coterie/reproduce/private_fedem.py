@@ -127,6 +127,7 @@ EXPERIMENT = Experiment(
     draw=draw,
     needs=("mnist.npz",),
     seeds={"quick": 1, "paper": 1},
+    first_seed=10,
     setting=lambda scale: (
         (
             f"50 clients with {ROWS} pictures of three digits each (paper: 1,200), {ROUNDS[scale]} rounds (paper: 300)"

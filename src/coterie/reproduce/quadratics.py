@@ -229,6 +229,7 @@ EXPERIMENT = Experiment(
     claims=claims,
     draw=draw,
     seeds={"quick": 2, "paper": 10},
+    first_seed=10,
     setting=lambda scale: (
         f"Sizes as printed, {ROUNDS[scale]} rounds. Horizon, optima, radius and starts are not printed: x* ~ N(0, I), half "
         "of a cluster's share as percentile, start 0 (IFCA: normal models)."

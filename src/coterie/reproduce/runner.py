@@ -31,7 +31,8 @@ def run(
     path = out / f"{experiment.name}.json"
     kept = load(path, experiment, scale) if path.exists() else _fresh(experiment, scale)
     cells = experiment.cells(scale)
-    wanted = [(str(seed), cell) for seed in range(seeds or experiment.seeds[scale]) for cell in cells]
+    first, count = experiment.first_seed, seeds or experiment.seeds[scale]
+    wanted = [(str(seed), cell) for seed in range(first, first + count) for cell in cells]
     missing = [(seed, cell) for seed, cell in wanted if seed not in kept["cells"].get(cell, {})]
     if len(missing) < len(wanted):
         say(f"{path} already has {len(wanted) - len(missing)} of {len(wanted)} measurements.")
