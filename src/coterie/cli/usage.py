@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-_WORDS = {
-    "a valid integer, unable to parse string as an integer": "a whole number",
-    "a valid number, unable to parse string as a number": "a number",
+_WORDS = {  # parsers of typer since 0.21, and click before
+    r"a valid integer, unable to parse string as an integer|.* is not a valid integer( range)?": "a whole number",
+    r"a valid number, unable to parse string as a number|.* is not a valid float( range)?": "a number",
+    r".* is not in the range x>=(\S+)": r"greater than or equal to \1",
+    r".* is not in the range x>(\S+)": r"greater than \1",
+    r".* is not in the range (\S+)": r"in the range \1",
 }
 
 
@@ -24,7 +28,8 @@ def usage_sentence(error: Any, arguments: list[str]) -> str:
         return _ended(message.removeprefix("Invalid value: "))
     if message.startswith("Invalid value for"):
         why = message.partition(": ")[2].removeprefix("Value error, ").removeprefix("Input should be ").rstrip(".")
-        why = _WORDS.get(why, why)
+        found = (match.expand(said) for rule, said in _WORDS.items() if (match := re.fullmatch(rule, why)))
+        why = next(found, why)
         got = f"; got {_given(option, arguments)!r}" if _given(option, arguments) is not None else ""
         rule = f"{option}: {why}" if " is not " in why else f"{option} must be {why}{got}"
         return f"{rule}. {_help(error)}"
