@@ -169,6 +169,7 @@ def bad_models() -> DefectionFreeState:
     return DefectionFreeState(models, torch.zeros(0, len(COLUMNS), dtype=torch.float64), torch.tensor(-1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", ["holdout", "train", "test"])
 @pytest.mark.parametrize("quality", ["accuracy", "loss"])
 def test_with_random_batches_every_accepted_step_is_safe(pair: ct.Federation, measure: Any, quality: Any) -> None:

@@ -145,6 +145,7 @@ ATTACKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_liars_that_break_ifca_do_not_break_its_robust_form(world, attack):
     """Two liars in each of three groups of eight."""

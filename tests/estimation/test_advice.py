@@ -164,6 +164,7 @@ def test_ragged_counts_are_shrunk_by_one_token_s_variance_over_their_number() ->
     assert risk["shrunk"] < 0.95 * risk["local"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [10, 30])
 def test_clients_without_groups_are_rarely_told_to_cluster(clients: int) -> None:
     """Centres that have seen a client fit its noise: judged by them, clustering promised .155 and gave .399."""

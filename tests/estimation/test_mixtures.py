@@ -98,6 +98,7 @@ def test_printed_weights_underflow_and_ours_do_not():
     np.testing.assert_allclose(model.estimates_, [1.0, -1.0])
 
 
+@pytest.mark.slow
 def test_paper_contracts_and_em_reaches_the_oracle():
     rounds = {t: [] for t in (1, 2, 5, 10)}
     em, oracle, local = [], [], []

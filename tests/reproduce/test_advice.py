@@ -46,6 +46,7 @@ def test_pictures_and_phones(file):
     right(judge_federation(FEDERATIONS[file]())[1], "global")
 
 
+@pytest.mark.slow
 def test_elections():
     right(judge_elections()[1], "global")
 
@@ -58,6 +59,7 @@ def test_hearts():
     assert all(mean <= 2 * error for mean, error in gaps.values()), gaps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("corpus", "least"), [("blogs", 500), ("imdb", 100)])
 def test_words(corpus, least):
     if not is_available(f"user_tokens_{corpus}.npz"):

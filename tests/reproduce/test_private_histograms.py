@@ -17,6 +17,7 @@ def tiny(monkeypatch):
     table.synthetic.cache_clear()
 
 
+@pytest.mark.slow
 def test_the_rows_are_in_order(tiny):
     cells = table.cells("quick")
     made = {name: {"0": table.measure(cell, 0, "quick")} for name, cell in cells.items() if "IFCA" not in name}

@@ -104,6 +104,7 @@ def test_the_stuck_point_is_stable():
         close(result.state.models["x"].squeeze(), (-1.5, 0.1 * (1 - 2 * STEP.lr) ** rounds))
 
 
+@pytest.mark.slow
 def test_restarts_chosen_by_training_loss_get_out():
     fed, _ = WORLD.stuck()
     task = ct.Task(lambda: WORLD.Number(float(torch.randn(()) * 2)), loss="mse")
@@ -134,6 +135,7 @@ def test_federated_clustering_from_the_same_start():
         close(path[t], (-0.5 - (1 - 0.2) ** t, 0.5 - 0.5 * (1 - 0.2) ** t))
 
 
+@pytest.mark.slow
 def test_a_ball_that_holds_both_clients_finds_only_the_middle():
     """The gradients differ by 2 everywhere: beyond that radius there are no groups."""
     fed, task = WORLD.stuck()
@@ -152,6 +154,7 @@ def test_the_optimum_of_all_three_is_a_third():
     close(result.state.model["x"], [1 / 3], 1e-9)
 
 
+@pytest.mark.slow
 def test_cfl_parts_clients_2_and_3_with_probability_one_half_and_never_rejoins_them():
     fed, task = WORLD.noisy()
     wrong, seeds = 0, 120

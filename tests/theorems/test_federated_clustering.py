@@ -78,6 +78,7 @@ def quadratic_clients(per_cluster, d=3, seed=0):
     return fed, ct.Task(lambda: nn.Linear(d, 1, bias=False), loss="mse"), optimum[own]
 
 
+@pytest.mark.slow
 def test_without_noise_every_clients_gradient_vanishes_like_one_over_t():
     """η = 1/L, full batches, two clusters: Σ_t ‖∇f_i‖² stays bounded, so its mean is O(1/T)."""
     fed, task, optimum = quadratic_clients(3)
@@ -181,6 +182,7 @@ def momentum_path(algorithm, per_cluster, rounds, seed=0):
     return (np.array(path) - centre) ** 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_cluster", [2, 16])
 def test_the_mean_squared_gradient_meets_the_bound_of_theorem_4(per_cluster):
     """Single samples, T = 100, η, α and the radius as the theorem says; constants of the bound one, times ten."""
@@ -195,6 +197,7 @@ def test_the_mean_squared_gradient_meets_the_bound_of_theorem_4(per_cluster):
     assert square < bound < 0.05 * (2 * 20) ** 2  # a model for all has the gradient 2 · 20
 
 
+@pytest.mark.slow
 def test_longer_training_lowers_the_mean_squared_gradient():
     """The way to the noise is a matter of a few rounds; averaged over T rounds it falls with T."""
     algorithm = ct.MomentumClustering(2, lr=0.1, alpha=0.3, radius=ct.Theory(0.5, 1.0, 80.0), batch_size=1)

@@ -90,6 +90,7 @@ def test_the_population_step_contracts_by_one_minus_two_gamma_p(step):
     assert step != 0.5 or np.allclose(path[1][1], theta[1], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_on_finite_data_it_converges_iff_gamma_p_lambda_max_is_below_one():
     theta = pair(6, 20.0)
     fed, task = world(theta, 8, 10, noise=0.0)
@@ -132,6 +133,7 @@ def test_misassignment_falls_exponentially_with_the_samples():
     assert slopes[-1] > 0.4 * slopes[0]  # a power law would lose a factor of four over these sizes
 
 
+@pytest.mark.slow
 def test_misassignment_depends_on_the_closeness_and_on_the_noise():
     near, far, beyond = (misassigned(20, share) for share in (0.1, 0.4, 0.6))
     assert near < far < 0.5 < beyond  # closer than Δ/2 most are right, farther most are wrong
@@ -189,6 +191,7 @@ def floor(clients, samples, noise, seeds=6):
     return np.mean(found), np.std(found, ddof=1) / math.sqrt(seeds)
 
 
+@pytest.mark.slow
 def test_the_floor_is_proportional_to_the_noise_and_to_one_over_the_root_of_all_samples():
     small, se_small = floor(20, 50, 0.05)
     double, se_double = floor(20, 50, 0.1)
@@ -233,6 +236,7 @@ def test_steps_contract_as_theorem_2_says():
     assert e[-1] / e[0] > (1 - 0.5 * 1.0) ** 12 * 10  # p, λ and L are felt: with λ = L it would be far faster
 
 
+@pytest.mark.slow
 def test_after_the_promised_rounds_the_error_falls_like_one_over_the_root_of_all_samples():
     """T = (8L/pλ) log(2Δ/ε): with clusters of size n_j = mn/2 the error ratio for 16 times the data is 4."""
     theta = pair(5, 2.0)

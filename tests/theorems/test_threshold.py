@@ -35,6 +35,7 @@ def mean_error(n, clusters, separation, repeats, rule=Theory, **more):
 SETTINGS = [(20, 2, 8), (20, 2, 400), (80, 2, 40), (320, 2, 400), (20, 4, 20), (80, 4, 16), (160, 4, 100), (10, 4, 400)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "clusters", "separation"), SETTINGS)
 def test_error_of_theorem_1(n, clusters, separation):
     error, se = mean_error(n, clusters, separation, repeats=max(3, 600 // (n * clusters)))
@@ -162,6 +163,7 @@ def federated_clustering(gradients, x, lr, radius, rounds):
     return path
 
 
+@pytest.mark.slow
 def test_saddle_example():
     lr = 0.05
     gradients = (

@@ -82,6 +82,7 @@ def test_unrelated_clients_train_alone():
     assert found.words().startswith("Nobody gains enough")
 
 
+@pytest.mark.slow
 def test_folds_of_equal_clients_do_not_split():
     """The tree's gradients saw the judging rows; four standard errors keep equals together."""
     whole = sum(coalitions(*regression(np.ones((8, 5)), n=30, seed=s), brings=False).together for s in range(12))
@@ -107,6 +108,7 @@ def test_of_a_hundred_equals_nobody_is_sent_away():
     assert sum(kept) >= 9
 
 
+@pytest.mark.slow
 def test_a_group_that_loses_is_never_stable():
     found = find(*noisy(-0.15, clients=40), Settings(worth=0.05), brings=False)
     assert not found.together

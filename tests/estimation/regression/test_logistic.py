@@ -91,6 +91,7 @@ def test_agrees_with_scikit_learn_for_one_client():
     np.testing.assert_allclose(ours.predict_proba(rows, groups), theirs.predict_proba(rows), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_empirical_bayes_comes_close_to_the_known_prior():
     ratios, priors = [], []
     for seed in range(5):
@@ -140,6 +141,7 @@ def test_few_binary_rows_stay_finite_and_beat_the_clients_alone():
     assert error(model, data) < 0.4 * error(alone, data)
 
 
+@pytest.mark.slow
 def test_intervals_cover_with_fewer_rows_than_features():
     """A σ_θ² misjudged by half, as by Laplace's or a variational average, costs these intervals 17 percent."""
     covered, ratios = [], []
@@ -155,6 +157,7 @@ def test_intervals_cover_with_fewer_rows_than_features():
     assert np.exp(np.mean(np.log(ratios))) == pytest.approx(1.0, rel=0.25)
 
 
+@pytest.mark.slow
 def test_a_hundred_features_and_ten_rows():
     """(μ, σ_θ) up to a factor is all that such clients tell clearly; the factor must not run away."""
     rng = np.random.default_rng(0)

@@ -45,6 +45,7 @@ DENSITIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DENSITIES)
 @pytest.mark.parametrize("qualities", [(0.3, 0.9), (0.9, 0.3, 0.6), (0.2, 0.5, 0.55, 0.9, 1.0)])
 def test_no_firm_gains_by_another_price_on_an_independent_grid(name: str, qualities: tuple[float, ...]) -> None:

@@ -68,6 +68,7 @@ def test_no_regret_learner_ends_below_the_commitment(played: Simulation) -> None
     assert (buyers < 2.5).all()
 
 
+@pytest.mark.slow
 def test_blind_exp3_never_discriminates_and_approaches_the_blind_equilibrium(played: Simulation) -> None:
     assert (final(played, "exp3", "belief") == 0).all()
     assert (final(played, "exp3", "pd") + final(played, "exp3", "reverse_pd") == 0).all()
@@ -77,6 +78,7 @@ def test_blind_exp3_never_discriminates_and_approaches_the_blind_equilibrium(pla
     assert gap < 0.7 * (7.5 - final(played, "exp3", "seller_utility").mean())  # shrinks like 1/√T
 
 
+@pytest.mark.slow
 def test_exact_commitment_does_not_converge(played: Simulation) -> None:
     """At exactly α* the belief walks around the buyers' threshold: truthful shares spread over all of [0, 1]."""
     utility = final(played, "stackelberg", "seller_utility")
@@ -131,6 +133,7 @@ class Wandering:
         return state
 
 
+@pytest.mark.slow
 def test_no_seller_beats_the_commitment(played: Simulation) -> None:
     """Proposition 10, over all sellers here, time-varying ones, and constant mixtures."""
     rng = np.random.default_rng(5)
@@ -190,6 +193,7 @@ def test_belief_follows_the_recursion_round_by_round() -> None:
     np.testing.assert_allclose(result.array("belief")[0, 0], np.cumsum(steps) / (rounds + 1))
 
 
+@pytest.mark.slow
 def test_buyers_who_all_hide_learn_nothing() -> None:
     """q* = 1: the printed average forgives an always-discriminating seller half the time (11.0 instead of 9.5)."""
     printed = simulate(CASE_A, "pd", CBER(estimator="printed"), rounds=4000, seeds=6)
@@ -246,6 +250,7 @@ def test_policy_regret_sees_what_regret_does_not(played: Simulation) -> None:
     assert abs(table.loc["stackelberg-eps", "policy_regret"]) < 0.3
 
 
+@pytest.mark.slow
 def test_biased_buyers() -> None:
     sweep = bias_sweep(EXAMPLE, rounds=4000, seeds=4)
     assert len(sweep) == 3 * 20 * 4
