@@ -5,8 +5,11 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
+import coterie as ct
 from coterie.cli import main
 
 GOOD = """\
@@ -45,7 +48,7 @@ def test_init_writes_a_project_once(tmp_path: Path, capsys: pytest.CaptureFixtur
     [
         (lambda t: t.replace('features = ["a"]\n', ""), "add features ="),
         (lambda t: t.replace('kind = "regression"\n', ""), "add kind ="),
-        (lambda t: t.replace('client = "site"\n', 'name = "heart"\n'), "built-in data set"),
+        (lambda t: '[data]\nname = "digits"\nclients = 3\nclusters = 3\n' + t[t.index("[algorithm]") :], "3 clients and 4 sites"),
         (lambda t: t + "[[channels]]\nname = 'dropout'\nrate = 0.5\n", "faults and attacks of a simulation"),
         (lambda t: t.replace('"fedavg"', '"ifca"'), "Set clusters"),
         (lambda t: t + "[privacy]\nepsilon = 3.0\ndelta = 1e-6\nclip = 1.0\n", 'scaling = "own"'),
@@ -58,3 +61,27 @@ def test_what_a_deployment_cannot_do_is_said_before_anything_is_written(
     assert init(tmp_path, change(GOOD)) == 2  # type: ignore[operator]
     assert said in capsys.readouterr().err.replace("\n", " ")
     assert not (tmp_path / "app").exists()
+
+
+def test_a_table_at_hand_names_the_columns(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"site": ["p", "q"] * 20, "a": rng.normal(size=40), "b": rng.choice(list("uvw"), 40)})
+    rows["y"] = rows["a"] + rng.normal(size=40)
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    text = GOOD.replace('features = ["a"]\nkind = "regression"\n', 'path = "rows.csv"\n')
+    assert init(tmp_path, text) == 0
+    made = tomllib.loads((tmp_path / "app" / "site_app" / "run.toml").read_text())
+    assert made["data"] == {
+        "features": ["a", "b"], "kind": "regression", "client": "site", "target": "y", "path": "rows.csv"
+    }  # fmt: skip
+    assert made["algorithm"] == {"name": "fedavg"}
+
+
+def test_a_built_in_table_is_dealt_out_to_sites(tmp_path: Path) -> None:
+    assert init(tmp_path, '[data]\nname = "heart"\n' + GOOD[GOOD.index("[algorithm]") :]) == 0
+    tables = [pd.read_csv(tmp_path / "app" / "sites" / f"site{i}.csv") for i in (1, 2, 3, 4)]
+    assert sorted(table["client"].unique().tolist() for table in tables) == [[c] for c in ct.datasets.heart().clients]
+    told = tomllib.loads((tmp_path / "app" / "site_app" / "run.toml").read_text())["data"]
+    both = pd.concat(tables)
+    fed = ct.Federation.from_frame(both, **told)
+    assert (len(fed), fed.kind, fed.x.shape[0]) == (4, "classification", 920)

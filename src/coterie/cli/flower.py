@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coterie.errors import ConfigError
+from coterie.report.toml import toml_text
 from coterie.text import suggest
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from coterie.data.federation import Federation
     from coterie.flower.job import Job
 
 app = typer.Typer(help="Deploy a run on real clients with Flower.", no_args_is_help=True)
@@ -21,13 +27,61 @@ _INSTALL = (
 )
 
 
-def job_of(path: Path) -> Job:
-    """The run that a file describes, for clients whose tables stay at their sites."""
+def for_sites(path: Path, sites: int) -> tuple[str, dict[str, pd.DataFrame]]:
+    """A run's file with columns and kind named, and example tables of sites if it names a built-in data set."""
     from coterie.cli.config import Config, read_toml
+
+    table = read_toml(path)
+    text, data = path.read_text("utf-8"), table.get("data", {})
+    section = re.search(r"^\[data\][ \t]*$.*?(?=^\[|\Z)", text, flags=re.MULTILINE | re.DOTALL)
+    if section is None or not isinstance(data, dict):
+        return text, {}
+    at_hand = isinstance(data.get("path"), str) and (path.parent / data["path"]).is_file()
+    if not ("name" in data or (at_hand and not ("features" in data and "kind" in data))):
+        return text, {}
+    federation = Config.parse(table, path.parent).federation()
+    if "name" in data:
+        named, example = _dealt(federation, sites)
+    else:
+        plan = federation.preprocessing
+        used = federation.columns if plan is None else dict.fromkeys(plan["source"])
+        named, example = {"features": list(used or ()), "kind": federation.kind} | data, {}
+    return text.replace(section[0], toml_text({"data": named}) + "\n"), example
+
+
+def _dealt(federation: Federation, sites: int) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
+    """A built-in table as tables of sites, its clients dealt out one after another."""
+    import numpy as np
+    import pandas as pd
+
+    if federation.x.ndim != 2 or not 1 <= sites <= len(federation):
+        raise ConfigError(
+            f"A built-in data set is dealt out when it is a table and has a client for each site; this one has "
+            f"{federation.x.ndim} dimensions, {len(federation)} clients and {sites} sites. Name the columns of your tables."
+        )
+    features = list(federation.columns or (f"x{i}" for i in range(federation.n_features)))
+    rows = pd.DataFrame(federation.x.numpy(), columns=features)
+    classes = federation.classes
+    rows["target"] = federation.y.numpy() if classes is None else [classes[int(k)] for k in federation.y]
+    owner = np.repeat(np.arange(len(federation)), federation.n_samples)
+    rows["client"] = federation.clients.to_numpy()[owner]
+    named = {
+        "client": "client",
+        "target": "target",
+        "features": features,
+        "kind": federation.kind,
+        "one_class": "allow",
+    }
+    return named, {f"sites/site{i + 1}.csv": rows[owner % sites == i] for i in range(sites)}
+
+
+def job_of(text: str, folder: Path) -> Job:
+    """The run that a file's text describes, for clients whose tables stay at their sites."""
+    from coterie.cli.config import Config
     from coterie.data.sites import OPTIONS
     from coterie.flower.job import Job
 
-    table = read_toml(path)
+    table = tomllib.loads(text)
     data = dict(table.get("data", {}))
     if "name" in data:
         raise ConfigError(
@@ -39,7 +93,7 @@ def job_of(path: Path) -> Job:
         raise ConfigError(
             "Channels are faults and attacks of a simulation; a deployment has its own. Leave out [[channels]]."
         )
-    config = Config.parse({**table, "data": {"path": "the site's own table", **data}}, path.parent)
+    config = Config.parse({**table, "data": {"path": "the site's own table", **data}}, folder)
     return Job(
         config.algorithm(),
         config.task,
@@ -56,14 +110,14 @@ def server_app(path: Path) -> Any:
     """The ServerApp of a project; its run.toml is read when it starts."""
     from coterie.flower import apps
 
-    return apps.server_app(lambda: job_of(path))
+    return apps.server_app(lambda: job_of(path.read_text("utf-8"), path.parent))
 
 
 def client_app(path: Path) -> Any:
     """The ClientApp of a project."""
     from coterie.flower import apps
 
-    return apps.client_app(lambda: job_of(path))
+    return apps.client_app(lambda: job_of(path.read_text("utf-8"), path.parent))
 
 
 @app.command()
@@ -72,12 +126,19 @@ def init(
     config: Annotated[Path, typer.Option("--config", help="A TOML file as for `coterie run`.")],
     sites: Annotated[int, typer.Option(min=1, help="How many SuperNodes the server waits for.")] = 2,
 ) -> None:
-    """Write a Flower project that trains as a TOML file says, on tables that stay at their sites."""
+    """Write a Flower project that trains as a TOML file says, on tables that stay at their sites. Columns that the file does
+    not name are those of its table; a built-in data set is dealt out to example sites."""
     from coterie.flower.project import write_project
 
-    job_of(config)  # says what is missing before anything is written
-    write_project(folder, config.read_text("utf-8"), sites)
+    text, example = for_sites(config, sites)
+    job_of(text, config.parent)  # says what is missing before anything is written
+    write_project(folder, text, sites)
+    for place, table in example.items():
+        (folder / place).parent.mkdir(exist_ok=True)
+        table.to_csv(folder / place, index=False)
     typer.echo(f"Wrote {folder}. Its README.md says how to start the SuperLink, the sites and the run.")
+    if example:
+        typer.echo(f"The clients of the built-in data set are dealt out to {', '.join(example)} there.")
 
 
 @app.command()
