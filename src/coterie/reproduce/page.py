@@ -114,7 +114,11 @@ def filled(text: str, folder: Path) -> str:
 
 
 def _made(one: Experiment, kept: dict[str, Any], seeds: int) -> str:
-    cost = f"{_minutes(kept['processor_seconds'])} of one processor, " if kept.get("processor_seconds") else ""
+    cost = ""
+    if kept.get("processor_seconds"):
+        cost = f"{_minutes(kept['processor_seconds'])} of one processor, "
+    elif kept.get("seconds"):
+        cost = f"{_minutes(kept['seconds'])} beside other work, "
     many = f"{seeds} seed" + ("s" if seeds != 1 else "") + (f" from {one.first_seed} on" if one.first_seed else "")
     told = "" if seeds == one.seeds[kept["scale"]] or kept.get("ragged") else f" --seeds {seeds}"
     return f"`coterie reproduce {one.name} --scale {kept['scale']}{told}`: {many}, {cost}{kept['date']}"
