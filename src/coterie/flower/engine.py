@@ -22,7 +22,7 @@ from coterie.engines.reduce import Share, assemble, merged
 from coterie.engines.vectorised import LocalEngine
 from coterie.errors import ConfigError, EngineError
 from coterie.exchange.messages import Ask, Ints, Reply
-from coterie.flower import wire
+from coterie.flower import answers, wire
 from coterie.flower.site import write_ask
 from coterie.tree import Tree, finite_rows, flatten, n_bytes, take
 
@@ -65,10 +65,10 @@ class SitesEngine:
         asked = {site: np.flatnonzero(np.isin(ask.clients, own)) for site, own in self.places.items()}
         asked = {site: place for site, place in asked.items() if len(place)}
         messages = {site: self._message(ask, env, site, place) for site, place in asked.items()}
-        answers = self.exchange(messages) if messages else {}
+        got = self.exchange(messages) if messages else {}
         shares: list[Share] = []
         for site, place in asked.items():
-            share = self._let_in(answers.get(site, Failure("no answer in time")), ask, env, site, place, expected)
+            share = self._let_in(got.get(site, Failure("no answer in time")), ask, env, site, place, expected)
             if share is not None:
                 shares.append(share)
         if not shares and len(asked) == len(self.places):
@@ -102,7 +102,7 @@ class SitesEngine:
 
     def note(self, env: Env | None, site: str, phase: str, why: str) -> None:
         """Log what went wrong with a site."""
-        entry = {"round": 0 if env is None else env.round + 1, "phase": phase, "site": site, "why": why}
+        entry = {"round": 0 if env is None else env.round + 1, "phase": phase, "site": site, "why": wire.one_line(why)}
         self.events.append(entry)
         log.warning("round %(round)s, %(phase)s: %(site)s: %(why)s", entry)
 
@@ -128,8 +128,8 @@ class SitesEngine:
             rows = 1 if "sums" in expected else len(place)
             most = _SPARE + 2 * rows * n_bytes({k: v for k, v in expected.items() if _tensors(v)})
             share, tag = checked(*wire.unpack(answer, most), ask, ask.clients[place], expected, env)
-        except wire.Malformed as why:
-            self.note(env, site, ask.name, str(why))
+        except Exception as why:  # whatever a site sent, it is that site's failure
+            self.note(env, site, ask.name, str(why) or type(why).__name__)
             return None
         self._tags[site] = tag
         return share
@@ -199,7 +199,7 @@ def checked(
         raise wire.Malformed("Weights are not negative.")
     if "shapes" in expected:
         share["shapes"] = expected["shapes"]
-    share["info"] = _info(None if env.private is not None else head.get("info"), expected["info"])
+    share["info"] = _info({} if env.private is not None else head.get("info"), expected["info"], len(clients))
     tag = head.get("tag")
     if tag is not None and not (isinstance(tag, str) and len(tag) < 100 and tag.replace("-", "").isalnum()):
         raise wire.Malformed("The name of an answer has letters, digits and hyphens.")
@@ -210,10 +210,9 @@ def _positions(head: Mapping[str, Any], name: str, asked: Ints) -> Ints:
     told = head.get(name)
     if not isinstance(told, list) or not all(type(i) is int for i in told) or len(set(told)) < len(told):
         raise wire.Malformed(f"{name} must be a list of different positions.")
-    found = np.array(told, np.int64)
-    if not np.isin(found, asked).all():
+    if not set(told) <= set(asked.tolist()):
         raise wire.Malformed(f"{name} names clients that were not asked here.")
-    return found
+    return np.array(told, np.int64)
 
 
 def _like(given: Any, wanted: Any, where: str, rows: int | None) -> Any:
@@ -239,9 +238,11 @@ def _like(given: Any, wanted: Any, where: str, rows: int | None) -> Any:
     return found
 
 
-def _info(told: Any, expected: Mapping[str, Any]) -> dict[str, tuple[float, int]]:
-    found = told if isinstance(told, dict) else {}
-    return {k: (float(found[k][0]), int(found[k][1])) if k in found else (0.0, 0) for k in expected}
+def _info(told: Any, expected: Mapping[str, Any], most: int) -> dict[str, tuple[float, int]]:
+    """Sums over clients and of how many: what was expected and told."""
+    if not isinstance(told, dict):
+        raise wire.Malformed("info must be a dictionary.")
+    return {k: answers.total(told[k], k, most) if k in told else (0.0, 0) for k in expected}
 
 
 def _tensors(value: Any) -> bool:

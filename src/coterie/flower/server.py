@@ -83,7 +83,9 @@ class Sites:
             except wire.Malformed:
                 ticket = None
             sites = [
-                s for s, t in self.tickets.items() if isinstance(ticket, str) and secrets.compare_digest(t, ticket)
+                s
+                for s, t in self.tickets.items()
+                if isinstance(ticket, str) and secrets.compare_digest(t.encode(), ticket.encode("utf-8", "replace"))
             ]
             for site in sites:
                 self.where[site] = node

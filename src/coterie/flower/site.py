@@ -13,6 +13,7 @@ it received. An answer that was lost on the way never happened, as for a client 
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -139,7 +140,7 @@ class SiteRun:
         share = merged(self.engine.shares(ask, env))
         tag = self._keep(head, states)
         answer = {"clients": share["clients"].tolist(), "dropped": share["dropped"].tolist(), "bytes": share["bytes"]}
-        told = {} if private is not None else {k: list(v) for k, v in share["info"].items()}
+        told = {} if private is not None else {k: list(v) for k, v in share["info"].items() if math.isfinite(v[0])}
         shapes = {k: list(s) for k, s in share.get("shapes", {}).items()}
         sent: dict[str, Any] = {
             k: share[k] for k in ("sums", "weights", "counts", "send", "weight", "group") if k in share
