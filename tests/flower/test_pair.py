@@ -155,11 +155,14 @@ BAD: dict[str, Any] = {
     "loss of infinitely many": lambda a: _with(a, info={"loss": [1.0, float("inf")]}),
     "loss of nan": lambda a: _with(a, info={"loss": [float("nan"), 1]}),
     "loss of too many": lambda a: _with(a, info={"loss": [0.0, 10**18]}),
+    "too large": lambda a: _with(a, sums=torch.full_like(flatten(wire.unpack(a)[1]["sums"])["model/0.weight"], 1e200)),
     "no dictionary": lambda a: _with(a, info=[1]),
 }
 
 
-@pytest.mark.parametrize("kind", few(BAD, ("malformed", "oversized", "nan", "names within names", "loss of text")))
+@pytest.mark.parametrize(
+    "kind", few(BAD, ("malformed", "oversized", "nan", "names within names", "loss of text", "too large"))
+)
 def test_an_answer_that_is_none_is_logged_and_never_averaged_in(kind: str, tmp_path: Path) -> None:
     rows, work = table(SIZES), job(configured("fedavg"), rounds=2)
     nodes = InProcess(work, split(rows, 3), tmp_path)
