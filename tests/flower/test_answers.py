@@ -21,7 +21,8 @@ from coterie.engines.base import ClientStates, Env
 from coterie.exchange.messages import Ask, MeanBy
 from coterie.flower import Failure, serve, wire
 from coterie.flower.engine import SitesEngine
-from coterie.flower.server import Server, Sites
+from coterie.flower.nodes import Sites
+from coterie.flower.server import Server
 from coterie.training.fingerprint import fingerprint
 from coterie.tree import tree_map
 
@@ -221,7 +222,6 @@ def test_a_node_that_did_not_answer_hello_is_asked_again() -> None:
     sites = Sites(nodes, "run", {"site 1": "t"})
     for _ in range(3):
         sites.find()
-        sites._later.clear()
     assert sites.where == {"site 1": 1}
     assert nodes.timeouts == [30.0] * 3
 

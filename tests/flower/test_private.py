@@ -93,9 +93,10 @@ def test_a_server_that_dies_before_its_first_round_can_start_again(
         raise KeyboardInterrupt
 
     for owner in (Server, Run):  # before either of its two files
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch:
             patch.setattr(owner, "save", die)
-            deployed(work, rows, tmp_path, nodes=nodes)
+            with pytest.raises(KeyboardInterrupt):
+                deployed(work, rows, tmp_path, nodes=nodes)
     assert deployed(work, rows, tmp_path, nodes=nodes)[2]["finished"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from coterie.flower.wire import Malformed
@@ -65,7 +66,7 @@ def joined(told: Mapping[str, Any], data: Mapping[str, Any], *, private: bool) -
 def digits(told: Mapping[str, Any], left: Mapping[str, Sequence[int]]) -> dict[str, list[list[int]]]:
     """Counts of 256 bytes for each column and prefix; `left` is how many values have that prefix by what was said before."""
 
-    def fits(rows: Any, many: Sequence[int]) -> bool:
+    def fits(many: Sequence[int], rows: Any) -> bool:
         return isinstance(rows, list) and len(rows) == len(many) and all(map(counts, rows, many))
 
     def counts(row: Any, many: int) -> bool:
@@ -73,21 +74,23 @@ def digits(told: Mapping[str, Any], left: Mapping[str, Sequence[int]]) -> dict[s
 
     found: dict[str, list[list[int]]] = _need(told, "digits", lambda v: isinstance(v, dict), "counts of every column")
     for column, many in left.items():
-        _need(found, column, lambda v, many=many: fits(v, many), "counts of bytes that add up to those before")
+        _need(found, column, partial(fits, many), "counts of bytes that add up to those before")
     return {column: found[column] for column in left}
 
 
 def spread(told: Mapping[str, Any], rows: Mapping[str, int]) -> dict[str, list[float]]:
     """Number of rows, mean, squares and unit of each column; `rows` is how many training rows were said before."""
 
-    def fits(four: Any, n: int) -> bool:
+    def fits(n: int, four: Any) -> bool:
         if not (isinstance(four, list) and len(four) == 4 and all(map(finite, four)) and four[0] == n and four[3] > 0):
             return False
-        return abs(four[1]) <= _BIT_MORE * four[3] and 0 <= four[2] <= 4 * _BIT_MORE * n  # values lie in ± the unit
+        return bool(
+            abs(four[1]) <= _BIT_MORE * four[3] and 0 <= four[2] <= 4 * _BIT_MORE * n
+        )  # values lie in ± the unit
 
     found: dict[str, list[float]] = _need(told, "spread", lambda v: isinstance(v, dict), "numbers of every column")
     for column, n in rows.items():
-        _need(found, column, lambda v, n=n: fits(v, n), "rows, a mean, squares and a unit that fit together")
+        _need(found, column, partial(fits, n), "rows, a mean, squares and a unit that fit together")
     return {column: found[column] for column in rows}
 
 

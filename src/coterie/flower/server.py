@@ -10,10 +10,10 @@ import json
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,7 @@ from coterie.exchange.messages import shown_to
 from coterie.flower import answers, wire
 from coterie.flower.engine import Failure, SitesEngine
 from coterie.flower.job import Job
+from coterie.flower.nodes import Nodes, Sites
 from coterie.privacy.ledger import BudgetSpent
 from coterie.training import checkpoint, cohorts
 from coterie.training.result import RECEIPT
@@ -38,61 +39,6 @@ TRUST = (
     "sites clip their clients' updates; the server is trusted to add them up, add the noise and forget the sums of sites, "
     "which it sees before the noise; clients need not trust one another"
 )
-_HELLO = 30.0  # seconds for a node to say who it is
-
-
-class Nodes(Protocol):
-    """Who can be reached now, and how."""
-
-    def connected(self) -> Iterable[int]: ...
-
-    def exchange(self, messages: Mapping[int, bytes], timeout: float | None = None) -> Mapping[int, bytes | Failure]:
-        """The answers that came in time; `timeout`: seconds, where it is not the usual."""
-        ...
-
-
-@dataclass
-class Sites:
-    """Which node a site's clients are at; a site is known again by its ticket after a restart."""
-
-    nodes: Nodes
-    run: str
-    tickets: dict[str, str] = field(default_factory=dict)
-    where: dict[str, int] = field(default_factory=dict)
-    _strangers: set[int] = field(default_factory=set)
-    _later: dict[int, float] = field(default_factory=dict)  # when to ask a node again that gave no answer
-
-    def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes | Failure]:
-        self.find()
-        there = set(self.nodes.connected())
-        sent = {self.where[s]: m for s, m in messages.items() if self.where.get(s) in there}
-        got = self.nodes.exchange(sent) if sent else {}
-        gone = Failure("the site is not connected")
-        late = Failure("no answer in time")
-        return {s: got.get(self.where[s], late) if self.where.get(s) in sent else gone for s in messages}
-
-    def find(self) -> None:
-        """Ask nodes that are new here whether they are a site that was lost."""
-        there = set(self.nodes.connected())
-        if all(self.where.get(site) in there for site in self.tickets):
-            return
-        waiting = {node for node, when in self._later.items() if when > time.monotonic()}
-        new = there - set(self.where.values()) - self._strangers - waiting
-        if not new:
-            return
-        hello, began = wire.pack({"do": "hello", "run": self.run}), time.monotonic()
-        got = self.nodes.exchange(dict.fromkeys(new, hello), _HELLO)
-        now = time.monotonic()
-        for node in new:
-            try:
-                ticket = answers.ticket(wire.unpack(got.get(node))[0])
-            except wire.Malformed:
-                self._later[node] = now + 10 * (now - began)  # a node that is mute must not slow every question
-                continue
-            sites = [s for s, t in self.tickets.items() if secrets.compare_digest(t.encode(), ticket)]
-            self.where |= dict.fromkeys(sites, node)
-            if not sites:
-                self._strangers.add(node)
 
 
 def serve(
