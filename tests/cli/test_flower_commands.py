@@ -23,6 +23,8 @@ kind = "regression"
 name = "fedavg"
 """
 
+FEW = '[data]\nname = "digits"\nclients = 3\nclusters = 3\n'
+
 
 def init(folder: Path, text: str) -> int:
     (folder / "run.toml").write_text(text)
@@ -48,7 +50,12 @@ def test_init_writes_a_project_once(tmp_path: Path, capsys: pytest.CaptureFixtur
     [
         (lambda t: t.replace('features = ["a"]\n', ""), "add features ="),
         (lambda t: t.replace('kind = "regression"\n', ""), "add kind ="),
-        (lambda t: '[data]\nname = "digits"\nclients = 3\nclusters = 3\n' + t[t.index("[algorithm]") :], "3 clients and 4 sites"),
+        (
+            lambda t: '[data]\nname = "digits"\nclients = 3\nclusters = 3\n' + t[t.index("[algorithm]") :],
+            "3 clients and 4 sites",
+        ),
+        (lambda t: "data = 3\n" + t[t.index("[algorithm]") :], "must be a section"),
+        (lambda t: t.replace('["a"]', '["a", "y"]'), "'y' is named twice"),
         (lambda t: t + "[[channels]]\nname = 'dropout'\nrate = 0.5\n", "faults and attacks of a simulation"),
         (lambda t: t.replace('"fedavg"', '"ifca"'), "Set clusters"),
         (lambda t: t + "[privacy]\nepsilon = 3.0\ndelta = 1e-6\nclip = 1.0\n", 'scaling = "own"'),
@@ -67,8 +74,11 @@ def test_a_table_at_hand_names_the_columns(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = pd.DataFrame({"site": ["p", "q"] * 20, "a": rng.normal(size=40), "b": rng.choice(list("uvw"), 40)})
     rows["y"] = rows["a"] + rng.normal(size=40)
+    rows["copy"] = rows["y"] * 2 + 1  # says what is to be predicted
     rows.to_csv(tmp_path / "rows.csv", index=False)
-    text = GOOD.replace('features = ["a"]\nkind = "regression"\n', 'path = "rows.csv"\n')
+    text = GOOD.replace('features = ["a"]\nkind = "regression"\n', 'path = "rows.csv"\n').replace(
+        "[data]", "[ data ]  # ours"
+    )
     assert init(tmp_path, text) == 0
     made = tomllib.loads((tmp_path / "app" / "site_app" / "run.toml").read_text())
     assert made["data"] == {

@@ -21,6 +21,7 @@ from conformance_settings import COHORT, NAMES, PAIR, PAIRS, ROUNDS, close, conf
 from torch import nn
 
 import coterie as ct
+from coterie.errors import EngineError
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.messages import Context
 from coterie.training.run import Run
@@ -354,3 +355,15 @@ def test_two_nodes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     assert said["nodes"] == "2"
     assert float(said["difference"]) < 1e-5
+
+
+def test_a_closed_engine_says_so_and_the_next_one_has_actors_of_its_own() -> None:
+    fed = ct.datasets.digits(clients=4, seed=0)
+    engine = ct.RayEngine(actors=1)
+    ct.fit(ct.FedAvg(), fed, rounds=1, engine=engine, alone=False, progress=False)
+    engine.close()
+    with pytest.raises(EngineError, match="ended by close"):
+        ct.fit(ct.FedAvg(), fed, rounds=1, engine=engine, alone=False, progress=False)
+    again = ct.RayEngine(actors=1)
+    ct.fit(ct.FedAvg(), fed, rounds=1, engine=again, alone=False, progress=False)
+    again.close()

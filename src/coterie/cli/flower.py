@@ -33,7 +33,7 @@ def for_sites(path: Path, sites: int) -> tuple[str, dict[str, pd.DataFrame]]:
 
     table = read_toml(path)
     text, data = path.read_text("utf-8"), table.get("data", {})
-    section = re.search(r"^\[data\][ \t]*$.*?(?=^\[|\Z)", text, flags=re.MULTILINE | re.DOTALL)
+    section = re.search(r"^\[[ \t]*data[ \t]*\][ \t]*(#[^\n]*)?$.*?(?=^\[|\Z)", text, flags=re.MULTILINE | re.DOTALL)
     if section is None or not isinstance(data, dict):
         return text, {}
     at_hand = isinstance(data.get("path"), str) and (path.parent / data["path"]).is_file()
@@ -43,9 +43,9 @@ def for_sites(path: Path, sites: int) -> tuple[str, dict[str, pd.DataFrame]]:
     if "name" in data:
         named, example = _dealt(federation, sites)
     else:
-        plan = federation.preprocessing
-        used = federation.columns if plan is None else dict.fromkeys(plan["source"])
-        named, example = {"features": list(used or ()), "kind": federation.kind} | data, {}
+        used = federation.notes.used if federation.notes is not None else []
+        named, example = {"features": used, "kind": federation.kind} | data, {}
+        named.pop("exclude", None)  # not among the features
     return text.replace(section[0], toml_text({"data": named}) + "\n"), example
 
 
@@ -82,7 +82,9 @@ def job_of(text: str, folder: Path) -> Job:
     from coterie.flower.job import Job
 
     table = tomllib.loads(text)
-    data = dict(table.get("data", {}))
+    data = table.get("data", {})
+    if not isinstance(data, dict):
+        raise ConfigError(f"[data] must be a section; got {data!r}. Write its keys on lines of their own below [data].")
     if "name" in data:
         raise ConfigError(
             "Sites have tables of their own; [data] name is a built-in data set. Give client, target, features and kind."

@@ -12,6 +12,7 @@ at all rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -51,6 +52,9 @@ def require_named(options: Mapping[str, Any], private: bool) -> None:
         if not options.get(key):
             example = '["age", "dose"]' if key == "features" else '"classification"'
             raise ConfigError(f"Where tables stay at their sites {why}; add {key} = {example} under [data].")
+    roles = [options[r] for r in ("client", "target", "cluster", "split", "weight") if options.get(r)]
+    for column in {c for c in (*options["features"], *roles) if [*options["features"], *roles].count(c) > 1}:
+        raise ConfigError(f"A column has one role; {column!r} is named twice under [data]. Take one of the two out.")
     if options["kind"] not in ("classification", "regression"):
         raise ConfigError(
             f"kind must be 'classification' or 'regression'; got {options['kind']!r}. Choose one of them."
@@ -143,7 +147,7 @@ class SiteTable:
         known = numbers[~np.isnan(numbers)]
         return {
             "kind": "numeric", "present": len(known), "missing": len(numbers) - len(known),
-            "holes": bool(np.isnan(everywhere).any()), "largest": float(np.abs(known).max(initial=0.0)),
+            "holes": bool(np.isnan(everywhere).any()),
         }  # fmt: skip
 
     def digits(self, level: int, prefixes: Mapping[str, Sequence[int]]) -> dict[str, list[list[int]]]:
@@ -156,12 +160,13 @@ class SiteTable:
         return found
 
     def spread(self, fills: Mapping[str, float]) -> dict[str, list[float]]:
-        """Of each numeric column, holes filled: number of rows, mean, and squared deviations from it; of training rows."""
+        """Of each numeric column, holes filled: number of training rows, mean, squared deviations from it in a unit, and
+        that unit, a power of two: the largest value itself stays here."""
         found = {}
         for column, fill in fills.items():
             numbers = to_numbers(self.frame[column].iloc[self.rows.train])
             x = np.where(np.isnan(numbers), fill, numbers)
-            unit = float(np.abs(x).max(initial=0.0)) or 1.0
+            unit = math.ldexp(1.0, min(math.frexp(float(np.abs(x).max(initial=0.0)) or 0.5)[1], 1023))
             mean = float((x / unit).mean()) if len(x) else 0.0
             found[column] = [len(x), mean * unit, float(((x / unit - mean) ** 2).sum()), unit]
         return found

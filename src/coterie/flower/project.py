@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -32,7 +33,7 @@ serverapp = "{package}.server_app:app"
 clientapp = "{package}.client_app:app"
 
 [tool.flwr.app.config]
-out = "{out}"  # the server's folder: checkpoint, history, log, receipt
+out = {out}  # the server's folder: checkpoint, history, log, receipt
 sites = {sites}  # how many SuperNodes to wait for
 patience = 300.0  # seconds to wait for them
 timeout = 600.0  # seconds a site may take for one question
@@ -70,7 +71,7 @@ def write_project(folder: Path, config: str, sites: int) -> list[Path]:
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "coterie-run"
     out = (folder / "out").resolve().as_posix()
     texts = {
-        "pyproject.toml": _PYPROJECT.format(name=name, package=PACKAGE, out=out, sites=sites),
+        "pyproject.toml": _PYPROJECT.format(name=name, package=PACKAGE, out=json.dumps(out), sites=sites),
         "README.md": _README.format(out=out),
         f"{PACKAGE}/__init__.py": '"""Made by `coterie flower init`."""\n',
         f"{PACKAGE}/server_app.py": _APP.format(kind="server"),

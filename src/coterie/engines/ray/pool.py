@@ -69,7 +69,7 @@ class Pool:
 
     @property
     def alive(self) -> bool:
-        return bool(self.ray.is_initialized())
+        return bool(self.actors) and bool(self.ray.is_initialized())
 
     def put(self, value: Any) -> tuple[Any, ...]:
         """A reference that can be sent to any number of actors."""
@@ -77,6 +77,8 @@ class Pool:
 
     def call(self, calls: Mapping[int, Call]) -> dict[int, Any]:
         """The answers of several actors, each to its own call."""
+        if not self.actors:
+            raise EngineError("The actors of this engine were ended by close(). Make a new RayEngine.")
         return {i: self.ray.get(refs[0]) for i, refs in self.refs(calls).items()}
 
     def refs(self, calls: Mapping[int, Call], n: int = 1) -> dict[int, list[Any]]:
