@@ -55,7 +55,7 @@ WRONG: dict[str, tuple[str, Any]] = {
     "a column of no kind": ("join", _column(kind="what")),
     "a column of everyone's own": ("join", _column(kind="own")),
     "negative counts": ("join", _column(present=-3)),
-    "an infinite number": ("join", _column(largest=INF)),
+    "infinite counts": ("join", _column(missing=INF)),
     "no digits": ("digits", lambda told: {"digits": None}),
     "too few digits": ("digits", lambda told: {"digits": {"a": [[1, 2], [1, 2]]}}),
     "negative digits": ("digits", lambda told: {"digits": {"a": [[-1, 1, *row[2:]] for row in told["digits"]["a"]]}}),
