@@ -65,6 +65,20 @@ SHOWS = {
     "concept": "Clients whose labels mean something else",
     "sizes": "Clients that differ only in their number of rows",
 }
+WHY = {
+    "mnist": "The paper tunes rates from 0.05 to 0.2 that fall by 1 % an epoch; ours are chosen on validation rows and "
+    "stay, and rates decide: "
+    "after a third of the rounds FedAvg has 93.1 % there with 0.05 and 96.2 % with 0.15. The paper counts 50 "
+    "epochs, which a client takes only if it trains in the rounds it misses too; here a client takes 300 "
+    "steps, five epochs. At the rate chosen with a third of the rounds pFedMe and SCAFFOLD may diverge later.",
+    "femnist": "The paper tunes rates from 0.05 to 0.2 that fall by 1 % an epoch; ours are chosen on validation rows and "
+    "stay, and rates decide: "
+    "after a third of the rounds FedAvg has 80.6 % there with 0.05 and 91.1 % with 0.15. AdaPeD's ψ reaches "
+    "its floor by round 61, when a client has taken 200 steps and its loss is 1.9; with all 240 rounds and "
+    "rates 0.05, 0.08 and 0.15 it has 74.3, 76.3 and 54.6 % on validation rows, training alone 78.0 % with "
+    "0.05. A third of the rounds chose 0.15. With Algorithm 6 it has 87.6 % after 80 rounds (0.15, ψ still "
+    "1.5) and 86.0 % after 240 (0.05).",
+}
 QUICK_RATE = 0.15  # a grid would take too long
 TABLE_1 = ("Local", "Local, every client", *PAPER["mnist"])
 QUICK_ROUNDS = {"mnist": 30, "femnist": 12, "femnist-15": 20}
@@ -108,7 +122,7 @@ class Personal:
         return out
 
     def claims(self, found: Records) -> list[Claim]:
-        means = {name: float(np.mean(percent(found, name))) for name in found.values}
+        means = {name: float(np.nan_to_num(np.mean(percent(found, name)), nan=0.0)) for name in found.values}
         out = [
             Claim(
                 "Fine-tuning improves on FedAvg.",
@@ -163,8 +177,9 @@ def standing(found: Records) -> pd.DataFrame:
         error = gaps.std(ddof=1) / np.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
         behind = f"{gaps.mean():.2f}" + (" (tied)" if len(gaps) > 1 and gaps.mean() <= 2 * error else "")
         spread = f" ± {runs[name].std(ddof=1):.2f}" if len(gaps) > 1 else ""
-        accuracy = "diverged" if np.isnan(gaps).any() else f"{runs[name].mean():.2f}{spread}"
-        behind = "" if np.isnan(gaps).any() else behind
+        lost = int(np.isnan(gaps).sum())
+        accuracy = f"diverged in {lost} of {len(gaps)}" if lost else f"{runs[name].mean():.2f}{spread}"
+        behind = "" if lost else behind
         best = name == order[0]
         lines.append((name, accuracy, "best" if best else behind, len(gaps), found.of(name)[0]["rate"]))
     return pd.DataFrame(lines, columns=["method", "accuracy (%)", "behind the best", "seeds", "rate"])
@@ -210,6 +225,7 @@ def experiment(setting: str) -> Experiment:
         needs={"mnist": ("mnist.npz",), "femnist": ("femnist.npz",), "femnist-15": ("femnist.npz",)}.get(setting, ()),
         seeds={"quick": 1, "paper": 3},
         setting=one.says,
+        why={"": WHY[setting]} if setting in WHY else {},
     )
 
 

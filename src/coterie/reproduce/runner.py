@@ -68,8 +68,8 @@ def table(experiment: Experiment, found: Records) -> pd.DataFrame:
 def _line(experiment: Experiment, row: Row, claims: list[Claim]) -> tuple[str, str, str, int, str]:
     paper = "" if row.paper is None else f"{row.paper:.{row.digits}f}" + _error(row.paper_error, row.digits)
     ours = f"{row.mean:.{row.digits}f}" + _error(row.error, row.digits)
-    if row.mean != row.mean:  # NaN: a run ended in no numbers
-        ours = "diverged"
+    if lost := sum(one != one for one in row.ours):  # NaN: a run ended in no numbers
+        ours = f"diverged in {lost} of {len(row.ours)}"
     return row.what, paper, ours, len(row.ours), experiment.verdict(row, claims)
 
 
