@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +144,19 @@ def test_digest_of_many_blocks_sees_every_byte(monkeypatch: pytest.MonkeyPatch) 
         seen.add(disk.digest([x]))
         x[i] = 0
     assert len(seen) == 1 + len(range(0, 1000, 7))
+
+
+def test_a_patient_process_waits_for_a_folder(tmp_path: Path) -> None:
+    taken, began = threading.Event(), time.monotonic()
+
+    def hold() -> None:
+        with disk.locked(tmp_path):
+            taken.set()
+            time.sleep(0.2)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    taken.wait()
+    with disk.locked(tmp_path, 30.0):
+        assert time.monotonic() - began >= 0.2
+    other.join()

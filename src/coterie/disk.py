@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ except ImportError:  # Windows: a folder is not guarded there
 
 LOCK = "run.lock"
 PARTIAL = ".partial"
+_POLL = 0.02  # seconds between two looks at a lock
 _BLOCK = 1 << 26  # bytes hashed at a time
 _held: dict[tuple[str, int], int] = {}  # folders locked by a thread of this process, and how many times
 _REASONS = {
@@ -108,10 +110,11 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 @contextmanager
-def locked(folder: Path | None) -> Iterator[None]:
+def locked(folder: Path | None, patience: float = 0.0) -> Iterator[None]:
     """Hold a folder for this process, making it if need be; this also shows that files can be written there.
 
-    Another process is refused with one sentence. The same thread may hold it several times. None: nothing to hold."""
+    Another process waits for `patience` seconds and is then refused with one sentence. The same thread may hold it several
+    times. None: nothing to hold."""
     if folder is None:
         yield
         return
@@ -123,7 +126,7 @@ def locked(folder: Path | None) -> Iterator[None]:
         finally:
             _held[key] -= 1
         return
-    handle = _lock(folder)
+    handle = _lock(folder, time.monotonic() + patience)
     _held[key] = 1
     try:
         yield
@@ -134,7 +137,7 @@ def locked(folder: Path | None) -> Iterator[None]:
         os.close(handle)
 
 
-def _lock(folder: Path) -> int:
+def _lock(folder: Path, until: float) -> int:
     """The open lock file, with this process's number in it."""
     path = folder / LOCK
     while True:
@@ -151,6 +154,10 @@ def _lock(folder: Path) -> int:
             os.write(handle, f"{os.getpid()}\n".encode())
             os.fsync(handle)
         except BlockingIOError:
+            if time.monotonic() < until:
+                os.close(handle)
+                time.sleep(_POLL)
+                continue
             owner = os.read(handle, 20).decode("ascii", "replace").strip()
             os.close(handle)
             raise ConfigError(

@@ -51,7 +51,7 @@ class Diverged(CoterieError, ArithmeticError):
         super().__init__(message or f"client {client} produced NaN or infinite values in '{phase}'")
         self.client = client
         self.phase = phase
-        self.result: Any = None  # a Result of the rounds before
+        self.result: Any = None  # a Result of the rounds before, where the clients' rows are in reach
 
     def __reduce__(self) -> Any:
         return type(self), (self.client, self.phase, str(self))

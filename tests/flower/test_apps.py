@@ -158,3 +158,29 @@ def test_a_site_without_a_table_says_so(tmp_path: Path) -> None:
     grid = InProcessGrid(client, {1: {}, 2: {}})
     with pytest.raises(ct.CoterieError, match="does not say where its table is"):
         server(grid, Context(1, 0, {}, RecordDict(), {"out": str(tmp_path / "out"), "sites": 2, "timeout": 5.0}))
+
+
+def test_an_answer_that_cannot_be_pulled_or_sent_is_its_nodes_failure(tmp_path: Path) -> None:
+    from coterie.flower.apps import GridNodes
+
+    _, client = project(tmp_path, "fedavg")
+    grid = InProcessGrid(client, {11: {}, 12: {}, 13: {}})
+    grid.broken = {11: 2}
+    whole, pushed = grid.pull_messages, grid.push_messages
+
+    def pull(ids: Iterable[str]) -> Iterable[Message]:
+        ids = list(ids)
+        if "m1" in ids:
+            raise ValueError("no record\n" * 1000)
+        found = list(whole(ids))
+        if found[0].has_error():
+            found[0].error._reason = "so long a reason\n" * 1000
+        return found
+
+    grid.pull_messages = pull
+    grid.push_messages = lambda messages: [*pushed(messages)][:2]
+    answers = GridNodes(grid, 5.0).exchange(dict.fromkeys((11, 12, 13), b"x"))
+    assert "error 2: so long a reason" in answers[11].reason
+    assert "could not be read (no record" in answers[12].reason
+    assert answers[13].reason == "it could not be sent"
+    assert all(len(a.reason) < 400 and "\n" not in a.reason for a in answers.values())

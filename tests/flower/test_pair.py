@@ -147,10 +147,22 @@ BAD: dict[str, Any] = {
     "others' clients": lambda a: _with(a, clients=[0, 1]),
     "more clients than it has": lambda a: _with(a, counts=torch.tensor([50])),
     "a number that is none": lambda a: _with(a, clients=["1", "4"]),
+    "a number too large": lambda a: _with(a, clients=[2**63]),
+    "names within names": lambda a: wire.pack(wire.unpack(a)[0], {"a": torch.ones(1), "a/b/c": torch.ones(1)}),
+    "loss of text": lambda a: _with(a, info={"loss": ["x", 1]}),
+    "loss without count": lambda a: _with(a, info={"loss": 5}),
+    "loss of nothing": lambda a: _with(a, info={"loss": []}),
+    "loss of infinitely many": lambda a: _with(a, info={"loss": [1.0, float("inf")]}),
+    "loss of nan": lambda a: _with(a, info={"loss": [float("nan"), 1]}),
+    "loss of too many": lambda a: _with(a, info={"loss": [0.0, 10**18]}),
+    "too large": lambda a: _with(a, sums=torch.full_like(flatten(wire.unpack(a)[1]["sums"])["model/0.weight"], 1e200)),
+    "no dictionary": lambda a: _with(a, info=[1]),
 }
 
 
-@pytest.mark.parametrize("kind", few(BAD, ("malformed", "oversized", "nan", "wrong shape")))
+@pytest.mark.parametrize(
+    "kind", few(BAD, ("malformed", "oversized", "nan", "names within names", "loss of text", "too large"))
+)
 def test_an_answer_that_is_none_is_logged_and_never_averaged_in(kind: str, tmp_path: Path) -> None:
     rows, work = table(SIZES), job(configured("fedavg"), rounds=2)
     nodes = InProcess(work, split(rows, 3), tmp_path)

@@ -12,7 +12,9 @@ from together import DATA, SIZES, InProcess, deployed, job, local, split, table
 
 import coterie as ct
 from coterie.flower import Job, wire
+from coterie.flower.server import Server
 from coterie.privacy.receipt import Receipt
+from coterie.training.run import Run
 
 PRIVATE: dict[str, Any] = {k: v for k, v in DATA.items() if k != "cluster"} | {"scaling": "own"}
 FEW = ct.LocalSGD(steps=2, lr=0.1, batch_size=None)
@@ -26,7 +28,13 @@ def private(noise: str, rounds: int = 3) -> Job:
 
 def test_the_numbers_of_a_private_fit_where_noise_has_a_seed(tmp_path: Path) -> None:
     rows, work = table(SIZES), private("simulation")
-    run, nodes, _ = deployed(work, rows, tmp_path)
+    nodes = InProcess(work, split(rows, 3), tmp_path)
+    nodes.change = lambda node, asked, answer: (
+        wire.pack({"scores": {"accuracy": [1.0, 1]}}) if asked["do"] == "finish" and node == 101 else answer
+    )
+    run, nodes, told = deployed(work, rows, tmp_path, nodes=nodes)
+    assert told["scores"] == {}  # whoever sends some is not heard
+    assert '"site": "site 2"' in (tmp_path / "server" / "events.jsonl").read_text()
     here = local(work, rows, privacy=work.privacy)
     for name, t in here.state.model.items():
         torch.testing.assert_close(run.state.model[name], t, rtol=1e-5, atol=1e-5)
@@ -61,3 +69,42 @@ def test_the_ledger_is_the_servers_and_survives_its_restart(tmp_path: Path) -> N
     with sqlite3.connect(tmp_path / "server" / "ledger.sqlite") as ledger:
         assert ledger.execute("select count(*) from sqlite_master").fetchone()[0]
     assert not list(tmp_path.glob("site*/**/*.sqlite"))
+
+
+def test_a_site_knows_its_budget_whatever_the_server_asks(tmp_path: Path) -> None:
+    work = private("simulation", rounds=1)
+    _, nodes, _ = deployed(work, table(SIZES), tmp_path)
+    head, tree = next(m for m in (wire.unpack(m) for n, m in nodes.sent if n == 101) if m[0]["do"] == "ask")
+    for change in ({"private": None}, {"reduce": None}):
+        with pytest.raises(ct.CoterieError, match=r"privacy budget|Privacy needs sums"):
+            nodes.sites[101].answer(wire.pack(head | change, tree))
+    for question in ({"do": "digits", "level": 0, "prefixes": {"a": [0]}}, {"do": "spread", "fills": {"a": 0.0}}):
+        with pytest.raises(ct.CoterieError, match="no statistics"):
+            nodes.sites[101].answer(wire.pack(question))
+
+
+def test_a_server_that_dies_before_its_first_round_can_start_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, work = table(SIZES), private("simulation", rounds=1)
+    nodes = InProcess(work, split(rows, 3), tmp_path)
+
+    def die(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    for owner in (Server, Run):  # before either of its two files
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, "save", die)
+            with pytest.raises(KeyboardInterrupt):
+                deployed(work, rows, tmp_path, nodes=nodes)
+    assert deployed(work, rows, tmp_path, nodes=nodes)[2]["finished"]
+
+
+def test_the_folder_of_another_run_is_refused_before_anybody_is_asked(tmp_path: Path) -> None:
+    rows, work = table(SIZES), private("simulation", rounds=1)
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "checkpoint.safetensors").write_bytes(b"")
+    nodes = InProcess(work, split(rows, 3), tmp_path)
+    with pytest.raises(ct.ConfigError, match="has no sites"):
+        deployed(work, rows, tmp_path, nodes=nodes)
+    assert not nodes.sent

@@ -18,6 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from coterie.disk import said
 from coterie.errors import ConfigError, CoterieError
+from coterie.flower import wire
 from coterie.flower.engine import Failure
 from coterie.flower.job import Job
 from coterie.flower.server import serve
@@ -38,24 +39,28 @@ class GridNodes:
     def connected(self) -> list[int]:
         return list(self.grid.get_node_ids())
 
-    def exchange(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Failure]:
-        there = {
-            node: Message(_content(block), dst_node_id=node, message_type=TYPE, ttl=self.timeout + 60)
+    def exchange(self, messages: Mapping[int, bytes], timeout: float | None = None) -> dict[int, bytes | Failure]:
+        """One answer after another is pulled, so that one that cannot be read is its node's failure alone."""
+        seconds = self.timeout if timeout is None else min(timeout, self.timeout)
+        there = [
+            Message(_content(block), dst_node_id=node, message_type=TYPE, ttl=seconds + 60)
             for node, block in messages.items()
-        }
-        ids = dict(
-            zip(self.grid.push_messages(there.values()), there, strict=True)
-        )  # replies know only what they answer
-        waiting, answers, began = set(ids), {}, time.monotonic()
-        while waiting and time.monotonic() - began < self.timeout:
-            for reply in self.grid.pull_messages(sorted(waiting)):
-                asked = reply.metadata.reply_to_message_id
-                if asked in waiting:
-                    waiting.discard(asked)
-                    answers[ids[asked]] = _answer(reply)
-            if waiting:
+        ]
+        given = [*self.grid.push_messages(there), *[None] * len(there)]  # in their order; none: it could not be sent
+        ids = dict(zip(messages, given, strict=False))
+        answers: dict[int, bytes | Failure] = {n: Failure("it could not be sent") for n, i in ids.items() if not i}
+        began = time.monotonic()
+        while len(answers) < len(ids) and time.monotonic() - began < seconds:
+            answers |= {n: a for n, i in ids.items() if n not in answers and (a := self._pull(i)) is not None}
+            if len(answers) < len(ids):
                 time.sleep(_POLL)
         return answers
+
+    def _pull(self, asked: str) -> bytes | Failure | None:
+        try:
+            return next((_answer(r) for r in self.grid.pull_messages([asked])), None)
+        except Exception as error:
+            return Failure(f"the answer could not be read ({wire.one_line(error)})")
 
 
 def _content(block: bytes, error: str = "") -> RecordDict:
@@ -65,12 +70,14 @@ def _content(block: bytes, error: str = "") -> RecordDict:
 def _answer(reply: Message) -> bytes | Failure:
     if reply.has_error():
         code = reply.error.code
-        return Failure(f"{_CODES.get(code, 'Flower could not deliver')} (error {code}: {reply.error.reason})")
+        return Failure(
+            f"{_CODES.get(code, 'Flower could not deliver')} (error {code}: {wire.one_line(reply.error.reason)})"
+        )
     record = reply.content.get(_RECORD)
     block = record.get(_FIELD) if isinstance(record, ConfigRecord) else None
     told = record.get(_ERROR) if isinstance(record, ConfigRecord) else None
     if told:
-        return Failure(str(told))
+        return Failure(wire.one_line(told))
     return block if isinstance(block, bytes) else Failure("the answer holds no bytes")
 
 

@@ -10,7 +10,7 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,13 +21,14 @@ from coterie.engines.base import ClientStates, Env, Post, first_contact
 from coterie.engines.reduce import Share, assemble, merged
 from coterie.engines.vectorised import LocalEngine
 from coterie.errors import ConfigError, EngineError
-from coterie.exchange.messages import Ask, Ints, Reply
-from coterie.flower import wire
+from coterie.exchange.messages import Ask, Ints, MeanBy, Reply
+from coterie.flower import answers, wire
 from coterie.flower.site import write_ask
-from coterie.tree import Tree, finite_rows, flatten, n_bytes, take
+from coterie.tree import Tree, finite_rows, flatten, leaves, n_bytes, take
 
 log = logging.getLogger("coterie.flower")
 _SPARE = 1 << 20  # bytes of a message beside its tensors
+_POSITION = 24  # bytes of a client's position in JSON
 _ROWS = 8  # made-up rows of the trial
 
 
@@ -45,13 +46,17 @@ Exchange = Callable[[Mapping[str, bytes]], Mapping[str, "bytes | Failure"]]
 @dataclass
 class SitesEngine:
     """`places` are the positions of every site's clients. `tags` name the last answer of each site that was received, and
-    `base` those before this round: what sites go back to when a round is not finished."""
+    `base` those before this round: what sites go back to when a round is not finished. `number` grows with every message,
+    also over restarts of the server: a site does nothing for one that is older than another it got."""
+
+    evaluates: ClassVar[bool] = False  # the clients' rows are not here
 
     algorithm: Any
     exchange: Exchange
     places: dict[str, Ints]
     run_name: str
     base: dict[str, str | None] = field(default_factory=dict)
+    number: int = 0
     events: list[dict[str, Any]] = field(default_factory=list)
     attempt: str = field(default_factory=lambda: secrets.token_hex(4))
     _tags: dict[str, str | None] = field(init=False, repr=False)
@@ -64,18 +69,24 @@ class SitesEngine:
         expected = self.expected(ask, env)
         asked = {site: np.flatnonzero(np.isin(ask.clients, own)) for site, own in self.places.items()}
         asked = {site: place for site, place in asked.items() if len(place)}
+        self.number += 1
         messages = {site: self._message(ask, env, site, place) for site, place in asked.items()}
-        answers = self.exchange(messages) if messages else {}
-        shares: list[Share] = []
+        got = self.exchange(messages) if messages else {}
+        shares: dict[str, Share] = {}
         for site, place in asked.items():
-            share = self._let_in(answers.get(site, Failure("no answer in time")), ask, env, site, place, expected)
+            share = self._let_in(got.get(site, Failure("no answer in time")), ask, env, site, place, expected)
             if share is not None:
-                shares.append(share)
+                shares[site] = share
         if not shares and len(asked) == len(self.places):
             raise EngineError(f"No site answered '{ask.name}' in round {env.round + 1}: {self.events[-1]['why']}")
-        there = np.concatenate([np.append(s["clients"], s["dropped"]) for s in shares]) if shares else ask.clients[:0]
+        if len(shares) < len(self.places) and not any(len(s["clients"]) for s in shares.values()):
+            for site in shares:  # a run has diverged if all sites say so; clients of some are lost
+                self.note(env, site, ask.name, "no client's answer is a number")
+            shares = {}
+        found = [np.append(s["clients"], s["dropped"]) for s in shares.values()]
+        there = np.concatenate([ask.clients[:0], *found])
         answered = np.isin(ask.clients, there)
-        reply = assemble(ask.only(answered), env, shares)
+        reply = assemble(ask.only(answered), env, list(shares.values()))
         return replace(reply, lost=ask.clients[~answered])
 
     def map(
@@ -102,7 +113,7 @@ class SitesEngine:
 
     def note(self, env: Env | None, site: str, phase: str, why: str) -> None:
         """Log what went wrong with a site."""
-        entry = {"round": 0 if env is None else env.round + 1, "phase": phase, "site": site, "why": why}
+        entry = {"round": 0 if env is None else env.round + 1, "phase": phase, "site": site, "why": wire.one_line(why)}
         self.events.append(entry)
         log.warning("round %(round)s, %(phase)s: %(site)s: %(why)s", entry)
 
@@ -113,7 +124,7 @@ class SitesEngine:
         keep[place] = True
         head, tree = write_ask(self.algorithm, ask.only(keep), private=env.private is not None)
         head |= {"do": "ask", "run": self.run_name, "round": env.round, "ask": env.ask, "attempt": self.attempt}
-        head |= {"have": self._tags.get(site), "base": self.base.get(site)}
+        head |= {"have": self._tags.get(site), "base": self.base.get(site), "number": self.number}
         if (private := env.private) is not None:
             told = ("noise_multiplier", "n_users", "sampling", "expected")
             head["private"] = {name: getattr(private, name) for name in told}
@@ -126,10 +137,12 @@ class SitesEngine:
             if isinstance(answer, Failure):
                 raise wire.Malformed(answer.reason)
             rows = 1 if "sums" in expected else len(place)
-            most = _SPARE + 2 * rows * n_bytes({k: v for k, v in expected.items() if _tensors(v)})
+            most = (
+                _SPARE + _POSITION * len(place) + 2 * rows * n_bytes({k: v for k, v in expected.items() if _tensors(v)})
+            )
             share, tag = checked(*wire.unpack(answer, most), ask, ask.clients[place], expected, env)
-        except wire.Malformed as why:
-            self.note(env, site, ask.name, str(why))
+        except Exception as why:  # whatever a site sent, it is that site's failure
+            self.note(env, site, ask.name, str(why) or type(why).__name__)
             return None
         self._tags[site] = tag
         return share
@@ -195,11 +208,12 @@ def checked(
             raise wire.Malformed("Weights and numbers of clients are not negative.")
         if env.private is None and int(share["counts"].sum()) != len(clients):
             raise wire.Malformed("The numbers of clients do not add up to those that answered.")
+        _require_numbers(share, ask, env)
     elif bool((share["weight"] < 0).any()):
         raise wire.Malformed("Weights are not negative.")
     if "shapes" in expected:
         share["shapes"] = expected["shapes"]
-    share["info"] = _info(None if env.private is not None else head.get("info"), expected["info"])
+    share["info"] = _info({} if env.private is not None else head.get("info"), expected["info"], len(clients))
     tag = head.get("tag")
     if tag is not None and not (isinstance(tag, str) and len(tag) < 100 and tag.replace("-", "").isalnum()):
         raise wire.Malformed("The name of an answer has letters, digits and hyphens.")
@@ -210,10 +224,9 @@ def _positions(head: Mapping[str, Any], name: str, asked: Ints) -> Ints:
     told = head.get(name)
     if not isinstance(told, list) or not all(type(i) is int for i in told) or len(set(told)) < len(told):
         raise wire.Malformed(f"{name} must be a list of different positions.")
-    found = np.array(told, np.int64)
-    if not np.isin(found, asked).all():
+    if not set(told) <= set(asked.tolist()):
         raise wire.Malformed(f"{name} names clients that were not asked here.")
-    return found
+    return np.array(told, np.int64)
 
 
 def _like(given: Any, wanted: Any, where: str, rows: int | None) -> Any:
@@ -239,9 +252,22 @@ def _like(given: Any, wanted: Any, where: str, rows: int | None) -> Any:
     return found
 
 
-def _info(told: Any, expected: Mapping[str, Any]) -> dict[str, tuple[float, int]]:
-    found = told if isinstance(told, dict) else {}
-    return {k: (float(found[k][0]), int(found[k][1])) if k in found else (0.0, 0) for k in expected}
+def _require_numbers(share: Share, ask: Ask, env: Env) -> None:
+    """Refuse sums that are no numbers any more as what the server makes of them, means or sums in the model's type."""
+    dtype = next(leaves(env.initial)).dtype
+    mean = isinstance(ask.reduce, MeanBy) and env.private is None
+    for path, t in flatten(share["sums"], "sums").items():
+        if mean:  # where nothing weighs there is no sum
+            t = t / share["weights"].reshape(-1, *[1] * (t.dim() - 1)).where(t != 0, 1.0)
+        if t.is_floating_point() and not bool(torch.isfinite(t.to(dtype)).all()):
+            raise wire.Malformed(f"{path!r} holds numbers too large for {dtype}.")
+
+
+def _info(told: Any, expected: Mapping[str, Any], most: int) -> dict[str, tuple[float, int]]:
+    """Sums over clients and of how many: what was expected and told."""
+    if not isinstance(told, dict):
+        raise wire.Malformed("info must be a dictionary.")
+    return {k: answers.total(told[k], k, most) if k in told else (0.0, 0) for k in expected}
 
 
 def _tensors(value: Any) -> bool:

@@ -10,10 +10,10 @@ import json
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,11 +22,12 @@ import torch
 from coterie.data.federation import Federation
 from coterie.data.sites import LEVELS, Agreement, Columns, agreed_classes
 from coterie.disk import locked, write_text, writing
-from coterie.errors import CoterieWarning, DataError, EngineError
+from coterie.errors import ConfigError, CoterieWarning, DataError, EngineError
 from coterie.exchange.messages import shown_to
-from coterie.flower import wire
+from coterie.flower import answers, wire
 from coterie.flower.engine import Failure, SitesEngine
 from coterie.flower.job import Job
+from coterie.flower.nodes import Nodes, Sites
 from coterie.privacy.ledger import BudgetSpent
 from coterie.training import checkpoint, cohorts
 from coterie.training.result import RECEIPT
@@ -38,57 +39,6 @@ TRUST = (
     "sites clip their clients' updates; the server is trusted to add them up, add the noise and forget the sums of sites, "
     "which it sees before the noise; clients need not trust one another"
 )
-_TRUNCATED = 300  # characters of a site's error that are shown
-
-
-class Nodes(Protocol):
-    """Who can be reached now, and how."""
-
-    def connected(self) -> Iterable[int]: ...
-
-    def exchange(self, messages: Mapping[int, bytes]) -> Mapping[int, bytes | Failure]: ...
-
-
-@dataclass
-class Sites:
-    """Which node a site's clients are at; a site is known again by its ticket after a restart."""
-
-    nodes: Nodes
-    run: str
-    tickets: dict[str, str] = field(default_factory=dict)
-    where: dict[str, int] = field(default_factory=dict)
-    _strangers: set[int] = field(default_factory=set)
-
-    def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes | Failure]:
-        self.find()
-        there = set(self.nodes.connected())
-        sent = {self.where[s]: m for s, m in messages.items() if self.where.get(s) in there}
-        got = self.nodes.exchange(sent) if sent else {}
-        gone = Failure("the site is not connected")
-        late = Failure("no answer in time")
-        return {s: got.get(self.where[s], late) if self.where.get(s) in sent else gone for s in messages}
-
-    def find(self) -> None:
-        """Ask nodes that are new here whether they are a site that was lost."""
-        there = set(self.nodes.connected())
-        if all(self.where.get(site) in there for site in self.tickets):
-            return
-        new = there - set(self.where.values()) - self._strangers
-        if not new:
-            return
-        hello = wire.pack({"do": "hello", "run": self.run})
-        for node, answer in self.nodes.exchange(dict.fromkeys(new, hello)).items():
-            try:
-                ticket = None if isinstance(answer, Failure) else wire.unpack(answer, 1 << 20)[0].get("ticket")
-            except wire.Malformed:
-                ticket = None
-            sites = [
-                s for s, t in self.tickets.items() if isinstance(ticket, str) and secrets.compare_digest(t, ticket)
-            ]
-            for site in sites:
-                self.where[site] = node
-            if not sites:
-                self._strangers.add(node)
 
 
 def serve(
@@ -105,6 +55,8 @@ def serve(
     folder = Path(out)
     with locked(folder):
         resume = (folder / checkpoint.FILE).exists() and (folder / SITES).exists()
+        if (folder / checkpoint.FILE).exists() and not resume:
+            raise ConfigError(f"{folder} holds a run that has no sites. Choose another folder, or empty it.")
         began = time.monotonic()
         while len(list(nodes.connected())) < sites and time.monotonic() - began < patience:
             time.sleep(0.2)
@@ -115,6 +67,9 @@ def serve(
             )
         server = _again(job, nodes, folder) if resume else _meet(job, nodes, folder, sites)
         run, engine = server.begin(resume)
+        if found > sites and not resume:
+            tell(f"{found - sites} nodes that are connected were left out: the run is to have {sites} sites")
+            engine.note(None, "server", "join", f"{found - sites} of {found} connected nodes were left out")
         try:
             _rounds(run, engine, server, tell, every_round)
             return server.finish(run, engine)
@@ -153,6 +108,7 @@ class Server:
     clients: dict[str, list[str]]  # of every site
     blind: dict[str, Any]  # what is known of all clients' rows: columns, classes, sizes
     tags: dict[str, dict[str, str | None]] = field(default_factory=dict)  # by rounds done, the last two
+    starts: int = 0  # grows when the server is started again
 
     @property
     def order(self) -> list[str]:
@@ -179,26 +135,26 @@ class Server:
 
     def begin(self, resume: bool) -> tuple[Run, SitesEngine]:
         job, federation = self.job, self.federation()
-        if resume:
-            done = checkpoint.read(self.folder / checkpoint.FILE)[1]["done"]
-            base = self.tags.get(str(done), {})
-        else:
-            base = {}
-        engine = SitesEngine(job.algorithm, self.sites.exchange, self.places(), self.sites.run, dict(base))
+        done = checkpoint.read(self.folder / checkpoint.FILE)[1]["done"] if resume else 0
+        self.starts = max(self.starts + 1, int(time.time()))
+        engine = SitesEngine(
+            job.algorithm, self.sites.exchange, self.places(), self.sites.run, dict(self.tags.get(str(done), {})),
+            number=self.starts << 32,
+        )  # fmt: skip
+        self.save(engine, done)  # first: without it a checkpoint is of no use
         run = Run(
             job.algorithm, federation, job.task(federation), job.seed, cohorts.sampler(job.cohort), (), engine, self.folder,
             privacy=job.privacy, rounds=job.rounds, choices=job.choices,
         )  # fmt: skip
         run.begin(resume=resume, overwrite=False)
         if not resume:
-            self.save(engine, 0)
             run.save()
         return run, engine
 
     def save(self, engine: SitesEngine, done: int) -> None:
         self.tags = {k: v for k, v in self.tags.items() if int(k) == done - 1} | {str(done): dict(engine.base)}
         kept = {"run": self.sites.run, "tickets": self.sites.tickets, "clients": self.clients, "blind": self.blind}
-        write_text(self.folder / SITES, json.dumps(kept | {"tags": self.tags}))
+        write_text(self.folder / SITES, json.dumps(kept | {"tags": self.tags, "starts": self.starts}))
 
     def log(self, engine: SitesEngine) -> None:
         """Add what was noted to the log."""
@@ -209,31 +165,41 @@ class Server:
 
     def finish(self, run: Run, engine: SitesEngine) -> dict[str, Any]:
         """Every site is told what its clients may know of the server's state, and keeps their results."""
-        messages = {}
-        for site, own in engine.places.items():
-            tensors, plain = checkpoint.pack(shown_to(run.state, own), run.env.states)
-            state = {k: t for k, t in tensors.items() if k.startswith("state/")}
-            head = {"do": "finish", "run": self.sites.run, "round": run.done, "have": engine.tag(site), "plain": plain}
-            messages[site] = wire.pack(head, unflatten(state))
-        sums: dict[str, list[float]] = {}
-        for site, answer in self.sites.exchange(messages).items():
-            try:
-                if isinstance(answer, Failure):
-                    raise wire.Malformed(answer.reason)
-                told = wire.unpack(answer, 1 << 20)[0].get("scores", {})
-                for name, (total, count) in told.items():
-                    before = sums.setdefault(str(name), [0.0, 0.0])
-                    before[0], before[1] = before[0] + float(total), before[1] + int(count)
-            except (wire.Malformed, ValueError, TypeError, AttributeError) as why:
-                engine.note(None, site, "finish", str(why))
-        self.log(engine)
-        result = self._about(run) | {"scores": {m: t / n for m, (t, n) in sums.items() if n}}
         with writing(self.folder / HISTORY) as partial:
             pd.DataFrame(run.history).to_parquet(partial)
         if run.session is not None:
             write_text(self.folder / RECEIPT, replace(run.session.receipt(), trust=TRUST).to_json())
+        messages = {}
+        engine.number += 1
+        for site, own in engine.places.items():
+            tensors, plain = checkpoint.pack(shown_to(run.state, own), run.env.states)
+            state = {k: t for k, t in tensors.items() if k.startswith("state/")}
+            head = {"do": "finish", "run": self.sites.run, "round": run.done, "have": engine.tag(site), "plain": plain}
+            head["number"] = engine.number
+            messages[site] = wire.pack(head, unflatten(state))
+        result = self._about(run) | {"scores": self._scores(engine, self.sites.exchange(messages), run.task.metrics)}
+        self.log(engine)
         write_text(self.folder / RESULT, json.dumps(result, indent=1, default=str))
         return result
+
+    def _scores(
+        self, engine: SitesEngine, got: Mapping[str, bytes | Failure], metrics: Sequence[str]
+    ) -> dict[str, float]:
+        """Means over all clients; with a budget there are none."""
+        sums: dict[str, tuple[float, int]] = {}
+        for site, answer in got.items():
+            try:
+                if isinstance(answer, Failure):
+                    raise wire.Malformed(answer.reason)
+                allowed = metrics if self.job.privacy is None else ()
+                told = answers.scores(wire.unpack(answer, 1 << 20)[0].get("scores"), allowed, len(engine.places[site]))
+            except wire.Malformed as why:
+                engine.note(None, site, "finish", str(why))
+                continue
+            for name, (total, count) in told.items():
+                before = sums.get(name, (0.0, 0))
+                sums[name] = (before[0] + total, before[1] + count)
+        return {name: total / count for name, (total, count) in sums.items() if count}
 
     def _about(self, run: Run) -> dict[str, Any]:
         return run.about | {
@@ -249,7 +215,8 @@ def _meet(job: Job, nodes: Nodes, folder: Path, count: int) -> Server:
     """All sites join and agree; the first questions, before any training."""
     there = sorted(nodes.connected())[:count]
     ask = _asking(nodes, {f"site {i + 1}": node for i, node in enumerate(there)})
-    summaries = ask({"do": "join"})
+    private = job.privacy is not None
+    summaries = ask({"do": "join"}, lambda _, told: answers.joined(told, job.data, private=private))
     owners: dict[str, str] = {}
     for site, told in summaries.items():
         for client in told["clients"]:
@@ -260,22 +227,39 @@ def _meet(job: Job, nodes: Nodes, folder: Path, count: int) -> Server:
             owners[client] = site
     clients = {s: list(told["clients"]) for s, told in summaries.items()}
     columns = Columns(summaries, job.data.get("max_categories", 50))
-    if columns.with_holes:
-        for level in range(LEVELS):
-            answers = ask({"do": "digits", "level": level, "prefixes": columns.prefixes()})
-            columns.narrow([a["digits"] for a in answers.values()])
-    spreads = ask({"do": "spread", "fills": columns.fills()}) if columns.numeric else {}
-    plan = columns.plan([a["spread"] for a in spreads.values()])
+    _medians(columns, summaries, ask)
+    rows = {
+        s: {c: t["columns"][c]["present"] + t["columns"][c]["missing"] for c in columns.numeric}
+        for s, t in summaries.items()
+    }
+    spreads = {}
+    if columns.numeric:
+        spreads = ask({"do": "spread", "fills": columns.fills()}, lambda site, told: answers.spread(told, rows[site]))
+    plan = columns.plan(list(spreads.values()))
     agreement = Agreement(plan, agreed_classes(summaries))
     sites = Sites(nodes, secrets.token_hex(8), where=dict(zip(clients, there, strict=True)))
     server = Server(job, folder, sites, clients, _blind(job, summaries, agreement, columns))
     position = {c: i for i, c in enumerate(server.order)}
     sites.tickets = {s: secrets.token_hex(16) for s in clients}
     begin = {"do": "begin", "run": sites.run, "agreement": agreement.to_json(), "n_clients": len(position)}
-    ask(
-        {s: begin | {"places": {c: position[c] for c in own}, "ticket": sites.tickets[s]} for s, own in clients.items()}
-    )
+    each = {
+        s: begin | {"places": {c: position[c] for c in own}, "ticket": sites.tickets[s]} for s, own in clients.items()
+    }
+    ask(each, lambda _, told: told)
     return server
+
+
+def _medians(columns: Columns, summaries: Mapping[str, Any], ask: Any) -> None:
+    """Byte by byte; every site's counts must go on where its counts before stopped."""
+    if not columns.with_holes:
+        return
+    left = {s: {c: [t["columns"][c]["present"]] * 2 for c in columns.with_holes} for s, t in summaries.items()}
+    for level in range(LEVELS):
+        question = {"do": "digits", "level": level, "prefixes": columns.prefixes()}
+        found = ask(question, lambda site, told: answers.digits(told, left[site]))  # noqa: B023
+        columns.narrow(list(found.values()))
+        now = columns.prefixes()
+        left = {s: {c: [n[h & 255] for n, h in zip(a[c], now[c], strict=True)] for c in a} for s, a in found.items()}
 
 
 def _blind(job: Job, summaries: Mapping[str, Any], agreement: Agreement, columns: Columns) -> dict[str, Any]:
@@ -297,18 +281,21 @@ def _blind(job: Job, summaries: Mapping[str, Any], agreement: Agreement, columns
     return told | {"n_train": sizes}
 
 
-def _asking(nodes: Nodes, where: Mapping[str, int]) -> Callable[[dict[str, Any]], dict[str, dict[str, Any]]]:
-    """A question to all sites that must be answered by all."""
+def _asking(nodes: Nodes, where: Mapping[str, int]) -> Callable[..., dict[str, Any]]:
+    """A question to all sites that must be answered by all; `check(site, answer)` returns what is taken of it."""
 
-    def ask(head: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    def ask(head: dict[str, Any], check: Callable[[str, dict[str, Any]], Any]) -> dict[str, Any]:
         each = head if "do" not in head else dict.fromkeys(where, head)
-        answers = nodes.exchange({node: wire.pack(each[site]) for site, node in where.items()})
+        got = nodes.exchange({node: wire.pack(each[site]) for site, node in where.items()})
         told = {}
         for site, node in where.items():
-            answer = answers.get(node, Failure("no answer in time"))
-            if isinstance(answer, Failure):
-                raise EngineError(f"{site} cannot take part: {answer.reason[:_TRUNCATED]}")
-            told[site] = wire.unpack(answer, 64 << 20)[0]
+            answer = got.get(node, Failure("no answer in time"))
+            try:
+                if isinstance(answer, Failure):
+                    raise wire.Malformed(answer.reason)
+                told[site] = check(site, wire.unpack(answer, 64 << 20)[0])
+            except wire.Malformed as why:
+                raise EngineError(f"{site} cannot take part: {wire.one_line(why)}") from None
         return told
 
     return ask
@@ -319,4 +306,4 @@ def _again(job: Job, nodes: Nodes, folder: Path) -> Server:
     kept = json.loads((folder / SITES).read_text("utf-8"))
     sites = Sites(nodes, kept["run"], kept["tickets"])
     sites.find()
-    return Server(job, folder, sites, kept["clients"], kept["blind"], kept["tags"])
+    return Server(job, folder, sites, kept["clients"], kept["blind"], kept["tags"], kept.get("starts", 0))

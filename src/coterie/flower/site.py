@@ -8,13 +8,16 @@
     finish   give every client here its model, its group and its scores; all of them stay here
 
 States survive a restart: each answer that changes them writes a new file, and the server's next message says which answers
-it received. An answer that was lost on the way never happened, as for a client that was not asked.
+it received. An answer that was lost on the way never happened, as for a client that was not asked. Messages may be worked on
+at the same time; their numbers grow, and whatever is older than the newest that has come changes nothing any more.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +29,9 @@ import torch
 from coterie.data.federation import Federation
 from coterie.data.reading import read_table
 from coterie.data.sites import Agreement, SiteTable
-from coterie.disk import write_text
+from coterie.disk import locked, write_text
 from coterie.engines.base import ClientStates, Env, first_contact
-from coterie.engines.private import Releases
+from coterie.engines.private import Releases, check_private
 from coterie.engines.reduce import merged
 from coterie.engines.vectorised import LocalEngine
 from coterie.errors import ConfigError, DataError
@@ -40,6 +43,8 @@ from coterie.training import checkpoint
 from coterie.tree import Tree, flatten, leaves, unflatten
 
 _STATE = "state-{}.safetensors"
+_NEWEST = "newest.txt"
+_PATIENCE = 60.0  # seconds to wait for another message to this site that is being kept
 
 
 @dataclass
@@ -58,6 +63,8 @@ class Site:
         kind = head.get("do")
         if kind == "join":
             return wire.pack(self._rows().summary(private=self.job.privacy is not None))
+        if kind in ("digits", "spread") and self.job.privacy is not None:
+            raise ConfigError("With a privacy budget this site tells no statistics of its rows.")
         if kind == "digits":
             return wire.pack({"digits": self._rows().digits(head["level"], head["prefixes"])})
         if kind == "spread":
@@ -132,14 +139,16 @@ class SiteRun:
         ask = read_ask(self.job.algorithm, head, tree)
         if not np.isin(ask.clients, self.own).all():
             raise wire.Malformed("The server asks clients that are not here.")
+        private = releases(self.job, ask, head.get("private"))
+        with self._newest(head):
+            pass
         states = self._states(head.get("have"))
-        private = None if head.get("private") is None else releases(self.job, head["private"])
         env = replace(self.env, round=head["round"], ask=head["ask"], states=states, private=private)
         first_contact(self.job.algorithm, ask.clients, env, self.engine)
         share = merged(self.engine.shares(ask, env))
         tag = self._keep(head, states)
         answer = {"clients": share["clients"].tolist(), "dropped": share["dropped"].tolist(), "bytes": share["bytes"]}
-        told = {} if private is not None else {k: list(v) for k, v in share["info"].items()}
+        told = {} if private is not None else {k: list(v) for k, v in share["info"].items() if math.isfinite(v[0])}
         shapes = {k: list(s) for k, s in share.get("shapes", {}).items()}
         sent: dict[str, Any] = {
             k: share[k] for k in ("sums", "weights", "counts", "send", "weight", "group") if k in share
@@ -167,16 +176,31 @@ class SiteRun:
         tag = f"{int(head['round'])}-{int(head['ask'])}-{head['attempt']}"
         row, values = states.packed()
         tensors = {"row": torch.from_numpy(row)} | {f"values/{k}": t for k, t in flatten(values).items()}
-        checkpoint.write(self.folder / _STATE.format(tag), tensors, {})
-        kept = {_STATE.format(t) for t in (tag, have, head.get("base"))}
-        for old in self.folder.glob(_STATE.format("*")):
-            if old.name not in kept:
-                old.unlink(missing_ok=True)
+        with self._newest(head):
+            checkpoint.write(self.folder / _STATE.format(tag), tensors, {})
+            kept = {_STATE.format(t) for t in (tag, have, head.get("base"))}
+            for old in self.folder.glob(_STATE.format("*")):
+                if old.name not in kept:
+                    old.unlink(missing_ok=True)
         return tag
+
+    @contextmanager
+    def _newest(self, head: Mapping[str, Any]) -> Iterator[None]:
+        """Hold the folder for a message, unless a newer one has come."""
+        number, file = int(head["number"]), self.folder / _NEWEST
+        with locked(self.folder, _PATIENCE):
+            seen = int(file.read_text()) if file.exists() else -1
+            if number < seen:
+                raise ConfigError("The server has sent this site a newer message; what came before is not kept.")
+            if number > seen:
+                write_text(file, str(number))
+            yield
 
     # ---- the end ---------------------------------------------------------------------------------------------------------
 
     def finish(self, head: Mapping[str, Any], tree: Tree) -> bytes:
+        with self._newest(head):
+            pass
         env = replace(self.env, round=head["round"], states=self._states(head.get("have")))
         state = server_state(self.job, self.env, tree.get("state", {}), head["plain"])
         told = keep_results(self.job.algorithm, env, state, self.own, self.engine, self.folder / "result")
@@ -210,9 +234,14 @@ def read_ask(algorithm: Any, head: Mapping[str, Any], tree: Tree) -> Ask:
     )  # fmt: skip
 
 
-def releases(job: Job, told: Mapping[str, Any]) -> Releases:
-    """How a private run clips and rounds; the ledger and the noise are the server's."""
-    assert job.privacy is not None
+def releases(job: Job, ask: Ask, told: Mapping[str, Any] | None) -> Releases | None:
+    """How a private run clips and rounds; the ledger and the noise are the server's. Whether there is a budget is known
+    here, and no server can ask past it."""
+    if (job.privacy is None) != (told is None):
+        raise ConfigError("Server and site differ in whether there is a privacy budget. Give both the same project.")
+    if job.privacy is None or told is None:
+        return None
+    check_private(ask)
     numbers = (told["noise_multiplier"], told["n_users"], told["sampling"], told["expected"])
     return Releases(job.privacy, None, *numbers)  # type: ignore[arg-type]
 

@@ -21,6 +21,8 @@ from coterie.tree import Tree, flatten, unflatten
 
 _HEAD, _ORDER = "head", "order"  # safetensors sorts its tensors; vectors of models are in the order of their names
 _MOST_HEAD = 64 << 20
+_ODD = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)  # what odd headers raise
+_MOST_TEXT = 300  # characters of what others wrote
 
 
 class Malformed(ClientError):
@@ -49,8 +51,14 @@ def unpack(block: Any, most: int | None = None) -> tuple[dict[str, Any], Tree]:
         if not isinstance(head, dict) or sorted(order) != sorted(tensors):
             raise Malformed("the header does not fit the message")
         return head, unflatten({name: tensors[name] for name in order})
-    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError, Malformed) as error:
+    except (SafetensorError, Malformed, *_ODD) as error:
         raise Malformed(f"A message could not be read: {said(error)}.") from None
+
+
+def one_line(text: Any) -> str:
+    """What others wrote, short enough for a sentence or a log."""
+    line = " ".join(str(text)[: 4 * _MOST_TEXT].split())
+    return line if len(line) <= _MOST_TEXT else line[: _MOST_TEXT - 1] + "…"
 
 
 def place_of(algorithm: Any, phase: Callable[..., Any]) -> str:

@@ -111,9 +111,12 @@ def _bytes(tree: Mapping[Any, Any]) -> Iterator[Any]:
     """Names, types, shapes and contents, for `digest`."""
     for name, value in flatten(tree).items():
         if isinstance(value, Tensor):
-            value = value.detach().contiguous()
             yield f"{name} {value.dtype} {tuple(value.shape)}"
-            yield value.reshape(-1).view(torch.uint8).numpy()
+            value = value.detach()
+            if 0 in value.stride():  # numbers that are repeated and in memory once
+                once = value[tuple(slice(1 if step == 0 else None) for step in value.stride())]
+                value = once.clone(memory_format=torch.contiguous_format)
+            yield value.contiguous().reshape(-1).view(torch.uint8).numpy()
         elif hasattr(value, "tobytes"):
             yield f"{name} {value.dtype} {value.shape}"
             yield value.tobytes()

@@ -397,7 +397,8 @@ class Run:
             f"Round {self.done + 1}: '{error.phase}' gave NaN or infinite numbers{who}. Lower {lower}, or check that "
             f"client's data for extreme values. {kept}.",
         )
-        failure.result = self.result(self.done, alone=False)
+        if getattr(self.engine, "evaluates", True):
+            failure.result = self.result(self.done, alone=False)
         return failure
 
 

@@ -1,0 +1,150 @@
+"""What sites may answer: each check returns the answer with nothing but what was asked for, or refuses in one sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from coterie.flower.wire import Malformed
+
+MOST_ROWS = 10**9  # of a client
+_MANY = 10**15  # rows of a site
+
+
+def total(told: Any, name: str, most: int) -> tuple[float, int]:
+    """A sum over at most so many clients, and over how many it is."""
+    if not (isinstance(told, list) and len(told) == 2 and finite(told[0]) and whole(told[1], most)):
+        raise Malformed(f"{name!r} must be a finite sum and a number of clients from 0 to {most}.")
+    return float(told[0]), told[1]
+
+
+def finite(told: Any) -> bool:
+    """Whether it is a number that a float can hold."""
+    try:
+        return type(told) in (int, float) and math.isfinite(told)
+    except OverflowError:
+        return False
+
+
+def whole(told: Any, most: int) -> bool:
+    """Whether it is a whole number from 0 to `most`."""
+    return type(told) is int and 0 <= told <= most
+
+
+def ticket(told: Mapping[str, Any]) -> bytes:
+    """What a node shows to say which site it is; empty: it is none of this run."""
+    shown = told.get("ticket")
+    if not isinstance(shown, str | None):
+        raise Malformed("A ticket is text.")
+    return (shown or "").encode("utf-8", "replace")
+
+
+# ---- before a run ----------------------------------------------------------------------------------------------------
+
+
+def joined(told: Mapping[str, Any], data: Mapping[str, Any], *, private: bool) -> dict[str, Any]:
+    """Clients, labels, sizes and columns of a site; `data` are the options that all sites have."""
+    clients = _need(told, "clients", _texts, "names of clients, each once")
+    if len(set(clients)) < len(clients):
+        raise Malformed("'clients' names a client twice.")
+    found: dict[str, Any] = {"clients": clients, "labels": None}
+    if data["kind"] == "classification":
+        found["labels"] = _need(told, "labels", _labels, "a list of texts or finite numbers")
+    if data.get("cluster") is not None:
+        found["clusters"] = _need(told, "clusters", lambda v: _texts(v) and len(v) == len(clients), "one text a client")
+    if not private:
+        found |= _sizes(told, clients)
+    columns = _need(told, "columns", lambda v: isinstance(v, dict) and set(v) == set(data["features"]), "the features")
+    own = data.get("scaling", "all") == "own"
+    found["columns"] = {c: _column(columns[c], c, own=own, private=private) for c in data["features"]}
+    return found
+
+
+def digits(told: Mapping[str, Any], left: Mapping[str, Sequence[int]]) -> dict[str, list[list[int]]]:
+    """Counts of 256 bytes for each column and prefix; `left` is how many values have that prefix by what was said before."""
+
+    def fits(many: Sequence[int], rows: Any) -> bool:
+        return isinstance(rows, list) and len(rows) == len(many) and all(map(counts, rows, many))
+
+    def counts(row: Any, many: int) -> bool:
+        return isinstance(row, list) and len(row) == 256 and all(whole(n, many) for n in row) and sum(row) == many
+
+    found: dict[str, list[list[int]]] = _need(told, "digits", lambda v: isinstance(v, dict), "counts of every column")
+    for column, many in left.items():
+        _need(found, column, partial(fits, many), "counts of bytes that add up to those before")
+    return {column: found[column] for column in left}
+
+
+def spread(told: Mapping[str, Any], rows: Mapping[str, int]) -> dict[str, list[float]]:
+    """Number of rows, mean, squares and unit of each column; `rows` is how many training rows were said before."""
+
+    def fits(n: int, four: Any) -> bool:
+        if not (isinstance(four, list) and len(four) == 4 and all(map(finite, four)) and four[0] == n and four[3] > 0):
+            return False
+        return bool(abs(four[1]) <= 2 * four[3] and 0 <= four[2] <= 16 * n)  # values lie within two units
+
+    found: dict[str, list[float]] = _need(told, "spread", lambda v: isinstance(v, dict), "numbers of every column")
+    for column, n in rows.items():
+        _need(found, column, partial(fits, n), "rows, a mean, squares and a unit that fit together")
+    return {column: found[column] for column in rows}
+
+
+def _need(told: Any, name: str, fits: Callable[[Any], bool], what: str) -> Any:
+    value = told.get(name)
+    if not fits(value):
+        raise Malformed(f"{name!r} must be {what}; it is missing or something else.")
+    return value
+
+
+def _texts(told: Any) -> bool:
+    return isinstance(told, list) and len(told) > 0 and all(map(_text, told))
+
+
+def _text(told: Any) -> bool:
+    """Whether it is text that can be written; JSON also knows halves of characters."""
+    return isinstance(told, str) and told.encode("utf-8", "ignore").decode() == told
+
+
+def _labels(told: Any) -> bool:
+    return isinstance(told, list) and len(told) > 0 and all(_text(v) or isinstance(v, bool) or finite(v) for v in told)
+
+
+def _sizes(told: Mapping[str, Any], clients: Sequence[str]) -> dict[str, list[int]]:
+    """Rows of every client, and how many of them are held out."""
+
+    def counts(rows: Any) -> bool:
+        return isinstance(rows, list) and len(rows) == len(clients) and all(whole(n, MOST_ROWS) for n in rows)
+
+    names = ("sizes", "n_valid", "n_test")
+    found = {name: _need(told, name, counts, f"a number from 0 to {MOST_ROWS} a client") for name in names}
+    for client, size, valid, test in zip(clients, *found.values(), strict=True):
+        if valid + test >= size:
+            raise Malformed(f"Client {client!r} has no row to train on.")
+    return found
+
+
+def _column(told: Any, name: str, *, own: bool, private: bool) -> dict[str, Any]:
+    """What a column holds, by its kind."""
+    kind = told.get("kind") if isinstance(told, dict) else None
+    if kind == "own" and own:
+        return {"kind": kind}
+    checks: dict[str, Callable[[Any], bool]] = {"missing": lambda v: whole(v, _MANY)}
+    if kind == "numeric" and not private:
+        checks |= {"present": checks["missing"], "holes": lambda v: isinstance(v, bool)}
+    elif kind == "category" and not private:
+        checks |= {"counts": lambda v: isinstance(v, dict) and all(_text(t) and whole(n, _MANY) for t, n in v.items())}
+    else:
+        raise Malformed(f"Column {name!r} is of no kind that this run has; got {kind!r}.")
+    return {"kind": kind} | {k: _need(told, k, fits, f"what a column holds ({name})") for k, fits in checks.items()}
+
+
+# ---- after it --------------------------------------------------------------------------------------------------------
+
+
+def scores(told: Any, metrics: Sequence[str], most: int) -> dict[str, tuple[float, int]]:
+    """Sums over clients of some of these scores."""
+    if not isinstance(told, dict) or not set(told) <= set(metrics):
+        raise Malformed(f"scores must be of {', '.join(metrics) or 'nothing'}.")
+    return {name: total(value, name, most) for name, value in told.items()}

@@ -1,0 +1,70 @@
+"""Which nodes can be reached, and which of them is which site of a run."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from coterie.flower import answers, wire
+from coterie.flower.engine import Failure
+
+_HELLO = 30.0  # seconds for a node to say who it is
+_LATER = 4  # times that long until it is asked again
+
+
+class Nodes(Protocol):
+    """Who can be reached now, and how."""
+
+    def connected(self) -> Iterable[int]: ...
+
+    def exchange(self, messages: Mapping[int, bytes], timeout: float | None = None) -> Mapping[int, bytes | Failure]:
+        """The answers that came in time; `timeout`: seconds, where it is not the usual."""
+        ...
+
+
+@dataclass
+class Sites:
+    """Which node a site's clients are at; a site is known again by its ticket after a restart."""
+
+    nodes: Nodes
+    run: str
+    tickets: dict[str, str] = field(default_factory=dict)
+    where: dict[str, int] = field(default_factory=dict)
+    _strangers: set[int] = field(default_factory=set)
+    _later: dict[int, float] = field(default_factory=dict)  # when to ask a node again that gave no answer
+
+    def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes | Failure]:
+        self.find()
+        there = set(self.nodes.connected())
+        sent = {self.where[s]: m for s, m in messages.items() if self.where.get(s) in there}
+        got = self.nodes.exchange(sent) if sent else {}
+        gone = Failure("the site is not connected")
+        late = Failure("no answer in time")
+        return {s: got.get(self.where[s], late) if self.where.get(s) in sent else gone for s in messages}
+
+    def find(self) -> None:
+        """Ask nodes that are new here whether they are a site that was lost."""
+        there = set(self.nodes.connected())
+        if all(self.where.get(site) in there for site in self.tickets):
+            return
+        waiting = {node for node, when in self._later.items() if when > time.monotonic()}
+        new = there - set(self.where.values()) - self._strangers - waiting
+        if not new:
+            return
+        hello, began = wire.pack({"do": "hello", "run": self.run}), time.monotonic()
+        got = self.nodes.exchange(dict.fromkeys(new, hello), _HELLO)
+        now = time.monotonic()
+        for node in new:
+            try:
+                ticket = answers.ticket(wire.unpack(got.get(node))[0])
+            except wire.Malformed:
+                if node not in got:  # a node that is mute must not slow every question
+                    self._later[node] = now + _LATER * (now - began)
+                continue
+            sites = [s for s, t in self.tickets.items() if secrets.compare_digest(t.encode(), ticket)]
+            self.where |= dict.fromkeys(sites, node)
+            if not sites:
+                self._strangers.add(node)

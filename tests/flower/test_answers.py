@@ -1,0 +1,267 @@
+"""What sites say before, between and after rounds: taken if it is an answer, and else their own failure alone."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conformance_settings import configured
+from test_pair import TOLERANCE, LostClients, few
+from together import SIZES, InProcess, deployed, difference, job, local, split, table
+
+import coterie as ct
+from coterie.engines.base import ClientStates, Env
+from coterie.exchange.messages import Ask, MeanBy
+from coterie.flower import Failure, serve, wire
+from coterie.flower.engine import SitesEngine
+from coterie.flower.nodes import Sites
+from coterie.flower.server import Server
+from coterie.training.fingerprint import fingerprint
+from coterie.tree import tree_map
+
+NAN, INF = float("nan"), float("inf")
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "server" / "events.jsonl").read_text().splitlines()]
+
+
+# ---- before a run ----------------------------------------------------------------------------------------------------
+
+
+def _column(**changes: Any) -> Any:
+    return lambda told: {"columns": told["columns"] | {"a": told["columns"]["a"] | changes}}
+
+
+WRONG: dict[str, tuple[str, Any]] = {
+    "clients that are no names": ("join", lambda told: {"clients": [1, 2]}),
+    "half a character": ("join", lambda told: {"clients": ["\ud800", "b"]}),
+    "a client twice": ("join", lambda told: {"clients": ["b", "b"]}),
+    "no labels": ("join", lambda told: {"labels": None}),
+    "labels that are lists": ("join", lambda told: {"labels": [[1]]}),
+    "too few clusters": ("join", lambda told: {"clusters": ["odd"]}),
+    "negative sizes": ("join", lambda told: {"sizes": [-5, 40]}),
+    "more rows than there are": ("join", lambda told: {"sizes": [10**12, 40]}),
+    "no row to train on": ("join", lambda told: {"n_test": told["sizes"]}),
+    "a column too few": ("join", lambda told: {"columns": {"a": told["columns"]["a"]}}),
+    "no columns": ("join", lambda told: {"columns": None}),
+    "a column of no kind": ("join", _column(kind="what")),
+    "a column of everyone's own": ("join", _column(kind="own")),
+    "negative counts": ("join", _column(present=-3)),
+    "infinite counts": ("join", _column(missing=INF)),
+    "no digits": ("digits", lambda told: {"digits": None}),
+    "too few digits": ("digits", lambda told: {"digits": {"a": [[1, 2], [1, 2]]}}),
+    "negative digits": ("digits", lambda told: {"digits": {"a": [[-1, 1, *row[2:]] for row in told["digits"]["a"]]}}),
+    "digits of more values": ("digits", lambda told: {"digits": {"a": [[9] * 256] * 2}}),
+    "a mean of nan": ("spread", lambda told: {"spread": told["spread"] | {"b": [*told["spread"]["b"][:1], NAN, 1, 1]}}),
+    "other rows": ("spread", lambda told: {"spread": told["spread"] | {"b": [10**6, *told["spread"]["b"][1:]]}}),
+    "negative squares": ("spread", lambda told: {"spread": told["spread"] | {"b": [*told["spread"]["b"][:2], -1, 1]}}),
+    "no spread of a column": ("spread", lambda told: {"spread": {"a": told["spread"]["a"]}}),
+}
+
+
+QUICK = ("clients that are no names", "no labels", "negative counts", "digits of more values", "a mean of nan")
+
+
+@pytest.mark.parametrize("kind", few(WRONG, QUICK))
+def test_a_wrong_answer_before_a_run_names_its_site(kind: str, tmp_path: Path) -> None:
+    work = job(configured("fedavg"), rounds=1)
+    nodes = InProcess(work, split(table(SIZES), 3), tmp_path)
+    when, what = WRONG[kind]
+
+    def change(node: int, asked: dict[str, Any], answer: Any) -> Any:
+        if asked["do"] != when or node != 101:
+            return answer
+        told = wire.unpack(answer)[0]
+        return wire.pack(told | what(told))
+
+    nodes.change = change
+    with pytest.raises(ct.CoterieError, match=r"^site 2 cannot take part: .*\.$"):
+        deployed(work, None, tmp_path, nodes=nodes)
+
+
+def test_nodes_beyond_the_sites_of_a_run_are_left_out_and_that_is_said(tmp_path: Path) -> None:
+    work, said = job(configured("fedavg"), rounds=1), []
+    nodes = InProcess(work, split(table(SIZES), 3), tmp_path)
+    serve(work, nodes, tmp_path / "server", sites=2, tell=said.append)
+    assert "1 nodes that are connected were left out" in said[0]
+    assert "left out" in events(tmp_path)[0]["why"]
+
+
+def test_clients_of_many_rows_cost_the_server_nothing(tmp_path: Path) -> None:
+    """Their rows are elsewhere; here there are as many zeros, of which none is in memory."""
+    work = job(configured("fedavg"))
+    told = {"columns": list("abcd"), "classes": ["no", "perhaps", "yes"], "dtype": "float32"}
+    sites, found = Sites(InProcess(work, [], tmp_path), "run"), set()
+    for rows in (10**12, 10**12 + 1):
+        fed = Server(work, tmp_path, sites, {"site 1": ["x"]}, told | {"n_train": {"x": rows}}).federation()
+        task = work.task(fed)
+        found.add(fingerprint(task, fed, task.init(0, torch.float32), ()).text)
+    assert len(found) == 2
+
+
+# ---- between rounds --------------------------------------------------------------------------------------------------
+
+
+class Late(InProcess):
+    """Site 2 begins with round 2's message when the server has given it up, and round 3's arrives before it is done."""
+
+    late: bytes | None = None
+
+    def exchange(self, messages: Mapping[int, bytes], timeout: float | None = None) -> dict[int, bytes | Failure]:
+        head = wire.unpack(next(iter(messages.values())))[0]
+        if head["do"] != "ask" or head["round"] not in (1, 2):
+            return super().exchange(messages)
+        answers = super().exchange({n: m for n, m in messages.items() if n != 101})
+        if head["round"] == 1:
+            self.late = messages[101]
+            return answers | {101: Failure("no answer in time")}
+        engine = self.sites[101]._run(head["run"]).engine
+        works = engine.shares
+
+        def interrupted(*given: Any) -> Any:
+            engine.shares = works
+            answers.update(super(Late, self).exchange({101: messages[101]}))
+            return works(*given)
+
+        engine.shares = interrupted  # type: ignore[method-assign]
+        with pytest.raises(ct.CoterieError, match="newer message"):
+            self.sites[101].answer(self.late)
+        with pytest.raises(ct.CoterieError, match="newer message"):  # and once more, from its beginning
+            self.sites[101].answer(self.late)
+        return answers
+
+
+def test_a_late_answer_does_not_touch_the_states_of_a_newer_one(tmp_path: Path) -> None:
+    rows, work = table(SIZES), job(configured("ditto"), rounds=4)
+    nodes = Late(work, split(rows, 3), tmp_path)
+    run, nodes, _ = deployed(work, rows, tmp_path, nodes=nodes)
+    assert [r["lost"] for r in run.history] == [0, 2, 0, 0]
+    assert difference(run, nodes, local(work, rows, channels=[LostClients({1: [1, 4]})])) <= TOLERANCE
+
+
+def test_a_run_that_diverges_says_so(tmp_path: Path) -> None:
+    work = job(ct.FedAvg(local=ct.LocalSGD(steps=3, lr=3e38)), rounds=2)
+    with pytest.raises(ct.Diverged, match="Lower the learning rate") as end:
+        deployed(work, table(SIZES), tmp_path)
+    assert end.value.result is None
+
+
+def test_one_site_cannot_say_for_all_that_the_run_diverged(tmp_path: Path) -> None:
+    work = job(configured("fedavg"), rounds=3)
+    nodes = InProcess(work, split(table(SIZES), 3), tmp_path)
+
+    def change(node: int, asked: dict[str, Any], answer: Any) -> Any:
+        if asked["do"] != "ask" or asked["round"] != 1:
+            return answer
+        if node != 101:
+            return Failure("no answer in time")
+        head, tree = wire.unpack(answer)
+        return wire.pack(
+            head | {"clients": [], "dropped": head["clients"], "info": {}}, tree_map(torch.zeros_like, tree)
+        )
+
+    nodes.change = change
+    run, _, _ = deployed(work, None, tmp_path, nodes=nodes)
+    assert [r["lost"] for r in run.history] == [0, len(SIZES), 0]
+    assert ("site 2", "no client's answer is a number") in {(e["site"], e["why"]) for e in events(tmp_path)}
+
+
+def test_a_site_may_have_very_many_clients() -> None:
+    """Their positions alone take more than a megabyte."""
+    n = 150_000
+    fed = ct.Federation.from_flat(
+        np.zeros((n, 4)), np.arange(n) % 3, sizes=np.ones(n, int), clients=list(range(n)), one_class="allow"
+    )
+    work, told = job(configured("fedavg")), []
+    task = work.task(fed)
+    initial = task.init(0, torch.float32)
+    env = Env(task, fed, initial, 0, states=ClientStates(n, nothing=True))
+    ask = Ask(work.algorithm.train, np.arange(n), {"model": initial}, reduce=MeanBy(1))
+
+    def exchange(messages: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        share = engine.expected(ask, env)
+        sums = {k: share[k] for k in ("sums", "weights")} | {"counts": torch.tensor([n])}
+        head = {"clients": list(range(n)), "dropped": [], "info": {}, "tag": None}
+        told.append(wire.pack(head, sums))
+        return {"site 1": told[0]}
+
+    engine = SitesEngine(work.algorithm, exchange, {"site 1": np.arange(n)}, "run")
+    assert not len(engine.run(ask, env).lost)
+    assert len(told[0]) > 1 << 20
+
+
+# ---- who is there ----------------------------------------------------------------------------------------------------
+
+
+class Hello:
+    """Nodes that answer hello in these ways, one after another."""
+
+    def __init__(self, *answers: Mapping[int, Any], slow: float = 0.0) -> None:
+        self.answers, self.slow, self.timeouts = list(answers), slow, []
+
+    def connected(self) -> list[int]:
+        return [1, 2]
+
+    def exchange(self, messages: Mapping[int, bytes], timeout: float | None = None) -> Mapping[int, Any]:
+        time.sleep(self.slow)
+        self.timeouts.append(timeout)
+        return {n: a for n, a in self.answers.pop(0).items() if n in messages}
+
+
+def test_a_node_that_did_not_answer_hello_is_asked_again() -> None:
+    ticket, other = wire.pack({"ticket": "t"}), wire.pack({"ticket": "ä\ud800"})
+    nodes = Hello({1: Failure("gone"), 2: other}, {1: b"nonsense"}, {1: ticket})
+    sites = Sites(nodes, "run", {"site 1": "t"})
+    for _ in range(3):
+        sites.find()
+    assert sites.where == {"site 1": 1}
+    assert nodes.timeouts == [30.0] * 3
+
+
+def test_a_mute_node_is_not_waited_for_in_every_question() -> None:
+    nodes = Hello({}, slow=0.05)
+    sites = Sites(nodes, "run", {"site 1": "t"})
+    sites.find()
+    sites.find()  # there would be no second answer
+    assert len(nodes.timeouts) == 1
+
+
+# ---- after a run -----------------------------------------------------------------------------------------------------
+
+
+SCORES: dict[str, Any] = {
+    "of infinitely many": {"accuracy": [1.0, INF]},
+    "of nan": {"accuracy": [NAN, 1]},
+    "one right, one wrong": {"accuracy": [0.5, 1], "log_loss": [0, 99]},
+    "not asked for": {"new": [1, 1]},
+    "none": 7,
+}
+
+
+@pytest.mark.parametrize("kind", few(SCORES, ("of infinitely many", "one right, one wrong")))
+def test_wrong_scores_cost_nothing_but_themselves(kind: str, tmp_path: Path) -> None:
+    work = job(configured("fedavg"), rounds=1)
+    nodes = InProcess(work, split(table(SIZES), 3), tmp_path)
+    there = []
+
+    def change(node: int, asked: dict[str, Any], answer: Any) -> Any:
+        if asked["do"] == "finish":
+            there.append((tmp_path / "server" / "history.parquet").exists())
+            return wire.pack({"scores": SCORES[kind] if node == 101 else {"accuracy": [2.0, 2]}})
+        return answer
+
+    nodes.change = change
+    _, _, told = deployed(work, None, tmp_path, nodes=nodes)
+    assert told["scores"] == {"accuracy": 1.0}
+    assert all(there)
+    assert [e["site"] for e in events(tmp_path)] == ["site 2"]
+    assert json.loads((tmp_path / "server" / "deployment.json").read_text())["rounds"] == 1
+    assert len(pd.read_parquet(tmp_path / "server" / "history.parquet")) == 1
