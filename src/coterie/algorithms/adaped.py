@@ -7,7 +7,8 @@ Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023, https://arxiv.or
 A client minimises f_i(θ) + f_KD(θ, μ)/(2ψ) + ½ log(2ψ), where f_KD is the mean of KL(p_μ ‖ p_θ) over its samples.
 Symbols: θ_i → the client's state, μ → model, ψ → psi, τ → local.steps (a round is a synchronisation), η1 → local.lr,
 η2 → shared_lr (default: the same), η3 → psi_lr. Clients send what they have *after* the update (E15), one message
-[μ_i, ψ_i]. `psi_floor` keeps the weight 1/(2ψ) bounded and the objective bounded below. ψ → ∞ is Local.
+[μ_i, ψ_i]. `psi_floor` keeps the weight 1/(2ψ) bounded and the objective bounded below. ψ → ∞ is Local. At the floor of
+0.5 distillation weighs as much as the client's own loss, so a step is up to twice as long: choose the rate for that.
 
 A client that missed rounds has gone on by itself from the μ and ψ it last received (Algorithm 6): up to `catch_up`
 rounds of steps, taken when it is next sampled or its model is asked for. `catch_up=0` is Algorithm 5,
