@@ -29,9 +29,9 @@ EPSILONS: dict[Scale, tuple[float, ...]] = {"quick": (5.0, 25.0), "paper": (5.0,
 ROUNDS: dict[Scale, int] = {"quick": 20, "paper": 100}
 ROWS = 300  # of every client at paper scale; the paper has 1,200
 RATES = (
-    "Twenty rounds are few for FedEM: with the same seeds it has 95.4 % after 60 and 97.0 % after 150. AdaPeD falls to 88.0 and "
-    "65.0 %, as ψ reaches its floor, where distillation doubles a step: with seed 10 and 100 rounds it has 72.7 % with the rate "
-    "0.4 used here and 94.4 % with 0.1, training alone 95.8 % with 0.4 and 56.9 % with 0.8."
+    "Twenty rounds are few for FedEM: with the same seeds it has 95.4 % after 60 and 97.0 % after 150. AdaPeD falls to "
+    "88.0 and 65.0 %, as ψ reaches its floor, where distillation doubles a step: with seed 10 and 100 rounds it has "
+    "72.7 % with the rate 0.4 used here and 94.4 % with 0.1, training alone 95.8 % with 0.4 and 56.9 % with 0.8."
 )
 
 
