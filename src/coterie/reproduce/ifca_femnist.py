@@ -159,4 +159,9 @@ EXPERIMENT = Experiment(
         else "300 writers (LEAF has 3,500), two convolutions and two fully connected layers, 200 rounds of ten steps of 0.1 "
         "with momentum 0.9; step, batch and rounds are not printed."
     ),
+    why={
+        "": "At quick scale 30 writers stand for 3,500 and small pictures with one hidden layer for whole ones "
+        "with a network of convolutions. All methods end between 62 and 64 %, within two standard errors of "
+        "one another, so nothing can be said of their order."
+    },
 )
