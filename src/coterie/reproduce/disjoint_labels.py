@@ -33,7 +33,7 @@ class Size(NamedTuple):
     looks: int
 
 
-SIZES: dict[Scale, Size] = {"quick": Size(4, 3, 100, 30, 5), "paper": Size(2, 10, 200, 300, 10)}
+SIZES: dict[Scale, Size] = {"quick": Size(4, 3, 100, 30, 5), "paper": Size(2, 10, 190, 300, 10)}
 
 
 def federation(size: Size, seed: int) -> Federation:

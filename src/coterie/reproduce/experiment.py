@@ -111,6 +111,9 @@ class Experiment:
     setting: Callable[[Scale], str] = lambda scale: ""  # one sentence: sizes, rounds, how far from the paper's
     why: Mapping[str, str] = field(default_factory=dict)
     ragged: bool = False  # cells count with whatever seeds they have, not only with those that all cells have
+    recall: Callable[[Mapping[str, Mapping[str, Measured]]], None] | None = (
+        None  # told what an interrupted call measured
+    )
     wide: Callable[[Records], pd.DataFrame] | None = None  # the same numbers in another shape, for the documentation
 
     def verdict(self, row: Row, claims: Sequence[Claim]) -> Verdict:

@@ -1,19 +1,15 @@
 """Table 1 of Ozkara et al. (EX-4), and the same methods where clients differ in one respect: one experiment a setting.
 
 The settings and methods are those of `coterie.reproduce.personalisation`. A cell is a method; at paper scale its rate is
-chosen on validation rows once, whatever the seed. ``python -m coterie.reproduce.personal STUDY.json FOLDER`` turns a file of
-`coterie.reproduce.personalisation` into one of the runner.
+chosen on validation rows once, whatever the seed, and kept with the numbers.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,11 +17,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from coterie.data.federation import Federation
-from coterie.disk import write_text
 from coterie.reproduce.drawing import beside
 from coterie.reproduce.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
 from coterie.reproduce.personalisation import METHODS, SETTINGS, best_rate, next_rate, score
-from coterie.reproduce.runner import about
 
 PAPER: dict[str, dict[str, tuple[float, float]]] = {
     "mnist": {
@@ -87,6 +81,7 @@ FINE_TUNING = {
 }
 QUICK_RATE = 0.15  # a grid would take too long
 TABLE_1 = ("Local", "Local, every client", *PAPER["mnist"])
+PRINTED = (*TABLE_1, "AdaPeD, every client")
 QUICK_ROUNDS = {"mnist": 30, "femnist": 12, "femnist-15": 20}
 
 
@@ -101,12 +96,17 @@ class Personal:
         return self.setting in PAPER
 
     def cells(self, scale: Scale) -> Cells:
-        chosen = TABLE_1 if scale == "quick" else METHODS
+        """All methods; those of the paper's table at quick scale, and for its last column."""
+        chosen = TABLE_1 if scale == "quick" else PRINTED if self.setting == "femnist-15" else METHODS
         return {name: name for name in chosen}
 
     def rounds(self, scale: Scale) -> int:
         setting = SETTINGS[self.setting]
         return QUICK_ROUNDS.get(self.setting, setting.quick) if scale == "quick" else setting.full
+
+    def recall(self, found: Mapping[str, Mapping[str, Measured]]) -> None:
+        """Rates that an earlier, interrupted call has tried."""
+        TUNED.update({(self.setting, name): one["tuning"] for name, by in found.items() for one in by.values()})
 
     def measure(self, name: Any, seed: int, scale: Scale) -> Measured:
         rounds = self.rounds(scale)
@@ -207,15 +207,17 @@ def _validation(setting: str) -> Federation:
     return SETTINGS[setting].make(1000).holdout(0.2, 0)
 
 
-@cache
+TUNED: dict[tuple[str, str], dict[str, float]] = {}  # (setting, method) → validation accuracy of every rate tried
+
+
 def tuned(setting: str, name: str, rounds: int) -> dict[str, float]:
-    """Validation accuracy of every rate tried, with a part of the rounds."""
-    how = SETTINGS[setting]
-    tuning: dict[str, float] = {}
-    while (rate := next_rate(tuning, how.rates)) is not None:
-        accuracy = score(name, how, _validation(setting), -(-rounds // 3), rate, 1000)
-        tuning[str(rate)] = round(accuracy, 5)
-    return tuning
+    """Validation accuracy of every rate tried, with all rounds; once for a method."""
+    if (setting, name) not in TUNED:
+        tuning: dict[str, float] = {}
+        while (rate := next_rate(tuning)) is not None:
+            tuning[str(rate)] = round(score(name, SETTINGS[setting], _validation(setting), rounds, rate, 1000), 5)
+        TUNED[setting, name] = tuning
+    return TUNED[setting, name]
 
 
 def experiment(setting: str) -> Experiment:
@@ -226,6 +228,7 @@ def experiment(setting: str) -> Experiment:
         shows=SHOWS[setting],
         cells=one.cells,
         measure=one.measure,
+        recall=one.recall,
         rows=one.rows,
         claims=one.claims,
         draw=one.draw,
@@ -237,29 +240,5 @@ def experiment(setting: str) -> Experiment:
     )
 
 
-def converted(study: dict[str, Any]) -> dict[str, Any]:
-    """A study's file in the form of the runner's; methods that lack a seed are left out."""
-    runs = {name: kept for name, kept in study["methods"].items() if kept["runs"]}
-    most = max(len(kept["runs"]) for kept in runs.values())
-    cells = {
-        name: {seed: one | {"tuning": kept["tuning"]} for seed, one in kept["runs"].items()}
-        for name, kept in runs.items()
-        if len(kept["runs"]) == most
-    }
-    seconds = sum(one["seconds"] for by in cells.values() for one in by.values())
-    scale = "paper" if study["rounds"] == SETTINGS[study["setting"]].full else "quick"
-    head = {"experiment": f"personal-{study['setting']}", "scale": scale, "seconds": round(seconds, 2)}
-    return head | {"processor_seconds": 0.0, "cells": cells} | about()  # not measured by the study
-
-
-def convert(files: Iterable[str], folder: Path) -> None:
-    for file in files:
-        kept = converted(json.loads(Path(file).read_text()))
-        write_text(folder / f"{kept['experiment']}.json", json.dumps(kept, indent=1) + "\n")
-
-
 MNIST, FEMNIST, FEMNIST_15 = experiment("mnist"), experiment("femnist"), experiment("femnist-15")
 LABELS, FEATURES, CONCEPT, SIZES = (experiment(kind) for kind in ("labels", "features", "concept", "sizes"))
-
-if __name__ == "__main__":
-    convert(sys.argv[1:-1], Path(sys.argv[-1]))

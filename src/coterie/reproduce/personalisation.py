@@ -1,4 +1,4 @@
-"""The tables of personal methods: ``python -m coterie.reproduce.personalisation SETTING --seeds 3 --out FILE.json``.
+"""What the tables of personal methods compare: settings, methods and how a rate is chosen. `personal` runs them.
 
 mnist    50 clients with three shards of one digit each; a tenth of them takes part in a round
 femnist  66 clients, each the digits of three writers; a third takes part in a round (femnist-15: 0.15 of them)
@@ -9,34 +9,28 @@ labels, features, concept, sizes
 The first two use the five-layer network of section 4 of "A Statistical Framework for Personalized Federated Learning and
 Estimation: Theory, Algorithms, and Privacy" (Kaan Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023,
 https://arxiv.org/abs/2207.01771), EX-4, with τ = 10 steps a round and 60 batches an epoch. Every method's learning
-rate is chosen from the same grid on validation rows of the training data, with a third of the rounds; the
-grid grows while the best rate is at its edge. All else is as published. "every client" marks the two methods whose
-clients also train in rounds they are not sampled in. The file is written after every run, and a second call goes on
-where it ended.
+rate is chosen from the same grid on validation rows of the training data of another seed, with all rounds of the table
+(with fewer, rates win that are too large in the end); the grid grows while the best rate is at its edge. All else is as
+published. "every client" marks the two methods whose clients also train in rounds they are not sampled in.
 """
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from sklearn.datasets import load_digits
 
 import coterie as ct
 from coterie.datasets.files import load_arrays
 from coterie.datasets.partition import label_shards
-from coterie.errors import ConfigError, Diverged
+from coterie.errors import Diverged
 from coterie.settings import with_setting
 
-app = typer.Typer(add_completion=False)
-RATES = (0.02, 0.05, 0.15, 0.4)
+RATES = (0.05, 0.15)
 WIDER = 2.7  # the grid's next rate
 MOST_RATES = 7
 FIVE_LAYERS = ct.models.small_cnn()
@@ -123,7 +117,6 @@ class Setting:
     quick: int
     model: Callable[[], Any] = FIVE_LAYERS
     batch: int | None = None  # None: 60 batches an epoch
-    rates: tuple[float, ...] = RATES
 
 
 def small(kind: str) -> Setting:
@@ -132,8 +125,8 @@ def small(kind: str) -> Setting:
 
 SETTINGS = {
     "mnist": Setting(mnist, 0.1, 300, 60),
-    "femnist": Setting(femnist, 1 / 3, 240, 24, rates=RATES[1:]),
-    "femnist-15": Setting(femnist, 0.15, 480, 24, rates=RATES[1:]),
+    "femnist": Setting(femnist, 1 / 3, 240, 24),
+    "femnist-15": Setting(femnist, 0.15, 480, 24),
     **{kind: small(kind) for kind in ("labels", "features", "concept", "sizes")},
 }
 
@@ -159,102 +152,17 @@ def score(name: str, setting: Setting, federation: ct.Federation, rounds: int, r
     return float(run.scores()["accuracy"].mean())
 
 
-def study(setting: str, seeds: int, rounds: int, out: Path, only: list[str]) -> dict[str, Any]:
-    """All runs of a setting; those that the file already has are not made again."""
-    found: dict[str, Any] = {"setting": setting, "rounds": rounds, "methods": {}}
-    if out.exists():
-        found = json.loads(out.read_text())
-    if (found["setting"], found["rounds"]) != (setting, rounds):
-        raise ConfigError(f"{out} holds {found['rounds']} rounds of {found['setting']}. Choose another file.")
-    how = SETTINGS[setting]
-    part = how.make(1000).holdout(0.2, 0)
-    for name in only or METHODS:
-        kept = found["methods"].setdefault(name, {"tuning": {}, "runs": {}})
-        while (rate := next_rate(kept["tuning"], how.rates)) is not None:
-            kept["tuning"][str(rate)] = score(name, how, part, -(-rounds // 3), rate, 1000)
-            _write(out, found)
-    for seed in range(seeds):
-        federation = how.make(seed)
-        for name in only or METHODS:
-            kept = found["methods"][name]
-            if str(seed) in kept["runs"]:
-                continue
-            rate = best_rate(kept["tuning"])
-            began = time.perf_counter()
-            accuracy = score(name, how, federation, rounds, rate, seed)
-            seconds = time.perf_counter() - began
-            kept["runs"][str(seed)] = {"accuracy": accuracy, "rate": rate, "seconds": round(seconds, 1)}
-            _write(out, found)
-            typer.echo(f"seed {seed}: {name} {accuracy:.4f} ({seconds:.0f} s)", err=True)
-    return found
-
-
 def best_rate(tuning: dict[str, float]) -> float:
     """The rate of the highest validation accuracy; one that diverged has none."""
     return float(max(tuning, key=lambda rate: float(np.nan_to_num(tuning[rate], nan=-1.0))))
 
 
-def next_rate(tuning: dict[str, float], grid: tuple[float, ...] = RATES) -> float | None:
+def next_rate(tuning: dict[str, float]) -> float | None:
     """The grid's rates, then wider ones while the best is the smallest or largest; None when the best lies inside."""
-    for rate in grid:
+    for rate in RATES:
         if str(rate) not in tuning:
             return rate
     tried, best = sorted(float(rate) for rate in tuning), best_rate(tuning)
     if len(tried) == MOST_RATES or best not in (tried[0], tried[-1]):
         return None
     return round(best * WIDER if best == tried[-1] else best / WIDER, 4)
-
-
-def _write(out: Path, found: dict[str, Any]) -> None:
-    """All or nothing: an interrupted run leaves the old file."""
-    half = out.with_suffix(".part")
-    half.write_text(json.dumps(found, indent=1))
-    half.replace(out)
-
-
-def markdown(found: dict[str, Any]) -> str:
-    """The table of a study: mean ± deviation over seeds, best first; a method within two standard errors of the best
-    method's runs with the same seeds is called tied."""
-    runs = {
-        name: {seed: 100 * r["accuracy"] for seed, r in kept["runs"].items()}
-        for name, kept in found["methods"].items()
-        if kept["runs"]
-    }
-    order = sorted(runs, key=lambda name: -np.nan_to_num(np.mean(list(runs[name].values())), nan=-1.0))
-    best = runs[order[0]]
-    lines = ["| method | accuracy (%) | behind the best | seeds | rate |", "|---|---|---|---|---|"]
-    for name in order:
-        values = list(runs[name].values())
-        gaps = [best[s] - v for s, v in runs[name].items() if s in best]
-        error = np.std(gaps, ddof=1) / np.sqrt(len(gaps)) if len(gaps) > 1 else float("nan")
-        behind = (
-            "best" if name == order[0] else f"{np.mean(gaps):.2f}" + (" (tied)" if np.mean(gaps) <= 2 * error else "")
-        )
-        spread = f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else ""
-        rate = next(iter(found["methods"][name]["runs"].values()))["rate"]
-        lines.append(f"| {name} | {np.mean(values):.2f}{spread} | {behind} | {len(values)} | {rate} |")
-    return "\n".join(lines)
-
-
-@app.command()
-def main(
-    setting: Annotated[str, typer.Argument(help="mnist, femnist, femnist-15, labels, features, concept or sizes")],
-    out: Annotated[Path, typer.Option(help="JSON file of all runs; an old one is continued.")],
-    seeds: Annotated[int, typer.Option(min=1)] = 3,
-    scale: Annotated[str, typer.Option(help="full or quick")] = "full",
-    rounds: Annotated[int | None, typer.Option(min=1, help="Instead of the scale's number.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="One method; may be repeated.")] = None,
-) -> None:
-    """Run the study and print its table."""
-    if setting not in SETTINGS:
-        raise typer.BadParameter(f"There is no setting {setting!r}. Use one of {', '.join(SETTINGS)}.")
-    if scale not in ("full", "quick"):
-        raise typer.BadParameter(f"The scale is full or quick; got {scale!r}.")
-    for name in only or []:
-        if name not in METHODS:
-            raise typer.BadParameter(f"There is no method {name!r}. Use one of {', '.join(METHODS)}.")
-    typer.echo(markdown(study(setting, seeds, rounds or getattr(SETTINGS[setting], scale), out, only or [])))
-
-
-if __name__ == "__main__":
-    app()

@@ -36,6 +36,8 @@ def run(
     missing = [(seed, cell) for seed, cell in wanted if seed not in kept["cells"].get(cell, {})]
     if len(missing) < len(wanted):
         say(f"{path} already has {len(wanted) - len(missing)} of {len(wanted)} measurements.")
+    if experiment.recall:
+        experiment.recall(kept["cells"])
     for done, (seed, cell) in enumerate(missing, 1):
         began, cpu = time.perf_counter(), time.process_time()
         measured = experiment.measure(cells[cell], int(seed), scale)
