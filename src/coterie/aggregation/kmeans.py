@@ -37,3 +37,16 @@ def kmeans_rows(rows: Tensor, k: int, *, seed: int, restarts: int = 10, rank: in
     points = principal_coordinates(rows, k if rank == -1 else rank)
     labels: Ints = np.asarray(kmeans(points, k, restarts=restarts, seed=seed).labels_, np.int64)
     return labels
+
+
+def plusplus(squared: npt.NDArray[np.float64], k: int, *, seed: int) -> Ints:
+    """k-means++ on squared distances alone: every next seed is the best of a few points, drawn by their distance to the
+    nearest seed. Unlike coordinates, distances keep the digits of near points beside a far one."""
+    rng = np.random.default_rng(seed)
+    chosen = [int(rng.integers(len(squared)))]
+    for _ in range(k - 1):
+        closest = squared[chosen].min(0)
+        total = closest.sum()
+        drawn = rng.choice(len(squared), 2 + int(np.log(k)), p=closest / total if total > 0 else None)
+        chosen.append(int(min(drawn, key=lambda point: np.minimum(closest, squared[point]).sum())))
+    return np.array(chosen)

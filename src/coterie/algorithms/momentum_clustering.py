@@ -19,11 +19,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import torch
-from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
-from coterie.aggregation.gram import comparable
-from coterie.aggregation.kmeans import principal_coordinates
+from coterie.aggregation.gram import comparable, gram, pairwise
+from coterie.aggregation.kmeans import plusplus
 from coterie.aggregation.radius import Percentile, RadiusRule
 from coterie.aggregation.threshold import threshold_clustering
 from coterie.errors import ConfigError
@@ -115,8 +114,7 @@ class MomentumClustering(Algorithm):
         if len(points) < self.k:
             return points[torch.arange(self.k) % len(points)]
         seed = int(cohort.key("seeds")) & 0x7FFFFFFF
-        _, chosen = kmeans_plusplus(principal_coordinates(points), self.k, random_state=seed)
-        return points[torch.from_numpy(chosen).long()]
+        return points[torch.from_numpy(plusplus(pairwise(gram(points)).numpy(), self.k, seed=seed))]
 
     def momentum(self, ctx: Context) -> Up:
         batch = ctx.minibatch(self.batch_size)
