@@ -183,7 +183,7 @@ EXPERIMENT = Experiment(
         f"pixels, {SIZES[scale].rounds} rounds{' instead of 300' if scale == 'quick' else ', as in the paper'}."
     ),
     why={
-        "": "Rows differ because clients and pixels (at quick scale also rounds) are fewer: 1200 clients of 200 whole pictures "
-        "had 91.0 with IFCA and 81.2 alone after 40 rounds (seed 0; the paper after 300: 95.25 and 80.05)."
+        "": "Rows differ because clients and pixels (at quick scale also rounds) are fewer: 1200 clients of 200 whole "
+        "pictures had 91.0 with IFCA and 81.2 alone after 40 rounds (seed 0; the paper after 300: 95.25 and 80.05)."
     },
 )
