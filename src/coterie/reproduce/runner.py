@@ -110,8 +110,16 @@ def _fresh(experiment: Experiment, scale: Scale) -> dict[str, Any]:
 
 
 def _write(path: Path, kept: dict[str, Any]) -> None:
+    """A line for every measurement: curves are long."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(kept, indent=1) + "\n")
+    head = "".join(f" {json.dumps(key)}: {json.dumps(kept[key])},\n" for key in kept if key != "cells")
+    cells = [
+        f"  {json.dumps(cell)}: {{\n"
+        + ",\n".join(f"   {json.dumps(seed)}: {json.dumps(one)}" for seed, one in by.items())
+        + "\n  }"
+        for cell, by in kept["cells"].items()
+    ]
+    write_text(path, f'{{\n{head} "cells": {{\n' + ",\n".join(cells) + "\n }\n}\n")
 
 
 def about() -> dict[str, str]:
