@@ -34,13 +34,22 @@ def test_rates_are_tuned_once_with_all_rounds(tiny, monkeypatch, tmp_path):
     monkeypatch.setattr(personal, "score", lambda *args: rounds.append(args[3]) or (0.5 if args[4] == 0.15 else 0.4))
     one = replace(experiment("personal-mnist"), cells=lambda scale: {"Local": "Local"})
     first = run(one, "paper", 1, tmp_path, lambda line: None)["cells"]["Local"]["0"]
-    assert set(first["tuning"]) == {"0.05", "0.15", "0.405"}  # wider, as the best rate was the largest
+    assert first["tuning"] == {"0.05": 0.4, "0.15": 0.5}
     assert (first["rate"], first["accuracy"]) == (0.15, 0.5)
     personal.TUNED.clear()  # another process
     second = run(one, "paper", 3, tmp_path, lambda line: None)["cells"]["Local"]
     assert [second[seed]["tuning"] for seed in ("1", "2")] == [first["tuning"]] * 2
-    assert rounds == [personalisation.SETTINGS["mnist"].full] * (3 + 3)
+    assert rounds == [personalisation.SETTINGS["mnist"].full] * (2 + 3)
     assert personal.Personal("mnist").measure("Local", 0, "quick")["rate"] == personal.QUICK_RATE
+
+
+def test_the_grid_grows_at_its_edges():
+    tuning = {"0.05": 0.4, "0.15": 0.5}
+    assert personalisation.next_rate({}, wider=True) == 0.05
+    assert personalisation.next_rate(tuning, wider=False) is None
+    assert personalisation.next_rate(tuning, wider=True) == 0.405
+    assert personalisation.next_rate(tuning | {"0.405": float("nan")}, wider=True) is None
+    assert personalisation.next_rate({"0.05": 0.5, "0.15": 0.4}, wider=True) == 0.0185
 
 
 def test_methods_run_and_are_scored(tiny):

@@ -217,7 +217,7 @@ def tuned(setting: str, name: str) -> dict[str, float]:
     """Validation accuracy of every rate tried, with all rounds; once for a method."""
     if (setting, name) not in TUNED:
         tuning: dict[str, float] = {}
-        while (rate := next_rate(tuning)) is not None:
+        while (rate := next_rate(tuning, SETTINGS[setting].wider)) is not None:
             accuracy = score(name, SETTINGS[setting], _validation(setting), SETTINGS[setting].full, rate, 1000)
             tuning[str(rate)] = round(accuracy, 5)
         TUNED[setting, name] = tuning
