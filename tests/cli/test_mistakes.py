@@ -45,6 +45,10 @@ MISTAKES = {
         f"compare shops.csv {ROLES} --out shops.csv/deep",
         "--out must be a folder that can be written; shops.csv/deep cannot",
     ),
+    "an output folder with a table in it": (
+        f"compare mine/clients.csv {ROLES} --out mine",
+        "must not hold files of others under its names; mine has clients.csv. Name another folder with --out",
+    ),
     "missing config": ("run absent.toml", "There is no config file absent.toml."),
     "a table as config": ("run shops.csv", "shops.csv is a table, not a config file. Compare its clients with"),
     "broken config": ("run broken.toml", "broken.toml is not valid TOML:"),
@@ -80,6 +84,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         table.to_csv(folder / f"{name}.csv", index=False)
     (folder / "empty.csv").touch()
     (folder / "folder").mkdir()
+    (folder / "mine").mkdir()
+    good.to_csv(folder / "mine" / "clients.csv", index=False)
     run = '[data]\nname = "heart"\n[algorithm]\nname = "fedavg"\n[run]\nrounds = 3\n'
     (folder / "broken.toml").write_text("[data\n")
     (folder / "typo.toml").write_text(run.replace("rounds", "ruonds"))

@@ -16,7 +16,7 @@ from coterie.comparison.verdict import metric_name, number
 from coterie.disk import write_text
 from coterie.report import figures
 from coterie.report.page import assemble
-from coterie.report.parts import Chart, Table, render, row, section
+from coterie.report.parts import Chart, Table, render, row, section, with_code
 from coterie.report.runs import Run, load, named, side_by_side
 from coterie.report.sections.clients import clients
 from coterie.report.sections.data import data
@@ -113,9 +113,8 @@ def _settings(runs: list[Run]) -> list[Markup]:
         for name in ("config.toml", "settings.toml"):
             if (folder / name).is_file():
                 text = (folder / name).read_text("utf-8")
-                shown.append(
-                    section(f"Settings of {folder.name or folder}", f"`coterie run {name}` runs it again.", pre=text)
-                )
+                note = with_code(f"`coterie run {name}` runs it again.")
+                shown.append(section(f"Settings of {folder.name or folder}", note, pre=text))
     return shown
 
 
