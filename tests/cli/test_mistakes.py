@@ -76,6 +76,7 @@ MISTAKES = {
     "resume in a wrong folder": ("resume folder", "folder holds no run to resume"),
     "resume of nothing": ("resume nowhere", "There is no folder nowhere."),
     "report of a wrong folder": ("report folder", "folder holds neither a run nor a comparison."),
+    "a table as page": ("report folder --out shops.csv", "--out must be a folder or a page ending in .html; got shops.csv."),
     "receipt of a wrong file": ("privacy receipt shops.csv", "shops.csv is no privacy receipt"),
     "receipt of a wrong folder": ("privacy receipt folder", "folder holds no receipt."),
 }  # fmt: skip

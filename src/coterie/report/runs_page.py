@@ -14,6 +14,7 @@ from rich.table import Table as Rich
 from coterie.comparison.result import Comparison
 from coterie.comparison.verdict import metric_name, number
 from coterie.disk import write_text
+from coterie.errors import ConfigError
 from coterie.report import figures
 from coterie.report.page import assemble
 from coterie.report.parts import Chart, Table, render, row, section, with_code
@@ -34,6 +35,8 @@ _COLUMNS = ("run", "method", "seed", "rounds", "done", "mean", "gain", "error", 
 
 def write_runs(folders: Sequence[Path], out: Path | None = None) -> tuple[Path, list[Run]]:
     """The page of some saved runs, and what it was made of."""
+    if out is not None and not out.is_dir() and out.suffix not in ("", ".html", ".htm"):
+        raise ConfigError(f"--out must be a folder or a page ending in .html; got {out}. Name another.")
     runs = named([run for folder in folders for run in load(folder)])
     if out is not None and (out.is_dir() or out.suffix == ""):
         out = out / "report.html"
