@@ -1,9 +1,29 @@
-"""Words for names: "Did you mean …?", and lists of names in a sentence."""
+"""Words for names: "Did you mean …?", lists of names in a sentence, names that disturb nothing around them."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+_DISTURBING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def harmless(text: str) -> str:
+    """Text of others, to be shown: signs that move a cursor, colour a terminal or turn the direction of writing are spelt
+    out (`\\x1b`, `\\u202e`). Tabs and ends of lines stay."""
+    return _DISTURBING.sub(lambda sign: sign[0].encode("unicode_escape").decode(), text)
+
+
+def one_line(name: object) -> str:
+    """A name as a harmless word: ends of lines and tabs are spelt out too."""
+    return harmless(str(name)).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def cut(name: object, most: int) -> str:
+    """A name on one line, of at most so many characters: start and end of a longer one."""
+    text, end = one_line(name), most // 3
+    return text if len(text) <= most else f"{text[: most - end - 1]}…{text[-end:]}"
 
 
 def suggest(word: object, known: Iterable[object], what: str = "Known") -> str:
@@ -17,9 +37,10 @@ def suggest(word: object, known: Iterable[object], what: str = "Known") -> str:
 
 def listed(names: Iterable[object], most: int = 6) -> str:
     """`a, b and c`; of more than `most` names the first ones, and how many more there are."""
-    words = [str(name) for name in names]
-    if len(words) > most:
-        return f"{', '.join(words[:most])} and {len(words) - most} more"
+    everybody = list(names)
+    words = [one_line(name) for name in everybody[:most]]
+    if len(everybody) > most:
+        return f"{', '.join(words)} and {len(everybody) - most} more"
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 

@@ -8,17 +8,28 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from coterie.cli import commands as cli
+from coterie.reproduce.names import EXPERIMENTS
 
 ROLES = "--client shop --target y"
 MISTAKES = {
     "no table named": ("compare", "Missing argument 'TABLE': A CSV, Parquet or Excel file"),
     "no client column named": ("compare shops.csv --target y", "Missing option '--client': the column that says whose row"),
     "misspelt command": ("compre shops.csv", "No such command 'compre'. Did you mean 'compare'?"),
-    "misspelt option": (f"compare shops.csv {ROLES} --sede 1", "No such option: --sede"),
+    "misspelt option": (f"compare shops.csv {ROLES} --sede 1", "No such option: --sede. Did you mean --seeds?"),
+    "one dash": ("compare shops.csv -client shop", "No such option: -client. Did you mean --client?"),
+    "an address": (f"compare https://example.org/shops.csv {ROLES}", "not an address. Download shops.csv first."),
+    "not a table at all": (f"compare picture.csv {ROLES}", "picture.csv cannot be read as a table: it holds zero bytes"),
+    "a column twice": (f"compare twice.csv {ROLES}", "Every column needs a name of its own; twice.csv has 'x' twice."),
+    "clients of two rows": (f"compare tiny.csv {ROLES}", "At least 2 clients must have 4 rows to be scored by log_loss;"),
+    "nothing held out": (
+        f"compare shops.csv {ROLES} --test-fraction 0 --algorithms fedavg",
+        "Trained methods are judged by test rows; these clients have none. Hold some out, for example with --test-fraction",
+    ),
     "missing file": (f"compare shop.csv {ROLES}", "There is no file shop.csv. Did you mean shops.csv?"),
-    "a folder instead of a file": (f"compare folder {ROLES}", "folder is neither Parquet nor CSV: give a file ending in"),
+    "a folder instead of a file": (f"compare folder {ROLES}", "folder is neither CSV, Parquet nor Excel: give a file"),
     "wrong client column": ("compare shops.csv --client shopp --target y", "did you mean 'shop'? The columns are shop, x"),
     "wrong target column": ("compare shops.csv --client shop --target outcome", "no target column 'outcome'; the columns"),
     "wrong delimiter": (f"compare shops.csv {ROLES} --delimiter ;", "a single column, 'shop,x,w,y,colour'. If it holds"),
@@ -45,8 +56,19 @@ MISTAKES = {
         f"compare shops.csv {ROLES} --out shops.csv/deep",
         "--out must be a folder that can be written; shops.csv/deep cannot",
     ),
+    "an output folder with a table in it": (
+        f"compare mine/clients.csv {ROLES} --out mine",
+        "must not hold files of others under its names; mine has clients.csv. Name another folder with --out",
+    ),
     "missing config": ("run absent.toml", "There is no config file absent.toml."),
     "a table as config": ("run shops.csv", "shops.csv is a table, not a config file. Compare its clients with"),
+    "a folder as config": ("run folder", "folder is a folder, not a config file. Name a TOML file"),
+    "a config in another encoding": ("run latin.toml", "A config file must be UTF-8; latin.toml is not."),
+    "config with a wrong metric": ("run metric.toml", "task.metric 'acuracy' is unknown. Did you mean 'accuracy'?"),
+    "a folder with another config": (
+        "run good.toml --out mine",
+        "mine/config.toml is another one. Name another folder with --out.",
+    ),
     "broken config": ("run broken.toml", "broken.toml is not valid TOML:"),
     "config typo": ("run typo.toml", "Unknown key run.ruonds. Did you mean 'rounds'?"),
     "config with a wrong algorithm": ("run wrong.toml", "algorithm.name 'fedavgg' is unknown. Did you mean 'fedavg'?"),
@@ -54,6 +76,8 @@ MISTAKES = {
     "resume in a wrong folder": ("resume folder", "folder holds no run to resume"),
     "resume of nothing": ("resume nowhere", "There is no folder nowhere."),
     "report of a wrong folder": ("report folder", "folder holds neither a run nor a comparison."),
+    "a table as page": ("report folder --out shops.csv", "--out must be a folder or a page ending in .html; got shops.csv."),
+    "receipt of a wrong file": ("privacy receipt shops.csv", "shops.csv is no privacy receipt"),
     "receipt of a wrong folder": ("privacy receipt folder", "folder holds no receipt."),
 }  # fmt: skip
 """The mistake: what was typed, and a part of the answer."""
@@ -75,15 +99,24 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "missing": good.assign(y=np.nan),
         "hollow": good.assign(x=np.nan, w=np.nan, colour=np.nan),
         "constant": good.assign(y=1),
+        "tiny": good.groupby("shop").head(2),
+        "twice": good[["shop", "x", "w", "y"]].set_axis(["shop", "x", "x", "y"], axis=1),
     }
     for name, table in tables.items():
         table.to_csv(folder / f"{name}.csv", index=False)
     (folder / "empty.csv").touch()
+    (folder / "picture.csv").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(500))
+    (folder / "latin.toml").write_bytes("[data]\nname = 'Köln'\n".encode("latin-1"))
     (folder / "folder").mkdir()
+    (folder / "mine").mkdir()
+    good.to_csv(folder / "mine" / "clients.csv", index=False)
     run = '[data]\nname = "heart"\n[algorithm]\nname = "fedavg"\n[run]\nrounds = 3\n'
     (folder / "broken.toml").write_text("[data\n")
     (folder / "typo.toml").write_text(run.replace("rounds", "ruonds"))
     (folder / "wrong.toml").write_text(run.replace("fedavg", "fedavgg"))
+    (folder / "good.toml").write_text(run)
+    (folder / "mine" / "config.toml").write_text(run.replace("fedavg", "ifca"))
+    (folder / "metric.toml").write_text(f'{run}[task]\nmetric = "acuracy"\n')
     (folder / "again.toml").write_text('[data]\nname = "heart"\n[compare]\nseed = 3\n')
     return folder
 
@@ -113,3 +146,21 @@ def test_a_command_without_arguments_shows_its_help(capsys: pytest.CaptureFixtur
     assert stop.value.code == 2
     assert "compare" in found.out
     assert not found.err.strip()
+
+
+@pytest.mark.parametrize("typed", ["-h", "compare -h", "privacy receipt -h"])
+def test_a_short_option_shows_help(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(typed.split())
+    assert stop.value.code == 0
+    assert "Usage: coterie" in capsys.readouterr().out
+
+
+def test_names_of_experiments_are_whole_in_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coterie.cli.reproduce.console", Console(width=40))
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["reproduce", "--list"])
+    assert stop.value.code == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(EXPERIMENTS)

@@ -122,3 +122,12 @@ def test_a_picture_that_cannot_be_drawn_is_one_sentence(exact: Comparison) -> No
         exact.plot_apart("size")
     with pytest.raises(ct.ConfigError, match="Nothing was sent"):
         exact.plot_bytes()
+
+
+def test_rounding_errors_are_no_direction() -> None:
+    """Clients that differ in one way lie on a line, not on a magnified picture of the last digits."""
+    line = np.outer([0.0, 1.0, 2.0], [1.0, 2.0, 0.5]) + 1e-9 * np.random.default_rng(0).normal(size=(3, 3))
+    at = embedding(pd.DataFrame(line, index=list("abc")))
+    assert (at["second direction"] == 0).all()
+    assert at["first direction"].nunique() == 3
+    assert at.attrs["share"] == pytest.approx(1)

@@ -162,7 +162,7 @@ def test_the_user_decides() -> None:
     assert forced.used == ["row", "copy"]
     assert "named by you, though row numbers" in str(forced)
     out = inspect_columns(frame, "site", "y", exclude=["z"]).table.set_index("column")
-    assert out.loc["z"].tolist() == ["ignored", "excluded by you"]
+    assert out.loc["z"].tolist() == ["ignored", "excluded by name"]
 
 
 def test_the_federation_follows_and_carries_the_report(tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ def test_bad_files_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "data.parquet").write_text("no parquet")
     with pytest.raises(DataError, match=r"There is no file .*date\.csv\. Did you mean data.csv"):
         read_table(tmp_path / "date.csv")
-    with pytest.raises(DataError, match="neither Parquet nor CSV"):
+    with pytest.raises(DataError, match="neither CSV, Parquet nor Excel"):
         read_table(tmp_path / "data.docx")
     with pytest.raises(DataError, match="is empty: it has neither columns nor rows"):
         read_table(tmp_path / "data.csv")

@@ -109,7 +109,7 @@ def test_small_clients_have_no_score():
     assert found.marks[99] == "no score"
     assert np.isnan(found.losses.loc["alone", 99])
     assert any("no score" in w for w in found.warnings)
-    with pytest.raises(DataError, match="can be scored"):
+    with pytest.raises(DataError, match="to be scored"):
         decide(table.X[:6], table.y[:6], np.repeat([0, 1, 2], 2))
 
 

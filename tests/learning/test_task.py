@@ -68,7 +68,7 @@ def test_several_outputs_are_refused_in_one_sentence(fed: ct.Federation, kind: s
     ("task", "message"),
     [
         ({"model": linear(), "loss": "hinge"}, r"loss must be one of \['bce', 'cross_entropy', 'mse'\].*'hinge'"),
-        ({"model": linear(), "metric": "f2"}, r"metric must be one of .*'f2'"),
+        ({"model": linear(), "metric": "f2"}, r"no metric 'f2'. Known: accuracy, .*f1"),
         ({"model": linear(), "metric": ()}, "at least one metric"),
         ({"model": nn.Linear(2, 2)}, "function that makes a fresh .* got a Linear"),
         ({"model": 3}, "function that makes a fresh nn.Module"),

@@ -21,6 +21,7 @@ HOSTILE = (
     "<b>bold</b><a href='javascript:alert(2)'>go</a>",
     "%{x} ${1} &lt;i&gt; '\"`",
     '=HYPERLINK("http://evil","x")',
+    "long" * 80,
 )
 BACK = "getComputedStyle(document.body).backgroundColor"
 

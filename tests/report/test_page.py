@@ -16,6 +16,7 @@ import pytest
 import coterie as ct
 from coterie.comparison.compare import Comparison, compare
 from coterie.report.page import BUNDLE, page, write_report
+from coterie.report.parts import how_many, labels, with_code
 from coterie.report.sections import SECTIONS
 from coterie.training.gains import GAINS, NO_SCORE
 
@@ -160,3 +161,29 @@ def test_regression_and_training_alone_only() -> None:
     html = page(compare(fed, task, [ct.Local(FAST)], rounds=1, seeds=1))
     assert "mean squared error" in html
     assert 'id="who"' not in html
+
+
+def test_names_on_an_axis_stay_apart_when_cut() -> None:
+    names = ["the_mean_of_a_long_measurement", "the_mean_of_b_long_measurement", "x" * 40, "x" * 41]
+    assert len(set(labels(names).values())) == len(names)
+    assert list(labels(["a", "b", "a"])) == ["a", "b"]
+
+
+def test_signs_that_turn_text_around_are_spelt_out() -> None:
+    rng = np.random.default_rng(0)
+    names = ["\u202egnp.exe", "line\nbreak", "\x1b[31mred", "plain"]
+    data = {n: (x := rng.normal(size=(20, 1)), (-1) ** i * x[:, 0]) for i, n in enumerate(names)}
+    html = str(page(compare(ct.Federation.from_arrays(data, kind="regression"), seeds=1)))
+    rest = re.sub("<script.*?</script>", "", html, flags=re.S)
+    assert not {"\u202e", "\x1b"} & set(rest)
+    assert r"\u202egnp.exe" in rest
+    assert r"line\nbreak" in rest
+
+
+def test_our_code_is_marked_and_names_are_not() -> None:
+    assert with_code("`coterie run <x>` again") == "<code>coterie run &lt;x&gt;</code> again"
+
+
+def test_a_cut_table_says_so() -> None:
+    assert how_many(range(500), range(1228)) == "The first 500 of 1,228 clients"
+    assert how_many(range(30), range(30)) == "Table of 30 clients"

@@ -34,6 +34,7 @@ from coterie.cli.table_options import TableSource, names, reads_table
 from coterie.cli.usage import is_usage_error, usage_sentence
 from coterie.comparison.methods import NAMES
 from coterie.errors import CoterieError, DataError
+from coterie.text import harmless
 
 app = typer.Typer(
     name="coterie",
@@ -42,6 +43,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 console = Console()
 errors = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -249,7 +251,7 @@ def _show_columns(federation: Any, screen: Console) -> None:
     styles = {"suspicious": "yellow", "Note": "yellow", "ignored": "dim"}
     for line in federation.notes.lines(cli=True):
         style = styles.get(line.split(":")[0], "")
-        screen.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+        screen.print(harmless(line), style=style, markup=False, highlight=False, soft_wrap=True)
     screen.print()
 
 
@@ -304,7 +306,7 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         told = _sentence(error, arguments)
         if told:  # a command without arguments shows its help instead
-            errors.print(told, style="red", markup=False)
+            errors.print(harmless(told), style="red", markup=False)
         sys.exit(2)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from coterie.comparison.files import check_own
 from coterie.disk import write_text
 from coterie.errors import ConfigError
 
@@ -37,11 +38,12 @@ def shown_progress(console: Console) -> Iterator[Callable[[str, float], None]]:
 
 
 def check_folder(out: Path | None) -> None:
-    """Complain about the folder before the work, not after it: it must be one, and take files."""
+    """Complain about the folder before the work, not after it: it must be one, take files, and not hold somebody's."""
     if out is None:
         return
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out must be a folder; {out} is a file. Name another.")
+    check_own(out)
     made = [p for p in (out, *out.parents) if not p.exists()]
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -35,6 +35,7 @@ from coterie.disk import locked, write_text
 from coterie.engines import ENGINES
 from coterie.errors import ConfigError
 from coterie.exchange.channels import Channel
+from coterie.learning.metrics import LOSSES, METRICS
 from coterie.learning.models import MODELS
 from coterie.learning.task import Task
 from coterie.privacy.settings import Privacy
@@ -46,6 +47,7 @@ from coterie.training.result import Result
 from coterie.training.run import fit
 
 COPY = "config.toml"
+_ORIGIN = "origin.txt"
 SECTIONS = ("data", "task", "algorithm", "channels", "privacy", "run")
 _READING: tuple[str, ...] = ("delimiter", "decimal", "encoding")  # of [data] with a path
 _KNOWN_SIZES = ("n_in", "n_out", "channels", "side")  # follow from the data
@@ -53,15 +55,21 @@ _KNOWN_SIZES = ("n_in", "n_out", "channels", "side")  # follow from the data
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as plain values."""
+    if path.is_dir():
+        raise ConfigError(
+            f"{path} is a folder, not a config file. Name a TOML file, or continue its run: `coterie resume {path}`."
+        )
     if not path.is_file():
-        near = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+        near = [p.name for p in sorted(path.parent.glob("*.toml"))] if path.parent.is_dir() else []
         hint = suggest(path.name, near, "Here") if near else "Check the path."
         raise ConfigError(f"There is no config file {path}. {hint}")
     if path.suffix in (".csv", ".parquet", ".xlsx"):
         raise ConfigError(f"{path} is a table, not a config file. Compare its clients with `coterie compare {path}`.")
     try:
         return tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError(f"A config file must be UTF-8; {path} is not. Save it again with that encoding.") from None
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}. Check that line.") from None
 
 
@@ -175,6 +183,14 @@ class Config(Section):
             raise ConfigError(
                 f"run.engine must be a known engine; got {self.run.engine!r}. {suggest(self.run.engine, ENGINES)}"
             )
+        metric = self.task_.metric
+        for key, named, known in (
+            ("metric", [metric] if isinstance(metric, str) else metric or [], METRICS),
+            ("loss", [self.task_.loss] if self.task_.loss else [], LOSSES),
+        ):
+            for name in named:
+                if name not in known:
+                    raise ConfigError(f"task.{key} {name!r} is unknown. {suggest(name, known)}")
         if self.task_.model != "auto":
             if self.task_.model not in MODELS:
                 raise ConfigError(
@@ -285,12 +301,17 @@ def start(path: Path, *, out: Path | None = None, overwrite: bool = False) -> Re
             "or name another folder with --out."
         )
     text = path.read_text("utf-8")
+    copy = folder / COPY
+    if copy.is_file() and not (folder / _ORIGIN).exists() and copy.resolve() != path.resolve():
+        raise ConfigError(
+            f"The folder of a run keeps its file as {COPY}; {copy} is another one. Name another folder with --out."
+        )
     with locked(folder):  # before anything of another process's run is touched
         if overwrite:  # nothing of the old run may pass for the new one
             for name in (checkpoint.FILE, *RESULT_FILES):
                 (folder / name).unlink(missing_ok=True)
-        write_text(folder / COPY, text if text.endswith("\n") else text + "\n")
-        write_text(folder / "origin.txt", f"{config.folder.resolve()}\n")
+        write_text(copy, text if text.endswith("\n") else text + "\n")
+        write_text(folder / _ORIGIN, f"{config.folder.resolve()}\n")
         return config.fit(out=folder, overwrite=overwrite)
 
 
@@ -300,7 +321,7 @@ def proceed(folder: Path) -> Result:
         raise ConfigError(f"There is no folder {folder}. Name the folder of a run.")
     if not (folder / COPY).is_file():
         raise ConfigError(f"{folder} holds no run to resume (no {COPY}). Start one with `coterie run config.toml`.")
-    origin = folder / "origin.txt"
+    origin = folder / _ORIGIN
     home = Path(origin.read_text("utf-8").strip()) if origin.is_file() else folder
     config = Config.load(folder / COPY, home)
     return config.fit(out=folder, resume=(folder / checkpoint.FILE).exists())

@@ -92,7 +92,9 @@ def _read(run: Path) -> Receipt:
     try:
         return Receipt.from_json(file.read_text("utf-8"))
     except ValueError as error:
-        raise ConfigError(f"{file} is no privacy receipt: {error}") from None
+        raise ConfigError(
+            f"{file} is no privacy receipt ({error}). Name the folder of a finished private run."
+        ) from None
 
 
 def _events(run: Path) -> tuple[Any, Any, float]:

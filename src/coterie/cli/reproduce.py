@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from coterie.reproduce.names import EXPERIMENTS
 
@@ -46,12 +45,12 @@ def reproduce(
 
 
 def _list() -> None:
+    """A line per experiment that begins with its whole name, however narrow the terminal."""
     from coterie.reproduce.registry import experiment
 
-    table = Table(box=None)
-    for column in ("name", "work", "shows", "needs"):
-        table.add_column(column)
+    width = max(map(len, EXPERIMENTS))
     for name in EXPERIMENTS:
         one = experiment(name)
-        table.add_row(name, one.work, one.shows, ", ".join(one.needs))
-    console.print(table)
+        needs = f" (needs {', '.join(one.needs)})" if one.needs else ""
+        line = f"{name:<{width}}  {one.work}: {one.shows}{needs}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import Any
 
@@ -36,7 +37,20 @@ def usage_sentence(error: Any, arguments: list[str]) -> str:
     if message.startswith("Missing") and getattr(error.param, "help", None):
         what = str(error.param.help).partition(". ")[0].rstrip(".")
         return f"{message.rstrip('.')}: {what[0].lower() + what[1:] if what[1:2].islower() else what}. {_help(error)}"
+    if message.startswith("No such option"):
+        return f"{_unknown(error, arguments) or _ended(message)} {_help(error)}"
     return f"{_ended(message)} {_help(error)}"
+
+
+def _unknown(error: Any, arguments: list[str]) -> str:
+    """The option as it was typed (the parser reads -client as -c) and the nearest one there is; "" when none is near."""
+    known = [name for param in error.ctx.command.params for name in param.opts if name.startswith("--")]
+    typed = [a.partition("=")[0] for a in arguments if re.match("--?[a-zA-Z]", a)]
+    for wrong in (name for name in typed if name not in known):
+        near = difflib.get_close_matches("--" + wrong.lstrip("-"), known, n=1)
+        if near:
+            return f"No such option: {wrong}. Did you mean {near[0]}?"
+    return ""
 
 
 def _option(error: Any) -> str:

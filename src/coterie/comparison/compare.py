@@ -84,6 +84,12 @@ def compare(
         )
     is_table = task is None and first.x.ndim == 2 and len(first) > 1
     methods = None if algorithms is None and is_table else parse(DEFAULT if algorithms is None else algorithms)
+    if (methods is not None or privacy is not None) and not first.n_test.any():
+        raise DataError(
+            "Trained methods are judged by test rows; these clients have none.",
+            python="Split them, for example with test_fraction=0.25.",
+            cli="Hold some out, for example with --test-fraction 0.25.",
+        )
     candidate = None
     if privacy is not None:
         from coterie.comparison.private import NAME, ROUNDS, Private, private_method

@@ -68,6 +68,7 @@ def embedding(points: pd.DataFrame) -> pd.DataFrame:
     """The two directions in which the points differ most (principal components), and the share of variance they show."""
     centred = points.to_numpy() - points.to_numpy().mean(0)
     u, s, _ = np.linalg.svd(centred, full_matrices=False)
+    s = np.where(s > 1e-6 * s.max(initial=0.0), s, 0.0)  # rounding errors are no direction
     flat = np.zeros((len(points), 2))
     flat[:, : min(2, len(s))] = (u * s)[:, :2]
     found = pd.DataFrame(flat, index=points.index, columns=["first direction", "second direction"])

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from coterie.comparison import verdict
+from coterie.comparison import files, verdict
 from coterie.comparison.judgement import Judgement
 from coterie.decision.decision import Decision
 from coterie.decision.distinguish import distinguish
 from coterie.decision.units import natural, unit
-from coterie.disk import write_text, writing
+from coterie.disk import write_text
 from coterie.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -233,11 +233,11 @@ class Comparison:
             "metric": self.metric,
             "lower_is_better": self.about["lower_is_better"],
             "interval": list(self.interval),
-            "summary": _plain(self.summary()),
-            "table": _plain(self.table),
-            "gains": _plain(self.gains),
-            "errors": _plain(self.errors),
-            "marks": _plain(self.marks),
+            "summary": files.plain(self.summary()),
+            "table": files.plain(self.table),
+            "gains": files.plain(self.gains),
+            "errors": files.plain(self.errors),
+            "marks": files.plain(self.marks),
             "groups": None if found is None else {str(c): int(g) for c, g in found.items()},
             "failed": dict(self.failed),
             "warnings": list(self.warnings),
@@ -250,22 +250,9 @@ class Comparison:
     def save(self, folder: str | Path, coalition: Coalition | None = None) -> Path:
         """table.csv, gains.csv (with errors and marks, a row per method and client), long tables as Parquet, verdict.txt,
         comparison.json; coalition.csv with the steps of a `coalition()`, when it is passed; of a private candidate the
-        folder private, the only part that may be given out."""
+        folder private, the only part that may be given out. A folder with such files of others is refused."""
         folder = Path(folder)
-        parts = {"score": self.table, "gain": self.gains, "standard_error": self.errors, "mark": self.marks}
-        long = pd.concat({name: part.stack() for name, part in parts.items()}, axis=1)
-        tables = {"table": self.table, "gains": long, "clients": self.overview, "clusters": self.clusters}
-        tables |= {} if self._audit is None else {"participation": self._audit.table}
-        tables |= {} if coalition is None else {"coalition": coalition.history}
-        for name, table in tables.items():
-            write_text(folder / f"{name}.csv", table.to_csv())
-        write_text(folder / "settings.csv", self.settings.to_csv(index=False))
-        for name, table in {"scores": self.scores, "curves": self.curves}.items():
-            if len(table):
-                with writing(folder / f"{name}.parquet") as partial:
-                    table.to_parquet(partial)
-        write_text(folder / "verdict.txt", self.verdict(coalition) + "\n")
-        write_text(folder / "comparison.json", json.dumps(self.to_json(), indent=1, default=str))
+        files.save(self, folder, coalition)
         if self.released is not None:
             self._save_released(folder / "private")
         return folder
@@ -326,13 +313,3 @@ class Comparison:
         write(folder / "model.safetensors", tensors, {})
         write_text(folder / "receipt.json", self.receipt.to_json())
         write_text(folder / "receipt.txt", self.receipt.to_text() + "\n")
-
-
-def _plain(frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """Row → column → value; a missing number is None, since JSON has no NaN."""
-    return {
-        str(row): {
-            str(column): None if isinstance(v, float) and not np.isfinite(v) else v for column, v in cells.items()
-        }
-        for row, cells in frame.astype(object).to_dict("index").items()
-    }

@@ -120,7 +120,7 @@ def inspect_columns(
         found = {
             c: ("used", f"named by you, though {why}" if role != "used" else why) for c, (role, why) in found.items()
         }
-    left = {c: "excluded by you" if c in set(exclude) else "not among the features you named" for c in wanted}
+    left = {c: "excluded by name" if c in set(exclude) else "not among the features you named" for c in wanted}
     rows = [(c, *found.get(c, ("ignored", left[c]))) for c in wanted]
     return ColumnReport(pd.DataFrame(rows, columns=["column", "role", "why"]))
 

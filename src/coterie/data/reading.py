@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from coterie.errors import ConfigError, DataError
+from coterie.text import listed
 
 __all__ = ["read_table"]
 
@@ -91,11 +92,15 @@ def read_table(
     """
     path = Path(path)
     name = path.name.lower()
+    if re.match(r"\w{2,}:/", str(path)):
+        raise DataError(f"A table must be a file on this machine, not an address. Download {path.name} first.")
     _check_options(delimiter, decimal, encoding)
     if name.endswith(".xls"):
         raise DataError(f"{path} is an old Excel file, which coterie cannot read. Save it as CSV and give that file.")
     if not name.endswith(CSV + PARQUET + EXCEL):
-        raise DataError(f"{path} is neither Parquet nor CSV: give a file ending in {', '.join(CSV + PARQUET)}.")
+        raise DataError(
+            f"{path} is neither CSV, Parquet nor Excel: give a file ending in {', '.join(CSV + PARQUET + EXCEL)}."
+        )
     if not path.is_file():
         near = difflib.get_close_matches(path.name, [p.name for p in _siblings(path)], n=1)
         raise DataError(f"There is no file {path}. " + (f"Did you mean {near[0]}?" if near else "Check the path."))
@@ -109,6 +114,8 @@ def read_table(
         frame = (
             _read_excel(path, client) if name.endswith(EXCEL) else _read_csv(path, client, delimiter, decimal, encoding)
         )
+    except DataError:
+        raise
     except Exception as problem:  # pandas and pyarrow raise many kinds; the user needs the one sentence
         reason = (str(problem).strip() or type(problem).__name__).splitlines()[0].rstrip(".")
         raise DataError(
@@ -199,6 +206,8 @@ def _recognise(path: Path, delimiter: str | None, decimal: str | None, encoding:
     with _open(path) as stream:
         head = stream.read(_SAMPLE)
     text = codecs.getincrementaldecoder(encoding)("replace").decode(head)
+    if "\0" in text:
+        raise ValueError("it holds zero bytes, so it is no text")
     lines = text.splitlines()
     if len(head) == _SAMPLE and len(lines) > 1:
         lines = lines[:-1]  # may be cut
@@ -209,6 +218,15 @@ def _recognise(path: Path, delimiter: str | None, decimal: str | None, encoding:
     usual = "\t" if ".tsv" in path.name.lower() else ","
     delimiter = _SPELT.get(delimiter, delimiter) if delimiter else _delimiter(lines, usual)
     rows = _cells(lines, delimiter)
+    twice = (
+        [name for name, times in Counter(name.strip() for name in rows[0] if name.strip()).items() if times > 1]
+        if rows
+        else []
+    )
+    if twice:
+        raise DataError(
+            f"Every column needs a name of its own; {path} has {listed(map(repr, twice))} twice. Rename one."
+        )
     trailing = len(rows) > 1 and all(len(r) == len(rows[0]) + 1 and not r[-1].strip() for r in rows[1:])
     return replace(form, delimiter=delimiter, decimal=decimal or _decimal(rows[1:]), trailing=trailing)
 

@@ -201,9 +201,10 @@ def from_evaluation(
 
 def _refuse_unscored(count: int, metric: str) -> None:
     if count < 2:
+        both = " of both classes" if metric == "auc" else ""
         raise DataError(
-            f"Only {count} client(s) can be scored by {metric}; at least 2 clients need {FEWEST} rows"
-            f"{' of both classes' if metric == 'auc' else ''}. Merge small clients, or give them more rows."
+            f"At least 2 clients must have {FEWEST} rows{both} to be scored by {metric}; {count or 'none'} can be. "
+            "Merge small clients, or give them more rows."
         )
 
 

@@ -5,6 +5,7 @@ import numpy as np
 from coterie.decision.decision import Decision
 from coterie.decision.marks import GAINS, LOSES
 from coterie.decision.rule import COLLABORATIVE
+from coterie.text import listed
 
 _WAYS = {
     "alone": "Alone",
@@ -98,7 +99,7 @@ def _singles(decision: Decision) -> str:
     name = decision.method
     parts = [f"{len(gains)} of {len(decision.marks)} clients measurably gain with {name}"] if len(gains) else []
     if len(loses):
-        some = ", ".join(str(c) for c in loses[:5]) + (" …" if len(loses) > 5 else "")
+        some = listed(loses, 5)
         parts.append(f"{len(loses)} measurably {'lose' if len(loses) > 1 else 'loses'} with {name} ({some})")
     return "; ".join(parts) + " (corrected for looking at many)."
 

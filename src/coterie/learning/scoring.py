@@ -16,6 +16,7 @@ from torch import Tensor
 
 from coterie.errors import TaskError
 from coterie.learning.metrics import FOR_NUMBERS, LOWER_IS_BETTER, METRICS, Metric
+from coterie.text import suggest
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Scorer:
         kind = type(self.given).__name__
         if isinstance(self.given, str):
             if self.given not in METRICS:
-                raise TaskError(f"metric must be one of {sorted(METRICS)} or a function; got {self.given!r}.")
+                raise TaskError(f"There is no metric {self.given!r}. {suggest(self.given, sorted(METRICS))}")
         elif not _stateful(self.given) and not callable(self.given):
             raise TaskError(f"A metric is a name, a function, or an object with update and compute; got a {kind}.")
         name = self.given if isinstance(self.given, str) else getattr(self.given, "__name__", kind)

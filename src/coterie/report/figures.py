@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from coterie.comparison.result import Comparison
 from coterie.comparison.verdict import method_label, metric_name
-from coterie.report.parts import label
+from coterie.report.parts import label, labels
 
 COLOURS = ("#3b82f6", "#d97706", "#0d9488", "#a855f7", "#db2777", "#65a30d", "#0891b2", "#dc2626", "#a16207", "#64748b")
 GROUPS = ("#3b82f6", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#b5a642", "#8b5cf6")
@@ -47,7 +47,7 @@ def others(comparison: Comparison) -> list[str]:
 
 def mean_gains(table: pd.DataFrame, metric: str, tones: list[str]) -> tuple[go.Figure, pd.DataFrame]:
     """The mean gain of every method over being alone, with its interval (mean gain, low, high by method)."""
-    names = [label(method_label(str(m))) for m in table.index]
+    names = list(labels(method_label(str(m)) for m in table.index).values())
     gain = table["mean gain"].to_numpy()
     figure = blank(90 + 34 * len(table), showlegend=False)
     figure.add_scatter(
@@ -98,7 +98,7 @@ def client_map(
     figure.update_yaxes(title=label(up), zeroline=False)
     if geographic:  # a degree of longitude is shorter than one of latitude
         ratio = 1 / max(np.cos(np.radians(float(at.iloc[:, 1].mean()))), 0.1) if up.lower().startswith("lat") else 1.0
-        figure.update_yaxes(scaleanchor="x", scaleratio=ratio, constrain="domain")
+        figure.update_yaxes(scaleanchor="x", scaleratio=ratio, constrain="domain", constraintoward="top")
         figure.update_xaxes(constrain="domain")
     return figure, table
 
@@ -132,12 +132,12 @@ def apart_dots(told: pd.DataFrame, what: str, title: str, most: int = 12) -> tup
     names = list(dict.fromkeys(part["name"]))[:most]
     if not names:
         return None
-    shown = part[part["name"].isin(names)]
+    shown, told_apart = part[part["name"].isin(names)], labels(names)
     figure = blank(150 + 26 * len(names))
     for group, some in shown.groupby("group"):
         figure.add_scatter(
             x=some["size"].tolist(),
-            y=[label(n) for n in some["name"]],
+            y=[told_apart[n] for n in some["name"]],
             mode="markers",
             name=f"group {group}",
             marker={
@@ -148,7 +148,7 @@ def apart_dots(told: pd.DataFrame, what: str, title: str, most: int = 12) -> tup
             hovertemplate="%{y}: %{x:+.2f}<extra>group " + str(group) + "</extra>",
         )
     figure.update_yaxes(
-        type="category", categoryorder="array", categoryarray=[label(n) for n in names], autorange="reversed"
+        type="category", categoryorder="array", categoryarray=list(told_apart.values()), autorange="reversed"
     )
     figure.update_xaxes(title=title, zeroline=True)
     return figure, shown
@@ -198,7 +198,7 @@ def bytes_bars(comparison: Comparison) -> tuple[go.Figure, pd.DataFrame] | None:
     table = total.groupby("method", sort=False).mean() / 1e6
     if not table.to_numpy().sum():
         return None
-    names = [label(method_label(str(m))) for m in table.index]
+    names = list(labels(method_label(str(m)) for m in table.index).values())
     figure = blank(110 + 34 * len(table), barmode="stack", bargap=0.35)
     for column, name, tone in (
         ("bytes_down", "to the clients", COLOURS[0]),
@@ -236,7 +236,7 @@ def gets_and_brings(found: pd.DataFrame) -> tuple[go.Figure, pd.DataFrame] | Non
 def target_bars(comparison: Comparison) -> tuple[go.Figure, pd.DataFrame] | None:
     """Shares of the classes, or the mean of the target, by client."""
     shares = [c for c in comparison.overview.columns if c.startswith("share of ")]
-    clients = [label(c) for c in comparison.overview.index]
+    clients = list(labels(comparison.overview.index).values())
     if len(clients) > FEW or not (shares or "mean target" in comparison.overview):
         return None
     figure = blank(110 + 30 * len(clients), barmode="stack", bargap=0.3)

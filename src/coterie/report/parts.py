@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -16,9 +17,15 @@ import plotly.graph_objects as go
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from coterie.text import slug
+from coterie.text import cut, harmless, slug
 
-_TEMPLATES = Environment(loader=PackageLoader("coterie.report"), autoescape=True, trim_blocks=True)
+
+def _finalize(value: Any) -> Any:
+    """What the templates do to every value they write, before they escape it."""
+    return harmless(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+_TEMPLATES = Environment(loader=PackageLoader("coterie.report"), autoescape=True, trim_blocks=True, finalize=_finalize)
 _NUMBERS = count()  # charts of all pages: an id is used once
 
 
@@ -106,8 +113,21 @@ def _plain(value: Any) -> Any:
 
 def label(name: object, most: int = 24) -> str:
     """A name inside a figure: short, and its tags and entities are text (Plotly reads some HTML)."""
-    text = str(name)
-    return html.escape(text if len(text) <= most else f"{text[: most - 1]}…", quote=False)
+    return html.escape(cut(name, most), quote=False)
+
+
+def labels(names: Iterable[object]) -> dict[str, str]:
+    """A label of its own for every name, so that long names which look alike when cut stay apart on an axis."""
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(map(str, names)):
+        alike = [label(name), *(f"{label(name)} ({n})" for n in range(2, len(found) + 2))]
+        found[name] = next(short for short in alike if short not in found.values())
+    return found
+
+
+def with_code(text: str) -> Markup:
+    """Our own words, with what stands between backticks as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text)))
 
 
 def render(template: str, **values: Any) -> Markup:
@@ -123,6 +143,7 @@ def row(*values: object) -> list[Cell]:
     return [Cell(str(value)) for value in values]
 
 
-def chart_pair(charts: Iterable[Chart | None]) -> list[Chart]:
-    """The charts that there are."""
-    return [chart for chart in charts if chart is not None]
+def how_many(shown: Sized, there: Sized) -> str:
+    """The title of a folded table of clients, which may be only the first of them."""
+    some = len(shown) < len(there)
+    return f"The first {len(shown):,} of {len(there):,} clients" if some else f"Table of {len(there):,} clients"

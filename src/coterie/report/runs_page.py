@@ -14,9 +14,10 @@ from rich.table import Table as Rich
 from coterie.comparison.result import Comparison
 from coterie.comparison.verdict import metric_name, number
 from coterie.disk import write_text
+from coterie.errors import ConfigError
 from coterie.report import figures
 from coterie.report.page import assemble
-from coterie.report.parts import Chart, Table, render, row, section
+from coterie.report.parts import Chart, Table, render, row, section, with_code
 from coterie.report.runs import Run, load, named, side_by_side
 from coterie.report.sections.clients import clients
 from coterie.report.sections.data import data
@@ -34,6 +35,8 @@ _COLUMNS = ("run", "method", "seed", "rounds", "done", "mean", "gain", "error", 
 
 def write_runs(folders: Sequence[Path], out: Path | None = None) -> tuple[Path, list[Run]]:
     """The page of some saved runs, and what it was made of."""
+    if out is not None and not out.is_dir() and out.suffix not in ("", ".html", ".htm"):
+        raise ConfigError(f"--out must be a folder or a page ending in .html; got {out}. Name another.")
     runs = named([run for folder in folders for run in load(folder)])
     if out is not None and (out.is_dir() or out.suffix == ""):
         out = out / "report.html"
@@ -113,9 +116,8 @@ def _settings(runs: list[Run]) -> list[Markup]:
         for name in ("config.toml", "settings.toml"):
             if (folder / name).is_file():
                 text = (folder / name).read_text("utf-8")
-                shown.append(
-                    section(f"Settings of {folder.name or folder}", f"`coterie run {name}` runs it again.", pre=text)
-                )
+                note = with_code(f"`coterie run {name}` runs it again.")
+                shown.append(section(f"Settings of {folder.name or folder}", note, pre=text))
     return shown
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from coterie.comparison.private import COVERED, NOT_COVERED
 from coterie.comparison.result import Comparison
 from coterie.comparison.verdict import facts, headline, method_label, metric_name, number, sentence_case, stay_words
-from coterie.text import listed
+from coterie.text import cut, listed, one_line
 from coterie.training.gains import GAINS, LOSES, NO_SCORE, UNCLEAR
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ _MANY = 30  # clients shown; of more the largest gains and losses
 _ENDS = 10
 _BLOCK = 4  # methods side by side
 _NAME = 18  # characters of a client's name
+_WIDTH = 80
 _SIGN = {GAINS: ("▲", "green"), LOSES: ("▼", "red"), UNCLEAR: ("·", "dim"), NO_SCORE: (" ", "dim")}
 
 
@@ -97,16 +98,21 @@ def _clients(comparison: Comparison, methods: list[str]) -> Table:
         shown = str(comparison.gains.loc[others].mean(axis=1).idxmax())
     clients, title = _chosen(comparison, shown)
     table = _table(title)
-    table.add_column("client", no_wrap=True)
-    table.add_column("rows", justify="right", no_wrap=True)
-    for method in methods:
-        table.add_column(method_label(method)[:13], justify="right", no_wrap=True)
-    if shown is not None:
-        table.add_column(f"gain, {shown}"[:16], justify="right", no_wrap=True)
+    heads = ["rows", *(method_label(m).replace(" (", "\n(")[:13] for m in methods)]
+    heads += [] if shown is None else [f"gain, {shown}" if len(shown) < 7 else f"gain,\n{shown[:13]}"]
+    rows: list[list[str | Text]] = []
     for client in clients:
-        cells = [number(comparison.cell(m, client)[0]) for m in methods]
-        last = [] if shown is None else [_gain(comparison, shown, client)]
-        table.add_row(_short(client), f"{int(_rows(comparison, client))}", *cells, *last)
+        cells = [f"{int(_rows(comparison, client))}", *(number(comparison.cell(m, client)[0]) for m in methods)]
+        rows.append([*cells, *([] if shown is None else [_gain(comparison, shown, client)])])
+    table.add_column("client", no_wrap=True)
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    widths = (
+        max(map(len, [*head.split("\n"), *column])) for head, column in zip(heads, zip(*rows, strict=True), strict=True)
+    )
+    left = _WIDTH - 2 - sum(width + 3 for width in widths)  # names give way, numbers are never cut
+    for client, row in zip(clients, rows, strict=True):
+        table.add_row(cut(client, max(min(left, _NAME), 6)), *row)
     return table
 
 
@@ -125,10 +131,6 @@ def _rows(comparison: Comparison, client: str) -> float:
     return float(comparison.overview.loc[where])
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
-
-
 def _gain(comparison: Comparison, method: str, client: str) -> Text:
     _, gain, mark = comparison.cell(method, client)
     sign, colour = _SIGN[mark]
@@ -144,7 +146,7 @@ def groups_table(comparison: Comparison) -> Table:
         table.add_column(name, justify="right" if width < 10 else "left", width=width, overflow="fold")
     apart = group_words(comparison)
     for group, members in found.groupby(found):
-        who = listed([_short(str(c)) for c in members.index], 2)
+        who = listed([cut(c, _NAME) for c in members.index], 2)
         table.add_row(str(group), str(len(members)), apart.get(int(str(group)), ""), who)
     return table
 
@@ -160,7 +162,7 @@ def group_words(comparison: Comparison, most: int = 2) -> dict[int, str]:
         for column, mean, effect in zip(first["column"], first["mean_difference"], first["effect"], strict=True):
             effect = 0.0 if math.isnan(effect) else float(effect)
             size, what = (float(mean), "mean") if abs(mean) >= abs(effect) else (effect, "effect")
-            parts.append(f"{column}: {what} {size:+.1f}")
+            parts.append(f"{one_line(column)}: {what} {size:+.1f}")
         told[int(str(group))] = "; ".join(parts)
     return told
 
@@ -192,7 +194,9 @@ def result_tables(result: Result) -> Iterator[RenderableType]:
         table.add_column(str(column).replace("_", " "), justify="right")
     for client, row in shown.iterrows():
         whole = ("cluster", "n_train", "n_test")
-        table.add_row(str(client), *(f"{v:.0f}" if name in whole else number(float(v)) for name, v in row.items()))
+        table.add_row(
+            cut(client, _NAME), *(f"{v:.0f}" if name in whole else number(float(v)) for name, v in row.items())
+        )
     yield table
     rounds = result.about["rounds"]
     done = "finished" if result.about["finished"] else "interrupted; continue it with `coterie resume`"

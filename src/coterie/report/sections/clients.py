@@ -12,6 +12,7 @@ from coterie.comparison.result import Comparison
 from coterie.comparison.verdict import method_label, metric_name, number, sentence_case
 from coterie.report import figures
 from coterie.report.parts import Cell, Table, as_json, render, section
+from coterie.text import one_line
 from coterie.training.gains import CLEAR, GAINS, LOSES, MARKS, NO_SCORE
 
 if TYPE_CHECKING:
@@ -64,7 +65,13 @@ def _dots(c: Comparison, names: list[str]) -> Markup:
     )
     grouped = next(iter(c.grouped.values()), None)
     found = None if grouped is None else grouped.reindex(names).tolist()
-    data = {"clients": names, "groups": found, "unit": metric_name(c.metric), "rows": _ROWS, "marks": list(MARKS)}
+    data = {
+        "clients": [one_line(name) for name in names],
+        "groups": found,
+        "unit": metric_name(c.metric),
+        "rows": _ROWS,
+        "marks": list(MARKS),
+    }
     data["methods"] = [_method(c, m, names) for m in c.methods]
     options = [(i, m) for i, m in enumerate(c.methods) if m in shown]
     return render("clients", options=options, chosen=chosen, alt=alt, gains=as_json(data))
@@ -85,7 +92,7 @@ def _method(c: Comparison, method: str, names: list[str]) -> dict[str, Any]:
 def _scores(c: Comparison, names: list[str]) -> Table:
     head = ["client", *(method_label(m) for m in c.methods)]
     rows = [[Cell("mean of all"), *(_mean(c, m) for m in c.methods)]]
-    rows += [[Cell(x), *(_score(c, m, x) for m in c.methods)] for x in names[:_ROWS]]
+    rows += [[Cell(one_line(x)), *(_score(c, m, x) for m in c.methods)] for x in names[:_ROWS]]
     return Table(head, rows, caption="Every client's scores and gains", find="who-find")
 
 

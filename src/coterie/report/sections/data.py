@@ -9,7 +9,7 @@ from markupsafe import Markup
 from coterie.comparison.result import Comparison
 from coterie.data.columns import ColumnReport, Role
 from coterie.report import figures
-from coterie.report.parts import Chart, Table, row, section
+from coterie.report.parts import Chart, Table, how_many, row, section
 
 if TYPE_CHECKING:
     from coterie.training.participation import Coalition
@@ -31,7 +31,7 @@ def data(c: Comparison, coalition: Coalition | None = None) -> Markup:
     table = Table(["client", *(str(x) for x in c.overview.columns)], rows[:_MOST], caption="The clients' data")
     alt = "Shares of the classes, or the mean of the target, by client; the table below has the numbers."
     charts = [] if made is None else [Chart(made[0], alt, made[1], "targets", "The target by client")]
-    return section("The data", note, charts=charts, table=table, folded=f"Table of {len(table.rows):,} clients")
+    return section("The data", note, charts=charts, table=table, folded=how_many(table.rows, rows))
 
 
 def _number(value: Any) -> str:

@@ -11,12 +11,13 @@ from coterie.comparison.likeness import embedding, model_points, ordered_distanc
 from coterie.comparison.result import Comparison
 from coterie.report import figures
 from coterie.report.parts import Chart, Table, row, section
-from coterie.text import listed
+from coterie.text import cut, listed
 
 if TYPE_CHECKING:
     from coterie.training.participation import Coalition
 
 _NAMES = 8  # names in a cell
+_LONG = 40  # characters of a name there
 _TOLD = 3  # properties in a cell
 _WHAT = {
     "column": "means of columns, in standard deviations between clients",
@@ -28,7 +29,9 @@ _WHAT = {
 def groups(c: Comparison, coalition: Coalition | None = None) -> Markup:
     several = c.grouped
     if not several:
-        return Markup()
+        none = "One model for all predicted inner folds of the training rows at least as well as several groups did."
+        looked = c.decision is not None and c.sure != "nothing"
+        return section("Groups", "No groups were found.", text=none) if looked else Markup()
     method, found = next(iter(several.items()))
     steady = stability(found, c.regrouped[method]) if method in c.regrouped else None
     told = tell_apart(c, found, method)
@@ -112,5 +115,6 @@ def _table(found: pd.Series[Any], steady: pd.Series[Any] | None, told: pd.DataFr
         parts = zip(mine["name"], mine["what"], mine["size"], strict=True)
         words = "; ".join(f"{name} ({what}) {size:+.1f}" for name, what, size in parts)
         again = "–" if steady is None else f"{steady[members.index].mean():.0%}"
-        rows.append(row(group, len(members), again, words or "nothing measured", listed(members.index, _NAMES)))
+        who = listed((cut(c, _LONG) for c in members.index), _NAMES)
+        rows.append(row(group, len(members), again, words or "nothing measured", who))
     return Table(["group", "clients", "found again", "largest differences", "who"], rows, "text", "The groups")

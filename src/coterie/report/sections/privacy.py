@@ -10,7 +10,7 @@ from coterie.comparison.private import COVERED, NOT_COVERED
 from coterie.comparison.result import Comparison
 from coterie.privacy.receipt import Receipt
 from coterie.privacy.receipt_page import verdict
-from coterie.report.parts import section
+from coterie.report.parts import section, with_code
 
 if TYPE_CHECKING:
     from coterie.training.participation import Coalition
@@ -23,7 +23,7 @@ def receipt(c: Comparison, coalition: Coalition | None = None) -> Markup:
     items = [
         f"Covered: {COVERED}.",
         f"Not covered: {NOT_COVERED}.",
-        "The score of `private` is that of simulated runs.",
+        with_code("The score of `private` is that of simulated runs."),
     ]
     return run_receipt("Privacy receipt", c.receipt, items)
 

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from coterie.comparison.result import Comparison
 from coterie.comparison.verdict import sentence_case
-from coterie.report.parts import Cell, Table, render, row, section
+from coterie.report.parts import Cell, Table, render, row, section, with_code
 from coterie.report.toml import toml_text
 from coterie.text import listed
 from coterie.training.gains import NO_SCORE
@@ -32,7 +32,7 @@ def settings(c: Comparison, coalition: Coalition | None = None) -> Markup:
         if c.receipt is not None:
             text += " The private candidate is left out of it: to run that again is another release."
         body = render("settings", toml=toml_text(again))
-    return section("Settings", note, text=text, body=body, table=table, folded="What each method ran with")
+    return section("Settings", note, text=with_code(text), body=body, table=table, folded="What each method ran with")
 
 
 def caveats(c: Comparison, coalition: Coalition | None = None) -> Markup:

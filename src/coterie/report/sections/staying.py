@@ -9,7 +9,7 @@ from markupsafe import Markup
 from coterie.comparison.result import Comparison
 from coterie.comparison.verdict import number, stay_words
 from coterie.report import figures
-from coterie.report.parts import Chart, Table, row, section
+from coterie.report.parts import Chart, Table, how_many, row, section
 from coterie.text import listed
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def staying(c: Comparison, coalition: Coalition | None = None) -> Markup:
     table = Table(["client", "gain", "interval", "chance of a loss", "leaves", "ends"], rows, caption="Who would stay")
     return section(
         f"Would they stay with {c.best}?", f"{note}.", text=stay_words(c, coalition), charts=_charts(coalition),
-        items=_secession(coalition), table=table, folded=f"Table of {len(rows):,} clients",
+        items=_secession(coalition), table=table, folded=how_many(rows, first.table),
     )  # fmt: skip
 
 

@@ -1,0 +1,95 @@
+"""A comparison as files. A folder of somebody else's files is left alone, and no cell is a formula to a spreadsheet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from coterie.disk import write_text, writing
+from coterie.errors import ConfigError
+from coterie.text import listed
+
+if TYPE_CHECKING:
+    from coterie.comparison.result import Comparison
+    from coterie.training.participation import Coalition
+
+_JSON, _PAGE = "comparison.json", "report.html"
+_TABLES = ("table", "gains", "clients", "clusters", "participation", "coalition", "settings")
+_LONG = ("scores", "curves")
+_NAMES = (*(f"{t}.csv" for t in _TABLES), *(f"{t}.parquet" for t in _LONG), "settings.toml", "verdict.txt", _PAGE)
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def check_own(folder: Path) -> None:
+    """Refuse to replace files that no comparison wrote: somebody's data may be called clients.csv."""
+    if (folder / _JSON).exists():
+        return
+    found = [name for name in _NAMES if (folder / name).exists()]
+    if found:
+        raise ConfigError(
+            f"The folder of a comparison must not hold files of others under its names; {folder} has {listed(found)}.",
+            python="Name another folder, or move them.",
+            cli="Name another folder with --out, or move them.",
+        )
+
+
+def save(comparison: Comparison, folder: Path, coalition: Coalition | None = None) -> None:
+    check_own(folder)
+    write_text(folder / _JSON, json.dumps(comparison.to_json(), indent=1, default=str))  # first: now the folder is ours
+    c, audit = comparison, comparison.participation()
+    parts = {"score": c.table, "gain": c.gains, "standard_error": c.errors, "mark": c.marks}
+    tables = {
+        "table": c.table,
+        "gains": pd.concat({name: part.stack() for name, part in parts.items()}, axis=1),
+        "clients": c.overview,
+        "clusters": c.clusters,
+        "participation": None if audit is None else audit.table,
+        "coalition": None if coalition is None else coalition.history,
+        "settings": c.settings.set_index("method"),
+    }
+    for name in _TABLES:
+        _replace(folder / f"{name}.csv", tables[name])
+    for name, table in zip(_LONG, (c.scores, c.curves), strict=True):
+        _replace(folder / f"{name}.parquet", table if len(table) else None)
+    write_text(folder / "verdict.txt", c.verdict(coalition) + "\n")
+
+
+def _replace(path: Path, table: pd.DataFrame | None) -> None:
+    """A table as a file; where there is none, that of an earlier comparison goes."""
+    if table is None:
+        path.unlink(missing_ok=True)
+    elif path.suffix == ".csv":
+        write_text(path, csv_text(table))
+    else:
+        with writing(path) as partial:
+            table.to_parquet(partial)
+
+
+def csv_text(table: pd.DataFrame) -> str:
+    """A table with its index as CSV. Text that a spreadsheet would run as a formula gets an apostrophe."""
+    flat = table.reset_index(allow_duplicates=True)  # a client may be called method
+    return flat.set_axis([_no_formula(c) for c in flat.columns], axis=1).map(_no_formula).to_csv(index=False)
+
+
+def _no_formula(value: Any) -> Any:
+    if not isinstance(value, str) or not value.startswith(_FORMULA):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
+def plain(frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Row → column → value; a missing number is None, since JSON has no NaN."""
+    return {
+        str(row): {
+            str(column): None if isinstance(v, float) and not np.isfinite(v) else v for column, v in cells.items()
+        }
+        for row, cells in frame.astype(object).to_dict("index").items()
+    }
