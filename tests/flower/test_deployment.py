@@ -204,6 +204,7 @@ def test_answers_that_are_none_are_logged_and_their_clients_lost(world: World, t
     out, kinds = tmp_path / "out", ("malformed", "oversized", "nan", "wrong shape", "others' clients")
     world.write(table(SIZES).fillna(0.5))
     faults = world.folder / "site2" / "faults.json"
+    faults.parent.mkdir(exist_ok=True)
     faults.write_text(json.dumps(dict(enumerate(kinds))))
     world.run(out)
     world.flower.wait(lambda: world.finished(out), 300, "the end of the run")

@@ -1,6 +1,6 @@
 """A warm worker: runs the apps of SuperNodes and SuperLinks started with `--isolation process`, in a fork per task.
 
-Flower starts a new interpreter for every message, which imports torch each time (4 to 5 s). Here torch is imported once, and
+Flower starts a new interpreter for every message, which imports torch each time. Here torch is imported once, and
 every task gets a fork of that process. This is the one file that uses modules Flower does not call public, so the version of
 flwr is bounded in the extra.
 """
