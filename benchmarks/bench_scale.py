@@ -1,6 +1,7 @@
 """What grows with the number of clients: seconds and memory from a thousand clients to a million.
 
     python benchmarks/bench_scale.py [--clients 1000,10000,100000,1000000] [--repeat 7] [--out benchmarks/scale.json]
+    python benchmarks/bench_scale.py --draw      # figure and table anew, from the numbers that are there
 
 Clients have ten samples of 20 features each (two of them test rows) and a linear model; 100 of them take part in a round of
 five steps. Every cell runs in a process of its own; seconds are of the processor. Written: the numbers (JSON),
@@ -134,7 +135,8 @@ def draw(found: dict[str, Any], path: Path) -> None:
         cells = found["cells"][name]
         sizes = [int(m) for m in cells]
         for what, style in (("round", "-o"), ("checkpoint", ":s"), ("evaluation", "--^"), ("save", "-.d")):
-            ax.loglog(sizes, [c[what] for c in cells.values()], style, color=colour, label=what, lw=1.4, ms=4)
+            label = f"{what}, slope {slope(cells, what):.2f}"
+            ax.loglog(sizes, [c[what] for c in cells.values()], style, color=colour, label=label, lw=1.4, ms=4)
         ax.set(title=name, xlabel="clients")
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(alpha=0.25, lw=0.5)
@@ -157,8 +159,12 @@ def main() -> None:
     parser.add_argument("--clients", default="1000,10000,100000,1000000")
     parser.add_argument("--repeat", type=int, default=7, help="rounds; the median of all but the first counts")
     parser.add_argument("--out", type=Path, default=HERE / "scale.json")
+    parser.add_argument("--draw", action="store_true", help="measure nothing")
     parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.draw:
+        write_docs(json.loads(given.out.read_text()))
+        return
     if given.cell:
         print(json.dumps(measure(int(given.cell[0]), given.cell[1], given.repeat)))
         return

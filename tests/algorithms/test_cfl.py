@@ -8,6 +8,7 @@ import torch
 
 import coterie as ct
 from coterie.algorithms.cfl import bipartition
+from coterie.exchange.messages import Population
 from coterie.learning.metrics import adjusted_rand
 
 STEP = ct.LocalSGD(steps=1, lr=0.1, batch_size=None)
@@ -110,3 +111,9 @@ def test_inside_a_cluster_it_is_fedavg(fed, task):
     cfl, one = (ct.fit(a, fed, task, rounds=2, alone=False) for a in (ct.CFL(local, first=99), ct.FedAvg(local)))
     for name, model in one.state.model.items():
         torch.testing.assert_close(cfl.state.models[name][0], model)
+
+
+def test_more_clients_than_can_be_compared_in_pairs_are_refused() -> None:
+    ones, start = np.ones(20_001, np.int64), {"w": torch.zeros(1)}
+    with pytest.raises(ct.ConfigError, match=r"every pair of clients, .* at most 20,000; got 20,001"):
+        ct.CFL().init(None, Population(20_001, ones, ones), 0, start)  # type: ignore[arg-type]

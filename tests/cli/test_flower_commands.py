@@ -45,6 +45,28 @@ def test_init_writes_a_project_once(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "already holds a project" in capsys.readouterr().err
 
 
+def test_nothing_that_is_there_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "README.md").write_text("mine")
+    assert init(tmp_path, GOOD) == 2
+    assert "README.md is there. Name another folder" in capsys.readouterr().err.replace("\n", "")
+    assert [f.name for f in (tmp_path / "app").iterdir()] == ["README.md"]
+    assert (tmp_path / "app" / "README.md").read_text() == "mine"
+
+
+def test_settings_of_a_run_that_sites_do_not_use_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert init(tmp_path, GOOD + '[run]\nrounds = 2\nengine = "ray"\nevaluate_every = 2\n') == 0
+    assert "does not use run.engine, run.evaluate_every:" in capsys.readouterr().out.replace("\n", " ")
+
+
+@pytest.mark.parametrize("option", ["--root-certificates", "--secret"])
+def test_a_file_of_a_worker_that_is_not_there(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["flower", "worker", "127.0.0.1:1", option, "nowhere"])
+    assert end.value.code == 2
+    assert f"There is no file nowhere, which {option} names." in capsys.readouterr().err.replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -224,6 +224,11 @@ def test_a_round_that_fails_leaves_no_trace(engine: ct.RayEngine, fed: ct.Federa
     assert all(torch.equal(values["model"][k], after["model"][k]) for k in after["model"])
 
 
+def test_a_program_is_in_one_cluster(engine: ct.RayEngine) -> None:
+    with pytest.raises(ct.ConfigError, match=r"a Ray of its own and cannot join the one at 127\.0\.0\.1:1, too"):
+        ct.RayEngine(address="127.0.0.1:1")
+
+
 # ---- actors that die -------------------------------------------------------------------------------------------------
 
 
@@ -329,32 +334,37 @@ from ray.cluster_utils import Cluster
 import coterie as ct
 
 if __name__ == "__main__":
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    cluster.add_node(num_cpus=1)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    second = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
     federation = ct.datasets.heart()
     algorithm = ct.Ditto(local=ct.LocalSGD(steps=5, lr=0.1))
-    there = ct.fit(algorithm, federation, rounds=3, engine=ct.RayEngine(address=cluster.address, actors=2), alone=False)
+    engine = ct.RayEngine(address=cluster.address, actors=2)
+    there = ct.fit(algorithm, federation, rounds=3, engine=engine, alone=False)
     here = ct.fit(algorithm, federation, rounds=3, alone=False)
     from ray._private.state import actors
     nodes = {a["Address"]["NodeID"] for a in actors().values() if a["State"] == "ALIVE"}
     print("nodes", len(nodes))
-    one, two = here.evaluation.personal(here.evaluation.everyone()), there.evaluation.personal(there.evaluation.everyone())
-    print("difference", max(float((one[k] - two[k]).abs().max()) for k in one))
+    lose = lambda run: cluster.remove_node(second, allow_graceful=False) if run.done == 2 else None
+    torn = ct.fit(algorithm, federation, rounds=3, engine=engine, alone=False, callbacks=[lose])
+    for name, other in (("difference", there), ("torn", torn)):
+        one, two = (r.evaluation.personal(r.evaluation.everyone()) for r in (here, other))
+        print(name, max(float((one[k] - two[k]).abs().max()) for k in one))
     ray.shutdown()
     cluster.shutdown()
 """
 
 
-def test_two_nodes(tmp_path: Path) -> None:
+def test_two_nodes_one_of_which_is_lost(tmp_path: Path) -> None:
     file = tmp_path / "two_nodes.py"
     file.write_text(textwrap.dedent(TWO_NODES))
     env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=240, env=env)
-    said = dict(line.split() for line in done.stdout.splitlines() if line.startswith(("nodes", "difference")))
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=400, env=env)
+    said = dict(line.split() for line in done.stdout.splitlines() if line.startswith(("nodes", "difference", "torn")))
     assert done.returncode == 0, done.stderr[-2000:]
     assert said["nodes"] == "2"
     assert float(said["difference"]) < 1e-5
+    assert float(said["torn"]) < 1e-5
 
 
 def test_a_closed_engine_says_so_and_the_next_one_has_actors_of_its_own() -> None:

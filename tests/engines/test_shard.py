@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 import coterie as ct
 from coterie.cli import main
 from coterie.engines.base import Env
+from coterie.engines.ray.pool import _join
 from coterie.engines.ray.shard import Place, Rows, Sent, Shard, Touched, cut
 from coterie.engines.reduce import assemble
 from coterie.exchange.messages import Context
@@ -114,6 +117,24 @@ def test_without_ray_there_is_one_sentence(
     assert " ".join(capsys.readouterr().err.split()) == sentence
 
 
-def test_impossible_numbers_of_actors_are_refused() -> None:
-    with pytest.raises(ct.ConfigError, match="actors ≥ 1; got 0"):
-        ct.RayEngine(actors=0)
+@pytest.mark.parametrize("actors", [0, -1, "two", 1.5, True])
+def test_impossible_numbers_of_actors_are_refused(actors: Any) -> None:
+    with pytest.raises(ct.ConfigError, match=f"actors to be a whole number ≥ 1; got {actors!r}"):
+        ct.RayEngine(actors=actors)
+
+
+@pytest.mark.parametrize("engine", [ct.RayEngine, None, 3])
+def test_what_is_no_engine_is_refused_in_a_sentence(engine: Any) -> None:
+    with pytest.raises(ct.ConfigError, match=r"engine must be one of .* or an engine such as LocalEngine\(\)"):
+        ct.fit(ct.FedAvg(), ct.datasets.heart(), rounds=1, engine=engine)
+
+
+def test_a_cluster_that_is_not_there_is_said_at_once() -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'coterie[ray]' to run this test")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(ct.EngineError, match=f"There is no Ray cluster at {address}: .*ray start --head"):
+            _join(ray, address)
+    assert time.monotonic() - began < 20

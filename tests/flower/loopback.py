@@ -48,6 +48,8 @@ class Deployment:
         self.folder, self.tls, self.home = folder, folder / "tls", folder / "home"
         certificates(self.tls)
         self.port = free_port()
+        self.secret = folder / "secret"
+        self.secret.write_text("known to the SuperLink and its worker alone")
         self.home.mkdir()
         (self.home / "config.toml").write_text(
             f'[superlink]\ndefault = "lab"\n\n[superlink.lab]\naddress = "127.0.0.1:{self.port}"\n'
@@ -70,7 +72,7 @@ class Deployment:
             "superlink", str(BIN / "flower-superlink"), "--host", "127.0.0.1", "--port", str(self.port),
             "--ssl-ca-certfile", str(self.tls / "ca.crt"), "--ssl-certfile", str(self.tls / "server.crt"),
             "--ssl-keyfile", str(self.tls / "server.key"), "--enable-supernode-auth",
-            "--isolation", "process",
+            "--isolation", "process", "--superexec-auth-secret-file", str(self.secret),
         )  # fmt: skip
         self.wait(self._healthy, 240, "the SuperLink")
 
@@ -99,12 +101,13 @@ class Deployment:
         )  # fmt: skip
 
     def workers(self, ports: list[int]) -> None:
-        """One process that has torch loaded, forked for the server and for every site."""
-        there = [f"127.0.0.1:{port}" for port in ports]
+        """Two processes that have torch loaded: the server's, and one forked for every site."""
         self.start(
-            "worker", sys.executable, "-m", "coterie", "flower", "worker", f"https://127.0.0.1:{self.port}", *there,
-            "--root-certificates", str(self.tls / "ca.crt"),
+            "worker", sys.executable, "-m", "coterie", "flower", "worker", f"https://127.0.0.1:{self.port}",
+            "--root-certificates", str(self.tls / "ca.crt"), "--secret", str(self.secret),
         )  # fmt: skip
+        there = [f"127.0.0.1:{port}" for port in ports]
+        self.start("sites", sys.executable, str(Path(__file__).with_name("faults.py")), *there)
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
         done = subprocess.run(

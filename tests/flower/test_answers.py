@@ -83,7 +83,7 @@ def test_a_wrong_answer_before_a_run_names_its_site(kind: str, tmp_path: Path) -
         return wire.pack(told | what(told))
 
     nodes.change = change
-    with pytest.raises(ct.CoterieError, match=r"^site 2 cannot take part: .*\.$"):
+    with pytest.raises(ct.CoterieError, match=r"^site 2 \(node 101\) cannot take part: .*\.$"):
         deployed(work, None, tmp_path, nodes=nodes)
 
 
@@ -91,7 +91,8 @@ def test_nodes_beyond_the_sites_of_a_run_are_left_out_and_that_is_said(tmp_path:
     work, said = job(configured("fedavg"), rounds=1), []
     nodes = InProcess(work, split(table(SIZES), 3), tmp_path)
     serve(work, nodes, tmp_path / "server", sites=2, tell=said.append)
-    assert "1 nodes that are connected were left out" in said[0]
+    assert said[:2] == ["site 1 is node 100", "site 2 is node 101"]
+    assert "1 nodes that are connected were left out" in said[2]
     assert "left out" in events(tmp_path)[0]["why"]
 
 

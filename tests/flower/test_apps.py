@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
+import subprocess
 import sys
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -184,3 +187,31 @@ def test_an_answer_that_cannot_be_pulled_or_sent_is_its_nodes_failure(tmp_path: 
     assert "could not be read (no record" in answers[12].reason
     assert answers[13].reason == "it could not be sent"
     assert all(len(a.reason) < 400 and "\n" not in a.reason for a in answers.values())
+
+
+def test_sites_are_handed_two_apps_and_the_run_alone(tmp_path: Path) -> None:
+    """What Flower sends to all sites holds nothing of the server's folder: its file of sites has their tickets."""
+    project(tmp_path, "fedavg")
+    app = tmp_path / "app"
+    for place in ("out/sites.json", "out/events.jsonl", "sites/site1.csv.coterie/about.json", "notes.md", "other.py"):
+        (app / place).parent.mkdir(parents=True, exist_ok=True)
+        (app / place).write_text("{}")
+    flwr = Path(sys.executable).parent / "flwr"
+    subprocess.run([flwr, "build", "--app", str(app)], cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    (built,) = tmp_path.glob("*.fab")
+    names = {name for name in zipfile.ZipFile(built).namelist() if not name.startswith(".info/")}
+    code = {f"site_app/{name}" for name in ("__init__.py", "server_app.py", "client_app.py", "run.toml")}
+    assert names == {"pyproject.toml"} | code
+
+
+def test_an_error_on_purpose_is_logged_as_a_sentence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    project(tmp_path, "fedavg")
+    log = logging.getLogger("flwr")
+    for error in (ct.ConfigError("Too few sites."), ValueError("a mistake in the code")):
+        try:
+            raise error
+        except (ct.CoterieError, ValueError) as raised:
+            with caplog.at_level("ERROR", "flwr"):
+                log.error("ServerApp raised an exception", exc_info=raised)
+    assert [r.getMessage() for r in caplog.records] == ["Too few sites.", "ServerApp raised an exception"]
+    assert [bool(r.exc_info) for r in caplog.records] == [False, True]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -186,7 +187,8 @@ def test_a_server_that_is_killed_goes_on_in_its_folder(world: World, tmp_path: P
     world.write(table(SIZES).fillna(0.5))  # without holes no medians are agreed on, which takes eight exchanges
     world.run(out)
     world.flower.wait(lambda: world.done(out) >= 2, 300, "the second round")
-    world.flower.kill("worker")  # the ServerApp, and whatever the sites were doing
+    for name in ("worker", "sites"):  # the ServerApp, and whatever the sites were doing
+        world.flower.kill(name)
     before = checkpoint.read(out / checkpoint.FILE)[1]["done"]
     world.flower.workers(world.ports)
     world.run(out)
@@ -195,3 +197,20 @@ def test_a_server_that_is_killed_goes_on_in_its_folder(world: World, tmp_path: P
     events = (out / "events.jsonl").read_text().splitlines()
     assert not events, events
     world.compare(out, set())
+
+
+def test_answers_that_are_none_are_logged_and_their_clients_lost(world: World, tmp_path: Path) -> None:
+    """Through a real SuperLink; every kind there is, in one process: `test_pair.py`."""
+    out, kinds = tmp_path / "out", ("malformed", "oversized", "nan", "wrong shape", "others' clients")
+    world.write(table(SIZES).fillna(0.5))
+    faults = world.folder / "site2" / "faults.json"
+    faults.parent.mkdir(exist_ok=True)
+    faults.write_text(json.dumps(dict(enumerate(kinds))))
+    world.run(out)
+    world.flower.wait(lambda: world.finished(out), 300, "the end of the run")
+    faults.unlink()
+    events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    said = ("could not be read", "at most", "NaN or infinity", "of shape", "not asked here")
+    assert [e["round"] for e in events] == [1, 2, 3, 4, 5], events
+    assert all(re.search(part, e["why"]) for part, e in zip(said, events, strict=True)), events
+    world.compare(out, {(r, 2) for r in range(5)})

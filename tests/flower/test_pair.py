@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conformance_settings import NAMES, configured
+from faults import BAD
 from together import SIZES, InProcess, both, deployed, difference, job, local, split, table
 
 import coterie as ct
@@ -18,7 +19,7 @@ from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.messages import Ask
 from coterie.flower import Failure, wire
 from coterie.training.run import Run
-from coterie.tree import flatten, unflatten
+from coterie.tree import flatten
 
 TOLERANCE = 2e-5
 
@@ -120,44 +121,6 @@ def test_a_stranger_gets_no_clients(tmp_path: Path) -> None:
 
 
 # ---- answers that are none -------------------------------------------------------------------------------------------
-
-
-def _with(answer: bytes, **changes: Any) -> bytes:
-    head, tree = wire.unpack(answer)
-    for path, value in changes.items():
-        if path in head:
-            head[path] = value
-        else:
-            flat = flatten(tree)
-            flat[next(k for k in flat if k.startswith(path))] = value
-            tree = unflatten(flat)
-    return wire.pack(head, tree)
-
-
-BAD: dict[str, Any] = {
-    "malformed": lambda a: b"nonsense",
-    "cut off": lambda a: a[:-7],
-    "no bytes": lambda a: None,
-    "oversized": lambda a: a + bytes(3 << 20),
-    "nan": lambda a: _with(a, sums=torch.full_like(flatten(wire.unpack(a)[1]["sums"])["model/0.weight"], float("nan"))),
-    "infinite": lambda a: _with(a, weights=torch.full((1,), float("inf"), dtype=torch.float64)),
-    "wrong shape": lambda a: _with(a, sums=torch.zeros(1, 2, dtype=torch.float64)),
-    "wrong type": lambda a: _with(a, weights=torch.zeros(1, dtype=torch.float32)),
-    "negative weight": lambda a: _with(a, weights=torch.full((1,), -3.0, dtype=torch.float64)),
-    "others' clients": lambda a: _with(a, clients=[0, 1]),
-    "more clients than it has": lambda a: _with(a, counts=torch.tensor([50])),
-    "a number that is none": lambda a: _with(a, clients=["1", "4"]),
-    "a number too large": lambda a: _with(a, clients=[2**63]),
-    "names within names": lambda a: wire.pack(wire.unpack(a)[0], {"a": torch.ones(1), "a/b/c": torch.ones(1)}),
-    "loss of text": lambda a: _with(a, info={"loss": ["x", 1]}),
-    "loss without count": lambda a: _with(a, info={"loss": 5}),
-    "loss of nothing": lambda a: _with(a, info={"loss": []}),
-    "loss of infinitely many": lambda a: _with(a, info={"loss": [1.0, float("inf")]}),
-    "loss of nan": lambda a: _with(a, info={"loss": [float("nan"), 1]}),
-    "loss of too many": lambda a: _with(a, info={"loss": [0.0, 10**18]}),
-    "too large": lambda a: _with(a, sums=torch.full_like(flatten(wire.unpack(a)[1]["sums"])["model/0.weight"], 1e200)),
-    "no dictionary": lambda a: _with(a, info=[1]),
-}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""k-means on clients' updates: few rows, very many columns.
+"""k-means on clients' updates: mostly few rows with very many columns.
 
 Distances between n rows need only their n × n Gram matrix, so k-means runs on its r leading principal coordinates
-(n × r numbers instead of n × P). Noise that is spread thinly over all directions is left out.
+(n × r numbers instead of n × P). Where rows are more than columns, the P × P matrix of columns gives the same coordinates.
+Noise that is spread thinly over all directions is left out.
 """
 
 from __future__ import annotations
@@ -18,16 +19,28 @@ _LARGEST = 1e100  # coordinates whose squares k-means can still add up
 
 def principal_coordinates(rows: Tensor, rank: int | None = None) -> npt.NDArray[np.float64]:
     """Coordinates whose distances are those of the rows (all ranks) or of their best rank-r approximation."""
-    centred, unit = rows - rows.mean(0), 1.0
-    gram = (centred @ centred.T).double().numpy()
-    if not np.isfinite(gram).all():  # a huge row: the same in float64, in units of the largest number
+    points, unit = _centred(rows), 1.0
+    if not np.isfinite(products := _products(points)).all():  # a huge row: in float64, in units of the largest number
         unit = float(rows.abs().max())
-        wide = rows.double() / unit
-        gram = ((wide - wide.mean(0)) @ (wide - wide.mean(0)).T).numpy()
-    values, vectors = np.linalg.eigh(gram)
+        points = _centred(rows.double() / unit)
+        products = _products(points)
+    values, vectors = np.linalg.eigh(products)
     keep = np.argsort(-values)[: rank or len(values)]
     coordinates: npt.NDArray[np.float64] = vectors[:, keep] * np.sqrt(np.clip(values[keep], 0, None))
+    if len(points) > points.shape[1]:
+        coordinates = points.double().numpy() @ vectors[:, keep]
     return coordinates * min(unit, _LARGEST)
+
+
+def _centred(rows: Tensor) -> Tensor:
+    return rows - rows.mean(0)
+
+
+def _products(rows: Tensor) -> npt.NDArray[np.float64]:
+    """Of rows with one another, or of columns where those are fewer."""
+    table = rows.T if len(rows) > rows.shape[1] else rows
+    products: npt.NDArray[np.float64] = (table @ table.T).double().numpy()
+    return products
 
 
 def kmeans_rows(rows: Tensor, k: int, *, seed: int, restarts: int = 10, rank: int | None = -1) -> Ints:

@@ -33,6 +33,7 @@ from coterie.settings import finite_numbers, whole_number
 from coterie.tree import Params, flat_vector, repeat, row, take, tree_map
 
 Linkage = Literal["single", "complete"]
+_MOST_CLIENTS = 20_000  # every pair of them is compared: 3.2 GB of distances
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,11 @@ class CFL(Algorithm):
             raise ConfigError(f"CFL needs quiet > 0 and loud ≥ 0; got {self.quiet} and {self.loud}.")
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> CFLState:
+        if population.n_clients > _MOST_CLIENTS:
+            raise ConfigError(
+                f"CFL compares every pair of clients, so it takes at most {_MOST_CLIENTS:,}; got {population.n_clients:,}. "
+                "Use IFCA, whose cost does not depend on how many clients there are."
+            )
         label = torch.zeros(population.n_clients, dtype=torch.int64)
         return CFLState(repeat(start, 1), label, torch.zeros((), dtype=torch.float64))
 

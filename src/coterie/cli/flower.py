@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Deploy a run on real clients with Flower.", no_args_is_help=True)
 _READING = ("delimiter", "decimal", "encoding")
+_USED = ("rounds", "seed", "cohort")  # of [run]
 _INSTALL = (
     "Flower is not installed here. Install it with `pip install 'coterie[flower]' --constraint constraints-flower.txt`."
 )
@@ -139,6 +140,9 @@ def init(
         (folder / place).parent.mkdir(exist_ok=True)
         table.to_csv(folder / place, index=False)
     typer.echo(f"Wrote {folder}. Its README.md says how to start the SuperLink, the sites and the run.")
+    unused = [f"run.{key}" for key in tomllib.loads(text).get("run", {}) if key not in _USED]
+    if unused:
+        typer.echo(f"A deployment does not use {', '.join(unused)}: sites work where they are and score at the end.")
     if example:
         typer.echo(f"The clients of the built-in data set are dealt out to {', '.join(example)} there.")
 
@@ -150,11 +154,16 @@ def worker(
         typer.Argument(metavar="ADDRESS…", help="Host and port of SuperNodes here; https://HOST:PORT of a SuperLink."),
     ],
     root_certificates: Annotated[Path | None, typer.Option(help="The certificate authority's file, for https.")] = None,
+    secret: Annotated[Path | None, typer.Option(help="The file given there as --superexec-auth-secret-file.")] = None,
 ) -> None:
     """Do the work of SuperNodes (and SuperLinks) started with --isolation process, in processes that have torch loaded."""
+    for option, file in (("--root-certificates", root_certificates), ("--secret", secret)):
+        if file is not None and not file.is_file():
+            raise ConfigError(f"There is no file {file}, which {option} names. Check the path.")
     if importlib.util.find_spec("flwr") is None:
         raise ConfigError(_INSTALL)
     import coterie.cli.config  # noqa: F401  # half a second that no task should spend
     from coterie.flower.worker import work
 
-    work(addresses, None if root_certificates is None else str(root_certificates))
+    authority = None if root_certificates is None else str(root_certificates)
+    work(addresses, authority, None if secret is None else secret.read_bytes())

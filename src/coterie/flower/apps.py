@@ -6,6 +6,7 @@ sentences: a SuperNode that died (5), an exception at the site (2), a ClientApp 
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -28,6 +29,19 @@ TYPE = "query.coterie"
 _RECORD, _FIELD, _ERROR = "coterie", "block", "error"
 _POLL = 0.2
 _CODES = {2: "an exception at the site", 5: "the SuperNode is gone", 8: "the ClientApp was killed"}
+
+
+class _OneSentence(logging.Filter):
+    """Flower logs an app's exception with its stack; an error that coterie raises on purpose is a sentence."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+        if isinstance(error, CoterieError):
+            record.msg, record.args, record.exc_info = str(error), (), None
+        return True
+
+
+_ONE_SENTENCE = _OneSentence()  # a logger has it once
 
 
 class GridNodes:
@@ -84,6 +98,7 @@ def _answer(reply: Message) -> bytes | Failure:
 def server_app(job: Callable[[], Job]) -> ServerApp:
     """The run configuration says `out` (folder of the server), `sites` (how many to wait for), `timeout` and `patience`."""
     app = ServerApp()
+    logging.getLogger("flwr").addFilter(_ONE_SENTENCE)
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:

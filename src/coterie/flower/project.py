@@ -27,6 +27,8 @@ packages = ["."]
 
 [tool.flwr.app]
 publisher = "coterie"
+# All that is handed to sites. Flower's usual choice would hand them the server's files of the folder `out` as well.
+fab-include = ["/{package}/*.py", "/{package}/run.toml"]
 
 [tool.flwr.app.components]
 serverapp = "{package}.server_app:app"
@@ -50,14 +52,25 @@ app = {kind}_app(Path(__file__).with_name("run.toml"))
 _README = """\
 # A run of coterie on Flower
 
-1. The SuperLink (server): `flower-superlink --insecure --host 127.0.0.1 --port 8000`
+0. Everywhere: `export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1`
+1. The SuperLink (server) and its worker:
+
+       flower-superlink --insecure --host 127.0.0.1 --port 8000 --isolation process
+       coterie flower worker 127.0.0.1:8000
+
 2. Every site, with a port of its own and its own table:
 
-       flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9101 --isolation process \\
+       flower-supernode --insecure --superlink 127.0.0.1:8000 --host 127.0.0.1 --port 9101 --isolation process \\
            --node-config 'table="/data/site.csv" folder="/data/site.coterie"'
        coterie flower worker 127.0.0.1:9101
 
-3. The run: `flwr run . lab` with `[superlink.lab] address = "127.0.0.1:8000"` in `~/.flwr/config.toml`.
+3. The SuperLink gets a name in `~/.flwr/config.toml`:
+
+       [superlink.lab]
+       address = "127.0.0.1:8000"
+       insecure = true
+
+4. The run: `flwr run {folder} lab --stream`
 
 With TLS and authentication of sites: docs/deployment.md of coterie. The server's results go to `{out}`; each site keeps its
 clients' models and scores in its own folder, where `coterie.Result.load` reads them.
@@ -65,19 +78,20 @@ clients' models and scores in its own folder, where `coterie.Result.load` reads 
 
 
 def write_project(folder: Path, config: str, sites: int) -> list[Path]:
-    """The project's files; a folder that holds one already is refused."""
-    if (folder / "pyproject.toml").exists():
-        raise ConfigError(f"{folder} already holds a project. Name another folder.")
+    """The project's files; none that is there already is replaced."""
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "coterie-run"
     out = (folder / "out").resolve().as_posix()
     texts = {
         "pyproject.toml": _PYPROJECT.format(name=name, package=PACKAGE, out=json.dumps(out), sites=sites),
-        "README.md": _README.format(out=out),
+        "README.md": _README.format(out=out, folder=folder.resolve().as_posix()),
         f"{PACKAGE}/__init__.py": '"""Made by `coterie flower init`."""\n',
         f"{PACKAGE}/server_app.py": _APP.format(kind="server"),
         f"{PACKAGE}/client_app.py": _APP.format(kind="client"),
         f"{PACKAGE}/run.toml": config if config.endswith("\n") else config + "\n",
     }
+    for place in texts:
+        if (folder / place).exists():
+            raise ConfigError(f"{folder} already holds a project: {folder / place} is there. Name another folder.")
     for place, text in texts.items():
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         write_text(folder / place, text)

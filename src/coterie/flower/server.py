@@ -65,7 +65,7 @@ def serve(
             raise EngineError(
                 f"{sites} sites were to join within {patience:g} s; {found} did. Start the others, or wait longer."
             )
-        server = _again(job, nodes, folder) if resume else _meet(job, nodes, folder, sites)
+        server = _again(job, nodes, folder) if resume else _meet(job, nodes, folder, sites, tell)
         run, engine = server.begin(resume)
         if found > sites and not resume:
             tell(f"{found - sites} nodes that are connected were left out: the run is to have {sites} sites")
@@ -211,9 +211,11 @@ class Server:
 # ---- the start -------------------------------------------------------------------------------------------------------
 
 
-def _meet(job: Job, nodes: Nodes, folder: Path, count: int) -> Server:
+def _meet(job: Job, nodes: Nodes, folder: Path, count: int, tell: Callable[[str], None]) -> Server:
     """All sites join and agree; the first questions, before any training."""
     there = sorted(nodes.connected())[:count]
+    for i, node in enumerate(there):
+        tell(f"site {i + 1} is node {node}")
     ask = _asking(nodes, {f"site {i + 1}": node for i, node in enumerate(there)})
     private = job.privacy is not None
     summaries = ask({"do": "join"}, lambda _, told: answers.joined(told, job.data, private=private))
@@ -295,7 +297,7 @@ def _asking(nodes: Nodes, where: Mapping[str, int]) -> Callable[..., dict[str, A
                     raise wire.Malformed(answer.reason)
                 told[site] = check(site, wire.unpack(answer, 64 << 20)[0])
             except wire.Malformed as why:
-                raise EngineError(f"{site} cannot take part: {wire.one_line(why)}") from None
+                raise EngineError(f"{site} (node {node}) cannot take part: {wire.one_line(why)}") from None
         return told
 
     return ask

@@ -1,6 +1,6 @@
 """A warm worker: runs the apps of SuperNodes and SuperLinks started with `--isolation process`, in a fork per task.
 
-Flower starts a new interpreter for every message, which imports torch each time (4 to 5 s). Here torch is imported once, and
+Flower starts a new interpreter for every message, which imports torch each time. Here torch is imported once, and
 every task gets a fork of that process. This is the one file that uses modules Flower does not call public, so the version of
 flwr is bounded in the extra.
 """
@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from queue import Queue
+from typing import NoReturn
 
 import flwr.supercore.superexec.run_superexec as superexec
 from flwr.supercore.constant import TaskType
@@ -25,6 +26,7 @@ from flwr.supernode.runtime.run_clientapp import run_clientapp
 
 import coterie.flower.apps
 import coterie.training.run  # noqa: F401  # imported before the first fork
+from coterie.disk import said
 
 POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 
@@ -72,9 +74,9 @@ def _child(spec: ExecutionSpec) -> None:
         os._exit(code)
 
 
-def work(addresses: Sequence[str], root_certificates: str | None = None) -> None:
+def work(addresses: Sequence[str], root_certificates: str | None = None, secret: bytes | None = None) -> NoReturn:
     """Take tasks from the Runtime APIs at these addresses until stopped, one process each. The certificates are for those
-    that begin with https://."""
+    that begin with https://; `secret` is what they were told to ask of workers."""
     os.environ.setdefault(POLL, "0.05")
     superexec.get_executor = lambda *_, **__: ForkExecutor()  # type: ignore[assignment]
     children: list[int] = []
@@ -85,11 +87,23 @@ def work(addresses: Sequence[str], root_certificates: str | None = None) -> None
             addresses = [address]
             break
         children.append(child)
-    secure = addresses[0].startswith("https://")
+    address, code = addresses[0], 2
+    secure = address.startswith("https://")
     try:
         superexec.run_superexec(
-            addresses[0].removeprefix("https://"), not secure, root_certificates if secure else None
+            address.removeprefix("https://"), not secure, root_certificates if secure else None, secret
+        )
+    except SystemExit as end:  # Flower's way to end, when told to or when the secret is refused
+        code = end.code if isinstance(end.code, int) else 1
+        print(f"The worker for {address} ends. If nobody ended it, its --secret was refused.", file=sys.stderr)
+    except Exception as error:
+        print(
+            f"The worker for {address} cannot go on: {said(error)}. A SuperLink with TLS is https://HOST:PORT, and "
+            "--root-certificates names its authority; anything else is HOST:PORT.",
+            file=sys.stderr,
         )
     finally:
         for child in children:
             os.kill(child, signal.SIGTERM)
+        sys.stderr.flush()
+        os._exit(code)  # what Flower left running would keep the process for a minute

@@ -438,6 +438,10 @@ def _engine(engine: str | Any, device: str | None) -> Any:
         if engine not in ENGINES:
             raise ConfigError(f"engine must be one of {sorted(ENGINES)}; got {engine!r}.")
         return ENGINES[engine](device=device)
+    if isinstance(engine, type) or not hasattr(engine, "run"):
+        raise ConfigError(
+            f"engine must be one of {sorted(ENGINES)} or an engine such as LocalEngine(); got {engine!r}."
+        )
     if device is not None and getattr(engine, "device", None) != device:
         raise ConfigError(
             f"An engine object has its own device; got device={device!r} beside {type(engine).__name__}. Make it with the "

@@ -21,8 +21,8 @@ from coterie.engines.ray.pool import Call, Pool, new_name, pool
 from coterie.engines.ray.shard import Place, Sent, compact, cut
 from coterie.engines.ray.states import ShardedStates, by_shard
 from coterie.engines.reduce import assemble
-from coterie.errors import ConfigError
 from coterie.exchange.messages import Ask, Ints, Reply
+from coterie.settings import whole_number
 from coterie.tree import Tree, concat, take
 
 _SETTINGS = 4  # runs whose settings are held for the next call
@@ -44,8 +44,8 @@ class RayEngine:
     _settings: dict[Any, tuple[Any, Sent]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.actors is not None and self.actors < 1:
-            raise ConfigError(f"RayEngine needs actors ≥ 1; got {self.actors}.")
+        if self.actors is not None:
+            self.actors = whole_number("actors", self.actors, owner=self)
         self.device = None if self.device == "cpu" else self.device
         self._pool = pool(self.address, self.actors, self.device)
 

@@ -9,6 +9,7 @@ process that does not have them yet.
 from __future__ import annotations
 
 import os
+import socket
 import weakref
 from collections import deque
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _TRIES = 3  # processes that may die in a row before the run is given up
 _PATIENCE = 180.0  # seconds until actors must have started
+_HELLO = 10.0  # seconds for a cluster to take a call
 _QUIET: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
 _NAMES = count()
 _STARTED: list[Any] = []  # Ray runs for this process alone
@@ -120,6 +122,7 @@ class Pool:
     def _replaced(self, i: int, call: Call, n: int) -> list[Any]:
         """A new process with the states that were last committed; the calls since then, and this one, in their order."""
         self.actors[i] = self._start()
+        self._await([self.actors[i]])  # where its machine is lost, there may be no core for it
         before = [self._send(i, again) for states in list(self.states) for again in states.since_the_start(i)]
         refs = self._send(i, call, n)
         for (ref,) in before:
@@ -129,8 +132,8 @@ class Pool:
                 break  # this one died too
             except (self.ray.exceptions.ObjectLostError, self.ray.exceptions.RayTaskError) as error:
                 raise EngineError(
-                    f"The states of shard {i} were lost with their machine: {_first_line(error)}. Resume from the last "
-                    "checkpoint: fit(…, out=…, resume=True)."
+                    f"The states of shard {i} were lost with their machine: {_first_line(_cause(error))}. Resume from the "
+                    "last checkpoint: fit(…, out=…, resume=True)."
                 ) from None
         return refs
 
@@ -150,8 +153,8 @@ class Pool:
         except self.ray.exceptions.GetTimeoutError:
             free = self.ray.available_resources().get("CPU", 0)
             raise EngineError(
-                f"{len(actors)} actors did not start within {_PATIENCE:.0f} seconds; the cluster has {free:g} free cores. "
-                "Use fewer: RayEngine(actors=…)."
+                f"Not all actors started within {_PATIENCE:.0f} seconds: {len(actors)} more are needed, and the cluster has "
+                f"{free:g} free cores. Use fewer: RayEngine(actors=…)."
             ) from None
         except self.ray.exceptions.RayActorError as error:
             raise EngineError(
@@ -196,6 +199,11 @@ def connected(address: str | None) -> tuple[Any, bool]:
             _start_here(ray)
         else:
             _join(ray, address)
+    elif address is not None and _STARTED:
+        raise ConfigError(
+            f"This program has started a Ray of its own and cannot join the one at {address}, too. Make the engine with the "
+            "address before any other Ray engine."
+        )
     return ray, bool(_STARTED)
 
 
@@ -209,9 +217,13 @@ def _start_here(ray: Any) -> None:
 
 
 def _join(ray: Any, address: str) -> None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
+        if host and port.isdigit():  # Ray itself would try for minutes
+            socket.create_connection((host.strip("[]"), int(port)), _HELLO).close()
         ray.init(address, **_QUIET)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+        _STARTED.clear()
+    except (OSError, OverflowError, ValueError, RuntimeError) as error:
         raise EngineError(
             f"There is no Ray cluster at {address}: {_first_line(error)}. Start one with ray start --head, or leave the "
             "address out."
