@@ -62,6 +62,17 @@ def test_a_loop_by_hand_takes_the_steps_of_local_sgd(walk: dict[str, Any], task:
         torch.testing.assert_close(everywhere(loop, task, fed64), fitted, rtol=1e-12, atol=1e-12)
 
 
+def test_a_step_may_have_a_rate_of_each_clients_own(task: ct.Task, fed64: ct.Federation) -> None:
+    def phase(ctx: Context) -> Tree:
+        (batch,) = ctx.batches(steps=1, batch_size=5)
+        g, rate = batch.grad(ctx.initial), 1 / ctx.n
+        expected = {name: p - rate * g[name] for name, p in ctx.initial.items()}
+        return {"moved": batch.descend(ctx.initial, rate), "expected": expected}
+
+    got = everywhere(phase, task, fed64)
+    torch.testing.assert_close(got["moved"], got["expected"], rtol=1e-12, atol=1e-12)
+
+
 def test_an_epoch_meets_every_sample_once(task: ct.Task, fed64: ct.Federation) -> None:
     def phase(ctx: Context) -> Tree:
         parts = list(ctx.batches(epochs=1, batch_size=5))

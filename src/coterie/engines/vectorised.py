@@ -32,6 +32,7 @@ from coterie.tree import Tree, concat, leaves, n_bytes, take, tree_map
 _MODEL_BYTES = 6 << 20  # models of a chunk: a few MB stay in the second-level cache
 _DATA_BYTES = 64 << 20
 _MOST_CLIENTS = 512
+_KEPT_BYTES = (32 << 20) - (8 << 10)  # the largest block after which the C library changes its mind
 _CONVOLUTIONS = 24  # clients with hand-written convolutions: enough that calls cost little beside products
 
 
@@ -134,6 +135,7 @@ class LocalEngine:
     def _threads(self, work: Callable[[Ints], Any], jobs: list[Ints]) -> Iterator[Any]:
         """Results in the order of the jobs; each is let go as soon as it is taken."""
         if self._pool is None:
+            _keep_freed_memory()
             self._pool = ThreadPoolExecutor(self.workers, "coterie", initializer=torch.set_num_threads, initargs=(1,))
         futures = deque(self._pool.submit(work, job) for job in jobs)
         try:
@@ -194,6 +196,12 @@ class LocalEngine:
                         self._cached += size
             result.append(in_round(env, data, clients, split))
         return result
+
+
+def _keep_freed_memory() -> None:
+    """glibc gives freed blocks back to the system, unless it has seen one freed that was as large. Every step frees and
+    needs the same few megabytes, and getting them from the system again takes longer than a step's arithmetic."""
+    torch.empty(_KEPT_BYTES, dtype=torch.uint8)
 
 
 def _plain(clients: Ints, env: Env) -> bool:

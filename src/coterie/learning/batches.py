@@ -16,6 +16,7 @@ from torch import Tensor
 
 from coterie import randomness
 from coterie.errors import ConfigError
+from coterie.learning.chunks import apply, in_chunk
 
 
 @dataclass(frozen=True)
@@ -82,24 +83,16 @@ def minibatches(
         keys = step_keys(key, steps)
         yield from ((x, y, mask, (mask > 0).sum().to(mask.dtype), keys[step]) for step in range(steps))
         return
-    chosen, real, counts, keys = _Rows.apply(walk, mask, key)  # type: ignore[no-untyped-call]
+    chosen, real, counts, keys = apply(_Rows, walk, mask, key)
     for group in range(0, len(chosen), _GROUP):
         some = slice(group, group + _GROUP)
-        xs, ys = _Pick.apply(x, y, chosen[some])  # type: ignore[no-untyped-call]
+        xs, ys = apply(_Pick, x, y, chosen[some])
         yield from zip(*(t.unbind(0) for t in (xs, ys, real[some], counts[some], keys[some])), strict=True)
 
 
 def step_keys(key: Tensor, steps: int) -> Tensor:
     """A random key for every step, (…, steps)."""
     return randomness.fold(key.unsqueeze(-1), "step", torch.arange(steps, device=key.device))
-
-
-def in_chunk(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
-    """What a batching rule receives, with the clients as the leading dimension of every tensor."""
-    return [
-        t.unsqueeze(0).expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)
-        for t, d in zip(tensors, dims, strict=True)
-    ]
 
 
 def flat_rows(x: Tensor, rows: Tensor) -> Tensor:
@@ -135,9 +128,11 @@ class _Rows(_Primitive):
         chosen, weight = walk.weighed(mask, key)
         return chosen, weight, (weight > 0).sum(-1).to(mask.dtype), step_keys(key, weight.shape[-2])
 
+    rule = forward
+
     @staticmethod
-    def vmap(info: Any, in_dims: Any, walk: Walk, *tensors: Tensor) -> Any:
-        return _Rows.forward(walk, *in_chunk(info, in_dims[1:], tensors)), (0, 0, 0, 0)
+    def vmap(info: Any, in_dims: Any, *given: Any) -> Any:
+        return _Rows.rule(*in_chunk(info, in_dims, given)), (0, 0, 0, 0)
 
 
 class _Pick(_Primitive):
@@ -150,6 +145,9 @@ class _Pick(_Primitive):
         return xs.reshape(*rows.shape, *x.shape[1:]), ys.reshape(*rows.shape, *y.shape[1:])
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, *tensors: Tensor) -> Any:
-        x, y, rows = in_chunk(info, in_dims, tensors)
-        return pick(x, y, flat_rows(x, rows)), (0, 0)
+    def rule(x: Tensor, y: Tensor, rows: Tensor) -> Any:
+        return pick(x, y, flat_rows(x, rows))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *given: Any) -> Any:
+        return _Pick.rule(*in_chunk(info, in_dims, given)), (0, 0)

@@ -1,4 +1,4 @@
-"""Losses and gradients of a chunk of clients, and the primitive behind `Context.grad`.
+"""Losses and gradients of a chunk of clients, and what is behind `Context.grad`.
 
 `chunk_gradients` knows three ways, same numbers up to rounding: hand-written gradients for a fully connected network with
 a known loss (`networks`), client by client for convolutions (batching them gains nothing on a CPU), and ordinary
@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from coterie.learning import passes
-from coterie.learning.batches import in_chunk
+from coterie.learning.chunks import in_one_vmap, maps_and_derivatives, on_chunk
 from coterie.learning.networks import Network
 from coterie.learning.task import Task
 from coterie.tree import Params
@@ -48,7 +47,8 @@ def chunk_gradients(
     if network is not None:
         some = passes.in_cache(network, x)
         parts = [network.gradients([p[i] for p in params], x[i], y[i], weight[i], model.trained) for i in some]
-        return torch.cat([loss for loss, _ in parts]), [torch.cat(c) for c in zip(*(g for _, g in parts), strict=True)]
+        gradients = zip(*(grads for _, grads in parts), strict=True)
+        return passes.joined([loss for loss, _ in parts]), [passes.joined(list(column)) for column in gradients]
 
     def one(weights: Params, x: Tensor, y: Tensor, w: Tensor, key: Tensor) -> Tensor:
         return (model.task.sample_losses(model.task.training_outputs(weights, x, key), y) * w).sum()
@@ -67,20 +67,20 @@ def chunk_gradients(
 
 def grad_and_loss(task: Task, params: Params, x: Tensor, y: Tensor, mask: Tensor, key: Tensor) -> tuple[Params, Tensor]:
     """Gradient and value of the mean loss on the samples where the mask holds; 0 for running statistics."""
-    if not passes.in_one_vmap():
+    if not in_one_vmap():
         return _plain(task, params, x, y, mask, key)
     model = Model.whole(task, params)
-    *grads, loss = _Gradient.apply(model, x, y, mask, key, *params.values())  # type: ignore[no-untyped-call]
+    *grads, loss = on_chunk(_gradient, model, x, y, mask, key, *params.values())
     return dict(zip(params, grads, strict=True)), loss
 
 
 def descend(task: Task, params: Params, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, lr: float | Tensor) -> Params:
     """`params` − lr·gradient of the mean loss."""
-    if not passes.in_one_vmap() or isinstance(lr, Tensor):
+    if not in_one_vmap():
         gradient, _ = grad_and_loss(task, params, x, y, mask, key)
         return {name: p - lr * gradient[name] for name, p in params.items()}
-    model = Model.whole(task, params)
-    stepped = _Descent.apply(model, lr, x, y, mask, key, *params.values())  # type: ignore[no-untyped-call]
+    model, rate = Model.whole(task, params), torch.as_tensor(lr, dtype=mask.dtype).reshape(())
+    stepped = on_chunk(_descent, model, x, y, mask, key, rate, *params.values())
     return dict(zip(params, stepped, strict=True))
 
 
@@ -94,7 +94,7 @@ def _plain(task: Task, params: Params, x: Tensor, y: Tensor, mask: Tensor, key: 
         losses = task.sample_losses(task.training_outputs(learning | fixed, x, key), y)
         return (losses * mask).sum() / mask.sum().clamp(min=1)
 
-    if passes.maps_and_derivatives():
+    if maps_and_derivatives():
         slope, loss = torch.func.grad_and_value(mean_loss)(learning)
     else:
         with torch.enable_grad():  # nothing is mapped and no further derivative is taken: plain autograd is faster
@@ -111,12 +111,12 @@ Pullback = Callable[[Tensor], Params]
 
 def pullback(task: Task, params: Params, x: Tensor, key: Tensor) -> tuple[Tensor, Pullback]:
     """A network's outputs and their pullback: one pass forward serves the value and the gradient."""
-    network = task.network(tuple(params), x.shape[1:]) if passes.in_one_vmap() else None
+    network = task.network(tuple(params), x.shape[1:]) if in_one_vmap() else None
     if network is not None:
         task.require(params)
         z, pulled = passes.pullback(network, x, tuple(params.values()))
         return z, lambda d: dict(zip(params, pulled(d), strict=True))
-    if passes.maps_and_derivatives():
+    if maps_and_derivatives():
         outputs, back = torch.func.vjp(lambda p: task.training_outputs(p, x, key), params)  # type: ignore[misc]
         return outputs, lambda d: back(d)[0]
     with torch.enable_grad():
@@ -130,45 +130,23 @@ def pullback(task: Task, params: Params, x: Tensor, key: Tensor) -> tuple[Tensor
     return outputs.detach(), by_parameters
 
 
-class _Primitive(torch.autograd.Function):
-    """Only ever used under one `vmap`, whose rule sees the whole chunk, and outside of derivatives."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.mark_non_differentiable(*output)
+# ---- for a chunk of clients, where no derivative is taken of what is computed here -----------------------------------
 
 
-class _Gradient(_Primitive):
-    @staticmethod
-    def forward(model: Model, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, *params: Tensor) -> Any:
-        gradient, loss = _plain(model.task, dict(zip(model.names, params, strict=True)), x, y, mask, key)
-        return (*gradient.values(), loss)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, model: Model, *tensors: Tensor) -> Any:
-        x, y, mask, key, *params = in_chunk(info, in_dims[1:], tensors)
-        loss, grads = chunk_gradients(model, model.network(x, y), params, x, y, _weight(mask), key)
-        all_grads = _everywhere(model, params, grads)
-        return (*all_grads, loss), (0,) * (len(all_grads) + 1)
+def _gradient(model: Model, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, *params: Tensor) -> list[Tensor]:
+    loss, grads = chunk_gradients(model, model.network(x, y), params, x, y, _weight(mask), key)
+    return [*_everywhere(model, params, grads), loss]
 
 
-class _Descent(_Primitive):
-    @staticmethod
-    def forward(model: Model, lr: float, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, *params: Tensor) -> Any:
-        named = dict(zip(model.names, params, strict=True))
-        return tuple(descend(model.task, named, x, y, mask, key, lr).values())
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, model: Model, lr: float, *tensors: Tensor) -> Any:
-        x, y, mask, key, *params = in_chunk(info, in_dims[2:], tensors)
-        network = model.network(x, y)
-        if network is not None:
-            stepped = network.descended(params, x, y, _weight(mask), lr)
-        else:
-            _, grads = chunk_gradients(model, None, params, x, y, _weight(mask), key)
-            grads = _everywhere(model, params, grads)
-            stepped = [torch.sub(p, g, alpha=lr) for p, g in zip(params, grads, strict=True)]
-        return tuple(stepped), (0,) * len(stepped)
+def _descent(
+    model: Model, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, lr: Tensor, *params: Tensor
+) -> Sequence[Tensor]:
+    """The gradient is linear in the samples' shares, so that these can carry the learning rate."""
+    network, weight = model.network(x, y), _weight(mask) * lr.unsqueeze(-1)
+    if network is not None:
+        return network.descended(params, x, y, weight)
+    _, grads = chunk_gradients(model, None, params, x, y, weight, key)
+    return torch._foreach_sub(params, _everywhere(model, params, grads))
 
 
 def _everywhere(model: Model, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:

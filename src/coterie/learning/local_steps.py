@@ -18,7 +18,8 @@ from torch import Tensor
 
 from coterie.errors import ConfigError
 from coterie.learning import sgd_batched
-from coterie.learning.batches import Walk, in_chunk
+from coterie.learning.batches import Walk
+from coterie.learning.chunks import apply, in_chunk
 from coterie.learning.gradients import Model
 from coterie.learning.schedules import Cosine, StepDecay, Warmup
 from coterie.learning.sgd_batched import Given, Plan
@@ -139,9 +140,8 @@ class LocalSteps(ABC):
         given |= {"lr": lr * self.decay**ctx.round} if isinstance(lr, Tensor) else {}
         given |= self._remembered(params, trained, memory)
         if extra is None:
-            flat = _Steps.apply(  # type: ignore[no-untyped-call]
-                plan, tuple(given), ctx.x, ctx.y, ctx.mask, ctx.fresh("batches"), *given.values()
-            )
+            data = (ctx.x, ctx.y, ctx.mask, ctx.fresh("batches"))
+            flat = apply(_Steps, plan, tuple(given), *data, *given.values())
         else:
             flat = _with_extra(plan, ctx, given, extra)
         moved = (*trained, *plan.statistics)
@@ -325,7 +325,10 @@ class _Steps(torch.autograd.Function):
         raise RuntimeError("LocalSGD.fit cannot be differentiated; write the steps with ctx.grad instead.")
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, plan: Plan, kinds: Any, *tensors: Tensor) -> Any:
-        x, y, mask, key, *given = in_chunk(info, in_dims[2:], tensors)
-        trained = sgd_batched.train(plan, x, y, mask, key, dict(zip(kinds, given, strict=True)))
+    def rule(plan: Plan, kinds: Any, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, *given: Tensor) -> Any:
+        return sgd_batched.train(plan, x, y, mask, key, dict(zip(kinds, given, strict=True)))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *given: Any) -> Any:
+        trained = _Steps.rule(*in_chunk(info, in_dims, given))
         return trained, (0,) * len(trained)

@@ -137,9 +137,9 @@ class Network:
             torch._foreach_add_(moved, list(anchors), alpha=lr * pull)
         return loss
 
-    def descended(self, params: Sequence[Tensor], x: Tensor, y: Tensor, weight: Tensor, lr: float) -> list[Tensor]:
-        """The parameters after one plain SGD step; those given stay as they are."""
-        moved = _Moved(params, lr)
+    def descended(self, params: Sequence[Tensor], x: Tensor, y: Tensor, weight: Tensor) -> list[Tensor]:
+        """The parameters minus the gradient; those given stay as they are."""
+        moved = _Moved(params)
         self._descended(params, x, y, weight, range(len(params)), moved)
         return moved.new
 
@@ -216,19 +216,18 @@ class _InPlace:
 
 @dataclass
 class _Moved:
-    """p − lr·gradient, in memory of its own."""
+    """p − gradient, in memory of its own."""
 
     params: Sequence[Tensor]
-    lr: float
 
     def __post_init__(self) -> None:
         self.new = list(self.params)
 
     def product(self, place: int, delta: Tensor, inputs: Tensor) -> None:
-        self.new[place] = torch.baddbmm(self.params[place], delta.mT, inputs, alpha=-self.lr)
+        self.new[place] = torch.baddbmm(self.params[place], delta.mT, inputs, alpha=-1)
 
     def plain(self, place: int, gradient: Tensor) -> None:
-        self.new[place] = torch.sub(self.params[place], gradient, alpha=self.lr)
+        self.new[place] = self.params[place] - gradient
 
 
 @dataclass

@@ -12,22 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.learning.batches import in_chunk
+from coterie.learning.chunks import apply, in_chunk, maps_and_derivatives
 from coterie.learning.networks import Network, Trace
 
 _BYTES = 8 << 20  # what the passes of some clients may hold at a time; smaller groups cost more in calls than they save
 _MOST = 128 << 20  # passes that would hold more are done again on the way back
-
-
-def maps_and_derivatives() -> list[Any]:
-    """The maps and derivatives under which this runs, the outermost first."""
-    return torch._C._functorch.get_interpreter_stack() or []
-
-
-def in_one_vmap() -> bool:
-    """Whether this runs under the engine's `vmap` alone, and no derivative is taken of what is computed here."""
-    layers = maps_and_derivatives()
-    return len(layers) == 1 and layers[0].key() == torch._C._functorch.TransformType.Vmap
 
 
 def replaceable(x: Tensor) -> bool:
@@ -61,7 +50,7 @@ class Pass:
             trace = self.network.forward(own, x[some])
             parts.append(trace.values[-1])
             self.kept.append((own, x[some], None if large else trace))
-        return _joined(parts)
+        return joined(parts)
 
     def backward(self, delta: Tensor) -> list[Tensor]:
         """Derivatives by the parameters from those by the outputs."""
@@ -70,7 +59,7 @@ class Pass:
             self.network.pulled(own, x, trace or self.network.forward(own, x), delta[end - len(x) : end])
             for (own, x, trace), end in zip(self.kept, ends, strict=True)
         ]
-        return [_joined(list(column)) for column in zip(*by_group, strict=True)]
+        return [joined(list(column)) for column in zip(*by_group, strict=True)]
 
 
 def outputs_only(network: Network, x: Tensor, params: list[Tensor]) -> Tensor:
@@ -81,25 +70,26 @@ def outputs_only(network: Network, x: Tensor, params: list[Tensor]) -> Tensor:
         own = [p[some] for p in params]
         batches = [x[some, i : i + most] for i in range(0, max(x.shape[1], 1), most)]
         parts.append(torch.cat([network.forward(own, batch).values[-1] for batch in batches], 1))
-    return _joined(parts)
+    return joined(parts)
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
+def joined(parts: list[Tensor]) -> Tensor:
+    """The groups of a chunk as one again; a single one is not copied."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def outputs(network: Network, x: Tensor, params: tuple[Tensor, ...]) -> Tensor:
     """A network's outputs where `replaceable`."""
     keep = Pass(network) if len(maps_and_derivatives()) > 1 else None
-    result: Tensor = _Outputs.apply(network, keep, x, *params)  # type: ignore[no-untyped-call]
+    result: Tensor = apply(_Outputs, network, keep, x, *params)
     return result
 
 
 def pullback(network: Network, x: Tensor, params: tuple[Tensor, ...]) -> tuple[Tensor, Any]:
     """Outputs, and the function from derivatives by them to a tuple of those by the parameters; where `in_one_vmap`."""
     keep = Pass(network)
-    z = _Outputs.apply(network, keep, x, *params)  # type: ignore[no-untyped-call]
-    return z, lambda d: _Back.apply(keep, d)  # type: ignore[no-untyped-call]
+    z = apply(_Outputs, network, keep, x, *params)
+    return z, lambda d: apply(_Back, keep, d)
 
 
 class _Outputs(torch.autograd.Function):
@@ -115,13 +105,15 @@ class _Outputs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, delta: Tensor) -> Any:
-        return None, None, None, *_Back.apply(ctx.keep, delta)  # type: ignore[no-untyped-call]
+        return None, None, None, *apply(_Back, ctx.keep, delta)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, network: Network, keep: Pass | None, *tensors: Tensor) -> Any:
-        x, *params = in_chunk(info, in_dims[2:], tensors)
-        z = outputs_only(network, x, params) if keep is None else keep.forward(x, params)
-        return z, 0
+    def rule(network: Network, keep: Pass | None, x: Tensor, *params: Tensor) -> Tensor:
+        return outputs_only(network, x, list(params)) if keep is None else keep.forward(x, list(params))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *given: Any) -> Any:
+        return _Outputs.rule(*in_chunk(info, in_dims, given)), 0
 
 
 class _Back(torch.autograd.Function):
@@ -136,7 +128,10 @@ class _Back(torch.autograd.Function):
         ctx.mark_non_differentiable(*output)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, keep: Pass, delta: Tensor) -> Any:
-        (d,) = in_chunk(info, in_dims[1:], (delta,))
-        grads = keep.backward(d)
+    def rule(keep: Pass, delta: Tensor) -> list[Tensor]:
+        return keep.backward(delta)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *given: Any) -> Any:
+        grads = _Back.rule(*in_chunk(info, in_dims, given))
         return tuple(grads), (0,) * len(grads)
