@@ -122,6 +122,9 @@ def test_plots_return_axes_and_draw_on_the_one_given(result: ct.Result, tmp_path
             _, ax = plt.subplots()
             assert plot(ax=ax) is ax
             assert ax.get_xlabel()
+            counted = {"round": ax.get_xticks(), "clients": ax.get_yticks()}
+            for name in {ax.get_xlabel(), ax.get_ylabel()} & set(counted):  # there is no round 1.5
+                assert all(tick == round(tick) for tick in counted[name])
             plt.close("all")
     many = replace(result, _stored={"evaluation": pd.concat([result.evaluate()] * 5)})
     assert many.plot_gains().get_xlabel() == "clients, sorted by gain"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from coterie.comparison.likeness import embedding, model_points, ordered_distances, tell_apart
 from coterie.comparison.verdict import metric_name
@@ -135,6 +136,7 @@ def plot_curves(c: Comparison, column: str = "loss", ax: Axes | None = None) -> 
         mean = by.mean()[by.count() == shown["seed"].nunique()]
         ax.plot(mean.index, mean, color=tone, linewidth=2, label=str(method))
     ax.set(xlabel="round", ylabel=column.replace("_", " "))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.legend(frameon=False, fontsize="small")
     return _bare(ax)
 

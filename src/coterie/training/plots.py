@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from coterie.training.gains import GAINS
 
@@ -24,6 +25,7 @@ def plot_history(history: pd.DataFrame, column: str = "loss", ax: Axes | None = 
     shown = history[["round", column]].dropna()
     ax.plot(shown["round"], shown[column], color=NEUTRAL)
     ax.set(xlabel="round", ylabel=column.replace("_", " "))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
@@ -77,6 +79,7 @@ def plot_clusters(clusters: pd.Series[int], ax: Axes | None = None) -> Axes:
     sizes = clusters.value_counts().sort_index()
     ax.bar([str(c) for c in sizes.index], sizes, color=NEUTRAL)
     ax.set(xlabel="group", ylabel="clients")
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
@@ -87,6 +90,7 @@ def plot_bytes(history: pd.DataFrame, ax: Axes | None = None) -> Axes:
     for column, colour, label in (("bytes_down", NEUTRAL, "to the clients"), ("bytes_up", LOSS, "from the clients")):
         ax.plot(history["round"], history[column].cumsum() / 1e6, color=colour, label=label)
     ax.set(xlabel="round", ylabel="megabytes so far")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.legend(frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
