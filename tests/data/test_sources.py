@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import coterie as ct
 
@@ -204,6 +204,39 @@ def test_a_folder_with_a_file_per_client(tmp_path: Path) -> None:
         ct.Federation.from_folder(arrays)
 
 
+def test_dots_in_a_files_name_belong_to_the_client(tmp_path: Path) -> None:
+    for name in ("site.1", "site.2"):
+        np.savez(tmp_path / f"{name}.npz", x=X, y=Y)
+    assert list(ct.Federation.from_folder(tmp_path).clients) == ["site.1", "site.2"]
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    for name in ("site.1.csv", "site.2.parquet", "site.3.csv.gz"):
+        frame = pd.DataFrame(X, columns=["u", "v", "w"]).assign(y=Y)
+        frame.to_parquet(tables / name) if name.endswith("parquet") else frame.to_csv(tables / name, index=False)
+    assert list(ct.Federation.from_folder(tables, target="y").clients) == ["site.1", "site.2", "site.3"]
+
+
+def test_folders_of_parts_with_a_file_per_client(tmp_path: Path) -> None:
+    for part, at in (("train", slice(8)), ("test", slice(8, 12))):
+        (tmp_path / part).mkdir()
+        for client in ("0", "1"):
+            np.savez(tmp_path / part / f"{client}.npz", x=X[at], y=Y[at])
+    own = {"train": (X[:8], Y[:8]), "test": (X[8:], Y[8:])}
+    same(ct.Federation.from_folder(tmp_path), ct.Federation.from_arrays({"0": own, "1": own}))
+    np.savez(tmp_path / "train" / "1.npz", data=np.array({"x": X, "y": Y}, dtype=object))
+    with pytest.raises(ct.DataError, match=r"1\.npz holds Python objects, whose reading could run any code"):
+        ct.Federation.from_folder(tmp_path)
+    (tmp_path / "train" / "1.npz").rename(tmp_path / "train" / "1.csv")
+    with pytest.raises(ct.DataError, match=r"Folders of parts hold \.npz files"):
+        ct.Federation.from_folder(tmp_path)
+
+
+def test_a_loader_of_batches_is_refused() -> None:
+    loader = DataLoader(TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)), batch_size=4)
+    with pytest.raises(ct.DataError, match="A DataLoader gives batches"):
+        ct.Federation.from_datasets({"a": loader})
+
+
 # ---- on disk -----------------------------------------------------------------------------------------------------------
 
 
@@ -212,7 +245,6 @@ def test_mapped_features_stay_on_disk(tmp_path: Path) -> None:
     x = np.load(tmp_path / "x.npy", mmap_mode="r")
     fed = ct.Federation.from_flat(x, np.tile(Y, 10), sizes=np.full(10, 12), clients=range(10), n_test=np.full(10, 3))
     assert fed.mapped
-    assert not fed.subset([1]).mapped
     fed.save(tmp_path / "fed")
     engine = ct.LocalEngine()
     for data in (fed, ct.Federation.load(tmp_path / "fed")):
@@ -224,6 +256,32 @@ def test_mapped_features_stay_on_disk(tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "x.npy"), np.tile(X, (10, 1)))
 
 
+def test_parts_of_mapped_features_are_views_and_hold_the_right_rows(tmp_path: Path) -> None:
+    """Splitting, choosing clients and holding out, one after the other, as with data in memory."""
+    features, y = rng.normal(size=(120, 3)).astype(np.float32), np.tile(Y, 10)
+    np.save(tmp_path / "x.npy", features)
+    x = np.load(tmp_path / "x.npy", mmap_mode="r")
+    whole = {"sizes": np.full(10, 12), "clients": range(10), "weights": np.arange(1.0, 121)}
+    mapped, plain = (ct.Federation.from_flat(given, y, **whole) for given in (x, features))
+    some = [7, 2, 5, 0]
+    for chosen in (lambda fed: fed, lambda fed: fed.subset(some), lambda fed: fed.subset(some).holdout(0.25, seed=1)):
+        ours, theirs = chosen(mapped), chosen(plain)
+        assert ours.mapped
+        assert not theirs.mapped
+        assert ours.x.data_ptr() == mapped.x.data_ptr()
+        assert ours.weights is not None
+        assert torch.equal(ours.weights, theirs.weights)
+        for part in ("train", "test"):
+            for a, b in zip(ours.rows(part), theirs.rows(part), strict=True):
+                np.testing.assert_array_equal(a, b)
+        ours.save(tmp_path / "fed")
+        for mmap in (True, False):
+            read = ct.Federation.load(tmp_path / "fed", mmap=mmap)
+            assert torch.equal(read.x, theirs.x)
+    results = [ct.fit(ct.FedAvg(), fed, rounds=2, cohort=5) for fed in (mapped, plain)]
+    pd.testing.assert_frame_equal(*(result.evaluate() for result in results))
+
+
 def anonymous_mb() -> float:
     status = Path("/proc/self/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1]) / 1024
@@ -232,7 +290,7 @@ def anonymous_mb() -> float:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's account of memory")
 def test_anonymous_memory_stays_flat_with_data_on_disk(tmp_path: Path) -> None:
-    """400 MB of features; rounds and an evaluation may hold a few chunks of 64 MB."""
+    """400 MB of features; splitting, rounds and an evaluation against clients alone may hold a few chunks of 64 MB."""
     clients, rows, width = 100, 1000, 1000
     file = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (clients * rows, width))
     for i in range(clients):
@@ -240,16 +298,17 @@ def test_anonymous_memory_stays_flat_with_data_on_disk(tmp_path: Path) -> None:
     file.flush()
     x = np.load(tmp_path / "x.npy", mmap_mode="r")
     y = rng.integers(0, 2, clients * rows)
-    fed = ct.Federation.from_flat(
-        x, y, sizes=np.full(clients, rows), clients=range(clients), n_test=np.full(clients, 100)
-    )
     before, seen = anonymous_mb(), []
+    fed = ct.Federation.from_flat(x, y, sizes=np.full(clients, rows), clients=range(clients))
     task = ct.Task(ct.models.linear(width, 2))
     result = ct.fit(
-        ct.FedAvg(ct.LocalSGD(steps=2)), fed, task, rounds=3, engine=ct.LocalEngine(workers=1), alone=False,
+        ct.FedAvg(ct.LocalSGD(steps=2)), fed, task, rounds=3, engine=ct.LocalEngine(workers=1), alone="equal budget",
         callbacks=[lambda row, state: seen.append(anonymous_mb())],
     )  # fmt: skip
-    result.scores()
+    result.evaluate()
     seen.append(anonymous_mb())
+    held = fed.holdout(0.25, seed=0).subset(range(clients - 1))
+    seen.append(anonymous_mb())
+    assert held.mapped
     assert max(seen) - seen[0] < 50
     assert max(seen) - before < 250

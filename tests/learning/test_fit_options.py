@@ -105,6 +105,17 @@ def test_optimisers(name: str, task: ct.Task, fed64: ct.Federation) -> None:
     same(got, torch_loop(task, fed64, make))
 
 
+def test_adam_is_as_exact_in_single_precision(fed: ct.Federation) -> None:
+    """A first step of Adam is lr·sign(gradient): what is lost in 1 − βᵗ shows at once."""
+    start = {"weight": torch.zeros(3, 4), "bias": torch.zeros(3)}
+    local = ct.LocalAdam(steps=1, lr=1.0, batch_size=None)
+    result = ct.fit(
+        ct.FedAvg(local), fed, ct.Task(lambda: nn.Linear(4, 3)), rounds=1, cohort=1, start=start, alone=False
+    )
+    for name, after in result.evaluation.state.model.items():
+        torch.testing.assert_close(after.abs(), torch.ones_like(start[name]), rtol=0, atol=2e-6)
+
+
 def sgd(params: list[Tensor]) -> torch.optim.Optimizer:
     return torch.optim.SGD(params, 0.2)
 

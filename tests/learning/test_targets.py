@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -171,6 +172,36 @@ def test_new_metrics_are_scikit_learns() -> None:
     assert float(METRICS["f1"](two, y % 2, mask)[0]) == pytest.approx(binary)
 
 
+@pytest.mark.parametrize("classes", [2, 4])
+def test_weighted_metrics_are_scikit_learns(classes: int) -> None:
+    own = np.random.default_rng(classes)
+    out, y = own.normal(size=(60, classes)), own.integers(0, classes, 60)
+    if classes == 2:
+        out = np.round(4 * out) / 4  # there are ties
+    w = own.integers(1, 5, 60)
+    p, said = np.exp(out) / np.exp(out).sum(1, keepdims=True), out.argmax(1)
+    scores = np.stack([out[:, 0] - out[:, 1], out[:, 1] - out[:, 0]], 1) if classes == 2 else p
+    areas = [sk.roc_auc_score(y == c, scores[:, c], sample_weight=w) for c in range(classes)]
+    expected = {
+        "accuracy": sk.accuracy_score(y, said, sample_weight=w),
+        "balanced_accuracy": sk.balanced_accuracy_score(y, said, sample_weight=w),
+        "f1": sk.f1_score(y, said, average="binary" if classes == 2 else "macro", sample_weight=w),
+        "auc": areas[1] if classes == 2 else np.mean(areas),
+        "log_loss": sk.log_loss(y, p, sample_weight=w),
+    }
+    given = [torch.from_numpy(a).unsqueeze(0) for a in (out, y, w.astype(float))]
+    assert {name: float(METRICS[name](*given)) for name in expected} == pytest.approx(expected)
+    for name, function in (("mae", sk.mean_absolute_error), ("rmse", sk.root_mean_squared_error), ("r2", sk.r2_score)):
+        numbers = [given[0][..., :1], given[0][..., 1], given[2]]
+        right = function(out[:, 1], out[:, 0], sample_weight=w)
+        assert float(METRICS[name](*numbers)) == pytest.approx(right), name
+
+
+def test_one_output_has_two_classes_among_the_three_likeliest() -> None:
+    out, y = torch.randn(1, 20, 1), torch.arange(20).unsqueeze(0) % 2
+    assert float(METRICS["top_3"](out, y, torch.ones(1, 20))) == 1
+
+
 def test_calibration_error_by_hand() -> None:
     """Confidences 0.9 (right and wrong) and 0.6 (right): |0.9 − 0.5|·2/3 + |0.6 − 1|·1/3."""
     p = torch.tensor([[[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]]])
@@ -192,13 +223,15 @@ class Counting:
 
     higher_is_better = False
 
-    def __init__(self) -> None:
+    def __init__(self, pause: float = 0.0) -> None:
+        self.pause = pause
         self.reset()
 
     def reset(self) -> None:
         self.wrong, self.total = 0, 0
 
     def update(self, preds: Tensor, target: Tensor) -> None:
+        time.sleep(self.pause)
         self.wrong += int((preds.argmax(-1) != target).sum())
         self.total += len(target)
 
@@ -229,3 +262,16 @@ def test_a_metric_is_a_function_or_an_object(make_fed: Any) -> None:
         ct.Task(lambda: nn.Linear(4, 3), metric=("accuracy", "accuracy"))
     with pytest.raises(ct.TaskError, match="a name, a function, or an object"):
         ct.Task(lambda: nn.Linear(4, 3), metric=(3,))
+
+
+def test_an_object_scores_one_client_at_a_time_whatever_the_workers(make_fed: Any) -> None:
+    fed = make_fed(sizes=(40,) * 12)
+    task = ct.Task(lambda: nn.Linear(4, 3), metric=(Counting(pause=0.002), "accuracy"))
+    result = ct.fit(ct.FedAvg(SGD), fed, task, rounds=0, alone=False, engine=ct.LocalEngine(chunk=1, workers=4))
+    np.testing.assert_allclose(result.scores()["Counting"], 1 - result.scores()["accuracy"], atol=1e-6)
+
+
+def test_a_metric_of_several_numbers_is_refused_in_one_sentence(make_fed: Any) -> None:
+    task = ct.Task(lambda: nn.Linear(4, 3), metric=Scorer(lambda outputs, y: outputs.mean(0), name="means"))
+    with pytest.raises(ct.TaskError, match="The metric means must give one number per client; got tensor"):
+        ct.fit(ct.FedAvg(SGD), make_fed(), task, rounds=0, alone=False).scores()

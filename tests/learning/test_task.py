@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -212,6 +213,106 @@ def test_a_model_that_changes_its_buffers_is_refused(fed: ct.Federation) -> None
         with pytest.raises(ct.TaskError, match="changes its buffer 'mean' when it runs"):
             ct.Task(lambda how=how: Remembers(how)).check(fed)
     ct.Task(lambda: Remembers("only reads")).check(fed)
+
+
+class LateWriter(nn.Module):
+    """Writes into what is not its to write, after more calls than a trial makes."""
+
+    def __init__(self, part: str, calls: int) -> None:
+        super().__init__()
+        self.linear, self.frozen, self.count = nn.Linear(4, 3), nn.Linear(4, 4).requires_grad_(False), 0
+        self.register_buffer("scale", torch.ones(()))
+        self.part, self.calls = part, calls
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        if self.count > self.calls:
+            with torch.no_grad():
+                self.get_parameter(self.part).mul_(1.01) if "." in self.part else self.scale.mul_(1.01)
+        out: Tensor = self.linear(self.frozen(x) * self.scale)
+        return out
+
+
+@pytest.mark.parametrize("engine", ["local", "loop"])
+@pytest.mark.parametrize(("part", "kind"), [("scale", "buffer"), ("frozen.weight", "frozen parameter")])
+def test_a_buffer_or_frozen_part_that_changes_late_is_refused(
+    part: str, kind: str, engine: str, fed: ct.Federation
+) -> None:
+    task = ct.Task(lambda: LateWriter(part, 30))
+    task.check(fed)
+    with pytest.raises(ct.TaskError, match=f"changes its {kind} '{part}' when it runs"):
+        ct.fit(ct.FedAvg(), fed, task, rounds=5, engine=engine, alone=False)
+
+
+class Attribute(nn.Module):
+    """Keeps what it saw where no buffer is."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.linear, self.how, self.seen = nn.Linear(4, 3), how, torch.zeros(4)
+        self.calls, self.first = 0, [torch.zeros(4)] * 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        out: Tensor = self.linear(x)
+        if self.how == "mean":
+            self.seen = 0.9 * self.seen + 0.1 * x.detach().mean(0)
+            out = self.linear(x - self.seen)
+        elif self.how == "first batch":
+            self.first.append(x.detach().mean(0))
+            out = self.linear(x - self.first[0])
+        elif self.how == "calls":
+            out = out * (1 + 0.01 * self.calls)
+        return out
+
+
+def test_a_model_whose_outputs_depend_on_what_it_saw_before_is_refused(fed: ct.Federation) -> None:
+    for how in ("mean", "first batch", "calls"):
+        with pytest.raises(ct.TaskError, match="it keeps what it saw in an attribute"):
+            ct.Task(lambda how=how: Attribute(how)).check(fed)
+    ct.Task(lambda: Attribute("counts only")).check(fed)
+
+
+class Draws(nn.Module):
+    def __init__(self, draw: Any) -> None:
+        super().__init__()
+        self.linear, self.draw = nn.Linear(4, 3), draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(x * self.draw())
+        return out
+
+
+def test_numbers_that_are_not_torchs_are_refused(fed: ct.Federation) -> None:
+    for draw in (lambda: random.random(), lambda: np.random.random()):  # noqa: NPY002
+        with pytest.raises(ct.TaskError, match="draws from a global random generator"):
+            ct.Task(lambda draw=draw: Draws(draw)).check(fed)
+    with pytest.raises(ct.TaskError, match="draws numbers of its own"):
+        ct.Task(lambda: Draws(np.random.default_rng(0).random)).check(fed)
+
+
+class Clamped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.linear.weight.data.clamp_(min=0)
+        out: Tensor = self.linear(x)
+        return out
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_networks_that_cannot_be_used_are_refused_in_one_sentence(fed: ct.Federation) -> None:
+    cases: dict[str, Any] = {
+        "changes its parameter 'linear.weight' when it runs": Clamped,
+        "rescales its own weights when it is used": lambda: nn.Embedding(5, 3, max_norm=1.0),
+        "'0.weight' has no size yet": lambda: nn.Sequential(nn.LazyLinear(3)),
+        "cannot be copied": lambda: nn.utils.weight_norm(nn.Linear(4, 3)),
+    }
+    for sentence, model in cases.items():
+        with pytest.raises(ct.TaskError, match=sentence):
+            ct.Task(model).check(fed)
 
 
 def test_a_loss_that_is_no_number_is_refused_and_the_client_named(make_fed: Any) -> None:

@@ -90,6 +90,8 @@ class Federation:
     """How much every sample counts in losses and metrics; the smallest is 1."""
     mapped: bool = False
     """Whether the features are on disk and only the rows at work in memory."""
+    order: Tensor | None = None
+    """Of mapped features, where each row lies in `x` (None: in order): parts of them are made without a copy."""
 
     def __post_init__(self) -> None:
         if not len(self.n_valid):
@@ -164,7 +166,7 @@ class Federation:
         """All clients' rows of a part as NumPy arrays: x flat (N, features), y, and each row's client position."""
         chosen = self._places(part)
         owner = np.repeat(np.arange(len(self)), self.sizes(part))
-        return as_numbers(self.x[chosen]).numpy().reshape(len(chosen), -1), self.y[chosen].numpy(), owner
+        return as_numbers(self.features(chosen)).numpy().reshape(len(chosen), -1), self.y[chosen].numpy(), owner
 
     def some_rows(self, count: int) -> tuple[Tensor, Tensor, Ints]:
         """About `count` training rows from all over the federation, always the same: x, y and whose each is."""
@@ -172,13 +174,24 @@ class Federation:
         ends = np.cumsum(self.n_train)
         owner = np.searchsorted(ends, place, side="right")
         rows = torch.from_numpy(place - (ends - self.n_train)[owner] + self.offsets[owner])
-        return as_numbers(self.x[rows]), self.y[rows], owner
+        return as_numbers(self.features(rows)), self.y[rows], owner
 
     def _rows(self, client: Hashable, part: Part) -> tuple[Tensor, Tensor]:
         i = self.index(client)
         start = int(self.starts(part)[i])
         rows = slice(start, start + int(self.sizes(part)[i]))
-        return as_numbers(self.x[rows]), self.y[rows]
+        return as_numbers(self.features(rows)), self.y[rows]
+
+    def features(self, rows: Any) -> Tensor:
+        """Some rows of the features, as they are stored."""
+        return self.x[rows if self.order is None else self.order[rows]]
+
+    def _of_rows(self, rows: Ints) -> dict[str, Any]:
+        """The fields of a federation of these rows; mapped features stay where they are."""
+        chosen = torch.from_numpy(rows)
+        order = chosen if self.order is None else self.order[chosen]
+        features: dict[str, Any] = {"order": order} if self.mapped else {"x": self.x[chosen]}
+        return features | {"y": self.y[rows], "weights": None if self.weights is None else self.weights[rows]}
 
     def _places(self, part: Part) -> Ints:
         """The row numbers of a part, client by client."""
@@ -197,16 +210,13 @@ class Federation:
         rows = np.arange(offsets[-1]) + np.repeat(self.offsets[index] - offsets[:-1], sizes)
         return replace(
             self,
-            x=self.x[rows],
-            y=self.y[rows],
+            **self._of_rows(rows),
             offsets=offsets,
             n_train=self.n_train[index],
             clients=ids,
             clusters=None if self.clusters is None else self.clusters[index],
             keys=self.keys[index],
             n_valid=self.n_valid[index],
-            weights=None if self.weights is None else self.weights[rows],
-            mapped=False,
         )
 
     def holdout(self, fraction: float, seed: int | None = None) -> Federation:
@@ -231,13 +241,10 @@ class Federation:
             rows = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1] - offsets[:-1], sizes)
         return replace(
             self,
-            x=self.x[rows],
-            y=self.y[rows],
+            **self._of_rows(rows),
             offsets=offsets,
             n_train=n_train,
             n_valid=np.zeros_like(n_train),
-            weights=None if self.weights is None else self.weights[rows],
-            mapped=False,
         )
 
     def describe(self) -> pd.DataFrame:
@@ -365,10 +372,13 @@ class Federation:
         if kind == "classification" and one_class == "error" and y.ndim == 1:
             refuse_one_class(y, ids, sizes, classes)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        (x,) = bytes_to_numbers([x], scale_bytes, dtype)
+        on_disk = isinstance(x, np.memmap) and (dtype == "int64" or x.dtype in (np.uint8, dtype))
+        order = None
         if n_test is None:
             n_test = held_out_sizes(sizes, test_fraction)
             order = split_order(sizes, client_keys(ids), seed)
-            x, y = x[order], y[order]
+            x, y = x if on_disk else x[order], y[order]
             weights = None if weights is None else weights[order]
         valid = np.zeros_like(sizes) if n_valid is None else np.asarray(n_valid, np.int64)
         n_train = sizes - np.asarray(n_test, np.int64) - valid
@@ -376,8 +386,6 @@ class Federation:
             raise DataError(
                 f"Client {shown(ids[i])} has no training sample left after the split. Lower its test share."
             )
-        (x,) = bytes_to_numbers([x], scale_bytes, dtype)
-        on_disk = isinstance(x, np.memmap) and (dtype == "int64" or x.dtype in (np.uint8, dtype))
         x = _writable(x) if on_disk else x
         for bad in overflowing(x, y, dtype):
             raise DataError(
@@ -396,6 +404,7 @@ class Federation:
             columns=None if columns is None else tuple(columns),
             n_valid=valid,
             mapped=on_disk,
+            order=None if order is None or not on_disk else torch.from_numpy(order),
             weights=None if weights is None else torch.from_numpy(relative_weights(weights, len(y), dtype)),
         )
 

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 _ABOUT = "federation.json"
 _TABLE = "preprocessing.parquet"
+_BLOCK_BYTES = 16 << 20  # of features written at a time
 _FEATURES = (np.uint8, np.float32, np.float64, np.int16, np.int32, np.int64)
 
 
 def save(federation: Federation, folder: Path) -> Path:
     (folder / _ABOUT).unlink(missing_ok=True)  # written last: a folder with it is whole
-    arrays = {"x": federation.x.numpy(), "y": federation.y.numpy(), "offsets": federation.offsets}
-    arrays |= {"n_train": federation.n_train}
+    _save_features(federation, folder)
+    arrays = {"y": federation.y.numpy(), "offsets": federation.offsets, "n_train": federation.n_train}
     if federation.clusters is not None:
         arrays["clusters"] = federation.clusters
     if federation.n_valid.any():
@@ -37,7 +38,7 @@ def save(federation: Federation, folder: Path) -> Path:
     for name, values in arrays.items():
         with writing(folder / f"{name}.npy") as partial, partial.open("wb") as file:
             np.save(file, values)
-    files = [f"{name}.npy" for name in arrays]
+    files = [f"{name}.npy" for name in ("x", *arrays)]
     if federation.preprocessing is not None:
         with writing(folder / _TABLE) as partial:
             federation.preprocessing.to_parquet(partial)
@@ -53,6 +54,17 @@ def save(federation: Federation, folder: Path) -> Path:
     about = json.loads(json.dumps(about, default=plain))  # as it will be read
     write_text(folder / _ABOUT, json.dumps(about | {"checksum": _checksum(about)}))
     return folder
+
+
+def _save_features(federation: Federation, folder: Path) -> None:
+    """A block of rows at a time: they may lie on disk in another order."""
+    shape = (len(federation.y), *federation.x.shape[1:])
+    block = max(_BLOCK_BYTES // max(federation.n_features * federation.x.element_size(), 1), 1)
+    about = {"descr": np.lib.format.dtype_to_descr(federation.x.numpy().dtype), "fortran_order": False, "shape": shape}
+    with writing(folder / "x.npy") as partial, partial.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, about)
+        for start in range(0, len(federation.y), block):
+            file.write(federation.features(slice(start, start + block)).contiguous().numpy().tobytes())
 
 
 def load(folder: Path, *, mapped: bool) -> Federation:

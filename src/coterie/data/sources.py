@@ -81,6 +81,8 @@ def _arrays(what: str, dataset: Any, x: str | None, y: str | None, taken: tuple[
         if target is None or (x is None and len(others) != 1):
             raise DataError(f"Name the columns of {what} to learn from and to predict: x=…, y=…; it has {list(names)}.")
         return _column(dataset, x or others[0], what), _column(dataset, target, what)
+    if hasattr(dataset, "batch_sampler"):
+        raise DataError(f"A DataLoader gives batches; {what} needs single samples. Pass its dataset: loader.dataset.")
     if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
         raise DataError(f"A dataset has a length and items, or columns; {what} has a {type(dataset).__name__}.")
     sized = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
@@ -166,16 +168,19 @@ def _characters(found: Mapping[Any, Any]) -> Callable[[Any], list[int]]:
 
 def federation_from_folder(folder: Path, *, target: str | None = None, **options: Any) -> Federation:
     """A file per client, named after it. `.npz` files hold `x` and `y`, or `x_train`, `y_train`, `x_validation`, …,
-    `y_test`, and may hold weights `w`; tables (`.parquet`, `.csv`) have a column `target`, and other options are those of
-    `from_frame`."""
-    files = [p for p in sorted(folder.iterdir()) if p.name.endswith((".npz", *_TABLES))] if folder.is_dir() else []
+    `y_test`, and may hold weights `w`; or folders called train, validation and test have a file per client each. Tables
+    (`.parquet`, `.csv`) have a column `target`, and other options are those of `from_frame`."""
+    files = _files(folder)
     arrays = [p for p in files if p.suffix == ".npz"]
+    parts = {p.name: _files(p) for p in folder.iterdir() if p.name in WORDS} if folder.is_dir() and not files else {}
+    if any(parts.values()):
+        return Federation.from_arrays(_by_part(parts), **options)
     if not files:
         raise DataError(f"There are no .npz, .parquet or .csv files in {folder}. Name a folder with a file per client.")
     if arrays and len(arrays) < len(files):
         raise DataError(f"{folder} holds arrays and tables; a federation needs one kind. Move the others away.")
     if arrays:
-        return Federation.from_arrays({_name(p): _npz(p) for p in arrays}, **options)
+        return Federation.from_arrays([(_name(p), _npz(p)) for p in arrays], **options)
     if target is None:
         raise DataError(f"Name the column to predict in the tables of {folder}: target='…'.")
     column = "client" if "client" not in (frame := read_table(files[0])).columns else "client file"
@@ -184,8 +189,25 @@ def federation_from_folder(folder: Path, *, target: str | None = None, **options
     return Federation.from_frame(whole, client=column, target=target, **options)
 
 
+def _files(folder: Path) -> list[Path]:
+    return [p for p in sorted(folder.iterdir()) if p.name.endswith((".npz", *_TABLES))] if folder.is_dir() else []
+
+
+def _by_part(parts: Mapping[str, list[Path]]) -> dict[str, dict[str, Any]]:
+    """Every client's arrays from the folders of the parts."""
+    found: dict[str, dict[str, Any]] = {}
+    for part, files in parts.items():
+        for path in files:
+            if path.suffix != ".npz":
+                raise DataError(f"Folders of parts hold .npz files; got {path}. For tables use a column: split='…'.")
+            found.setdefault(_name(path), {})[part] = _npz(path)
+    return found
+
+
 def _name(path: Path) -> str:
-    return path.name.split(".")[0]
+    """The file's name without its ending; other dots belong to it."""
+    ending = next(e for e in (".npz", *_TABLES) if path.name.endswith(e))
+    return path.name.removesuffix(ending)
 
 
 def _npz(path: Path) -> Any:
@@ -193,6 +215,11 @@ def _npz(path: Path) -> Any:
         with np.load(path, allow_pickle=False) as file:
             held = {name: file[name] for name in file.files}
     except (OSError, ValueError) as error:
+        if "pickle" in str(error):
+            raise DataError(
+                f"{path} holds Python objects, whose reading could run any code. If you trust it, save its arrays once: "
+                "data = np.load(path, allow_pickle=True)['data'].item(); np.savez(path, x=data['x'], y=data['y'])."
+            ) from None
         raise DataError(f"The file {path} cannot be read: {said(error)}. Save it again with np.savez.") from None
     if "x" in held and "y" in held:
         return tuple(held[name] for name in ("x", "y", "w") if name in held)

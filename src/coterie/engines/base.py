@@ -203,7 +203,7 @@ def gather(env: Env, clients: Ints, size: int, split: Split) -> dict[str, Tensor
     real = position < n.unsqueeze(-1)
     rows = torch.from_numpy(start).unsqueeze(-1) + torch.where(real, position, 0)
     rows = rows.clamp(max=len(fed.y) - 1)  # a client without test rows at the very end
-    x = as_numbers(fed.x[rows])
+    x = as_numbers(fed.features(rows))
     dtype = x.dtype if x.is_floating_point() else torch.float32
     mask = real.to(dtype) if fed.weights is None else fed.weights[rows] * real
     return {"x": x, "y": fed.y[rows], "mask": mask, "n": n.to(dtype), "index": torch.from_numpy(clients)}

@@ -92,6 +92,7 @@ def _call(function: Callable[..., Any], name: str, env: Env, client: Ints, *args
                 f"{type(error).__name__}: {error}"
             ) from error
     shared.check(name)
+    env.task.require_same_buffers()
     return answer
 
 

@@ -86,6 +86,7 @@ class LocalEngine:
             shared = Untouched(down, {"initial": there.initial}, *data)
             out = self._mapped(one, ask.phase, ask.name, _plain(mine, env), env.states.get(mine), each, *data)
             shared.check(ask.name)
+            env.task.require_same_buffers()
             return share(ask, env, out, mine)
 
         return self._threads(work, jobs)
@@ -109,6 +110,7 @@ class LocalEngine:
             shared = Untouched({"initial": there.initial}, *data)
             out: Tree = self._mapped(one, function, name, _plain(mine, env), state, *data)
             shared.check(name)
+            env.task.require_same_buffers()
             return out if post is None else post(out)
 
         results = list(self._threads(work, jobs))

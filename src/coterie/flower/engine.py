@@ -188,7 +188,7 @@ def made_up(federation: Federation) -> Federation:
         y = torch.arange(_ROWS) % len(federation.classes)
     return replace(
         federation, x=x.to(federation.x.dtype).contiguous(), y=y.to(federation.y.dtype), weights=None, mapped=False,
-        offsets=np.array([0, _ROWS]), n_train=np.array([_ROWS - 2]), n_valid=np.zeros(1, np.int64),
+        order=None, offsets=np.array([0, _ROWS]), n_train=np.array([_ROWS - 2]), n_valid=np.zeros(1, np.int64),
         clients=federation.clients[:1], keys=federation.keys[:1], clusters=None,
     )  # fmt: skip
 

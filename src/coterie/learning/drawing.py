@@ -82,13 +82,23 @@ def _dropped(draw: Drawing, input: Tensor, p: float, training: bool, shape: Sequ
 def _alpha_dropout(
     draw: Drawing, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
+    return _to_alpha(draw, input, p, training, input.shape)
+
+
+def _feature_alpha_dropout(
+    draw: Drawing, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
+    return _to_alpha(draw, input, p, training, input.shape[:2] + (1,) * (input.dim() - 2))
+
+
+def _to_alpha(draw: Drawing, input: Tensor, p: float, training: bool, shape: Sequence[int]) -> Tensor:
     """Klambauer et al., "Self-Normalizing Neural Networks", https://arxiv.org/abs/1706.02515, Section 3: dropped values
     become −λα, and an affine map keeps mean and variance."""
     if not training or p == 0:
         return input
     low = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717
     scale = ((1 - p) * (1 + p * low**2)) ** -0.5
-    kept = draw.keep(1 - p, input.shape)
+    kept = draw.keep(1 - p, shape)
     dropped: Tensor = torch.where(kept, input, low) * scale - scale * low * p
     return dropped
 
@@ -180,11 +190,30 @@ def _bernoulli(draw: Drawing, input: Tensor, p: float | None = None, **_: Any) -
     return (draw.uniform(input.shape, input.dtype) < share).to(input.dtype)
 
 
+def _normal(draw: Drawing, mean: Any, std: Any = 1.0, size: Any = None, **options: Any) -> Tensor:
+    like = mean + 0 * std
+    shape, dtype = (like.shape, like.dtype) if size is None else (_shape((size,)), _dtype(options))
+    drawn: Tensor = mean + std * draw.normal(shape, dtype)
+    return drawn
+
+
+def _integers(draw: Drawing, *given: Any, **options: Any) -> Tensor:
+    """torch.randint: (high, size) or (low, high, size)."""
+    given = (*given, *(options[name] for name in ("low", "high", "size") if name in options))
+    low, high, size = given if len(given) == 3 else (0, *given)
+    return _between(draw, low, high, _shape((size,))).to(options.get("dtype") or torch.int64)
+
+
+def _between(draw: Drawing, low: int, high: int, shape: Sequence[int]) -> Tensor:
+    return low + (draw.uniform(shape, torch.float64) * (high - low)).floor().to(torch.int64)
+
+
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 _OURS: dict[Any, Callable[..., Any]] = {
     F.dropout: _dropout,
     torch.dropout: _dropout,
     F.alpha_dropout: _alpha_dropout,
+    F.feature_alpha_dropout: _feature_alpha_dropout,
     **dict.fromkeys((F.dropout1d, F.dropout2d, F.dropout3d), _feature_dropout),
     F.scaled_dot_product_attention: _attention,
     F.multi_head_attention_forward: _multi_head,
@@ -193,9 +222,14 @@ _OURS: dict[Any, Callable[..., Any]] = {
     torch.randn: lambda d, *sizes, **o: d.normal(_shape(sizes or (o["size"],)), _dtype(o)),
     torch.rand_like: lambda d, t, **o: d.uniform(t.shape, _dtype(o, t)),
     torch.randn_like: lambda d, t, **o: d.normal(t.shape, _dtype(o, t)),
+    torch.normal: _normal,
+    torch.randint: _integers,
+    torch.randint_like: lambda d, t, *ends, **o: _integers(d, *ends, t.shape, **({"dtype": t.dtype} | o)),
+    torch.randperm: lambda d, n, **o: d.uniform((n,), torch.float64).argsort().to(o.get("dtype") or torch.int64),
     torch.bernoulli: _bernoulli,
     Tensor.bernoulli: _bernoulli,
     Tensor.bernoulli_: lambda d, t, p=0.5, **_: t.copy_((d.uniform(t.shape, torch.float64) < p).to(t.dtype)),
     Tensor.uniform_: lambda d, t, low=0.0, high=1.0, **_: t.copy_(low + (high - low) * d.uniform(t.shape, t.dtype)),
+    Tensor.exponential_: lambda d, t, lambd=1.0, **_: t.copy_(-torch.log1p(-d.uniform(t.shape, t.dtype)) / lambd),
     Tensor.normal_: lambda d, t, mean=0.0, std=1.0, **_: t.copy_(mean + std * d.normal(t.shape, t.dtype)),
 }

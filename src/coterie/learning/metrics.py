@@ -124,17 +124,20 @@ def auc(outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     two = logits.shape[-1] == 2
     scores = logits - logits[..., :1] if two else logits.log_softmax(-1)  # logs: probabilities near 1 would tie
     classes = [1] if two else range(logits.shape[-1])
-    areas = torch.stack([_binary_auc(scores[..., c], (y == c) & mask.bool(), (y != c) & mask.bool()) for c in classes])
+    areas = torch.stack([_binary_auc(scores[..., c], (y == c) * mask, (y != c) * mask) for c in classes])
     return areas.nanmean(0)
 
 
 def _binary_auc(score: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-    """Share of (positive, negative) pairs in the right order, ties one half."""
-    sorted_negatives = torch.where(negative, score, torch.inf).sort(-1).values
-    below = torch.searchsorted(sorted_negatives, score.contiguous())
-    not_above = torch.searchsorted(sorted_negatives, score.contiguous(), right=True)
-    pairs = ((below + not_above).to(score.dtype) / 2 * positive).sum(-1)
-    return pairs / (positive.sum(-1) * negative.sum(-1))
+    """Share of (positive, negative) pairs in the right order, ties one half; a pair weighs the product of its samples'
+    weights, which are 0 for samples of the other kind."""
+    negatives, order = torch.where(negative > 0, score, torch.inf).sort(-1)
+    weights = F.pad(negative.double().gather(-1, order).cumsum(-1), (1, 0))
+    below, not_above = (
+        weights.gather(-1, torch.searchsorted(negatives, score.contiguous(), right=right)) for right in (False, True)
+    )
+    pairs = ((below + not_above) / 2 * positive).sum(-1)
+    return (pairs / (positive.double().sum(-1) * weights[..., -1])).to(score.dtype)
 
 
 @by_entry
@@ -194,7 +197,8 @@ def calibration_error(outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
 
 
 def _top(count: int, outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-    best = outputs.topk(min(count, outputs.shape[-1]), -1).indices
+    logits = _logits(outputs)
+    best = logits.topk(min(count, logits.shape[-1]), -1).indices
     return _mean((best == y.long().unsqueeze(-1)).any(-1).to(outputs.dtype), mask)
 
 

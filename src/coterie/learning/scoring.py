@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from torch import Tensor
 from coterie.errors import TaskError
 from coterie.learning.metrics import FOR_NUMBERS, LOWER_IS_BETTER, METRICS, Metric
 from coterie.text import suggest
+
+_ONE_AT_A_TIME = Lock()  # an object holds one client's rows, and clients are scored in several threads
 
 
 @dataclass(frozen=True)
@@ -57,13 +60,14 @@ class Scorer:
         if isinstance(self.given, str):
             return METRICS[self.given]
         if _stateful(self.given):
-            return _client_by_client(self._updated)
-        return self.given if _arguments(self.given) >= 3 else _client_by_client(self.given)
+            return _client_by_client(self._updated, self.name)
+        return self.given if _arguments(self.given) >= 3 else _client_by_client(self.given, self.name)
 
     def _updated(self, results: Tensor, targets: Tensor) -> Any:
-        self.given.reset()
-        self.given.update(results.squeeze(-1) if results.shape[-1] == 1 else results, targets)
-        return self.given.compute()
+        with _ONE_AT_A_TIME:
+            self.given.reset()
+            self.given.update(results.squeeze(-1) if results.shape[-1] == 1 else results, targets)
+            return self.given.compute()
 
 
 def _stateful(given: Any) -> bool:
@@ -76,12 +80,21 @@ def _arguments(function: Callable[..., Any]) -> int:
     return sum(p.kind in positional and p.default is inspect.Parameter.empty for p in given)
 
 
-def _client_by_client(function: Callable[[Tensor, Tensor], Any]) -> Metric:
+def _client_by_client(function: Callable[[Tensor, Tensor], Any], name: str) -> Metric:
     def scored(results: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         values = []
         for out, y, mask in zip(results, targets, weights, strict=True):
             real = mask > 0
-            values.append(float(function(out[real], y[real])) if bool(real.any()) else float("nan"))
+            values.append(_number(function(out[real], y[real]), name) if bool(real.any()) else float("nan"))
         return torch.tensor(values, dtype=torch.float64)
 
     return scored
+
+
+def _number(value: Any, name: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise TaskError(
+            f"The metric {name} must give one number per client; got {str(value)[:60]}. Take a mean, or several metrics."
+        ) from None

@@ -155,17 +155,29 @@ class Task:
         return self._mine("trainee", like.dtype, like.device)
 
     def _mine(self, name: str, dtype: torch.dtype, device: torch.device = _CPU) -> nn.Module:
-        kept: dict[Any, nn.Module] = self._local.__dict__
+        kept: dict[Any, tuple[nn.Module, traits.Kept]] = self._local.__dict__
         key = f"{name} {dtype} {device}"
         if key not in kept:
-            kept[key] = copy.deepcopy(self.prepare(dtype, device)).train(name != "judge")
-        return kept[key]
+            module = copy.deepcopy(self.prepare(dtype, device)).train(name != "judge")
+            kept[key] = module, traits.fixed_now(module)
+        return kept[key][0]
+
+    def require_same_buffers(self) -> None:
+        """Refuse a network that has changed a buffer or a frozen part since its module was made for this thread."""
+        for module, before in self._local.__dict__.values():
+            for name in traits.changed(module, before):
+                self._local.__dict__.clear()  # modules are no longer as they were made
+                kind = "buffer" if name in dict(module.named_buffers()) else "frozen parameter"
+                raise TaskError(
+                    f"The model changes its {kind} '{name}' when it runs, and clients would see one another's data in it. "
+                    "Compute it anew in every call, or make it a parameter that learns."
+                )
 
     def prepare(self, dtype: torch.dtype, device: torch.device = _CPU) -> nn.Module:
         """The module in a type and on a device, frozen parts and all; to be called outside of any map or derivative, where
         these can be changed."""
         if (dtype, device) not in self._masters:
-            self._masters[dtype, device] = traits.recast(copy.deepcopy(self._master), dtype).to(device)
+            self._masters[dtype, device] = traits.recast(traits.copied(self._master), dtype).to(device)
         return self._masters[dtype, device]
 
     def module(self, seed: int = 0, params: Params | None = None) -> nn.Module:
@@ -293,14 +305,24 @@ class Task:
         self._found["last"] = self._found[kind]
 
     def _tried(self, params: Params, x: Tensor) -> Tensor:
-        """Outputs for some samples, and once more as in training; a model that draws from the global generator or changes
-        its buffers is refused."""
+        """Outputs for some samples, and once more as in training. A model is refused that draws from a global generator,
+        changes its buffers or parameters, or whose outputs depend on what it saw before."""
         key = torch.zeros((), dtype=torch.int64)
+        before = {name: p.clone() for name, p in params.items()}
+
+        def predict(x: Tensor) -> Tensor:
+            return _one_tensor(self.outputs(params, x))
+
+        def learn(x: Tensor) -> Tensor:
+            return _one_tensor(self.training_outputs(params, x, key))
+
         with _GENERATOR, torch.random.fork_rng(devices=_CPU_RNG), torch.no_grad(), Drawing(key):
-            before = torch.get_rng_state()
+            generators = traits.generators()
             try:
-                outputs = self._unchanged("judge", params, lambda: self.outputs(params, x))
-                self._unchanged("skeleton", params, lambda: self.training_outputs(params, x, key))
+                outputs, _ = predict(x), learn(x)
+                self.require_same_buffers()
+                drawn = traits.generators() != generators
+                remembers = not drawn and any(self._remembers(run, x) for run in (predict, learn))
             except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
                 if isinstance(error, TaskError):
                     raise
@@ -308,32 +330,33 @@ class Task:
                     f"The model cannot take this federation's samples of shape {tuple(x.shape[1:])}: "
                     f"{str(error).splitlines()[0]}."
                 ) from None
-            if not torch.equal(before, torch.get_rng_state()):
-                raise TaskError(
-                    "The model draws from a global random generator in a way that cannot be made reproducible. "
-                    "Use torch.rand, torch.bernoulli or nn.Dropout for its draws."
-                )
+        if drawn:
+            raise TaskError(
+                "The model draws from a global random generator in a way that cannot be made reproducible. "
+                "Use torch.rand, torch.bernoulli or nn.Dropout for its draws."
+            )
+        for name in (n for n, p in params.items() if not torch.equal(p, before[n])):
+            raise TaskError(
+                f"The model changes its parameter '{name}' when it runs, so predicting would move it. Use a changed copy in "
+                "the call instead: F.linear(x, self.weight.clamp(min=0)), say."
+            )
+        if remembers:
+            raise TaskError(
+                "The model gives other outputs for the same samples when it has run on others before: it keeps what it saw "
+                "in an attribute, or draws numbers of its own. Keep nothing between calls, and draw with torch.rand."
+            )
         return outputs
 
-    def _unchanged(self, mode: str, params: Params, run: Callable[[], Tensor]) -> Tensor:
-        module = self._mine(mode, _first(params).dtype)
-        kept = {name: (b, b.clone()) for name, b in module.named_buffers()}
-        outputs = run()
-        if not isinstance(outputs, Tensor):
-            raise TaskError(
-                f"A model must return one tensor; this one returns a {type(outputs).__name__}. Return the part that the "
-                "loss needs (of nn.LSTM, say, output[0])."
-            )
-        after, counters = dict(module.named_buffers()), traits.counters(module)
-        for name, (same, value) in kept.items():
-            changed = after.get(name) is not same or not torch.equal(same.nan_to_num(), value.nan_to_num())
-            if changed and name not in counters:
-                self._local.__dict__.clear()  # modules are no longer as they were made
-                raise TaskError(
-                    f"The model changes its buffer '{name}' when it runs, and clients would see one another's data in it. "
-                    "Compute it anew in every call, or make it a parameter."
-                )
-        return outputs
+    def _remembers(self, run: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+        """Whether a fresh module's outputs depend on what it ran on before."""
+        found = []
+        for before in (x[:0], x[-_TRIED:].flip(0)):
+            self._local.__dict__.clear()
+            if len(before):
+                run(before)
+            found.append(run(x[:_TRIED]))
+        self._local.__dict__.clear()  # modules that were used are no longer as they were made
+        return not traits.close(found[0], found[1], 1e-5)
 
     def _traits(self, params: Params, x: Tensor, y: Tensor) -> Traits:
         """What only a run shows: whether it draws, mixes samples, or cannot be batched over clients."""
@@ -392,6 +415,15 @@ def _instead_of(x: Tensor) -> Tensor:
     """Numbers of the same shape that say nothing of anybody's data; ids are all 0."""
     numbers = torch.cos(torch.arange(x.numel(), dtype=torch.float32)).reshape(x.shape)
     return numbers.to(x.dtype) if x.is_floating_point() else torch.zeros_like(x)
+
+
+def _one_tensor(outputs: Any) -> Tensor:
+    if not isinstance(outputs, Tensor):
+        raise TaskError(
+            f"A model must return one tensor; this one returns a {type(outputs).__name__}. Return the part that the "
+            "loss needs (of nn.LSTM, say, output[0])."
+        )
+    return outputs
 
 
 def _first(params: Params) -> Tensor:

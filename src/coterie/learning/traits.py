@@ -5,12 +5,17 @@ What layers show is read from the module; what a `forward` hides is found by run
 
 from __future__ import annotations
 
+import copy
+import random
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from coterie.errors import TaskError
 from coterie.tree import Params
@@ -60,7 +65,19 @@ def settle(module: nn.Module, rows: int) -> None:
 
 
 def refuse_unsupported(module: nn.Module) -> None:
-    """Running averages over all batches ever met would need a count that no mean of clients has."""
+    """Running averages over all batches ever met would need a count that no mean of clients has; an embedding with a
+    largest norm changes its weights whenever it is used, and layers without a size have no weights yet."""
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(tensor):
+            raise TaskError(
+                f"'{name}' has no size yet: a lazy layer learns it from its first batch. Give the layer its input size."
+            )
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None:
+            raise TaskError(
+                f"{type(part).__name__} at '{name}' rescales its own weights when it is used (max_norm={part.max_norm}), so "
+                "predicting would move them. Leave max_norm out, or use weight_decay."
+            )
     for name, part in norms(module):
         if getattr(part, "momentum", None) is None:
             raise TaskError(
@@ -74,6 +91,16 @@ def runs_alone(module: nn.Module) -> bool:
     recurrent = (nn.RNNBase, nn.RNNCellBase)
     batch = (nn.modules.batchnorm._BatchNorm,)
     return bool(statistics(module)) or any(isinstance(m, recurrent + batch) for m in module.modules())
+
+
+def copied(module: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(module)
+    except RuntimeError as error:
+        raise TaskError(
+            f"The model cannot be copied: {str(error).splitlines()[0]} Keep only parameters and buffers in it "
+            "(torch.nn.utils.parametrizations.weight_norm, not torch.nn.utils.weight_norm)."
+        ) from None
 
 
 def own_dtype(module: nn.Module) -> torch.dtype:
@@ -109,6 +136,27 @@ def filled(network: nn.Module, params: Params) -> nn.Module:
 
 # ---- tried on samples ----------------------------------------------------------------------------------------------------
 
+Kept = dict[str, tuple[Tensor, int]]
+"""Tensors of a module at a time, with torch's counts of the writes into them."""
+
+
+def fixed_now(module: nn.Module) -> Kept:
+    """What must stay as it is: frozen parameters, and all buffers but running statistics and their counters."""
+    moving = statistics(module) | counters(module)
+    held = {name: p for name, p in module.named_parameters() if not p.requires_grad} | dict(module.named_buffers())
+    return {name: (t, t._version) for name, t in held.items() if name not in moving}
+
+
+def changed(module: nn.Module, before: Kept) -> list[str]:
+    now = dict(module.named_parameters()) | dict(module.named_buffers()) if before else {}
+    return [name for name, (same, writes) in before.items() if now.get(name) is not same or same._version != writes]
+
+
+def generators() -> tuple[Any, ...]:
+    """The states of the global random generators of torch, Python and NumPy."""
+    _, words, *place = np.random.get_state()  # noqa: NPY002  # what a network may draw from
+    return torch.get_rng_state().tolist(), random.getstate(), np.asarray(words).tolist(), place
+
 
 def mixes_rows(outputs: Callable[[Tensor], Tensor], x: Tensor) -> bool:
     """Whether a sample's output depends on the samples after it, as far as some of them show."""
@@ -118,7 +166,7 @@ def mixes_rows(outputs: Callable[[Tensor], Tensor], x: Tensor) -> bool:
         few, more = outputs(x[:_FEW]), outputs(x)[:_FEW]
     except (RuntimeError, ValueError, IndexError):
         return True
-    return few.shape != more.shape or not _close(few, more)
+    return not close(few, more, 1e-3)
 
 
 def batches(loss: Callable[..., Tensor], params: Params, *more: Tensor) -> bool:
@@ -133,10 +181,10 @@ def batches(loss: Callable[..., Tensor], params: Params, *more: Tensor) -> bool:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("error")
             torch.func.vmap(loss, randomness="error")(stacked, *twice)
-            return _close(both.detach()[0], loss(params, *more))
+            return close(both.detach()[0], loss(params, *more), 1e-3)
     except Exception:  # whatever it is, it does not happen to a client by itself
         return False
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
-    return torch.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True)
+def close(a: Tensor, b: Tensor, rtol: float) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b, rtol=rtol, atol=rtol / 10, equal_nan=True)

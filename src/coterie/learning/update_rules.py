@@ -6,6 +6,7 @@ chunk, and is stretched over the parameters' own dimensions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -55,8 +56,13 @@ class Adam:
         assert count is not None
         mean = torch.lerp(old[0], g, 1 - self.beta1)
         square = torch.addcmul(self.beta2 * old[1], g, g, value=1 - self.beta2)
-        one, two = (wide(1 - beta**count, g) for beta in (self.beta1, self.beta2))
+        one, two = (wide(_one_minus_power(beta, count), g) for beta in (self.beta1, self.beta2))
         return mean / one / (square.sqrt() / two.sqrt() + self.eps), [mean, square]
+
+
+def _one_minus_power(beta: float, count: Tensor) -> Tensor:
+    """1 − βᵗ; the plain difference loses four digits in float32 while βᵗ is near 1."""
+    return -torch.expm1(count * math.log(beta)) if beta else torch.ones_like(count)
 
 
 Rule = Momentum | Adam

@@ -76,7 +76,7 @@ def fingerprint(
         fed.offsets,
         fed.n_train,
         fed.keys,
-        *(t for t in (fed.clusters, fed.weights) if t is not None),
+        *(t for t in (fed.clusters, fed.weights, fed.order) if t is not None),
     )
     data = (*data, fed.n_valid) if fed.n_valid.any() else data
     sums = {

@@ -72,7 +72,7 @@ def row_names(results: Sequence[Result]) -> list[list[np.ndarray]]:
         start = fed.starts("test")
         for i, n in enumerate(fed.n_test):
             rows = slice(int(start[i]), int(start[i] + n))
-            x = fed.x[rows].reshape(int(n), -1).double().numpy()
+            x = fed.features(rows).reshape(int(n), -1).double().numpy()
             y = fed.y[rows].reshape(int(n), -1).double().numpy()
             client = np.full((int(n), 1), float(int(results[0].clients.get_indexer(pd.Index([result.clients[i]]))[0])))
             parts.append(np.concatenate([client, x, y], axis=1))

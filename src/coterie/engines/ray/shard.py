@@ -226,10 +226,12 @@ def cut(federation: Federation, bounds: Ints, i: int) -> dict[str, Any]:
     first, last = (int(federation.offsets[b]) for b in bounds[i : i + 2])
     lean = replace(
         federation, x=federation.x[:0], y=federation.y[:0], offsets=federation.offsets - first, weights=None,
-        preprocessing=None, notes=None,
+        order=None, preprocessing=None, notes=None,
     )  # fmt: skip
-    rows = {name: getattr(federation, name) for name in ("x", "y", "weights")}
-    arrays = {name: t[first:last].numpy() for name, t in rows.items() if t is not None}
+    own = slice(first, last)
+    arrays = {"x": federation.features(own).numpy(), "y": federation.y[own].numpy()}
+    if federation.weights is not None:
+        arrays["weights"] = federation.weights[own].numpy()
     return {"about": lean, "arrays": arrays, "present": int(bounds[i + 1] - bounds[i])}
 
 
