@@ -15,7 +15,7 @@ import torch
 import coterie as ct
 from coterie.cli import main
 from coterie.engines.base import Env
-from coterie.engines.ray.pool import _join
+from coterie.engines.ray.pool import _join, _start_here
 from coterie.engines.ray.shard import Place, Rows, Sent, Shard, Touched, cut
 from coterie.engines.reduce import assemble
 from coterie.exchange.messages import Context
@@ -138,3 +138,16 @@ def test_a_cluster_that_is_not_there_is_said_at_once() -> None:
         with pytest.raises(ct.EngineError, match=f"There is no Ray cluster at {address}: .*ray start --head"):
             _join(ray, address)
     assert time.monotonic() - began < 20
+
+
+def test_a_machine_too_busy_for_ray_is_said() -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'coterie[ray]' to run this test")
+
+    class Busy:
+        def init(self, *_: Any, **__: Any) -> None:
+            raise Exception("The current node timed out during startup. This could happen.\nMore.")
+
+    with pytest.raises(
+        ct.EngineError, match=r"could not start on this machine: The current node timed out .* less busy"
+    ):
+        _start_here(Busy())

@@ -212,7 +212,12 @@ def _start_here(ray: Any) -> None:
         "ray._private.ray_constants"
     )  # a variable of the environment comes too late after the import
     vars(constants)["ENABLE_RAY_CLUSTER"] = False  # what RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 says: loopback only
-    ray.init("local", num_cpus=usable_cores(), include_dashboard=False, **_QUIET)
+    try:
+        ray.init("local", num_cpus=usable_cores(), include_dashboard=False, **_QUIET)
+    except Exception as error:  # Ray waits for half a minute, and has no class for this
+        raise EngineError(
+            f"Ray could not start on this machine: {_first_line(error)}. Try again when it is less busy."
+        ) from None
     _STARTED.append(ray)
 
 
