@@ -69,6 +69,13 @@ class These:
         return np.array(self.clients)
 
 
+class InTurns:
+    """One client a round, one after the other."""
+
+    def sample(self, federation: ct.Federation, seed: int, round: int) -> Ints:
+        return np.array([round % len(federation)])
+
+
 class Count(Channel):
     """Counts asks and the clients asked."""
 
@@ -98,6 +105,7 @@ def world() -> SimpleNamespace:
         planted=planted,
         personal=personal,
         These=These,
+        InTurns=InTurns,
         Count=Count,
         Silent=Silent,
     )

@@ -117,6 +117,7 @@ def test_the_printed_private_form_clips_and_adds_noise_in_every_step(world):
         {"clips": 1.0},
         {"psi": "4"},
         {"psi": float("inf")},
+        {"shared_lr": 0.1, "local": ct.LocalSGD(lr=0.0)},
     ],
 )
 def test_settings_that_cannot_be_meant(wrong):

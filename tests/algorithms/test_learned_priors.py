@@ -102,6 +102,21 @@ def test_a_mixture_finds_the_groups_and_their_means(world):
     np.testing.assert_allclose(result.state.shares, 1 / 3, atol=1e-6)
 
 
+@pytest.mark.parametrize("mixture", ["Gaussian", "discrete"])
+def test_clients_that_come_one_at_a_time_do_not_share_a_cluster(world, mixture):
+    """Two clients with losses w² and (w − 10)²: each has the place of its own group."""
+    local = ct.LocalSGD(steps=20, lr=0.1, batch_size=None)
+    if mixture == "Gaussian":
+        algorithm, rounds = ct.MixturePrior(clusters=2, scale=10.0, floor=10.0, local=local), 6
+    else:
+        algorithm, rounds = ct.DiscretePrior(models=2, local=local), 2
+    start = {"weight": torch.tensor([[4.0]], dtype=torch.float64)}
+    fed, task = world.quadratics([[0.0], [10.0]]), world.linear(1)
+    result = ct.fit(algorithm, fed, task, rounds=rounds, cohort=world.InTurns(), start=start, alone=False)
+    found = result.state.means if mixture == "Gaussian" else result.state.models
+    np.testing.assert_allclose(sorted(found["weight"].flatten().tolist()), [0, 10], atol=0.3)
+
+
 def test_one_cluster_is_the_gaussian_prior(world):
     fed, _ = world.planted(2, 6)
     mixture, single = (

@@ -127,6 +127,16 @@ def test_apfl_between_its_ends_and_by_hand(world):
     )
 
 
+@pytest.mark.parametrize("algorithm", [ct.APFL(local=LOCAL), ct.QuPeD(bits=2, local=LOCAL)])
+def test_a_client_that_never_took_part_uses_the_common_model(world, algorithm):
+    """With four weights and four centres a quantised model is the model itself."""
+    fed, _ = world.planted(2, 6)
+    result = ct.fit(algorithm, fed, world.linear(4), rounds=5, cohort=world.These(0, 1), alone=False)
+    models, common = world.personal(result), result.state.model["weight"].numpy()
+    np.testing.assert_allclose(models[2:], np.repeat(common, 4, 0), rtol=1e-12)
+    assert np.abs(models[:2] - common).max() > 0.01
+
+
 def test_pfedme_between_its_ends_and_by_hand(world):
     one = ct.LocalSGD(steps=1, lr=0.05, batch_size=5)
     fed, _ = world.planted(2, 6)

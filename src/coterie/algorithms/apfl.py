@@ -6,7 +6,8 @@ https://arxiv.org/abs/2003.13461).
 Symbols of Algorithm 1: w → the common model, v_i and α_i → the client's state, v̄_i = α_i v_i + (1 − α_i) w_i → the
 model it uses. Each step: w_i ← w_i − η∇f_i(w_i), v_i ← v_i − η∇_v f_i(v̄_i), where ∇_v = α_i ∇f_i(v̄_i); with `adapt`,
 the first step of a round also moves α_i ← α_i − η⟨v_i − w_i, ∇f_i(v̄_i)⟩ (equation 11), kept in [0, 1]. α = 0 is
-FedAvg and α = 1 is Local.
+FedAvg and α = 1 is Local. A client that never took part uses the common model. Clients count by their samples, as in
+FedAvg; the paper counts them alike.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from coterie.aggregation import Aggregator, Mean
 from coterie.algorithms.fedavg import FedAvgState, average
+from coterie.algorithms.priors import keep, own_or, unseen
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population, Up
 from coterie.learning.local_sgd import LocalSGD
@@ -45,7 +47,7 @@ class APFL(Algorithm):
         return FedAvgState(start, {})
 
     def client(self, ctx: Context) -> Tree:
-        return {"model": ctx.initial, "alpha": torch.full_like(ctx.n, self.alpha)}
+        return unseen(ctx.initial) | {"alpha": torch.full_like(ctx.n, self.alpha)}
 
     def round(self, state: FedAvgState, cohort: Cohort) -> Exchange[FedAvgState]:
         mean = yield from average(self.train, state.model, cohort, self.aggregate)
@@ -63,10 +65,10 @@ class APFL(Algorithm):
             if first and self.adapt:
                 alpha = (alpha - lr * along).clamp(0, 1)
             total, first = loss if first else total, False
-        return Up({"model": common}, ctx.n, state={"model": own, "alpha": alpha}, info={"loss": total})
+        return Up({"model": common}, ctx.n, state=keep(own) | {"alpha": alpha}, info={"loss": total})
 
     def personal(self, ctx: Context, state: FedAvgState) -> Params:
-        return _mix(ctx.state["alpha"], ctx.state["model"], state.model)
+        return _mix(ctx.state["alpha"], own_or(ctx, state.model), state.model)
 
     def cluster(self, ctx: Context, state: FedAvgState) -> Tensor:
         return ctx.index

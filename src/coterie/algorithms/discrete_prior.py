@@ -5,7 +5,8 @@ Algorithm 7 (L-7), for any network, of
 Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023, https://arxiv.org/abs/2207.01771).
 
 Symbols: k → models, μ_l → models (row l), p_l → shares, w_il = softmax_l(log p_l − n f_i(μ_l)) → a client's weights.
-The first round clusters models that clients trained alone (the print leaves the start open).
+The first round clusters models that clients trained alone (the print leaves the start open); with fewer clients than
+models in a round, so do the next, until there are as many.
 
 - repair="em" (default): p_l = mean_i w_il, and clients train every μ_l with weight w_il·n_i. All sums: the server sees
   no client. For linear models it is the exact EM step (Σ_i w_il X_iᵀX_i)⁻¹ Σ_i w_il X_iᵀY_i, taken in gradient steps.
@@ -40,7 +41,7 @@ from coterie.tree import Params, flat_vector, like_vector, repeat, row, stack, t
 class DiscretePriorState:
     models: Params  # (k, …)
     shares: Tensor
-    started: bool
+    found: int  # how many of the models come from clients; the others are the start
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,14 @@ class DiscretePrior(Algorithm):
     def init(self, task: Task, population: Population, seed: int, start: Params) -> DiscretePriorState:
         require_predictions(task, self, ("cross_entropy", "mse"))
         shares = next(iter(start.values())).new_full((self.models,), 1 / self.models)
-        return DiscretePriorState(repeat(start, self.models), shares, False)
+        return DiscretePriorState(repeat(start, self.models), shares, 0)
 
     def round(self, state: DiscretePriorState, cohort: Cohort) -> Exchange[DiscretePriorState]:
-        if not state.started or self.repair == "none":
-            phase = self.choose if state.started else self.alone
-            down = {"models": state.models, "shares": state.shares, "start": blend(state.models, state.shares)}
+        beginning = state.found < self.models
+        if beginning or self.repair == "none":
+            phase = self.alone if beginning else self.choose
+            start = row(state.models, self.models - 1) if beginning else blend(state.models, state.shares)
+            down = {"models": state.models, "shares": state.shares, "start": start}
             reply = yield Ask(phase, cohort.clients, down, updates={"model": From("start")})
             return self._clustered(state, reply, cohort) if len(reply.clients) else state
         updates = {"moved": None, "weights": None}
@@ -109,20 +112,22 @@ class DiscretePrior(Algorithm):
         moved, weights = row(reply.values["moved"], 0), row(reply.values["weights"], 0)
         per = weights["samples"].clamp(min=1e-12)
         models = tree_map(lambda t, d: t + d / per.reshape(-1, *[1] * (t.dim() - 1)), state.models, moved)
-        return DiscretePriorState(models, _positive(weights["client"] / weights["client"].sum()), True)
+        return DiscretePriorState(models, _positive(weights["client"] / weights["client"].sum()), self.models)
 
     def _clustered(self, state: DiscretePriorState, reply: Reply, cohort: Cohort) -> DiscretePriorState:
         order = torch.from_numpy(np.argsort(reply.clients, kind="stable"))
         rows = flat_vector(take(reply.values["model"], order), 1).double()
-        found = min(self.models, len(rows))
-        label = torch.from_numpy(kmeans_rows(rows, found, seed=int(cohort.key("models")) & 0x7FFFFFFF))
-        member = (label[:, None] == torch.arange(self.models)).double()
+        first = state.found % self.models  # those found before stay
+        new = min(self.models - first, len(rows))
+        label = torch.from_numpy(kmeans_rows(rows, new, seed=int(cohort.key("models")) & 0x7FFFFFFF))
+        member = (label[:, None] == torch.arange(-first, self.models - first)).double()
         count = member.sum(0)
         centres = (member.T @ rows) / count.clamp(min=1)[:, None]
-        centres = torch.where(count[:, None] > 0, centres, centres[0])  # fewer clients than models: some are equal
+        centres = torch.where(count[:, None] > 0, centres, flat_vector(state.models, 1).double())
         like, dtype = row(state.models, 0), state.shares.dtype
         models = tree_map(lambda t: t.to(dtype), like_vector(centres, like, 1))
-        return DiscretePriorState(models, _positive((count / count.sum()).to(dtype)), True)
+        shares = _positive((count / count.sum()).to(dtype)) if new == self.models else state.shares
+        return DiscretePriorState(models, shares, first + new)
 
     def personal(self, ctx: Context, state: DiscretePriorState) -> Params:
         return state.models | {WEIGHTS: self.weights(ctx, state.models, state.shares)}

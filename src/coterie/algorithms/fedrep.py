@@ -6,7 +6,8 @@ Sanjay Shakkottai, 2021, https://arxiv.org/abs/2102.07078).
 Symbols of Algorithm 1: φ → the body, h_i → the head, in the client's state. A client takes its steps on the head with
 the body fixed (lines 6–8), then on the body with the head fixed (line 9); the server averages bodies. A client's model
 is the newest body with its head trained once more on it, which is also how a client that never took part gets one. A
-network of one layer is all head: then every client trains alone.
+network of one layer is all head: then every client trains alone. Clients count by their samples, as in FedAvg; the paper
+counts them alike.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ Symbols: θ_i → the client's state, p_l → shares, μ_l → means (row l), σ
 round: client i computes r = softmax_l(log p_l − (d/2) log σ_l² − ‖θ_i−μ_l‖²/(2σ_l²)) and takes local steps on its loss
 with the pull Σ_l r_l (θ_i−μ_l)/σ_l² (signs, p_l and powers corrected: E14), r held fixed for the round as an E-step;
 the server clusters the θ_i, p_l = |S_l|/|S|, and sends all three (the print leaves out σ). `floor` bounds σ, as the
-objective has no minimum (E19). The server sees every client's model. One cluster is `GaussianPrior` with one scale for
-all.
+objective has no minimum (E19). Clusters found take the places of the nearest means, so that a cohort with clients of some
+clusters only leaves the others alone. The server sees every client's model. One cluster is `GaussianPrior` with one
+scale for all.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from coterie.aggregation.kmeans import kmeans_rows
@@ -79,8 +81,9 @@ class MixturePrior(Algorithm):
         """Shares, means and variances of the clusters found; a cluster nobody is in keeps its own."""
         means = flat_vector(state.means, 1).double()
         variances, shares = state.variances.clone(), torch.zeros_like(state.shares)
-        for j in np.unique(label.numpy()).tolist():
-            members = models[label == j]
+        groups = [models[label == j] for j in np.unique(label.numpy()).tolist()]
+        _, places = linear_sum_assignment(torch.cdist(torch.stack([g.mean(0) for g in groups]), means).numpy())
+        for j, members in zip(places.tolist(), groups, strict=True):
             means[j] = members.mean(0)
             variances[j] = ((members - means[j]) ** 2).mean().clamp(min=self.floor**2)
             shares[j] = len(members) / len(models)

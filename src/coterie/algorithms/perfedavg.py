@@ -6,7 +6,7 @@ https://arxiv.org/abs/2002.07948).
 Symbols of Algorithm 1: w → the common model, α → alpha, β → local.lr, τ → local.steps. Each step (lines 6–8), on
 batches D, D', D'': u = w − α∇f(w; D), then w ← w − β(I − α∇²f(w; D''))∇f(u; D'). order="first" leaves the Hessian out
 (FO), "hessian" multiplies by it exactly, where the paper's HF takes a difference of gradients. A client's model is w
-after `adapt` steps of α.
+after `adapt` steps of α. Clients count by their samples, as in FedAvg; the paper counts them alike.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Deepesh Data, Suhas Diggavi, 2021, https://arxiv.org/abs/2107.13892).
 
 Algorithm 2: a client minimises (1 − λ_p) f_i(x) + λ_p KL(p_w ‖ p_x) over its own model x and its copy w of the common
 one, in turns; the common model learns through the second term only. λ_p → lam. A client that never took part uses the
-common model.
+common model. Clients count by their samples, as in FedAvg; the paper counts them alike.
 
 `bits=b` keeps every tensor of a personal model at 2^b values of its own (the centres c_i): after each step weights are
 moved towards their nearest centre by at most lr·`pull` (the proximal step of Algorithm 1 with R(x, c) = min ‖z − x‖₁),
@@ -99,7 +99,9 @@ class QuPeD(Algorithm):
         model = own_or(ctx, state.model)
         if self.bits is None:
             return model
-        quantised: Params = tree_map(lambda w, c: nearest(w, c)[0], model, ctx.state["centres"])
+        seen, common = ctx.state["seen"] > 0, _quantiles(state.model, 2**self.bits)
+        centres = tree_map(lambda mine, theirs: torch.where(seen, mine, theirs), ctx.state["centres"], common)
+        quantised: Params = tree_map(lambda w, c: nearest(w, c)[0], model, centres)
         return quantised
 
     def cluster(self, ctx: Context, state: FedAvgState) -> Tensor:
