@@ -53,6 +53,37 @@ class Tied(nn.Module):
         return out
 
 
+class Attending(nn.Module):
+    """nn.MultiheadAttention as it comes, with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.attention(x, x, x, need_weights=False)[0].mean(1))
+        return out
+
+
+class Skipping(nn.Module):
+    """Stochastic depth: a sample goes around the layer with probability 0.2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(32, 64), nn.Linear(64, 64), nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x))
+        taken = x.new_empty(len(x), 1).bernoulli_(0.8) / 0.8 if self.training else 1.0
+        out: Tensor = self.head(x + torch.relu(self.second(x)) * taken)
+        return out
+
+
+def half() -> nn.Module:
+    """A frozen first layer, a learning head."""
+    return nn.Sequential(nn.Linear(32, 64).requires_grad_(False), nn.ReLU(), nn.Linear(64, 3))
+
+
 def dense(*middle: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(32, 64), *middle, nn.ReLU(), nn.Linear(64, 3))
 
@@ -70,16 +101,25 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "LayerNorm": (lambda: dense(nn.LayerNorm(64)), VECTOR),
     "Dropout": (lambda: dense(nn.Dropout(0.2)), VECTOR),
     "AlphaDropout": (lambda: dense(nn.AlphaDropout(0.2)), VECTOR),
+    "stochastic depth": (Skipping, VECTOR),
+    "frozen layers": (half, VECTOR),
     "BatchNorm1d": (lambda: dense(nn.BatchNorm1d(64)), VECTOR),
     "tied weights": (Tied, VECTOR),
     "Conv2d, MaxPool2d": (pictures, IMAGE),
     "Conv2d and GroupNorm": (lambda: pictures(nn.GroupNorm(4, 8)), IMAGE),
+    "Conv2d and InstanceNorm2d": (lambda: pictures(nn.InstanceNorm2d(8)), IMAGE),
     "Conv2d and BatchNorm2d": (lambda: pictures(nn.BatchNorm2d(8)), IMAGE),
     "Conv2d and Dropout2d": (lambda: pictures(nn.Dropout2d(0.2)), IMAGE),
     "RNN": (lambda: Last(nn.RNN(8, 16, batch_first=True), 16), SEQUENCE),
     "GRU": (lambda: Last(nn.GRU(8, 16, batch_first=True), 16), SEQUENCE),
     "LSTM": (lambda: Last(nn.LSTM(8, 16, batch_first=True), 16), SEQUENCE),
     "LSTM with dropout": (lambda: Last(nn.LSTM(8, 16, 2, batch_first=True, dropout=0.2), 16), SEQUENCE),
+    "LSTM, two ways": (lambda: Last(nn.LSTM(8, 16, batch_first=True, bidirectional=True), 32), SEQUENCE),
+    "MultiheadAttention with dropout": (Attending, SEQUENCE),
+    "TransformerEncoderLayer": (
+        lambda: nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Flatten(), nn.Linear(96, 3)),
+        SEQUENCE,
+    ),
     "Embedding": (lambda: nn.Sequential(nn.Embedding(20, 8), nn.Flatten(), nn.Linear(96, 3)), TOKENS),
     "models.resnet8 (GroupNorm)": (ct.models.resnet8(3, 1), IMAGE),
     "models.resnet8 (BatchNorm)": (ct.models.resnet8(3, 1, norm="batch"), IMAGE),
