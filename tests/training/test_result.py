@@ -145,3 +145,10 @@ def test_a_client_without_test_rows_has_no_score_and_harms_nobody(task: ct.Task)
     table = ct.fit(ct.FedAvg(SGD), ct.Federation.from_arrays(data), task, rounds=2, evaluate_every=1).evaluate()
     assert table["n_test"].tolist() == [0, 5, 8]
     assert table["accuracy"].isna().tolist() == [True, False, False]
+
+
+def test_printed_it_says_what_was_run_and_shows_nobodys_rows(fed: ct.Federation, task: ct.Task) -> None:
+    result = ct.fit(ct.FedAvg(), fed, task, rounds=2, alone=False)
+    assert repr(result).endswith("12 clients, 2 rounds)")
+    assert "tensor" not in repr(result) + repr(fed)
+    assert repr(fed).startswith("Federation(12 clients")

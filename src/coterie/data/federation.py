@@ -104,6 +104,10 @@ class Federation:
     def __len__(self) -> int:
         return len(self.clients)
 
+    def __repr__(self) -> str:
+        """Sizes, never anybody's rows."""
+        return f"Federation({len(self):,} clients, {len(self.y):,} rows of {tuple(self.x.shape[1:])}, {self.kind})"
+
     @property
     def n_samples(self) -> Ints:
         return np.diff(self.offsets)

@@ -59,6 +59,10 @@ class Result:
     _stored: dict[str, Any] = field(default_factory=dict)
     receipt: Receipt | None = None  # of a private run: what was released
 
+    def __repr__(self) -> str:
+        """What was run; `history` and `evaluate()` are its numbers."""
+        return f"Result({self.about.get('algorithm')}, {len(self.clients):,} clients, {len(self.history):,} rounds)"
+
     @classmethod
     def from_evaluation(
         cls,
