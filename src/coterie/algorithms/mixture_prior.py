@@ -32,6 +32,8 @@ from coterie.learning.task import Task
 from coterie.settings import finite_numbers, whole_number
 from coterie.tree import Params, Tree, flat_vector, like_vector, repeat, row, take, tree_map
 
+_FARTHEST = 1e150  # a distance whose square overflows counts as this one
+
 
 @dataclass(frozen=True)
 class MixturePriorState:
@@ -82,7 +84,8 @@ class MixturePrior(Algorithm):
         means = flat_vector(state.means, 1).double()
         variances, shares = state.variances.clone(), torch.zeros_like(state.shares)
         groups = [models[label == j] for j in np.unique(label.numpy()).tolist()]
-        _, places = linear_sum_assignment(torch.cdist(torch.stack([g.mean(0) for g in groups]), means).numpy())
+        apart = torch.cdist(torch.stack([g.mean(0) for g in groups]), means)
+        _, places = linear_sum_assignment(apart.nan_to_num(_FARTHEST).clamp(max=_FARTHEST).numpy())
         for j, members in zip(places.tolist(), groups, strict=True):
             means[j] = members.mean(0)
             variances[j] = ((members - means[j]) ** 2).mean().clamp(min=self.floor**2)

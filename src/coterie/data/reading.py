@@ -207,7 +207,7 @@ def _recognise(path: Path, delimiter: str | None, decimal: str | None, encoding:
         head = stream.read(_SAMPLE)
     text = codecs.getincrementaldecoder(encoding)("replace").decode(head)
     if "\0" in text:
-        raise ValueError("it holds zero bytes, so it is no text")
+        raise DataError(f"{path} cannot be read as a table: it holds zero bytes, so it is no text. Save it as CSV.")
     lines = text.splitlines()
     if len(head) == _SAMPLE and len(lines) > 1:
         lines = lines[:-1]  # may be cut
