@@ -80,8 +80,8 @@ WHY = {
 FINE_TUNING = {
     "femnist": "Ten more steps on batches of four of a client's few rows cost more than they bring, also on validation "
     "rows: 92.4 against 96.5 % with the rate 0.15, 92.3 against 94.2 % with 0.05.",
-    "features": "On validation rows it gains with 0.05 (50.4 against 45.3 %) and costs with 0.405 (79.4 against 83.5 %), the "
-    "rate that is best for both: its last steps are as long as the first.",
+    "features": "On validation rows it gains with 0.05 (50.4 against 45.3 %) and costs with 0.405 (79.4 against 83.5 %), "
+    "the rate that is best for both: its last steps are as long as the first.",
     "femnist-15": "As with a third of the clients in a round, where it costs on validation rows too (92.4 against 96.5 %).",
 }
 QUICK_RATE = 0.15  # a grid would take too long
