@@ -1,4 +1,6 @@
-"""Robust aggregators: exact values where all of them differ, invariances, and who breaks down."""
+"""Robust aggregators: exact values where all of them differ, invariances, and who breaks down.
+
+Long, as every rule stands in every list."""
 
 from typing import Any
 

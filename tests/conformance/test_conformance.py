@@ -3,6 +3,7 @@
 The settings are in `conformance_settings.py`. An algorithm whose arguments have no defaults, or that cannot train the small
 model here, gets an entry in `FACTORIES`; one made for two clients an entry in `PAIRS`; one that needs classes says so with a
 ConfigError or TaskError that contains the word "class".
+One file, so that it can be read as the list of what is demanded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""fit: killed, interrupted, diverging, resumed; what it writes and what it says."""
+"""fit: killed, interrupted, diverging, resumed; what it writes and what it says.
+
+One file, as all tests share its ways to end a run early."""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ work number by number; the others see each client's whole model as one vector. O
 a client counts once, or it could buy influence by claiming many samples. A row with NaN or infinity is left out, and where
 distances are needed also one so long that its square is infinite. `key` feeds random choices; `start` is what the clients
 started from (the last aggregate).
+
+One file, though a long one: rules of a few lines each, read beside one another, that share how rows are let in.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ Departures from the text (errata EI-4, EI-5) are those of `coterie.incentives.ma
 goes. A step is the mean of what `local` does on the firms' data. With LocalSGD(steps=1) that is exactly one gradient step on
 f of size at most `local.lr` = 1/L; with more steps it is an average of local models. A step that is too long is shortened,
 which costs one more measurement and no more training.
+
+One file, though a long one: the round, the climb within it and the ledger are one algorithm, read in its order.
 """
 
 from __future__ import annotations

@@ -93,11 +93,11 @@ def pullback(network: Network, x: Tensor, params: tuple[Tensor, ...]) -> tuple[T
 
 
 class _Outputs(torch.autograd.Function):
-    """Only ever used under `vmap`, whose rule does the work; `keep` holds what the way back needs."""
+    """The rule does the work, for a chunk or for one client; `keep` holds what the way back needs."""
 
     @staticmethod
     def forward(network: Network, keep: Pass | None, x: Tensor, *params: Tensor) -> Any:
-        raise NotImplementedError
+        return _Outputs.rule(network, keep, x[None], *(p[None] for p in params))[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -117,11 +117,11 @@ class _Outputs(torch.autograd.Function):
 
 
 class _Back(torch.autograd.Function):
-    """Like `_Outputs`, only ever used under `vmap`: the plain form is never asked for."""
+    """The way back of `_Outputs`."""
 
     @staticmethod
     def forward(keep: Pass, delta: Tensor) -> Any:
-        raise NotImplementedError
+        return tuple(g[0] for g in _Back.rule(keep, delta[None]))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

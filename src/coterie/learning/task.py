@@ -1,4 +1,7 @@
-"""Task: a model factory, a loss and metrics, used as functions of a parameter dictionary."""
+"""Task: a model factory, a loss and metrics, used as functions of a parameter dictionary.
+
+The file is long because what a model may be is found out where it is run: the trials of a new model share its modules.
+"""
 
 from __future__ import annotations
 
