@@ -54,6 +54,17 @@ def test_lists_of_experiments_come_from_the_registry(tool) -> None:
     assert not [name for name in printed if f"`coterie reproduce {name}`" not in shown], "an experiment has no paper"
 
 
+def test_the_page_of_reproductions_has_every_figure_drawn_from_its_numbers(tool) -> None:
+    experiments = tool("experiments")
+    page = (ROOT / "docs" / "reproduction.md").read_text("utf-8")
+    shown = experiments.filled(page)
+    assert "<!-- figure" not in shown
+    assert not [name for name in EXPERIMENTS if f"]({experiments.picture(name)})" not in shown]
+    drawn = experiments.drawn(["<!-- figure: elections --> and <!-- figure: market -->"])
+    assert sorted(drawn) == [experiments.picture("elections"), experiments.picture("market")]
+    assert all("</svg>" in text for text in drawn.values())
+
+
 def test_a_name_that_no_title_holds_is_missed(tool) -> None:
     index = {"config": {"separator": r"[\s]+|\.(?!\d)"}, "docs": [{"title": "ct.<code>IFCA</code>"}, {"title": "fit"}]}
     assert tool("check_search").missing(index, ["ct.IFCA", "ct.fit", "ct.Ask"]) == ["ct.fit", "ct.Ask"]

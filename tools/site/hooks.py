@@ -61,6 +61,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     made = {"index.md": _home(), **reference.pages()}
     for path in sorted(_linked(files, made["index.md"])):
         made[_shown(path)] = _file(path)
+    made |= experiments.drawn([f.content_string for f in files.documentation_pages()])
     for name, text in made.items():
         files.append(File.generated(config, name, content=text))
     return files

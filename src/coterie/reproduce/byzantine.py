@@ -45,7 +45,7 @@ class Size(NamedTuple):
 
 SIZES: dict[Scale, Size] = {
     "quick": Size(32, 60, 2, 1, 10.0, 9, 3),
-    "paper": Size(400, 150, 1, 8, 8.0, 20, 2),
+    "paper": Size(400, 150, 2, 8, 8.0, 20, 2),
 }
 
 

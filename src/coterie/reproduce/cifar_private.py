@@ -1,8 +1,8 @@
 """Werner, Figure 2.4: CIFAR-10 with private labels, 4 clusters of 5 clients; methods, radii and local steps compared.
 
 A VGG-16 is out of reach of two cores. Here a network of one hidden layer sees pictures of 8 × 8 pixels (quick) or a small
-convolutional one those of 16 × 16 (paper). Step 0.1 and momentum 0.9 are the paper's; batches are larger
-than its 32.
+convolutional one those of 16 × 16 (paper). Step 0.1 and momentum 0.9 are the paper's, and
+so are the batches of 32 at paper scale.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Size(NamedTuple):
     looks: int
 
 
-SIZES: dict[Scale, Size] = {"quick": Size(4, 30, None, 3), "paper": Size(2, 400, 128, 10)}
+SIZES: dict[Scale, Size] = {"quick": Size(4, 30, None, 3), "paper": Size(2, 240, 32, 8)}
 
 
 def network(scale: Scale) -> Task:
-    return Task(mlp(192, 32, 10) if scale == "quick" else two_conv(10, 3, 16, width=16, hidden=64))
+    return Task(mlp(192, 32, 10) if scale == "quick" else two_conv(10, 3, 16, width=8, hidden=64))
 
 
 def cells(scale: Scale) -> Cells:
@@ -145,7 +145,7 @@ EXPERIMENT = Experiment(
     claims=claims,
     draw=draw,
     needs=("cifar10",),
-    seeds={"quick": 1, "paper": 3},
+    seeds={"quick": 1, "paper": 2},
     setting=lambda scale: (
         "4 × 5 clients of 400 pictures, "
         + ("8 × 8 pixels, one hidden layer of 32 units" if scale == "quick" else "16 × 16 pixels, two convolutions")

@@ -37,7 +37,7 @@ class Size(NamedTuple):
     rounds: int
 
 
-SIZES: dict[Scale, Size] = {"quick": Size(24, 40, 2, 8), "paper": Size(240, 100, 1, 20)}
+SIZES: dict[Scale, Size] = {"quick": Size(24, 40, 2, 8), "paper": Size(240, 100, 2, 20)}
 
 
 def cells(scale: Scale) -> Cells:
