@@ -75,6 +75,13 @@ def test_table_and_figures_are_written(tmp_path):
     assert "<svg" in (tmp_path / "toy.svg").read_text()[:1000]
 
 
+def test_an_error_is_told_by_a_digit_of_its_own_or_not_at_all():
+    found = Records("quick", {})
+    values = {"large": [1.0, 1.2], "small": [1.0, 1.0004], "rounding": [1.0, 1.0 + 1e-12]}
+    one = replace(TOY, rows=lambda _: [Row(name, None, v, digits=2) for name, v in values.items()], claims=lambda _: [])
+    assert table(one, found).ours.tolist() == ["1.10 ± 0.10", "1.00 ± 0.0002", "1.00"]
+
+
 def test_a_seed_without_all_cells_does_not_count():
     kept = {"scale": "quick", "cells": {"a": {"0": {"v": 1}, "1": {"v": 2}}, "b": {"0": {"v": 3}}}}
     found = records(kept)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from coterie.incentives import PricingGame, bias_sweep, simulate
@@ -20,12 +21,21 @@ EXAMPLE = PricingGame(mu=0.5, low=5, high=15, buyer_cost=5, seller_cost=5)
 CASE_A = PricingGame(mu=0.5, low=10, high=15, buyer_cost=2.5, seller_cost=1)  # Figure 4.1, left: θ_L ≥ μθ_H
 SELLERS = {"exp3": 7.5, "cexp3": 6.25, "stackelberg": 8.75}  # the utilities that the text names
 EXTRA = ("stackelberg-eps", "adaptive")
+DOES = {
+    "exp3": "ignores signals",
+    "cexp3": "learns per signal",
+    "stackelberg": "promises exactly α*",
+    "stackelberg-eps": "promises α* − 0.05",
+    "adaptive": "never lets the belief pass α*",
+    "pd": "always uses signals",
+    "no-pd": "never does",
+}
 ACTIONS = ("high_high", "low_low", "pd", "reverse_pd")
 ROUNDS: dict[Scale, int] = {"quick": 4000, "paper": 20_000}
 
 
 def cells(scale: Scale) -> Cells:
-    return {**{seller: seller for seller in (*SELLERS, *EXTRA)}, "bias": "bias"}
+    return {**{seller: seller for seller in DOES}, "bias": "bias"}
 
 
 def measure(cell: Any, seed: int, scale: Scale) -> Measured:
@@ -40,6 +50,8 @@ def measure(cell: Any, seed: int, scale: Scale) -> Measured:
         "buyer": float(last["buyer_utility"]),
         "belief": float(last["belief"]),
         "alpha_bar": float(last["alpha_bar"]),
+        "truthful": float(last["truthful_share"]),
+        "regret": float(last["regret"]),
         **{action: float(last[action]) for action in ACTIONS},
         "round": kept["round"].tolist(),
         "seller_so_far": kept["seller_utility"].round(4).tolist(),
@@ -113,6 +125,24 @@ def _ends(bias: dict[str, Any]) -> str:
     )
 
 
+def wide(found: Records) -> pd.DataFrame:
+    """Averages per buyer, a line a seller."""
+    lines = []
+    for seller, does in DOES.items():
+        earned = found.numbers(seller, "seller")
+        low, high = np.quantile(earned, (0.1, 0.9))
+        lines.append(
+            {
+                "seller": f"`{seller}`, {does}",
+                "earns": f"{np.mean(earned):.3f}",
+                "10–90 % of seeds": f"{low:.2f}–{high:.2f}",
+                "buyers truthful": f"{100 * found.mean(seller, 'truthful'):.1f} %",
+                "regret": f"{found.mean(seller, 'regret'):.3f}",
+            }
+        )
+    return pd.DataFrame(lines)
+
+
 def draw(found: Records) -> Figure:
     figure, (case_a, case_b, utility, belief, actions, bias) = panels(6, columns=3)
     for ax, game in ((case_a, CASE_A), (case_b, EXAMPLE)):
@@ -152,7 +182,8 @@ EXPERIMENT = Experiment(
     rows=rows,
     claims=claims,
     draw=draw,
-    seeds={"quick": 5, "paper": 10},
+    wide=wide,
+    seeds={"quick": 5, "paper": 20},
     setting=lambda scale: f"{ROUNDS[scale]:,} rounds (the dissertation's horizon is not printed).",
     why={
         "stackelberg: seller's utility": "At exactly α* the buyers' belief is a walk without drift around the threshold at "

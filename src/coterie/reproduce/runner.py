@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -76,7 +77,11 @@ def _line(experiment: Experiment, row: Row, claims: list[Claim]) -> tuple[str, s
 
 
 def _error(error: float, digits: int) -> str:
-    return f" ± {error:.{digits}f}" if error else ""
+    """An error too small for the digits is told by its first own digit; one of rounding alone is not told."""
+    if error < 1e-9:
+        return ""
+    shown = f"{error:.{digits}f}"
+    return f" ± {shown if float(shown) else np.format_float_positional(error, precision=1, fractional=False)}"
 
 
 def finish(experiment: Experiment, kept: dict[str, Any], out: Path) -> pd.DataFrame:
