@@ -178,6 +178,11 @@ def test_every_file_of_numbers_makes_a_section(path):
     assert set(one.cells(kept["scale"])) >= set(kept["cells"])
     text = section(one, kept)
     assert "| nan" not in text
+    found = records(kept)
+    assert not [claim.says for claim in one.claims(found) if not claim.expected], "a claim fails for no known reason"
+    summary = table(one, found)
+    unexplained = [what for what in summary.what[summary.verdict == "differs"] if what not in one.why]
+    assert not unexplained or "" in one.why, "a row differs for no known reason"
     if one.wide is not None:
         assert len(one.wide(records(kept)))
 

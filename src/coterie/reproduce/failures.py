@@ -106,7 +106,12 @@ def claims(found: Records) -> list[Claim]:
         goals = GOALS[cell[0]]
         return float(max(abs(e - g) for one in found.of(cell) for e, g in zip(one["end"], goals, strict=True)))
 
-    right = {world: off(f"{world}: {FC}") for world in "abc"}
+    def mean_off(cell: str) -> float:
+        """Of the mean over seeds: with noise a single run goes around its optimum."""
+        ends = np.mean([one["end"] for one in found.of(cell)], axis=0)
+        return float(np.abs(ends - np.array(GOALS[cell[0]])).max())
+
+    right = {world: off(f"{world}: {FC}") for world in "ab"} | {"c": mean_off(f"c: {FC}")}
     wild = max(np.abs(np.array(one["path"])[20:, 1]).max() for one in found.of(f"a: {FC}, η = 0.5"))
     printed = sum(one["12"] for one in found.of("c: CFL"))
     return [
@@ -123,8 +128,11 @@ def claims(found: Records) -> list[Claim]:
         ),
         Claim(
             "Federated-Clustering brings every client to its optimum in all three.",
-            right["a"] < 1e-3 and right["b"] < 1e-3 and right["c"] < 0.1,
-            "It ends at most " + ", ".join(f"{v:.3f}" for v in right.values()) + " away.",
+            right["a"] < 1e-3 and right["b"] < 1e-3 and right["c"] < 0.05,
+            "It ends at most "
+            + ", ".join(f"{v:.3f}" for v in right.values())
+            + " away, in (c) in the mean over time and "
+            f"seeds; a single noisy run goes around its optimum, at most {off(f'c: {FC}'):.2f} away in the mean over time.",
         ),
         Claim(
             "It does so in (a) with the figure's η = 0.5 (EC-11 says no).",

@@ -28,6 +28,7 @@ Every table and figure of the four works, by one command each. This page is made
 **agrees**: within two standard errors, ours and the paper's, or within a difference that nobody would act on.
 **same order**: another value, but every claim of the paper about the order of methods holds in our runs.
 **differs**: neither; the reason stands below the table. Errors are standard errors over seeds.
+What of a claim does not hold is either an error of the paper, by a code of the [errata](errata.md), or explained beside it.
 Seeds start above 0 where the settings of a file were chosen while looking at the first ones.
 `coterie reproduce NAME` also draws each figure; the site shows them here.
 """
@@ -35,7 +36,7 @@ Seeds start above 0 where the settings of a file were chosen while looking at th
 
 def page(folder: Path) -> str:
     """The whole page; an experiment without numbers is said to have none."""
-    parts = [HEAD]
+    parts = [HEAD, overview(folder), ""]
     work = ""
     for name in EXPERIMENTS:
         one = experiment(name)
@@ -45,6 +46,29 @@ def page(folder: Path) -> str:
         path = folder / f"{name}.json"
         parts.append(section(one, json.loads(path.read_text())) if path.exists() else _missing(one))
     return "\n".join(parts)
+
+
+def overview(folder: Path) -> str:
+    """A line for every experiment: how many rows agree, and how many claims hold."""
+    lines = []
+    for name in EXPERIMENTS:
+        path = folder / f"{name}.json"
+        if not path.exists():
+            continue
+        one, kept = experiment(name), json.loads(path.read_text())
+        found = records(kept)
+        verdicts, claims = table(one, found).verdict.tolist(), one.claims(found)
+        lines.append(
+            {
+                "experiment": f"`{name}`",
+                "work": one.work,
+                "scale": kept["scale"],
+                **{verdict: verdicts.count(verdict) or "" for verdict in ("agrees", "same order", "differs")},
+                "claims that hold": f"{sum(c.holds for c in claims)} of {len(claims)}" if claims else "",
+                "where the paper is wrong": sum(c.paper_is_wrong and not c.holds for c in claims) or "",
+            }
+        )
+    return markdown(pd.DataFrame(lines))
 
 
 def section(one: Experiment, kept: dict[str, Any]) -> str:
