@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.datasets.files import is_available
-from coterie.reproduce.defection_free import DEAL, EXPERIMENT, WAYS, Labels, two_firms
+from coterie.reproduce.defection_free import ALL, DEAL, EXPERIMENT, HIGH_SHARES, WAYS, Labels, two_firms
 from coterie.reproduce.experiment import Records
 
 
@@ -25,17 +25,18 @@ def test_each_firm_has_its_labels_and_half_of_the_target(labels: Labels, last: i
 
 def test_the_table_the_claims_and_the_picture() -> None:
     shared = {"q_low": [0.1, 0.5, 0.899], "q_high": [0.3, 0.6, 0.9]}
+    overtaken = {"q_low": [0.1, 0.5, 0.9], "q_high": [0.3, 0.4, 0.5]}
     still = {"q_low": [0.1, 0.1, 0.1], "q_high": [0.3, 0.6, 0.9]}
-    deal = {"q_low": [0.1, 0.1, 0.11], "q_high": [0.3, 0.6, 0.9]}
-    books = dict.fromkeys(WAYS, still) | {
-        "both share everything": shared,
-        "only the high firm shares": shared,
-        DEAL: deal,
-    }
+    deal = {"q_low": [0.1, 0.2, 0.37], "q_high": [0.3, 0.6, 0.99]}
+    books = dict.fromkeys(WAYS, still) | {ALL: shared, HIGH_SHARES: overtaken, DEAL: deal}
     found = Records("quick", {name: {"0": one} for name, one in books.items()})
     claims = EXPERIMENT.claims(found)
-    assert all(claim.holds or claim.paper_is_wrong for claim in claims)
-    assert not claims[-1].holds  # the high firm earns more if the low one shares and stands still
+    assert [claim.holds for claim in claims] == [True] * 5 + [
+        False
+    ] * 2  # the high firm earns more from one that stands still
+    for way in (ALL, HIGH_SHARES):
+        other = Records("quick", {**found.values, way: {"0": still}})
+        assert [claim.holds for claim in EXPERIMENT.claims(other)].count(True) == 4
     falls = found.values[DEAL]["0"] | {"q_high": [0.3, 0.9, 0.5]}
     lost = Records("quick", {**found.values, DEAL: {"0": falls}})
     assert not EXPERIMENT.claims(lost)[3].holds

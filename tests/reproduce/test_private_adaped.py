@@ -25,9 +25,10 @@ def test_claims_of_figures_1_and_2():
         made["corrected, ε = 2"] = {"0": {"accuracy": corrected, "psi": psi}}
         return private_adaped.claims(Records("quick", made))
 
-    better, worse = found(0.6, [4.0, 3.0, 3.5]), found(0.4, [4.0, 3.5, 3.0])
-    assert [claim.holds for claim in better] == [True, False, True, False]
-    assert [claim.holds for claim in worse] == [False, True, False, False]
+    better, worse = found(0.6, [4.0, 1.0, 3.5]), found(0.4, [4.0, 3.5, 3.0])
+    assert [claim.holds for claim in better] == [True, False, True, True, False]
+    assert [claim.holds for claim in worse] == [False, True, False, True, False]
+    assert not found(0.6, [4.0, 3.0, 3.5])[2].holds  # noise on ψ itself moves it as far
     assert "times the clip" in worse[0].unlike
 
 

@@ -70,7 +70,7 @@ def test_table_and_figures_are_written(tmp_path):
     kept = run(TOY, "quick", 3, tmp_path, lambda line: None)
     summary = finish(TOY, kept, tmp_path)
     assert pd.read_csv(tmp_path / "toy.csv").what.tolist() == ["first", "second"]
-    assert summary.verdict.tolist() == ["agrees", "same order"]
+    assert summary.verdict.tolist() == ["agrees", "differs"]
     assert (tmp_path / "toy.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "toy.svg").read_text()[:1000]
 
@@ -105,26 +105,34 @@ def test_a_claim_that_does_not_hold_for_a_known_reason_is_expected_and_told():
     assert "**Does not hold**. It is not. Our data are small." in text
 
 
-def test_a_row_that_differs_for_a_known_reason_is_not_called_the_same_order():
-    found = Records("quick", {"a": {"0": {"value": 1.0}}, "b": {"0": {"value": 2.0}}})
+def test_a_row_keeps_its_order_among_the_rows_of_its_table():
+    def rows(*ours):
+        paper = ((1.0, "x"), (2.0, "x"), (2.01, "x"), (0.0, "y"))
+        return [
+            Row(str(i), p, [o], 0.1, among=among) for i, ((p, among), o) in enumerate(zip(paper, ours, strict=True))
+        ]
+
+    def verdicts(*ours):
+        one = replace(TOY, rows=lambda found: rows(*ours))
+        return table(one, Records("quick", {})).verdict.tolist()
+
+    assert verdicts(5.0, 9.0, 8.0, 7.0) == ["same order", "same order", "same order", "differs"]  # "y" has no other row
+    assert verdicts(5.0, 4.0, 8.0, 7.0) == ["differs", "differs", "same order", "differs"]
+    assert verdicts(1.0, 9.0, 8.0, 0.0) == ["agrees", "same order", "same order", "agrees"]
+
+
+def test_why_a_row_differs_is_told_below_the_table():
     explained = replace(TOY, why={"second": "Because."})
-    assert table(explained, found).verdict.tolist() == ["same order", "differs"]
-    assert "second: Because." in section(
-        explained,
-        {
-            "scale": "quick",
-            "cells": {"a": {"0": {"value": 1.0}}, "b": {"0": {"value": 2.0}}},
-            "seconds": 1,
-            "machine": "m",
-            "date": "d",
-            "commit": "c",
-        },
-    )
+    kept = {"scale": "quick", "cells": {"a": {"0": {"value": 1.0}}, "b": {"0": {"value": 2.0}}}}
+    told = section(explained, kept | {"seconds": 1, "machine": "m", "date": "d", "commit": "c"})
+    assert "- second: Because." in told
 
 
-def test_a_false_claim_makes_rows_differ():
-    found = Records("quick", {"a": {"0": {"value": 3.0}}, "b": {"0": {"value": 2.0}}})
-    assert table(TOY, found).verdict.tolist() == ["differs", "differs"]
+def test_the_printed_deviation_of_several_runs_is_shown_but_its_standard_error_counts():
+    row = Row("first", 1.0, [1.5], 0.4, runs=16)
+    assert not row.agrees
+    assert replace(row, runs=1).agrees
+    assert "1.000 ± 0.400" in table(replace(TOY, rows=lambda found: [row]), Records("quick", {})).paper.tolist()
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"experiment": "toy", "scale": "paper", "cells": {}}'])

@@ -105,7 +105,7 @@ def claims(found: Records) -> list[Claim]:
         ),
         Claim(
             "One global model collapses.",
-            all(all_[a] < 20 for a in lies),
+            all(all_[a] < min(15.0, all_[NONE] - 3) for a in lies),
             f"{all_[NONE]:.1f} without attack (the clusters contradict one another), "
             + ", ".join(f"{all_[a]:.1f} ({a})" for a in lies)
             + ".",

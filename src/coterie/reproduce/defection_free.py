@@ -29,6 +29,7 @@ from coterie.data.federation import Federation
 from coterie.datasets.files import load_arrays
 from coterie.incentives import Bargain, RevenueLedger, nash_bargaining
 from coterie.incentives.figures import HIGH, LOW, plot_ledger
+from coterie.incentives.market.bargaining import nash_product
 from coterie.learning import models
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
@@ -114,7 +115,9 @@ def rows(found: Records) -> list[Row]:
     """No numbers are printed but for Figure 3.1's revenues, which go to zero, and ρ*, which ρ goes to."""
 
     def earns(name: str, firm: str, paper: float | None = None) -> Row:
-        return Row(f"{name}: {firm} firm earns", paper, _last(found, name, f"revenue_{firm}"), tolerance=0.01, digits=4)
+        return Row(
+            f"{name}: {firm} firm earns", paper, _last(found, name, f"revenue_{firm}"), tolerance=0.001, digits=4
+        )
 
     ratio = float(np.mean([bargain_of(one).ratio for one in books(found, DEAL)]))
     losses = [one.largest_drop for one in books(found, DEAL)]
@@ -132,25 +135,37 @@ def claims(found: Records) -> list[Claim]:
     before = tuple(float(np.mean([frame[f"revenue_{f}"].iloc[0] for frame in deals])) for f in FIRMS)
     drop = max(one.largest_drop for one in books(found, DEAL))
     rise = min(float(frame[f"q_{f}"].iloc[-1] - frame[f"q_{f}"].iloc[0]) for frame in deals for f in FIRMS)
-    shares = [one.frame[[f"revenue_{f}" for f in FIRMS]].to_numpy() for one in books(found, LOW_SHARES)]
-    both_rise = all(bool((revenues.max(0) > revenues[0]).all()) for revenues in shares) and _above(earn[STILL], before)
     still, alone = earn[STILL], earn[LOW_SHARES]
+    ratio = float(np.mean([one.frame["q_low"].iloc[-1] / one.frame["q_high"].iloc[-1] for one in books(found, ALL)]))
+    best = [bargain_of(one) for one in books(found, DEAL)]
+    reached = [
+        float(nash_product(one.frame["revenue_low"].iloc[-1], one.frame["revenue_high"].iloc[-1], b.disagreement))
+        / b.value
+        for one, b in zip(books(found, DEAL), best, strict=True)
+    ]
+    rounds = SIZES[found.scale][0]
     return [
         Claim(
-            "If both share everything, the better firm's revenue goes to zero (3.1).",
-            earn[ALL][1] < (0.3 if found.scale == "paper" else 1.0) * before[1],  # 12 rounds are but the beginning
+            "If both share everything, both revenues go to zero (3.1).",
+            earn[ALL][0] < 0.3 * before[0] and earn[ALL][1] < 0.3 * before[1],
             _told(earn[ALL], before),
+            unlike=f"After {rounds} rounds (paper: 200) the low firm has {100 * ratio:.0f} % of the high firm's quality. "
+            "Revenues vanish as that goes to 100 %; on the way the low firm's passes its maximum at 57 %.",
         ),
         Claim(
-            "If only the high firm shares, it loses revenue (3.2a).",
-            earn[HIGH_SHARES][1] < before[1],
+            "If only the high firm shares, it loses revenue, and the low firm overtakes it (3.2a).",
+            earn[HIGH_SHARES][1] < before[1] and earn[HIGH_SHARES][0] > earn[HIGH_SHARES][1],
             _told(earn[HIGH_SHARES], before),
         ),
         Claim(
             "If only the low firm shares, both revenues rise (3.2b).",
-            both_rise,
-            f"At first; with a low firm that trains on alone they end at {alone[0]:.4f} and {alone[1]:.4f}. With one that "
-            f"stands still: {_told(still, before)}",
+            _above(alone, before),
+            f"With a low firm that trains on alone: {_told(alone, before)} With one that stands still, as in the published "
+            f"code: {_told(still, before)}",
+            unlike="A low firm that catches up by its own training takes revenue from the high one; with one that stands "
+            "still both rise."
+            if _above(still, before)
+            else "",
         ),
         Claim(
             "Algorithm 5 raises both qualities, and no round lowers a revenue (3.3).",
@@ -158,11 +173,24 @@ def claims(found: Records) -> list[Claim]:
             f"The largest loss is {drop:.1g}; {_told(earn[DEAL], before)}",
         ),
         Claim(
-            "Under Algorithm 5 both earn more than if only the low firm shares.",
-            _above(earn[DEAL], still) and _above(earn[DEAL], alone),
-            f"A low firm that stands still leaves the high firm {still[1]:.4f}, the deal {earn[DEAL][1]:.4f} (EI-8); one "
-            f"that trains on alone leaves it {alone[1]:.4f} in the end.",
+            "The Nash product comes near its largest value (3.3).",
+            min(reached) > 0.9,
+            f"It reaches {100 * float(np.mean(reached)):.0f} % of it.",
+            unlike="The bargain supposes that quality 1 can be reached; LeNet-5 on these images ends "
+            f"{float(np.mean([frame['q_high'].iloc[-1] for frame in deals])):.2f} after {rounds} rounds.",
+        ),
+        Claim(
+            "Under Algorithm 5 both earn more than if only the low firm shares, and stands still.",
+            _above(earn[DEAL], still),
+            f"A low firm that stands still leaves the high firm {still[1]:.4f}, the deal {earn[DEAL][1]:.4f} (EI-8).",
             paper_is_wrong=True,
+        ),
+        Claim(
+            "Under Algorithm 5 both earn more than if only the low firm shares, and trains on alone.",
+            _above(earn[DEAL], alone),
+            f"The deal: {_told(earn[DEAL], before)} Low firm alone: {_told(alone, before)}",
+            unlike=f"After {rounds} rounds the deal, which must not lower a revenue in any round, has raised "
+            "qualities less than free training has.",
         ),
     ]
 
@@ -223,6 +251,10 @@ def wide(found: Records) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+WHY = (
+    "Rows that differ have fewer rounds than the paper (60 of 200 at paper scale): qualities are still apart, and the deal "
+    "has not reached its ratio."
+)
 EXPERIMENT = Experiment(
     name="defection-free",
     work="Werner, chapter 3",
@@ -233,6 +265,7 @@ EXPERIMENT = Experiment(
     claims=claims,
     draw=draw,
     wide=wide,
+    why={"": WHY},
     needs=("mnist.npz",),
     seeds={"quick": 1, "paper": 3},
     setting=lambda scale: (

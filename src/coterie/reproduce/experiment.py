@@ -54,6 +54,8 @@ class Row:
     tolerance: float = 0.0  # a difference that nobody would act on
     digits: int = 3
     own_error: float | None = None  # a standard error over something else than seeds
+    runs: int = 1  # of which the printed error is the deviation; 1 where it is a standard error, or nobody knows
+    among: str = ""  # rows of the same name are compared with one another; "" stands alone
 
     @property
     def mean(self) -> float:
@@ -71,7 +73,24 @@ class Row:
         """Within two standard errors, both counted, or within the tolerance."""
         if self.paper is None:
             return False
-        return abs(self.mean - self.paper) <= max(self.tolerance, 2 * float(np.hypot(self.error, self.paper_error)))
+        return abs(self.mean - self.paper) <= max(self.tolerance, 2 * float(np.hypot(self.error, self._uncertain)))
+
+    @property
+    def _uncertain(self) -> float:
+        """The standard error of the paper's value."""
+        return self.paper_error / float(np.sqrt(self.runs))
+
+    def keeps_order(self, others: Sequence[Row]) -> bool:
+        """Above and below the same rows as in the paper; those that the paper cannot tell apart do not count."""
+        kept = [
+            (self.paper - other.paper) * (self.mean - other.mean) > 0
+            for other in others
+            if other.among == self.among
+            and self.paper is not None
+            and other.paper is not None
+            and abs(self.paper - other.paper) > 2 * float(np.hypot(self._uncertain, other._uncertain))
+        ]
+        return bool(self.among) and bool(kept) and all(kept)
 
 
 @dataclass(frozen=True)
@@ -116,12 +135,10 @@ class Experiment:
     )
     wide: Callable[[Records], pd.DataFrame] | None = None  # the same numbers in another shape, for the documentation
 
-    def verdict(self, row: Row, claims: Sequence[Claim]) -> Verdict:
-        """A row agrees, or differs for a reason given in ``why``, or all claims hold (the same order), or it differs."""
+    def verdict(self, row: Row, rows: Sequence[Row]) -> Verdict:
+        """A row agrees, or keeps its place among the rows of its table, or differs."""
         if row.paper is None:
             return "not printed"
         if row.agrees:
             return "agrees"
-        if row.what in self.why:
-            return "differs"
-        return "same order" if claims and all(c.holds or c.paper_is_wrong for c in claims) else "differs"
+        return "same order" if row.keeps_order(rows) else "differs"

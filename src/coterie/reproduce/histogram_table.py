@@ -42,6 +42,7 @@ FEW = (
 )
 OPEN, EPSILON, DELTA = "not private", 15.0, 1e-10
 OURS = ("A+", "B+")
+HALF_WIDTH = 0.01  # "95 % CI of at most ±0.01"
 USERS: dict[str, dict[Scale, int]] = {
     "blogs": {"quick": 8_000, "paper": 20_000},
     "imdb": {"quick": 12_000, "paper": 100_000},
@@ -109,9 +110,10 @@ class Table:
     def rows(self, found: Records) -> list[Row]:
         out = []
         for name, (open_value, private_value) in PAPER.items():
-            out.append(Row(f"{name}, not private", open_value, found.numbers(OPEN, name)))
-            if name != "Local":
-                out.append(Row(f"{name}, private", private_value, private(found, name)))
+            out.append(Row(f"{name}, not private", open_value, found.numbers(OPEN, name), HALF_WIDTH / 2, among=OPEN))
+            alone = name == "Local"  # which needs no privacy
+            ours = found.numbers(OPEN, name) if alone else private(found, name)
+            out.append(Row(f"{name}, private", private_value, ours, HALF_WIDTH / 2, among="private"))
         extra = ("soft mixture (EM), posterior mean", "Alg. 2 + FT, users never seen")
         out += [Row(name, None, found.numbers(OPEN, name)) for name in extra]
         return out + [Row(f"{name}, private", None, private(found, name)) for m in OURS for name in (m, f"{m} + FT")]
@@ -127,9 +129,11 @@ class Table:
                 f"Alg. 2: {mean['Alg. 2']:.3f} to {mean['Alg. 2 + FT']:.3f}.",
             ),
             Claim(
-                "Without privacy Alg. 2 is better than FedAvg and IFCA, with and without fine-tuning.",
-                all(mean[f"Alg. 2{ft}"] < mean[f"{other}{ft}"] for ft in ("", " + FT") for other in SHARED[:2]),
-                f"Fine-tuned: {mean['Alg. 2 + FT']:.3f}, {mean['FedAvg + FT']:.3f}, {mean['IFCA + FT']:.3f}.",
+                "Without privacy Alg. 2 is better than Local, FedAvg and IFCA, with and without fine-tuning.",
+                all(mean[f"Alg. 2{ft}"] < mean[f"{other}{ft}"] for ft in ("", " + FT") for other in SHARED[:2])
+                and mean["Alg. 2"] < mean["Local"],
+                f"Fine-tuned: {mean['Alg. 2 + FT']:.3f}, {mean['FedAvg + FT']:.3f}, {mean['IFCA + FT']:.3f}; Local "
+                f"{mean['Local']:.3f}.",
                 unlike=FEW if self.name == "imdb" else "",
             ),
             Claim(
@@ -141,15 +145,19 @@ class Table:
             ),
             Claim(
                 "Every private method is worse than its own form without privacy.",
-                all(noisy[name] > mean[name] - 0.005 for name in noisy),
-                f"FedAvg by {noisy['FedAvg'] - mean['FedAvg']:.4f}, Alg. 2 by {noisy['Alg. 2'] - mean['Alg. 2']:.3f}.",
+                all(noisy[name] > mean[name] - 0.001 for name in SHARED)
+                and all(noisy[f"{n} + FT"] > found.mean(OPEN, f"{n} + FT by estimated α") - 0.001 for n in SHARED),
+                f"FedAvg by {noisy['FedAvg'] - mean['FedAvg']:.4f}, Alg. 2 by {noisy['Alg. 2'] - mean['Alg. 2']:.3f}; with "
+                "fine-tuning by estimated α in both forms, too.",
             ),
             Claim(
-                "Private Alg. 2 is better than private FedAvg (H17 doubts the printed FedAvg).",
-                noisy["Alg. 2"] < noisy["FedAvg"],
+                "Private Alg. 2 is better than private FedAvg, and more so on chosen tokens.",
+                max(noisy["Alg. 2"], noisy["Alg. 2 + reduction"]) < noisy["FedAvg"],
                 f"Algorithm 3 has {noisy['Alg. 2']:.3f}, on chosen tokens {noisy['Alg. 2 + reduction']:.3f}, private "
                 f"FedAvg {noisy['FedAvg']:.3f}; A+ has {ours['A+']:.3f}, B+ {ours['B+']:.3f}.",
-                paper_is_wrong=True,
+                unlike=f"The paper's private FedAvg loses .06 to noise, where a mean at ε = {EPSILON:g} loses "
+                f"{noisy['FedAvg'] - mean['FedAvg']:.4f} (H17); and Algorithm 3 depends on a clip and a floor that are not "
+                "printed (H27) and on the number of users, 10⁵ there.",
             ),
             Claim(
                 "Private clustering can be better than private FedAvg.",

@@ -23,6 +23,7 @@ from coterie.reproduce.training import begin, follow, worker_accuracy
 
 PAPER = {"IFCA": (81.51, 1.37), "global": (77.87, 0.39), "local": (33.97, 1.19)}
 METHODS = ("IFCA", "IFCA from updates", "global", "local")
+EARLY = (5, 10)  # rounds after which Figure 4 is looked at, besides evenly spaced ones
 
 
 class Size(NamedTuple):
@@ -54,7 +55,8 @@ def measure(method: Any, seed: int, scale: Scale) -> Measured:
     }[method]
     rounds = size.rounds // 5 if method == "local" else size.rounds
     run = begin(algorithm, data, task, seed, cohort=None if method == "local" else size.clients // 10)
-    kept = follow(run, rounds, rounds // size.looks, clusters="IFCA" in method)
+    early = [t // 5 if method == "local" else t for t in EARLY]
+    kept = follow(run, rounds, rounds // size.looks, clusters="IFCA" in method, also=early)
     kept["last"] = 100 * kept["accuracy"][-1]
     if method != "local":
         models = run.state.models if "IFCA" in method else {k: t[None] for k, t in run.state.model.items()}
@@ -64,27 +66,37 @@ def measure(method: Any, seed: int, scale: Scale) -> Measured:
 
 def rows(found: Records) -> list[Row]:
     return [
-        Row(f"{m}", value, found.numbers(m, "last"), deviation / np.sqrt(5), digits=2)
+        Row(m, value, found.numbers(m, "last"), deviation, digits=2, runs=5, among="accuracy")
         for m, (value, deviation) in PAPER.items()
     ] + [Row("IFCA, our start", None, found.numbers("IFCA from updates", "last"), digits=2)]
 
 
 def claims(found: Records) -> list[Claim]:
     mean = {m: found.mean(m, "last") for m in METHODS}
-    best = max(mean["IFCA"], mean["IFCA from updates"])
-    clusters = {m: found.curve(m, "clusters")[-1] for m in METHODS[:2]}
+    at_ten = {m: [one["clusters"][one["round"].index(EARLY[-1])] for one in found.of(m)] for m in METHODS[:2]}
+    ends = {m: [one["clusters"][-1] for one in found.of(m)] for m in METHODS[:2]}
+    mixed = (
+        f"Random models parted the two groups in {sum(v == 1 for v in ends['IFCA'])} of {len(ends['IFCA'])} runs; the "
+    )
+    mixed += "authors' code draws them anew until each attracts 35 % of the clients. "
+    mixed += f"With our start IFCA has {mean['IFCA from updates']:.1f}."
     return [
         Claim(
             "IFCA is better than one global model.",
-            best > mean["global"],
+            mean["IFCA"] > mean["global"],
             f"IFCA {mean['IFCA']:.1f} (our start {mean['IFCA from updates']:.1f}), global {mean['global']:.1f}.",
+            unlike=mixed,
         ),
-        Claim("IFCA is better than local models.", best > mean["local"], f"Local models have {mean['local']:.1f}."),
+        Claim(
+            "IFCA is better than local models.", mean["IFCA"] > mean["local"], f"Local models have {mean['local']:.1f}."
+        ),
         Claim(
             "The clusters are found within about ten rounds (Figure 4).",
-            clusters["IFCA from updates"] == 1,
-            f"Clients in their cluster at the end: {100 * clusters['IFCA']:.0f} % from random models, "
-            f"{100 * clusters['IFCA from updates']:.0f} % from updates.",
+            min(at_ten["IFCA"]) == 1,
+            f"Clients in their cluster after {EARLY[-1]} rounds: {100 * np.mean(at_ten['IFCA']):.0f} % from random models, "
+            f"{100 * np.mean(at_ten['IFCA from updates']):.0f} % from updates; at the end "
+            f"{100 * np.mean(ends['IFCA']):.0f} and {100 * np.mean(ends['IFCA from updates']):.0f} %.",
+            unlike=mixed,
         ),
     ]
 

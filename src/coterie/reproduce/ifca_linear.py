@@ -128,7 +128,7 @@ def one_round(x: Tensor, y: Tensor, models: Tensor, step: float) -> tuple[Tensor
     stacked = models.reshape(-1, d).T.contiguous()
     gradient, labels = torch.zeros_like(stacked), []
     some = max(CACHED // (n * d), 1)
-    for rows, answers in zip(x.split(some), y.split(some), strict=True):
+    for rows, answers in zip(torch.split(x, some), torch.split(y, some), strict=True):
         flat = rows.reshape(-1, d)
         residual = (flat @ stacked).reshape(len(rows), n, starts, k) - answers[:, :, None, None]
         labels.append(residual.square().mean(1).nan_to_num(nan=torch.inf).argmin(2))  # step 2: (clients, starts)

@@ -100,7 +100,11 @@ def against_lme4(name: Any, seed: int, scale: Scale) -> Measured:
 def lme4_rows(found: Records) -> list[Row]:
     return [
         Row(
-            f"{name}: {kind}", found.mean(name, "lme4") if kind == "diag" else None, found.numbers(name, kind), digits=4
+            f"{name}: {kind}",
+            found.mean(name, "lme4") if kind == "diag" else None,
+            found.numbers(name, kind),
+            tolerance=1e-4 * abs(found.mean(name, "lme4")),
+            digits=4,
         )
         for name in found.values
         for kind in KINDS

@@ -26,8 +26,9 @@ Every table and figure of the four works, by one command each. This page is made
 `benchmarks/reproduction/` by `python -m coterie.reproduce.page benchmarks/reproduction docs/reproduction.md`.
 
 **agrees**: within two standard errors, ours and the paper's, or within a difference that nobody would act on.
-**same order**: another value, but every claim of the paper about the order of methods holds in our runs.
-**differs**: neither; the reason stands below the table. Errors are standard errors over seeds.
+**same order**: another value, but above and below the same rows of its table as in the paper.
+**differs**: neither; the reason stands below the table. Our errors are standard errors over seeds; the paper's stand as
+printed, and where it does not say of how many runs, they are taken for standard errors.
 What of a claim does not hold is either an error of the paper, by a code of the [errata](errata.md), or explained beside it.
 Seeds start above 0 where the settings of a file were chosen while looking at the first ones.
 `coterie reproduce NAME` also draws each figure; the site shows them here.

@@ -11,7 +11,9 @@ Estimation: Theory, Algorithms, and Privacy" (Kaan Ozkara, Antonious M. Girgis, 
 https://arxiv.org/abs/2207.01771), EX-4, with τ = 10 steps a round and 60 batches an epoch. Every method's learning
 rate is chosen from the same grid on validation rows of the training data of another seed, with all rounds of the table
 (with fewer, rates win that are too large in the end); for small digits the grid grows while the best rate is at its edge.
-All else is as published. "every client" marks the two methods whose clients also train in rounds they are not sampled in.
+Another seed deals the same pictures, so those that a reported seed tests on are no validation rows. All else is the
+library's default, but for Per-FedAvg's α = 0.01. "every client" marks the two methods whose clients also train in rounds
+they are not sampled in.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ WIDER = 2.7  # the grid's next rate
 MOST_RATES = 7
 FIVE_LAYERS = ct.models.small_cnn()
 WRITERS = 3  # of every client
+REPORTED = 3  # seeds of the tables, from 0 on
 
 METHODS: dict[str, Callable[[], Any]] = {
     "Local": ct.Local,
@@ -107,6 +110,31 @@ def digits(seed: int, kind: str) -> ct.Federation:
         sizes = np.maximum((share * (len(y) - 20 * 12)).astype(np.int64) + 12, 12)
         rows = rng.permutation(len(y))[: sizes.sum()]
     return as_federation(x[rows].reshape(-1, 8, 8) / 16, y[rows], sizes, seed, 0.25)
+
+
+def for_tuning(make: Callable[[int], ct.Federation]) -> ct.Federation:
+    """The training rows of seed 1000 with a fifth of them held out, less the pictures that a reported seed tests on."""
+    tested = {key for seed in range(REPORTED) for key in _pictures(make(seed))}
+    held = make(1000).holdout(0.2, 0)
+    fresh = np.array([key not in tested for key in _pictures(held)])
+    x, y, owner = (np.concatenate([a, b[fresh]]) for a, b in zip(held.rows("train"), held.rows("test"), strict=True))
+    order = np.argsort(owner, kind="stable")
+    return ct.Federation.from_flat(
+        x[order].reshape(-1, *held.x.shape[1:]),
+        y[order],
+        sizes=np.bincount(owner),
+        clients=held.clients.tolist(),
+        n_test=np.bincount(held.rows("test")[2][fresh], minlength=len(held)),
+        clusters=held.clusters,
+        kind="classification",
+        classes=range(10),
+        one_class="allow",
+    )
+
+
+def _pictures(federation: ct.Federation) -> list[bytes]:
+    """A key of every test picture that is the same however it is turned."""
+    return [np.sort(row).tobytes() for row in federation.rows("test")[0]]
 
 
 @dataclass(frozen=True)

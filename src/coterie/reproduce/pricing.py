@@ -1,11 +1,13 @@
 """Figures 4.1–4.5 of Werner's dissertation: sellers who learn to discriminate, buyers who hide.
 
 The running example: half the buyers value the product at 15, the others at 5; evading costs buyer and seller 5 each;
-ten new buyers a round. The dissertation gives neither horizon nor number of runs: 20,000 rounds here (4,000 when quick).
+ten new buyers a round. The dissertation names 20,000 rounds for Figure 4.5 and no number of runs: 20,000 everywhere here
+(4,000 when quick).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -71,13 +73,21 @@ def _bias(seed: int, rounds: int) -> Measured:
 def rows(found: Records) -> list[Row]:
     """The limits that the text names; α*-PD's is reached only by a seller who stays below α* (erratum EI-11)."""
     named = [
-        Row(f"{seller}: seller's utility", value, found.numbers(seller, "seller"), tolerance=0.2, digits=2)
+        Row(
+            f"{seller}: seller's utility",
+            value,
+            found.numbers(seller, "seller"),
+            tolerance=0.2,
+            digits=2,
+            among="sellers",
+        )
         for seller, value in SELLERS.items()
     ]
     return [
         *named,
         Row("stackelberg-eps: seller's utility", None, found.numbers("stackelberg-eps", "seller"), digits=2),
         Row("adaptive: seller's utility", None, found.numbers("adaptive", "seller"), digits=2),
+        *(Row(f"{seller}: buyers' utility", None, found.numbers(seller, "buyer"), digits=2) for seller in SELLERS),
         Row("exp3: belief", 0.0, found.numbers("exp3", "belief"), tolerance=0.01, digits=2),
         Row("stackelberg: belief", 0.5, found.numbers("stackelberg", "belief"), tolerance=0.05, digits=2),
         Row("exp3: share of discriminating prices", 0.0, found.numbers("exp3", "pd"), digits=2),
@@ -96,7 +106,11 @@ def claims(found: Records) -> list[Claim]:
     belief = found.mean("cexp3", "belief")
     off = max(abs(one["belief"] - one["alpha_bar"]) for seller in SELLERS for one in found.of(seller))
     bias = {seller: found.curve("bias", seller) for seller in SELLERS}
-    hurt = all(values[-1] < values[9] for values in bias.values())
+    hurt = all(values[-1] < values[8] for values in bias.values())  # the last interval whose belief is never too large
+    gains = {seller: float(values[0] - values[8]) for seller, values in bias.items()}
+    games = [(game, (0.0, game.commitment().alpha, 1.0)) for game in (CASE_A, EXAMPLE)]
+    sold = [[float(game.seller_utility(a)) for a in at] for game, at in games]
+    bought = [[float(game.buyer_utility(a)) for a in at] for game, at in games]
     return [
         Claim(
             "Price discrimination learnt without regard to the buyers (CExp3) ends below blind prices (Exp3).",
@@ -114,13 +128,31 @@ def claims(found: Records) -> list[Claim]:
             "The belief follows the seller's true share of discrimination.", off < 0.1, f"It is at most {off:.2f} off."
         ),
         Claim("Buyers who overestimate discrimination hurt every seller.", hurt, _ends(bias)),
+        Claim(
+            "Buyers who underestimate it help CExp3, and neither Exp3 nor α*-PD (4.5).",
+            gains["cexp3"] > 1 and max(gains["exp3"], gains["stackelberg"]) < 0.1,
+            "From a little to most underestimated: " + ", ".join(f"{s} {g:+.2f}" for s, g in gains.items()) + ".",
+        ),
+        Claim(
+            "u_S(α*) > u_S(0) > u_S(1) in both cases; u_B(0) > u_B(1) = u_B(α*) in (a), u_B(1) > u_B(0) = u_B(α*) in (b) "
+            "(Figure 4.1, Corollary 2).",
+            all(s[1] > s[0] > s[2] for s in sold)
+            and bought[0][0] > bought[0][2] == bought[0][1]
+            and bought[1][2] > bought[1][0] == bought[1][1],
+            f"At α = 0, α*, 1 the seller has {_list(sold[0])} in (a) and {_list(sold[1])} in (b), the buyers "
+            f"{_list(bought[0])} and {_list(bought[1])}.",
+        ),
     ]
+
+
+def _list(values: Sequence[float]) -> str:
+    return ", ".join(f"{v:g}" for v in values)
 
 
 def _ends(bias: dict[str, Any]) -> str:
     return (
-        "Unbiased and most overestimated: "
-        + ", ".join(f"{s} {v[9]:.1f} and {v[-1]:.1f}" for s, v in bias.items())
+        "A little under- and most overestimated: "
+        + ", ".join(f"{s} {v[8]:.1f} and {v[-1]:.1f}" for s, v in bias.items())
         + "."
     )
 
@@ -184,9 +216,12 @@ EXPERIMENT = Experiment(
     draw=draw,
     wide=wide,
     seeds={"quick": 5, "paper": 20},
-    setting=lambda scale: f"{ROUNDS[scale]:,} rounds (the dissertation's horizon is not printed).",
+    setting=lambda scale: (
+        f"{ROUNDS[scale]:,} rounds (the dissertation names 20,000 for Figure 4.5, none for the others)."
+    ),
     why={
         "stackelberg: seller's utility": "At exactly α* the buyers' belief is a walk without drift around the threshold at "
-        "which they switch (EI-11), so averages scatter between 6.2 and 8.6. The variant that stays below α* gets there.",
+        "which they switch (EI-11), so averages scatter between 6.2 and 8.6. A seller who never lets the "
+        "belief pass α* (`adaptive`) gets there.",
     },
 )

@@ -83,7 +83,7 @@ def rows(found: Records) -> list[Row]:
         method, _, epsilon = cell.partition(", ε = ")
         paper, error = PAPER[method] if epsilon == "inf" else (None, 0.0)
         label = cell if epsilon != "inf" else f"{method}, not private"
-        out.append(Row(f"{label}, accuracy (%)", paper, percent(found, cell), error, digits=2))
+        out.append(Row(f"{label}, accuracy (%)", paper, percent(found, cell), error, digits=2, among="accuracy"))
     return out
 
 

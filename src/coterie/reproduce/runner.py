@@ -22,7 +22,7 @@ import torch
 import coterie
 from coterie.disk import write_text, writing
 from coterie.errors import ConfigError
-from coterie.reproduce.experiment import Claim, Experiment, Records, Row, Scale
+from coterie.reproduce.experiment import Experiment, Records, Row, Scale
 
 
 def run(
@@ -63,17 +63,17 @@ def records(kept: dict[str, Any]) -> Records:
 
 def table(experiment: Experiment, found: Records) -> pd.DataFrame:
     """The paper's values beside ours, with a verdict for every row."""
-    claims = experiment.claims(found)
-    lines = [_line(experiment, row, claims) for row in experiment.rows(found) if len(row.ours)]  # not yet measured
+    rows = [row for row in experiment.rows(found) if len(row.ours)]  # others are not yet measured
+    lines = [_line(experiment, row, rows) for row in rows]
     return pd.DataFrame(lines, columns=["what", "paper", "ours", "seeds", "verdict"])
 
 
-def _line(experiment: Experiment, row: Row, claims: list[Claim]) -> tuple[str, str, str, int, str]:
+def _line(experiment: Experiment, row: Row, rows: list[Row]) -> tuple[str, str, str, int, str]:
     paper = "" if row.paper is None else f"{row.paper:.{row.digits}f}" + _error(row.paper_error, row.digits)
     ours = f"{row.mean:.{row.digits}f}" + _error(row.error, row.digits)
     if lost := sum(one != one for one in row.ours):  # NaN: a run ended in no numbers
         ours = f"diverged in {lost} of {len(row.ours)}"
-    return row.what, paper, ours, len(row.ours), experiment.verdict(row, claims)
+    return row.what, paper, ours, len(row.ours), experiment.verdict(row, rows)
 
 
 def _error(error: float, digits: int) -> str:

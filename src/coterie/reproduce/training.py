@@ -36,13 +36,15 @@ def begin(
     return run
 
 
-def follow(run: Run, rounds: int, every: int, clients: Any = None, clusters: bool = False) -> Measured:
+def follow(
+    run: Run, rounds: int, every: int, clients: Any = None, clusters: bool = False, also: Sequence[int] = ()
+) -> Measured:
     """Take the rounds; the mean test accuracy of the clients' own models (and how well the clusters are found, M-2) after
-    every so many of them, `clients` (a mask) alone if given."""
+    every so many of them and after those of `also`, `clients` (a mask) alone if given."""
     kept: Measured = {"round": [], "accuracy": []} | ({"clusters": []} if clusters else {})
     for t in range(1, rounds + 1):
         run.one_round()
-        if t % every and t != rounds:
+        if t % every and t != rounds and t not in also:
             continue
         live = run.evaluation()
         accuracy = live.scores()["accuracy"].to_numpy()
