@@ -31,9 +31,7 @@ def test_the_table_the_claims_and_the_picture() -> None:
     books = dict.fromkeys(WAYS, still) | {ALL: shared, HIGH_SHARES: overtaken, DEAL: deal}
     found = Records("quick", {name: {"0": one} for name, one in books.items()})
     claims = EXPERIMENT.claims(found)
-    assert [claim.holds for claim in claims] == [True] * 5 + [
-        False
-    ] * 2  # the high firm earns more from one that stands still
+    assert [claim.holds for claim in claims] == [True] * 5 + [False] * 2  # one that stands still leaves more
     for way in (ALL, HIGH_SHARES):
         other = Records("quick", {**found.values, way: {"0": still}})
         assert [claim.holds for claim in EXPERIMENT.claims(other)].count(True) == 4

@@ -1,4 +1,5 @@
-"""Werner, Figure 2.1: worlds of one number in which Myopic-Clustering, IFCA and CFL fail and Federated-Clustering does not.
+"""Werner, Figure 2.1: worlds of one number in which Myopic-Clustering, IFCA, HypCluster and CFL fail, and
+Federated-Clustering does not.
 
 The paths are exact. What differs from the text: in the first world client 2 oscillates with the figure's η = 0.5 (erratum
 EC-11), and in the third the common optimum is 1/3 and CFL's wrong split {1, 3}, {2} (EC-10).
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from coterie.algorithms import IFCA, FedAvg, FederatedClustering, MyopicClustering
+from coterie.algorithms import IFCA, FedAvg, FederatedClustering, HypCluster, MyopicClustering
 from coterie.learning.local_sgd import LocalSGD
 from coterie.reproduce.drawing import COLOURS, curves, panels
 from coterie.reproduce.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
@@ -38,11 +39,18 @@ TITLES = {
     "c: CFL": "(c) CFL",
     f"c: {FC}": f"(c) {FC}",
 }
+STUCK: dict[str, Any] = {  # IFCA's options I and II, and HypCluster
+    "IFCA": IFCA(2, "gradient", LocalSGD(steps=1, lr=0.2)),
+    "IFCA, option II": IFCA(2, "model", LocalSGD(steps=5, lr=0.2, batch_size=None)),
+    "HypCluster": HypCluster(2, LocalSGD(steps=5, lr=0.2, batch_size=None)),
+}
 GOALS = {"a": (0.0, 0.0, 2.0), "b": (-0.5, 0.5), "c": (0.0, 0.5, 0.5)}
 
 
 def cells(scale: Scale) -> Cells:
-    return {cell: cell for cell in (*TITLES, f"a: {FC}, η = 0.5", "c: one model")}
+    return {
+        cell: cell for cell in (*TITLES, f"a: {FC}, η = 0.5", "b: IFCA, option II", "b: HypCluster", "c: one model")
+    }
 
 
 def measure(cell: Any, seed: int, scale: Scale) -> Measured:
@@ -63,8 +71,8 @@ def _exact(world: str, name: str) -> Any:
             MyopicClustering(2, lr=eta) if name == "myopic" else FederatedClustering(lr=eta, radius=1 / (2 * eta))
         )
         return positions(algorithm, *vanishing(eta), start(1.5), 40).numpy()
-    if name == "IFCA":
-        algorithm = IFCA(2, "gradient", LocalSGD(steps=1, lr=0.2))
+    if name in STUCK:
+        algorithm = STUCK[name]
         return positions(algorithm, *stuck(), two_models(algorithm, -1.5, 0.0), 40).numpy()
     algorithm = FederatedClustering(lr=0.1, radius=1.9)
     return positions(algorithm, *stuck(), own_models(algorithm, -1.5, 0.0), 60).numpy()
@@ -93,7 +101,7 @@ def rows(found: Records) -> list[Row]:
         Row("(a) today's gradients grouped: client 2 stays at", 1.0, ends("a: myopic", 2), tolerance=1e-3),
         Row(f"(a) {FC}: client 2 ends at", 0.0, ends(f"a: {FC}", 2), tolerance=1e-3),
         Row(f"(a) {FC} with the figure's η = 0.5: client 2 around", 0.0, ends(f"a: {FC}, η = 0.5", 2), tolerance=1e-3),
-        Row("(b) IFCA: both clients stay at", 0.0, ends("b: IFCA", 1), tolerance=1e-3),
+        *(Row(f"(b) {name}: both clients stay at", 0.0, ends(f"b: {name}", 1), tolerance=1e-3) for name in STUCK),
         Row(f"(b) {FC}: client 1 ends at", -0.5, ends(f"b: {FC}", 1), tolerance=1e-3),
         Row("(c) optimum of one model for all", 0.25, ends("c: one model", 1), tolerance=1e-3),
         Row("(c) CFL parts clients 2 and 3 with probability", 0.5, found.numbers("c: CFL", "parted"), digits=2),
@@ -120,7 +128,11 @@ def claims(found: Records) -> list[Claim]:
             off("a: myopic") > 0.99,
             f"It ends {off('a: myopic'):.2f} away from its optimum.",
         ),
-        Claim("IFCA is stuck (b).", off("b: IFCA") > 0.49, f"Its clients end {off('b: IFCA'):.2f} from their optima."),
+        Claim(
+            "IFCA, by option I or II, and HypCluster are stuck (b).",
+            min(off(f"b: {name}") for name in STUCK) > 0.49,
+            "Their clients end " + ", ".join(f"{off(f'b: {name}'):.2f}" for name in STUCK) + " from their optima.",
+        ),
         Claim(
             "A split by CFL parts clients 2 and 3 for ever, half of the time (c).",
             abs(found.mean("c: CFL", "parted") - 0.5) <= 1 / np.sqrt(len(found.of("c: CFL"))),  # two standard errors

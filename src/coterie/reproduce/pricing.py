@@ -57,7 +57,9 @@ def measure(cell: Any, seed: int, scale: Scale) -> Measured:
         **{action: float(last[action]) for action in ACTIONS},
         "round": kept["round"].tolist(),
         "seller_so_far": kept["seller_utility"].round(4).tolist(),
+        "buyer_so_far": kept["buyer_utility"].round(4).tolist(),
         "belief_so_far": kept["belief"].round(4).tolist(),
+        "share_so_far": kept["alpha_bar"].round(4).tolist(),
     }
 
 
@@ -180,12 +182,14 @@ def draw(found: Records) -> Figure:
     for ax, game in ((case_a, CASE_A), (case_b, EXAMPLE)):
         plot_equilibrium(game, ax)
     x = found.of("exp3")[0]["round"]
-    for ax, name, title in (
-        (utility, "seller_so_far", "utility (Figure 4.2)"),
-        (belief, "belief_so_far", "belief (4.3)"),
+    for ax, name, other, title, label in (
+        (utility, "seller_so_far", "buyer_so_far", "utility (4.2); dashed: buyers", "average so far"),
+        (belief, "belief_so_far", "share_so_far", "belief (4.3); dotted: true share", "belief"),
     ):
-        lines = {seller: [one[name] for one in found.of(seller)] for seller in SELLERS}
-        curves(ax, x, lines, title, "round", "average so far" if ax is utility else "belief")
+        curves(ax, x, {seller: [one[name] for one in found.of(seller)] for seller in SELLERS}, title, "round", label)
+        for line, seller in zip(ax.get_lines()[: len(SELLERS)], SELLERS, strict=True):
+            style = "--" if ax is utility else ":"
+            ax.plot(x, found.curve(seller, other), ls=style, lw=1.2, color=line.get_color())
     base = np.zeros(len(SELLERS))
     for shade, action in zip(("0.3", "0.8", "#2a7f62", "#b5443c"), ACTIONS, strict=True):
         share = np.array([found.mean(seller, action) for seller in SELLERS])
