@@ -218,6 +218,7 @@ EXPERIMENT = Experiment(
     wide=wide,
     seeds={"quick": 1, "paper": 1},
     setting=lambda scale: (
-        "Users: " + "; ".join(f"{users:,} (deviation {deviation})" for users, deviation in WORLDS[scale]) + "."
+        "Users: " + "; ".join(f"{users:,} (deviation {deviation})" for users, deviation in WORLDS[scale]) + ". "
+        "The smoothing of Local is chosen by the truth, a favour to it."
     ),
 )
