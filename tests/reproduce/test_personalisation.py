@@ -7,6 +7,7 @@ import pytest
 
 from coterie.reproduce import personal, personalisation
 from coterie.reproduce.experiment import Records
+from coterie.reproduce.personalisation import REPORTED, SETTINGS, for_tuning
 from coterie.reproduce.registry import experiment
 from coterie.reproduce.runner import run
 
@@ -74,3 +75,17 @@ def test_the_small_settings_differ_in_one_respect(kind):
     assert len(fed) == 20
     assert (max(classes) <= 5) == (kind == "labels")
     assert (fed.n_train.max() > 3 * fed.n_train.min()) == (kind == "sizes")
+
+
+@pytest.mark.parametrize("kind", ["labels", "features", "concept", "sizes"])
+def test_no_picture_that_a_reported_seed_tests_on_chooses_a_rate(kind):
+    make = SETTINGS[kind].make
+    tuning, plain = for_tuning(make), make(1000).holdout(0.2, 0)
+    tested = {np.sort(row).tobytes() for seed in range(REPORTED) for row in make(seed).rows("test")[0]}
+    kept = [np.sort(row).tobytes() for row in tuning.rows("test")[0]]
+    assert kept
+    assert not tested.intersection(kept)
+    assert len(kept) < int(plain.n_test.sum())  # some had to go
+    assert np.array_equal(tuning.n_train, plain.n_train)
+    for part in zip(tuning.rows("train"), plain.rows("train"), strict=True):
+        assert np.array_equal(*part)  # what is trained on stays
