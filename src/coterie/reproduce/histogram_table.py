@@ -37,8 +37,8 @@ PAPER = {  # not private, private; alone, then with fine-tuning
     "Alg. 2 + FT": (0.868, 0.951),
 }
 FEW = (
-    "Twelve thousand reviews of 82 tokens in the median are few for ten clusters: with 100,000 Alg. 2 had 1.863 fine-tuned, "
-    "FedAvg 1.892 (one run)."
+    "Twelve thousand reviews of 82 tokens in the median are few for ten clusters: with 100,000 Alg. 2 has 1.865 fine-tuned, "
+    "FedAvg 1.892 (20 runs)."
 )
 OPEN, EPSILON, DELTA = "not private", 15.0, 1e-10
 OURS = ("A+", "B+")
