@@ -11,6 +11,7 @@ integers; `"simulation"` adds in float64 and rounds the sum, which is as fast as
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -108,7 +109,7 @@ class Releases:
             start = origin[path]
             if start is not None:
                 t = t - (start if len(start) == 1 else start[group])
-            moved[path] = t.reshape(len(t), -1)
+            moved[path] = t.reshape(len(t), math.prod(t.shape[1:]))  # also of no clients
         return moved
 
     def _added(self, moved: dict[str, Tensor], group: Tensor, groups: int) -> dict[str, Any]:

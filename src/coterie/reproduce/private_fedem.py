@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 import coterie as ct
 from coterie.datasets.files import load_arrays
 from coterie.datasets.partition import label_shards
-from coterie.errors import CoterieWarning
+from coterie.errors import CoterieWarning, Diverged
 from coterie.reproduce.drawing import curves
 from coterie.reproduce.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
 from coterie.reproduce.personalisation import as_federation
@@ -69,7 +69,10 @@ def measure(cell: Any, seed: int, scale: Scale) -> Measured:
         options["privacy"] = ct.Privacy(epsilon, DELTA, clip=CLIP, noise="simulation")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CoterieWarning)  # that the noise is loud is what is measured
-        run = ct.fit(algorithms[method], federation, task, **options)
+        try:
+            run = ct.fit(algorithms[method], federation, task, **options)
+        except Diverged:
+            return {"accuracy": float("nan")}
     return {"accuracy": round(float(run.scores()["accuracy"].mean()), 5)}
 
 
@@ -89,7 +92,7 @@ def rows(found: Records) -> list[Row]:
 
 def claims(found: Records) -> list[Claim]:
     low, high = EPSILONS[found.scale][0], EPSILONS[found.scale][-1]
-    mean = {cell: float(np.mean(percent(found, cell))) for cell in found.values}
+    mean = {cell: float(np.nan_to_num(np.mean(percent(found, cell)), nan=0.0)) for cell in found.values}  # diverged: 0
     adaped, fedem = ([mean[f"{method}, ε = {e:g}"] for e in (low, high)] for method in ("AdaPeD", "FedEM"))
     return [
         Claim(
