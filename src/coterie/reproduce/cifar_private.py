@@ -1,8 +1,9 @@
 """Werner, Figure 2.4: CIFAR-10 with private labels, 4 clusters of 5 clients; methods, radii and local steps compared.
 
 A VGG-16 is out of reach of two cores. Here a network of one hidden layer sees pictures of 8 × 8 pixels (quick) or a small
-convolutional one those of 16 × 16 (paper). Step 0.1 and momentum 0.9 are the paper's, and
-so are the batches of 32 at paper scale.
+convolutional one those of 16 × 16 (paper). Momentum 0.9 is the paper's, and so are the batches of 32 at paper scale. Its
+step 0.1 is too large for batches of 32 in a network without normalisation: with it training alone (seed 100) has a training
+loss of 2.15 after 240 steps, with 0.05 1.92, with 0.02 2.01; so the paper scale has 0.05.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ class Size(NamedTuple):
     steps: int
     batch: int | None
     looks: int
+    rate: float
 
 
-SIZES: dict[Scale, Size] = {"quick": Size(4, 30, None, 3), "paper": Size(2, 240, 32, 8)}
+SIZES: dict[Scale, Size] = {"quick": Size(4, 30, None, 3, 0.1), "paper": Size(2, 240, 32, 8, 0.05)}
+ROUND = 10  # local steps of the other methods in a round
 
 
 def network(scale: Scale) -> Task:
@@ -49,8 +52,7 @@ def cells(scale: Scale) -> Cells:
 
 def algorithm(cell: Any, size: Size) -> tuple[Any, int]:
     """The method and the rounds that make `size.steps` gradient steps."""
-    each = size.steps // size.looks
-    local = LocalSGD(steps=each, lr=0.1, batch_size=size.batch, momentum=0.9)
+    local = LocalSGD(steps=ROUND, lr=size.rate, batch_size=size.batch, momentum=0.9)
     named: dict[str, Any] = {
         "Local": Local(local),
         "Global": FedAvg(local),
@@ -59,11 +61,11 @@ def algorithm(cell: Any, size: Size) -> tuple[Any, int]:
         "GT": Oracle(local),
     }
     if cell in named:
-        return named[cell], size.looks
+        return named[cell], size.steps // ROUND
     name, value = cell
     radius = Percentile(value if name == "radius" else 20)
     local_steps = value if name == "local_steps" else 1
-    options: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "batch_size": size.batch, "local_steps": local_steps}
+    options: dict[str, Any] = {"lr": size.rate, "momentum": 0.9, "batch_size": size.batch, "local_steps": local_steps}
     return FederatedClustering(radius=radius, **options), size.steps
 
 
@@ -160,6 +162,11 @@ EXPERIMENT = Experiment(
         + ("8 × 8 pixels, one hidden layer of 32 units" if scale == "quick" else "16 × 16 pixels, two convolutions")
         + f" instead of VGG-16, {SIZES[scale].steps} steps of "
         + ("all pictures" if SIZES[scale].batch is None else f"{SIZES[scale].batch} pictures")
-        + ", step 0.1 and momentum 0.9 as printed."
+        + f", momentum 0.9 as printed, step {SIZES[scale].rate:g}"
+        + (
+            "."
+            if SIZES[scale].rate == 0.1
+            else " (printed: 0.1, with which the training loss of the small network falls less)."
+        )
     ),
 )
