@@ -163,10 +163,6 @@ EXPERIMENT = Experiment(
         + f" instead of VGG-16, {SIZES[scale].steps} steps of "
         + ("all pictures" if SIZES[scale].batch is None else f"{SIZES[scale].batch} pictures")
         + f", momentum 0.9 as printed, step {SIZES[scale].rate:g}"
-        + (
-            "."
-            if SIZES[scale].rate == 0.1
-            else " (printed: 0.1, with which the training loss of the small network falls less)."
-        )
+        + ("." if SIZES[scale].rate == 0.1 else " (printed: 0.1, with which the small network hardly learns).")
     ),
 )

@@ -150,7 +150,8 @@ def draw(found: Records) -> Figure:
 
 WHY = (
     "The paper prints neither network, step, batch nor rounds (EC-13), and how far a penalty of λ = 1 (Ditto), neighbours "
-    "(KNN) or random models (IFCA) get depends on them."
+    "(KNN) or random models (IFCA) get depends on them. A row that another one passes has changed its place, too: at paper "
+    "scale IFCA finds all clusters and passes Local, FC and the rest."
 )
 EXPERIMENT = Experiment(
     name="werner-mnist",
