@@ -135,7 +135,7 @@ EXPERIMENT = Experiment(
     ),
     why={
         "": "A fifth of the paper's clients, small pictures without augmentation and a small network: all values are lower. "
-        "Where random models leave both groups with one model, IFCA is one global model that learns from half of each cohort "
-        "at best; started from updates it passes the global one."
+        "Where random models leave both groups with one model, IFCA is but one global model; started from updates it is "
+        "better than that."
     },
 )
