@@ -2,6 +2,7 @@
 
 The paper has CIFAR-100 in 10 clusters of 10 labels and 10 clients with a VGG-8. Here CIFAR-10 in 5 clusters of 2 labels, and
 a network of one hidden layer on pictures of 8 × 8 pixels (16 × 16 at paper scale): the order is compared, not the values.
+The step of paper scale has the least training loss of 0.1, 0.03 and 0.01, alone and in the true clusters (seed 100).
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ class Size(NamedTuple):
     samples: int
     steps: int
     looks: int
+    rate: float
 
 
-SIZES: dict[Scale, Size] = {"quick": Size(4, 3, 100, 30, 5), "paper": Size(2, 10, 190, 200, 10)}
+SIZES: dict[Scale, Size] = {"quick": Size(4, 3, 100, 30, 5, 0.1), "paper": Size(2, 10, 190, 200, 10, 0.03)}
 
 
 def federation(size: Size, seed: int) -> Federation:
@@ -66,9 +68,9 @@ def cells(scale: Scale) -> Cells:
 def measure(method: Any, seed: int, scale: Scale) -> Measured:
     size = SIZES[scale]
     each = size.steps // size.looks
-    local = LocalSGD(steps=each, lr=0.1, batch_size=None, momentum=0.9)
+    local = LocalSGD(steps=each, lr=size.rate, batch_size=None, momentum=0.9)
     named: dict[str, Any] = {"Global": FedAvg(local), "Local": Local(local), "GT": Oracle(local)}
-    clustering = FederatedClustering(lr=0.1, momentum=0.9, radius=Percentile(15))
+    clustering = FederatedClustering(lr=size.rate, momentum=0.9, radius=Percentile(15))
     data = federation(size, seed)
     task = Task(mlp(3 * (32 // size.by) ** 2, 32, 10))
     run = begin(named.get(method, clustering), data, task, seed)
@@ -135,6 +137,6 @@ EXPERIMENT = Experiment(
     setting=lambda scale: (
         f"5 clusters of 2 labels and {SIZES[scale].members} clients of {SIZES[scale].samples} pictures of "
         f"{32 // SIZES[scale].by} × {32 // SIZES[scale].by} pixels, one hidden layer of 32 units instead of VGG-8, "
-        f"{SIZES[scale].steps} full-batch steps."
+        f"{SIZES[scale].steps} full-batch steps of {SIZES[scale].rate:g}."
     ),
 )
