@@ -183,6 +183,7 @@ def test_tables_in_other_pages_are_made_anew(tmp_path):
 def test_every_file_of_numbers_makes_a_section(path):
     kept = json.loads(path.read_text())
     one = experiment(kept["experiment"])
+    assert kept["scale"] == "paper"
     assert set(one.cells(kept["scale"])) >= set(kept["cells"])
     text = section(one, kept)
     assert "| nan" not in text
