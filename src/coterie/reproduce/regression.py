@@ -81,16 +81,14 @@ def rows(found: Records) -> list[Row]:
 
         def gain(what: str, ours: str, other: str, paper: tuple[float, float] | None = None, cell: str = cell) -> Row:
             value, error = paper or (None, 0.0)
-            values = found.numbers(cell, ours), found.numbers(cell, other)
-            cost = what.startswith("cost")
-            percents = [100 * (b / a - 1 if cost else 1 - a / b) for a, b in zip(*values, strict=True)]
-            among = "" if cost else cell
-            return Row(f"{cell}: {what} (%)", value, percents, error, digits=1, among=among)
+            return Row(f"{cell}: {what} (%)", value, _gains(found, cell, ours, other), error, digits=1, among=cell)
+
+        cost = [-gained for gained in _gains(found, cell, "em", "known")]
 
         out += [
             gain("gain over local by EM", "em", "local", GAIN_LOCAL[d]),
             gain("gain over FedAvg by EM", "em", "fedavg", GAIN_FEDAVG[d]),
-            gain("cost of an unknown prior by EM", "known", "em", (UNKNOWN_COSTS[d], 0.0)),
+            Row(f"{cell}: cost of an unknown prior by EM (%)", UNKNOWN_COSTS[d], cost, digits=1),
             gain("gain over FedAvg by alternating descent", "descent", "fedavg"),
             gain("gain in predictions over local", "em, predictions", "local, predictions"),
             gain("gain in predictions over FedAvg", "em, predictions", "fedavg, predictions"),
