@@ -44,10 +44,12 @@ def test_rates_are_tuned_once_with_all_rounds(tiny, monkeypatch, tmp_path):
     assert personal.Personal("mnist").measure("Local", 0, "quick")["rate"] == personal.QUICK_RATE
 
 
-def test_the_grid_grows_at_its_edges():
+def test_the_grid_grows_at_its_edges_or_between():
     tuning = {"0.05": 0.4, "0.15": 0.5}
     assert personalisation.next_rate({}, wider=True) == 0.05
     assert personalisation.next_rate(tuning, wider=False) is None
+    assert personalisation.next_rate({"0.05": 0.5, "0.15": 0.4}, wider=False) == 0.1
+    assert personalisation.next_rate({"0.05": 0.4, "0.1": 0.5, "0.15": 0.4}, wider=False) is None
     assert personalisation.next_rate(tuning, wider=True) == 0.405
     assert personalisation.next_rate(tuning | {"0.405": float("nan")}, wider=True) is None
     assert personalisation.next_rate({"0.05": 0.5, "0.15": 0.4}, wider=True) == 0.0185

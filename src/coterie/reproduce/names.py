@@ -15,6 +15,7 @@ EXPERIMENTS: dict[str, str] = {  # name → module with its EXPERIMENT, or modul
     "personal-mnist": "personal:MNIST",
     "personal-femnist": "personal:FEMNIST",
     "personal-femnist-15": "personal:FEMNIST_15",
+    "adaped-course": "adaped_course",
     "personal-labels": "personal:LABELS",
     "personal-features": "personal:FEATURES",
     "personal-concept": "personal:CONCEPT",

@@ -232,13 +232,10 @@ TUNED_AS = {"femnist-15": "femnist"}  # the same clients, as many steps for each
 
 def tuned(setting: str, name: str) -> dict[str, float]:
     """Validation accuracy of every rate tried, with all rounds; once for a method."""
-    if (setting, name) not in TUNED:
-        tuning: dict[str, float] = {}
-        while (rate := next_rate(tuning, SETTINGS[setting].wider)) is not None:
-            accuracy = score(name, SETTINGS[setting], _validation(setting), SETTINGS[setting].full, rate, 1000)
-            tuning[str(rate)] = round(accuracy, 5)
-        TUNED[setting, name] = tuning
-    return TUNED[setting, name]
+    tuning, one = TUNED.setdefault((setting, name), {}), SETTINGS[setting]
+    while (rate := next_rate(tuning, one.wider)) is not None:
+        tuning[str(rate)] = round(score(name, one, _validation(setting), one.full, rate, 1000), 5)
+    return tuning
 
 
 def experiment(setting: str) -> Experiment:

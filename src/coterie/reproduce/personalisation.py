@@ -33,6 +33,7 @@ from coterie.errors import Diverged
 from coterie.settings import with_setting
 
 RATES = (0.05, 0.15)  # of those that the paper chooses from
+BETWEEN = 0.1
 WIDER = 2.7  # the grid's next rate
 MOST_RATES = 7
 FIVE_LAYERS = ct.models.small_cnn()
@@ -145,7 +146,7 @@ class Setting:
     quick: int
     model: Callable[[], Any] = FIVE_LAYERS
     batch: int | None = None  # None: 60 batches an epoch
-    wider: bool = False  # the grid of rates grows while the best is at its edge
+    wider: bool = False  # the grid of rates grows beyond the paper's while the best is at its edge
 
 
 def small(kind: str) -> Setting:
@@ -160,11 +161,15 @@ SETTINGS = {
 }
 
 
+def steps_of(setting: Setting, federation: ct.Federation, rate: float) -> ct.LocalSGD:
+    """Ten steps a round, 60 an epoch."""
+    batch = setting.batch or max(int(np.median(federation.n_train)) // 60, 1)
+    return ct.LocalSGD(steps=10, lr=rate, batch_size=batch, weight_decay=1e-4)
+
+
 def score(name: str, setting: Setting, federation: ct.Federation, rounds: int, rate: float, seed: int) -> float:
     """Mean over clients of the accuracy of their own models; NaN if the run diverges."""
-    batch = setting.batch or max(int(np.median(federation.n_train)) // 60, 1)
-    steps = ct.LocalSGD(steps=10, lr=rate, batch_size=batch, weight_decay=1e-4)
-    algorithm = with_setting(METHODS[name](), "local", steps)
+    algorithm = with_setting(METHODS[name](), "local", steps_of(setting, federation, rate))
     task = ct.Task(setting.model)
     cohort = max(round(setting.share * len(federation)), 1)
     if name == "Local, every client":
@@ -187,11 +192,15 @@ def best_rate(tuning: dict[str, float]) -> float:
 
 
 def next_rate(tuning: dict[str, float], wider: bool) -> float | None:
-    """The grid's rates, then wider ones, if asked for, while the best is the smallest or largest; None when it is found."""
+    """The grid's rates, then, where the smaller is better, the one between them; None when the best is found.
+
+    With `wider` other rates follow, if the best is the smallest or largest, until it is not."""
     for rate in RATES:
         if str(rate) not in tuning:
             return rate
     tried, best = sorted(float(rate) for rate in tuning), best_rate(tuning)
-    if not wider or len(tried) == MOST_RATES or best not in (tried[0], tried[-1]):
+    if not wider:
+        return BETWEEN if tried == list(RATES) and best == RATES[0] else None
+    if len(tried) == MOST_RATES or best not in (tried[0], tried[-1]):
         return None
     return round(best * WIDER if best == tried[-1] else best / WIDER, 4)

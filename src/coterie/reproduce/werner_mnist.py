@@ -11,7 +11,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from coterie.aggregation.radius import Percentile
 from coterie.algorithms import IFCA, Ditto, FedAvg, FederatedClustering, KNNPer, Local, Oracle
@@ -77,20 +79,40 @@ def cells(scale: Scale) -> Cells:
     return {f"{task}, {method}": (task, method) for task in TASKS for method in PAPER[task]}
 
 
+def missed(outputs: Tensor, y: Tensor) -> Tensor:
+    """What the right label lacks of probability 1, the loss of the authors' code."""
+    return 1 - torch.softmax(outputs, -1).gather(-1, y.long()[..., None]).mean()
+
+
 def measure(cell: Any, seed: int, scale: Scale) -> Measured:
     """Mean accuracy and loss of the clients' own models (M-4), for IFCA also how many clients are in their cluster."""
     task, method = cell
     size = SIZES[scale]
     options = {"clusters": 4, "clients": size.clients, "samples": size.samples, "by": size.by, "disjoint": True}
     data = federation("mnist", TASKS[task], seed=seed, test_samples=100, **options)
-    run = begin(methods(task, size)[method], data, Task(mlp((28 // size.by) ** 2, size.hidden, 10)), seed)
-    for _ in range(size.rounds):
+    network = Task(mlp((28 // size.by) ** 2, size.hidden, 10), metric=("accuracy", missed))
+    run = begin(methods(task, size)[method], data, network, seed)
+    kept: Measured = {"round": [], "accuracy": [], "missed": [], "loss": []} | (
+        {"clusters": []} if method == "IFCA" else {}
+    )
+    for t in range(1, size.rounds + 1):
         run.one_round()
-    live = run.evaluation()
-    kept = {"accuracy": 100 * live.test_means()["test_accuracy"], "loss": float(np.mean(live.test_losses()))}
-    if method == "IFCA":
-        kept["clusters"] = cluster_accuracy(live.clusters(), data.clusters)
+        if t not in (size.rounds // 4, size.rounds // 2, size.rounds):
+            continue
+        live = run.evaluation()
+        means = live.test_means()
+        kept["round"].append(t)
+        kept["accuracy"].append(round(100 * means["test_accuracy"], 3))
+        kept["missed"].append(round(means["test_missed"], 5))
+        kept["loss"].append(round(float(np.mean(live.test_losses())), 5))
+        if method == "IFCA":
+            kept["clusters"].append(round(cluster_accuracy(live.clusters(), data.clusters), 5))
     return kept
+
+
+def after(found: Records, cell: str, what: str, look: int = -1) -> list[float]:
+    """For every seed, at the end, or after a quarter (0) or half (1) of the rounds."""
+    return [float(one[what][look]) for one in found.of(cell)]
 
 
 def rows(found: Records) -> list[Row]:
@@ -99,21 +121,30 @@ def rows(found: Records) -> list[Row]:
         Row(
             f"{task}, {method}: accuracy",
             accuracy,
-            found.numbers(f"{task}, {method}", "accuracy"),
+            after(found, f"{task}, {method}", "accuracy"),
             digits=1,
             among=task,
         )
         for task, method, accuracy, _ in lines
     ] + [
-        Row(f"{task}, {method}: loss", loss, found.numbers(f"{task}, {method}", "loss"), among=f"{task}: loss")
+        Row(
+            f"{task}, {method}: {'cross-entropy' if method == 'KNN' else '1 − p of the label'}",
+            loss,
+            after(found, f"{task}, {method}", "loss" if method == "KNN" else "missed"),
+            among=f"{task}: loss",
+        )
         for task, method, _, loss in lines
     ]
 
 
 def claims(found: Records) -> list[Claim]:
-    mean = {task: {m: found.mean(f"{task}, {m}", "accuracy") for m in PAPER[task]} for task in TASKS}
+    mean = {task: {m: float(np.mean(after(found, f"{task}, {m}", "accuracy"))) for m in PAPER[task]} for task in TASKS}
     lead = {task: mean[task]["FC"] - max(mean[task][m] for m in OTHERS) for task in TASKS}
-    placed = {task: found.mean(f"{task}, IFCA", "clusters") for task in TASKS}
+    placed = {task: float(np.mean(after(found, f"{task}, IFCA", "clusters"))) for task in TASKS}
+    early = found.of("rotation, IFCA")[0]["round"][0]
+    then = {
+        task: [float(np.mean(after(found, f"{task}, {m}", "accuracy", 0))) for m in ("FC", "IFCA")] for task in TASKS
+    }
     private = mean["private label"]
     return [
         Claim(
@@ -125,10 +156,11 @@ def claims(found: Records) -> list[Claim]:
             "FC is better than IFCA on both tasks.",
             all(mean[t]["FC"] > mean[t]["IFCA"] for t in TASKS),
             "; ".join(f"{t}: FC {mean[t]['FC']:.1f}, IFCA {mean[t]['IFCA']:.1f}" for t in TASKS) + ".",
-            unlike="With the same model, steps and data IFCA from random models has "
+            unlike=f"Rounds decide: after {early} of them "
+            + "; ".join(f"{t}: FC {fc:.1f}, IFCA {ifca:.1f}" for t, (fc, ifca) in then.items())
+            + ". At the end IFCA from random models has "
             + " and ".join(f"{100 * v:.0f} %" for v in placed.values())
-            + " of the clients in their own cluster at the end. Where it finds the clusters it averages all of a cluster, "
-            "FC only the four clients in a ball, so it ends near GT; the paper's 54.6 and 65.4 need a failed start.",
+            + " of the clients in their own cluster and averages all of it, FC only the four clients in a ball.",
         ),
         Claim(
             "Training in the true clusters is best.",
@@ -149,9 +181,18 @@ def draw(found: Records) -> Figure:
 
 
 WHY = (
-    "The paper prints neither network, step, batch nor rounds (EC-13), and how far a penalty of λ = 1 (Ditto), neighbours "
-    "(KNN) or random models (IFCA) get depends on them. A row that another one passes has changed its place, too: at paper "
-    "scale IFCA finds all clusters and passes Local, FC and the rest."
+    "The paper prints neither network, step, batch nor rounds (EC-13), and the order of the methods depends on them: "
+    "at quick scale, with a third of the steps, more rows keep their place. The authors' code deals the pictures anew "
+    "to all clients in every epoch, so that its Local sees more than a client's own."
+)
+KNN_LOSS = (
+    "Probabilities are clipped before the logarithm here; the paper's loss, the largest of all methods at a middling "
+    "accuracy, shows that near-zeros were not."
+)
+LOSS = (
+    "The paper's losses are no cross-entropies: one model for four contradictory labellings cannot have less than log "
+    "4 = 1.386, and 0.803 is printed. The authors' code takes the probability of the label for its logarithm, so they "
+    "stand beside 1 − p."
 )
 EXPERIMENT = Experiment(
     name="werner-mnist",
@@ -170,9 +211,10 @@ EXPERIMENT = Experiment(
         "units; the paper does not print its own."
     ),
     why={
-        f"{task}, KNN: loss": "Probabilities are clipped before the logarithm here; the paper's loss, the largest of all "
-        "methods at a middling accuracy, shows that near-zeros were not."
-        for task in TASKS
-    }
-    | {"": WHY},
+        "": WHY,
+        **{
+            f"{task}, {method}: 1 − p of the label": LOSS for task in TASKS for method in PAPER[task] if method != "KNN"
+        },
+        **{f"{task}, KNN: cross-entropy": KNN_LOSS for task in TASKS},
+    },
 )
