@@ -43,3 +43,9 @@ def test_training_in_the_true_clusters_arrives_and_alone_a_direction_is_missing(
         if not arrives:  # yet its own equations are solved
             off = x - world.optimum
             assert np.einsum("id,ide,ie->i", off, world.hessian, off).max() < 1e-2
+
+
+def test_clients_may_start_near_their_optima():
+    assert not World(2, 6, 1).origin.any()
+    off = np.square(World(2, 6, 1, near=True).origin - World(2, 6, 1).optimum).sum(1)
+    np.testing.assert_allclose(off.mean(), 0.1, atol=4 * 0.1 * np.sqrt(2 / 10 / 12))

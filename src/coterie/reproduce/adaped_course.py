@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 import coterie as ct
@@ -20,11 +21,13 @@ from coterie.reproduce.training import begin, worker_accuracy
 ROUNDS: dict[Scale, int] = {"quick": 80, "paper": 480}
 TABLE = SETTINGS["femnist"].full  # rounds of Table 1
 LOOK = 20  # rounds
-KEPT = "AdaPeD, ψ kept at 4"
+SAME, KEPT, STILL = "AdaPeD, rate 0.1", "AdaPeD, ψ kept at 4", "AdaPeD, common model kept"
 METHODS: dict[str, tuple[Any, float]] = {
     "Local": (ct.Local, 0.1),
     "AdaPeD": (lambda local: ct.AdaPeD(local=local, catch_up=0), 0.05),
+    SAME: (lambda local: ct.AdaPeD(local=local, catch_up=0), 0.1),
     KEPT: (lambda local: ct.AdaPeD(local=local, catch_up=0, psi_floor=4.0), 0.1),
+    STILL: (lambda local: ct.AdaPeD(local=local, catch_up=0, shared_lr=0.0), 0.1),
 }
 
 
@@ -61,14 +64,27 @@ def times(found: Records) -> list[int]:
     return [t for t in (80, 160, TABLE, 480) if t in rounds]
 
 
+def lines(found: Records) -> list[tuple[str, str, str]]:
+    """Cell, what of it, and how to call that."""
+    calls = {"personal": "own models (%)", "common": "the common model (%)", "psi": "ψ"}
+    return [(n, what, f"{n}: {call}") for n in found.values for what, call in calls.items() if what in found.of(n)[0]]
+
+
 def rows(found: Records) -> list[Row]:
     return [
-        Row(f"{name}, after {t} rounds: {label}", None, at(found, name, what, t), digits=2)
-        for name in found.values
-        for what, label in (("personal", "own models (%)"), ("common", "the common model (%)"), ("psi", "ψ"))
-        if what in found.of(name)[0]
+        Row(f"{label}, after {t} rounds", None, at(found, name, what, t), digits=2)
+        for name, what, label in lines(found)
         for t in times(found)
     ]
+
+
+def wide(found: Records) -> pd.DataFrame:
+    """A line for a method's own models, common model and ψ, a column for a number of rounds."""
+    looks = {t: {label: Row("", None, at(found, n, what, t)) for n, what, label in lines(found)} for t in times(found)}
+    return pd.DataFrame(
+        {"after": label} | {f"{t} rounds": f"{of[label].mean:.1f} ± {of[label].error:.1f}" for t, of in looks.items()}
+        for _, _, label in lines(found)
+    )
 
 
 def claims(found: Records) -> list[Claim]:
@@ -108,7 +124,8 @@ def draw(found: Records) -> Figure:
     curves(left, x, own, "own models", "round", "test accuracy")
     adaptive = [name for name in METHODS if name != "Local"]
     for ax, what, title in ((middle, "common", "the common model"), (right, "psi", "ψ")):
-        curves(ax, x, {"": [], **{n: [one[what] for one in found.of(n)] for n in adaptive}}, title, "round")
+        nothing = {"": np.full(len(x), np.nan)}  # Local's colour
+        curves(ax, x, nothing | {n: [one[what] for one in found.of(n)] for n in adaptive}, title, "round")
     left.legend(fontsize=8, frameon=False)
     return figure
 
@@ -122,6 +139,7 @@ EXPERIMENT = Experiment(
     rows=rows,
     claims=claims,
     draw=draw,
+    wide=wide,
     needs=("femnist.npz",),
     seeds={"quick": 1, "paper": 2},
     setting=lambda scale: (

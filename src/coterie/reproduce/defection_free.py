@@ -251,10 +251,6 @@ def wide(found: Records) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-WHY = (
-    "Rows that differ have fewer rounds than the paper (60 of 200 at paper scale): qualities are still apart, and the deal "
-    "has not reached its ratio."
-)
 EXPERIMENT = Experiment(
     name="defection-free",
     work="Werner, chapter 3",
@@ -265,7 +261,6 @@ EXPERIMENT = Experiment(
     claims=claims,
     draw=draw,
     wide=wide,
-    why={"": WHY},
     needs=("mnist.npz",),
     seeds={"quick": 1, "paper": 3},
     setting=lambda scale: (

@@ -1,8 +1,8 @@
 """IFCA, Table 1 (CIFAR column) and Figure 4 (right): CIFAR-10 upright and upside down, on a subset of 10,000 pictures.
 
 k = 2, a tenth of the clients a round, batches of 50 pictures, the step 0.25 (the authors' code) times 0.99 a round. The
-paper's τ = 5 follows McMahan et al. and is five *epochs* in the authors' code; a cell of IFCA with five steps shows why it
-must be. The paper has 200 clients and augments its pictures; here 40 clients of 500 pictures, no augmentation and, at quick
+paper's τ = 5 follows McMahan et al. and is five *epochs* in the authors' code; a cell has five steps and ten times as many
+rounds. The paper has 200 clients and augments its pictures; here 40 clients of 500 pictures, no augmentation and, at quick
 scale, a network of one hidden layer on pictures of 8 × 8 pixels. The authors' code draws random models anew until each
 attracts 35 % of the clients; a draw that does is kept here, too.
 """
@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from coterie.algorithms import IFCA, FedAvg, Local
 from coterie.data.federation import Federation
+from coterie.errors import ConfigError
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.models import mlp, two_conv
 from coterie.learning.task import Task
@@ -68,7 +69,10 @@ def measure(method: Any, seed: int, scale: Scale) -> Measured:
         kept = follow(begin(algorithm, data, task, seed), rounds, every=1)
         return kept | {"round": [round(t / SHARE) for t in kept["round"]], "last": 100 * kept["accuracy"][-1]}
     run = attractive(algorithm, data, task, seed)
-    kept = follow(run, size.rounds, size.rounds // size.looks, clusters="IFCA" in method, also=EARLY)
+    longer = 10 if method == FIVE else 1  # five epochs are fifty steps
+    also = [longer * t for t in EARLY]
+    kept = follow(run, longer * size.rounds, longer * size.rounds // size.looks, clusters="IFCA" in method, also=also)
+    kept["round"] = [t // longer for t in kept["round"]]
     models = run.state.models if "IFCA" in method else {k: t[None] for k, t in run.state.model.items()}
     return kept | {"last": 100 * worker_accuracy(models, data, task, 500)}
 
@@ -82,6 +86,8 @@ def attractive(algorithm: Any, data: Federation, task: Task, seed: int) -> Run:
         attracted = np.bincount(run.evaluation().clusters(), minlength=algorithm.k)
         if attracted.min() >= 0.35 * len(data):
             break
+    else:
+        raise ConfigError(f"IFCA's random models must attract 35 % of the clients each; none of {DRAWS} draws does.")
     return run
 
 
@@ -92,7 +98,9 @@ def rows(found: Records) -> list[Row]:
             for m, (value, deviation) in PAPER.items()
         ),
         Row("IFCA, our start", None, found.numbers("IFCA from updates", "last"), digits=2),
-        Row("IFCA, five steps instead of epochs", None, found.numbers(FIVE, "last"), digits=2),
+        Row(
+            "IFCA, five steps instead of epochs, ten times as many rounds", None, found.numbers(FIVE, "last"), digits=2
+        ),
     ]
 
 
@@ -117,8 +125,8 @@ def claims(found: Records) -> list[Claim]:
             "The clusters are found within about ten rounds (Figure 4).",
             min(at_ten) == 1,
             f"Clients in their cluster after {EARLY[-1]} rounds: {_percents(at_ten)} from random models; at the end "
-            f"{_percents(ends['IFCA'])}, from updates {_percents(ends['IFCA from updates'])}. With five steps instead of "
-            f"five epochs {_percents(ends[FIVE])} at the end{chance}.",
+            f"{_percents(ends['IFCA'])}, from updates {_percents(ends['IFCA from updates'])}. With ten rounds of five "
+            f"steps instead of five epochs {_percents(ends[FIVE])} at the end{chance}.",
             unlike=parted,
         ),
     ]
@@ -155,7 +163,7 @@ EXPERIMENT = Experiment(
     draw=draw,
     needs=("cifar10",),
     seeds={"quick": 1, "paper": 2},
-    first_seed=10,
+    first_seed=20,
     setting=lambda scale: (
         f"40 clients of 500 pictures of {32 // SIZES[scale].by} × {32 // SIZES[scale].by} pixels (the paper: 200, 32 × 32), "
         f"no augmentation, {SIZES[scale].rounds} rounds of five epochs (the authors' code: 600), "
