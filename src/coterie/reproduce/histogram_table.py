@@ -147,7 +147,7 @@ class Table:
                 "Every private method is worse than its own form without privacy.",
                 all(noisy[name] > mean[name] - 0.001 for name in SHARED)
                 and all(noisy[f"{n} + FT"] > found.mean(OPEN, f"{n} + FT by estimated α") - 0.001 for n in SHARED),
-                f"FedAvg by {noisy['FedAvg'] - mean['FedAvg']:.4f}, Alg. 2 by {noisy['Alg. 2'] - mean['Alg. 2']:.3f}; with "
+                f"FedAvg by {noisy['FedAvg'] - mean['FedAvg']:.1g}, Alg. 2 by {noisy['Alg. 2'] - mean['Alg. 2']:.3f}; with "
                 "fine-tuning by estimated α in both forms, too.",
             ),
             Claim(
@@ -192,7 +192,8 @@ _CENTRING = (
     "which it depends, are not printed (H27)."
 )
 WHY = {
-    "": "Other users, words and tokens than Reddit's: no value need agree. Local's rests on a smoothing not printed (H19).",
+    "": "Other users, words and tokens than Reddit's: no value need agree. Local's rests on a smoothing not printed (H19). "
+    "A+ and B+ are [designs of ours](histograms.md).",
     "FedAvg, private": _MEAN,
     "FedAvg + FT, private": _MEAN,
     "IFCA, private": _ROUNDS,

@@ -30,6 +30,8 @@ Every table and figure of the four works, by one command each. This page is made
 **differs**: neither; the reason stands below the table. Our errors are standard errors over seeds; the paper's stand as
 printed, and where it does not say of how many runs, they are taken for standard errors.
 What of a claim does not hold is either an error of the paper, by a code of the [errata](errata.md), or explained beside it.
+In tables of ours, "tied" is within two standard errors of the best, by differences on equal seeds. Where no paper has a
+value, the column "paper" may hold a closed form or another program's value; the row or the text above says so.
 Seeds start above 0 where the settings of a file were chosen while looking at the first ones.
 `coterie reproduce NAME` also draws each figure; the site shows them here.
 """
