@@ -184,7 +184,7 @@ EXPERIMENT = Experiment(
     why={
         "": "280 writers and small pictures (at quick scale 30 and one hidden layer) stand for LEAF's 3,500 and whole ones, "
         "so all values are lower. One-shot clustering trains a whole network in each cluster, from fewer rows than IFCA's, "
-        "which shares all layers but the last. The authors' code trains one model for 2,000 rounds before IFCA begins, which "
+        "which shares all layers but the last. The authors' code trains one model for 2,000 rounds before IFCA begins; that "
         "was not tried. At quick scale all methods end within two standard errors of one another."
     },
 )
