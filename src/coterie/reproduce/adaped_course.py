@@ -111,8 +111,8 @@ def claims(found: Records) -> list[Claim]:
             Claim(
                 "At the same rate a client's own model is better if imitation keeps its first weight, an eighth.",
                 means[KEPT] > means[SAME],
-                f"After {end} rounds it has {means[SAME]:.1f} %, with ψ kept at 4 {means[KEPT]:.1f} %, with a common model that "
-                f"never learns {means[STILL]:.1f} %; alone {means['Local']:.1f} %.",
+                f"After {end} rounds it has {means[SAME]:.1f} %, with ψ kept at 4 {means[KEPT]:.1f} %, with a common model "
+                f"that never learns {means[STILL]:.1f} %; alone {means['Local']:.1f} %.",
             ),
             Claim(
                 f"The table's {TABLE} rounds end before AdaPeD does.",
