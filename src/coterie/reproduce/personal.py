@@ -77,7 +77,7 @@ WHY = {
     "mnist": RATES
     + "The paper counts 50 epochs, which a client takes only if it trains in the rounds it misses too; here a client takes "
     "300 steps, five epochs.",
-    "femnist": RATES + "AdaPeD's ψ reaches its floor while its common model is still at chance: `adaped-course` below.",
+    "femnist": RATES + "What AdaPeD's common model does to the clients' own was measured by `adaped-course` below.",
     "femnist-15": "Rates are those of the table above. A client takes 720 steps, with the rates chosen for a third of the "
     "clients. Methods whose personal models start from scratch end as they do there.",
 }
@@ -152,9 +152,9 @@ class Personal:
             best = max(rivals, key=lambda name: means[name])
             ours = max((n for n in ("AdaPeD", "AdaPeD, every client") if n in means), key=lambda name: means[name])
             decide = (
-                "Personal models that start from scratch have had few steps, and AdaPeD's are held to a common model "
+                "Personal models that start from scratch have had few steps, and AdaPeD's learn better beside a common "
             )
-            decide += "that has not learned yet (`adaped-course`). On validation rows "
+            decide += "model that never learns (`adaped-course`). On validation rows "
             decide += "; ".join(f"{n} has {_tried(found, n)}" for n in TELLING if n in found.values) + "."
             distilled = {name: means[name] for name in ("AdaPeD", "QuPeD", "Mutual learning")}
             plain = {name: means[name] for name in PAPER[self.setting] if name not in distilled}
@@ -164,7 +164,8 @@ class Personal:
                     min(distilled.values()) > max(plain.values()),
                     f"They have {', '.join(f'{v:.2f}' for v in distilled.values())} %, the others "
                     f"{', '.join(f'{v:.2f}' for v in plain.values())} %.",
-                    unlike="The next claim says why.",
+                    unlike=f"On validation rows QuPeD has {_tried(found, 'QuPeD')}, mutual learning "
+                    f"{_tried(found, 'Mutual learning')}; of AdaPeD the next claim says why.",
                 )
             )
             out.append(
