@@ -125,8 +125,8 @@ def claims(found: Records) -> list[Claim]:
             "The clusters are found within about ten rounds (Figure 4).",
             min(at_ten) == 1,
             f"Clients in their cluster after {EARLY[-1]} rounds: {_percents(at_ten)} from random models; at the end "
-            f"{_percents(ends['IFCA'])}, from updates {_percents(ends['IFCA from updates'])}. With ten rounds of five "
-            f"steps instead of five epochs {_percents(ends[FIVE])} at the end{chance}.",
+            f"{_percents(ends['IFCA'])}, from updates {_percents(ends['IFCA from updates'])}. With ten rounds of "
+            f"five steps for one of five epochs {_percents(ends[FIVE])} at the end{chance}.",
             unlike=parted,
         ),
     ]
