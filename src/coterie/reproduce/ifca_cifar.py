@@ -146,6 +146,7 @@ def draw(found: Records) -> Figure:
     curves(
         right, x, {m: [one["clusters"] for one in found.of(m)] for m in FOUND_BY}, "clusters found (Figure 4)", "round"
     )
+    right.lines[1].set_linestyle("--")  # it may lie on the first
     right.set_ylim(0, 1.05)
     right.legend(fontsize=8, frameon=False)
     left.legend(fontsize=8, frameon=False)
