@@ -33,7 +33,7 @@ METHODS: dict[str, tuple[Any, float]] = {
 
 
 def cells(scale: Scale) -> Cells:
-    return {name: name for name in METHODS}
+    return {name: name for name in METHODS if scale == "paper" or name in ("Local", "AdaPeD")}
 
 
 def measure(name: Any, seed: int, scale: Scale) -> Measured:
@@ -94,9 +94,8 @@ def wide(found: Records) -> pd.DataFrame:
 
 def claims(found: Records) -> list[Claim]:
     end = times(found)[-1]
-    means = {name: float(np.mean(at(found, name, "personal", end))) for name in METHODS}
+    means = {name: float(np.mean(at(found, name, "personal", end))) for name in found.values}
     common, psi = (max(at(found, "AdaPeD", what, 80)) for what in ("common", "psi"))
-    taught = float(np.mean(at(found, SAME, "common", end)))
     out = [
         Claim(
             "ψ reaches its floor while the common model is still at chance.",
@@ -106,6 +105,7 @@ def claims(found: Records) -> list[Claim]:
         ),
     ]
     if found.scale == "paper":
+        taught = float(np.mean(at(found, SAME, "common", end)))
         later, then = (float(np.mean(at(found, "AdaPeD", "personal", t))) for t in (end, TABLE))
         out += [
             Claim(
@@ -132,9 +132,9 @@ def claims(found: Records) -> list[Claim]:
 def draw(found: Records) -> Figure:
     figure, (left, middle, right) = panels(3)
     x = found.of("AdaPeD")[0]["round"]
-    own = {name: [one["personal"] for one in found.of(name)] for name in METHODS}
+    own = {name: [one["personal"] for one in found.of(name)] for name in found.values}
     curves(left, x, own, "own models", "round", "test accuracy")
-    adaptive = [name for name in METHODS if name != "Local"]
+    adaptive = [name for name in found.values if name != "Local"]
     for ax, what, title in ((middle, "common", "the common model"), (right, "psi", "ψ")):
         nothing = {"": np.full(len(x), np.nan)}  # Local's colour
         curves(ax, x, nothing | {n: [one[what] for one in found.of(n)] for n in adaptive}, title, "round")
