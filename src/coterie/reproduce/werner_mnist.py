@@ -154,7 +154,8 @@ def claims(found: Records) -> list[Claim]:
         for task in TASKS
     }
     steps = found.of(f"rotation, IFCA{ON_P}")[0]["round"]
-    private = mean["private label"]
+    turned, private, ditto = mean["rotation"], mean["private label"], found.of("rotation, Ditto")[0]
+    course = found.curve("rotation, Ditto", "accuracy")
     return [
         Claim(
             "FC is better than Local, Global, Ditto and KNN on both tasks.",
@@ -182,6 +183,13 @@ def claims(found: Records) -> list[Claim]:
             private["Global"] < private["Local"] - 20 and max(private["Ditto"], private["KNN"]) < private["Local"],
             f"Global {private['Global']:.1f}, Ditto {private['Ditto']:.1f}, KNN {private['KNN']:.1f}, "
             f"Local {private['Local']:.1f}.",
+        ),
+        Claim(
+            "Turned pictures leave Global, Ditto and KNN below training alone.",
+            max(turned[m] for m in ("Global", "Ditto", "KNN")) < turned["Local"],
+            f"Global {turned['Global']:.1f}, Ditto {turned['Ditto']:.1f}, KNN {turned['KNN']:.1f}, Local "
+            f"{turned['Local']:.1f}. After {', '.join(map(str, ditto['round']))} steps Ditto has "
+            f"{_list(course)}" + (": with λ = 1 it does not settle." if course[-1] < max(course) else "."),
         ),
     ]
 
