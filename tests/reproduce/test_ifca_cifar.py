@@ -1,8 +1,11 @@
 """Random models of IFCA are drawn anew until each attracts enough clients."""
 
 import numpy as np
+import pytest
 
 import coterie as ct
+from coterie.errors import ConfigError
+from coterie.reproduce import ifca_cifar
 from coterie.reproduce.ifca_cifar import attractive
 from coterie.reproduce.training import begin
 
@@ -22,3 +25,10 @@ def test_models_that_attract_too_few_are_drawn_anew():
         name = "models" if algorithm is random else "model"
         for key, value in getattr(first, name).items():
             np.testing.assert_array_equal(value, getattr(kept, name)[key])
+
+
+def test_draws_that_all_attract_too_few_end_in_a_sentence(monkeypatch):
+    data, task = ct.datasets.digits(transform="rotate", clients=20, seed=0), ct.Task(ct.models.mlp(64, 10, 10))
+    monkeypatch.setattr(ifca_cifar, "DRAWS", 1)
+    with pytest.raises(ConfigError, match="none of 1 draws"):
+        attractive(ct.IFCA(2, local=ct.LocalSGD(steps=1), start="random"), data, task, 1)

@@ -112,8 +112,7 @@ def claims(found: Records) -> list[Claim]:
                 "At the same rate and floor the clients' own models are better if the common one never learns.",
                 means[STILL] > means[SAME],
                 f"After {end} rounds they have {means[SAME]:.1f} %, with the common model kept as drawn {means[STILL]:.1f} "
-                f"%, with ψ kept at 4 {means[KEPT]:.1f} %, alone {means['Local']:.1f} %: to imitate an untrained model "
-                "smooths labels, to imitate one that learns from the clients' predictions costs.",
+                f"%, with ψ kept at 4 {means[KEPT]:.1f} %, alone {means['Local']:.1f} %.",
             ),
             Claim(
                 f"The table's {TABLE} rounds end before AdaPeD does.",
