@@ -9,7 +9,7 @@ labels, features, concept, sizes
 The first two use the five-layer network of section 4 of "A Statistical Framework for Personalized Federated Learning and
 Estimation: Theory, Algorithms, and Privacy" (Kaan Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023,
 https://arxiv.org/abs/2207.01771), EX-4, with τ = 10 steps a round and 60 batches an epoch. Every method's learning
-rate is chosen by one rule (`next_rate`) on validation rows of the training data of another seed, with all rounds of the table
+rate is chosen by one rule (`next_rate`) on validation rows of the training data of another seed, with all rounds shown
 (with fewer, rates win that are too large in the end); for small digits the grid grows while the best rate is at its edge.
 Another seed deals the same pictures, so those that a reported seed tests on are no validation rows. All else is the
 library's default. "every client" marks the two methods whose clients also train in rounds they are not sampled in.
