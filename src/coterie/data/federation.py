@@ -45,8 +45,10 @@ from coterie.data.checks import (
 )
 from coterie.data.columns import ColumnReport
 from coterie.data.own_splits import ClientArrays, own_split, sample_weights
+from coterie.data.provenance import checked_facts
 from coterie.data.targets import encode_rows, relative_weights
 from coterie.errors import DataError
+from coterie.privacy.taint import Released
 
 __all__ = [
     "DType",
@@ -92,12 +94,22 @@ class Federation:
     """Whether the features are on disk and only the rows at work in memory."""
     order: Tensor | None = None
     """Of mapped features, where each row lies in `x` (None: in order): parts of them are made without a copy."""
+    declared: frozenset[str] = frozenset()
+    """Facts about its shape that the user declared public; all others were read from clients' data."""
+    filtered: bool = False
+    """Whether clients were left out or merged because of their rows."""
 
     def __post_init__(self) -> None:
         if not len(self.n_valid):
             object.__setattr__(self, "n_valid", np.zeros_like(self.n_train))
         if not len(self.keys):
             object.__setattr__(self, "keys", client_keys(self.clients))
+
+    def declare_public(self, *facts: str) -> Federation:
+        """The same data, of which these facts need nobody's data: "classes", "kind", "clusters", "clients", "weights".
+
+        A private run earns a valid receipt only if the facts of its shape are declared."""
+        return replace(self, declared=self.declared | checked_facts(facts))
 
     # ---- what a client has -------------------------------------------------------------------------------------------
 
@@ -279,7 +291,7 @@ class Federation:
         seed: int = 0,
         clusters: Mapping[Any, int] | None = None,
         kind: Kind | None = None,
-        classes: Sequence[Any] | None = None,
+        classes: Sequence[Any] | Released[Sequence[Any]] | None = None,
         one_class: OneClass = "error",
         dtype: DType = "float32",
         scale_bytes: bool | None = None,
@@ -351,7 +363,7 @@ class Federation:
         clusters: Sequence[int] | Ints | None = None,
         kind: Kind | None = None,
         columns: Sequence[str] | None = None,
-        classes: Sequence[Any] | None = None,
+        classes: Sequence[Any] | Released[Sequence[Any]] | None = None,
         one_class: OneClass = "error",
         dtype: DType = "float32",
         scale_bytes: bool | None = None,
@@ -362,6 +374,10 @@ class Federation:
         the rows are taken as they are and the last `n_test[i]` rows of client i are its test data; the `n_valid[i]` before
         them are its validation rows. `weights` are one number a row.
         """
+        declared = frozenset({"kind"} if kind is not None else ())
+        if isinstance(classes, Released):
+            declared |= {"classes", "kind"} if classes.clean else frozenset()
+            classes = classes.value
         ids = checked_ids(clients)
         sizes = np.asarray(sizes, np.int64)
         if len(sizes) != len(ids) or not int(sizes.sum()) == len(x) == len(y):
@@ -406,6 +422,7 @@ class Federation:
             classes=None if classes is None else tuple(classes),
             clusters=None if clusters is None else checked_clusters(clusters, ids),
             columns=None if columns is None else tuple(columns),
+            declared=declared,
             n_valid=valid,
             mapped=on_disk,
             order=None if order is None or not on_disk else torch.from_numpy(order),

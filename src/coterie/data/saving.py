@@ -13,6 +13,7 @@ import torch
 
 from coterie.data.checks import checked_clusters, checked_ids, plain
 from coterie.data.columns import ColumnReport
+from coterie.data.provenance import checked_facts
 from coterie.disk import digest, file_digest, said, write_text, writing
 from coterie.errors import CoterieError, DataError
 
@@ -48,6 +49,8 @@ def save(federation: Federation, folder: Path) -> Path:
         "classes": federation.classes,
         "columns": federation.columns,
         "clients": federation.clients.tolist(),
+        "declared": sorted(federation.declared),
+        "filtered": federation.filtered,
     }
     about["notes"] = None if federation.notes is None else federation.notes.to_json()
     about["files"] = {name: file_digest(folder / name) for name in files}
@@ -113,6 +116,8 @@ def _assembled(folder: Path, about: dict[str, Any], mapped: bool) -> Federation:
         preprocessing=_read(folder / _TABLE, pd.read_parquet) if _TABLE in files else None,
         notes=ColumnReport.from_json(about["notes"]) if about["notes"] else None,
         n_valid=n_valid,
+        declared=checked_facts(about.get("declared", ())),
+        filtered=bool(about.get("filtered", True)),
         mapped=mapped,
         weights=None if weights is None else torch.from_numpy(weights),
     )

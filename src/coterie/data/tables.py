@@ -81,6 +81,7 @@ def federation_from_frame(
             check_column(frame, column, role)
     if client == target:
         raise DataError(f"The client and the target are both column {client!r}. Name two different columns.")
+    kind_asked = frozenset({"kind"} if kind is not None else ())
     wanted = _feature_columns(frame, features, exclude, {client, target, cluster, split, weight})
     frame, notes = choose_rows(
         frame, client, target, drop_missing=drop_missing, min_rows=min_rows, same_clients=same_clients
@@ -118,7 +119,14 @@ def federation_from_frame(
         dtype=dtype,
     )
     told = replace(report, notes=tuple(notes)) if plan is None else _reported(report, plan, notes)
-    return replace(federation, preprocessing=plan, notes=told)
+    asked = kind_asked | federation.declared - {"kind"}
+    return replace(
+        federation,
+        preprocessing=plan,
+        notes=told,
+        declared=asked,
+        filtered=drop_missing or same_clients or min_rows > 1,
+    )
 
 
 @dataclass(frozen=True, eq=False)

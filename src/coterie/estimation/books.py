@@ -7,7 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from coterie.errors import ConfigError
-from coterie.privacy import Ledger, Line, Noise, Privacy, Receipt, Released, make_noise, make_plan, write_receipt
+from coterie.privacy import (
+    Ledger,
+    Line,
+    Noise,
+    Privacy,
+    Receipt,
+    Released,
+    make_noise,
+    make_plan,
+    non_private,
+    write_receipt,
+)
 from coterie.privacy.mechanisms.sums import Book
 
 Value = TypeVar("Value")
@@ -22,6 +33,13 @@ def checked(privacy: Any, owner: str) -> Privacy:
     if privacy.beyond != "shorten":
         raise ConfigError(f"{owner} shortens what is beyond the clip, got beyond={privacy.beyond!r}; leave it out.")
     return privacy
+
+
+def given(start: Any) -> Released[Any]:
+    """A start that the user passed, with its history: one of unknown origin voids the receipt."""
+    if isinstance(start, Released):
+        return start
+    return non_private(start, "the start is of unknown origin; wrap one that needs nobody's data in privacy.public(…)")
 
 
 @dataclass

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.aggregation import CentredClipping, Mean, with_aggregate
+from coterie.data.provenance import declared, undeclared
 from coterie.engines.private import RELEASE, Releases
 from coterie.errors import ConfigError, CoterieWarning
 from coterie.privacy.ledger import Ledger
@@ -136,6 +137,15 @@ def _prepared(plan: Any) -> str:
     )
 
 
+def _shapes(session: Session, run: Any) -> None:
+    """Void the receipt for every fact about shapes that was read from clients' data; note those declared public."""
+    ours = type(run.algorithm).__module__.startswith("coterie.")
+    groups = not ours or "Oracle(" in repr(run.algorithm)  # an algorithm of the user's may read the groups
+    for reason in undeclared(run.federation, groups=groups):
+        session.ledger.void(reason)
+    session.notes += declared(run.federation, groups=groups)
+
+
 @dataclass
 class Session:
     """What a run knows about its privacy. `releases` is what engines use in place of plain sums."""
@@ -186,6 +196,7 @@ class Session:
             self.ledger.void(reason)
         if (plan := run.federation.preprocessing) is not None:
             self.ledger.void(_prepared(plan))
+        _shapes(self, run)
         if stored is None:
             self.warn(sum(t.numel() for t in run.env.initial.values()), int(setting(run.algorithm, "clusters") or 1))
         self.choices |= run.choices

@@ -12,6 +12,7 @@ from coterie.estimation.histograms.model import sample_histograms
 from coterie.estimation.histograms.private import paper
 from coterie.estimation.histograms.private.space import Space, whitened, whitened_norms
 from coterie.estimation.histograms.private.tuning import GRID, left_out_losses
+from coterie.privacy import public
 
 EXACT = ct.Privacy(3, 1e-6, clip=1.0)
 SIMULATED = ct.Privacy(3, 1e-6, clip=1.0, noise="simulation")
@@ -224,3 +225,20 @@ def test_the_papers_centring_without_noise_is_the_mean(monkeypatch, small):
     centers, counts = paper.centring(rows, start, epsilon=1, delta=0.1, clip=1e9, floor=1e-9, rng=Silent())
     np.testing.assert_allclose(centers[0], rows.mean(), rtol=1e-9)
     assert counts[0] == 1500
+
+
+def test_a_start_of_unknown_origin_voids_the_receipt(small):
+    rows = small.counts[:3].toarray() + 1.0
+    raw = ct.HistogramMixture(3, init=rows, privacy=EXACT, threads=1, rounds=2).fit(small.counts).receipt_
+    assert not raw.valid
+    assert any("start" in reason for reason in raw.reasons)
+    model = clone(ct.HistogramMixture(3, init=public(np.ones((3, 60))), privacy=EXACT, threads=1, rounds=2))
+    assert model.fit(small.counts).receipt_.valid
+
+
+def test_a_vocabulary_of_a_folder_counts_as_public_only_if_declared(small, tmp_path):
+    words = [f"t{i}" for i in range(60)]
+    for vocabulary, valid in ((words, False), (None, False), (public(words), True)):
+        ct.save_counts(tmp_path, [small.counts], vocabulary=vocabulary)
+        model = ct.HistogramMixture(3, privacy=EXACT, threads=1, rounds=2).fit_stream(tmp_path)
+        assert model.receipt_.valid is valid

@@ -105,9 +105,15 @@ def npz_names(path: Path, shape: tuple[int, int]) -> tuple[NDArray[Any] | None, 
     return out[0], out[1]
 
 
+PUBLIC = "vocabulary-is-public"  # a file that save_counts writes for a declared vocabulary
+
+
 def has_public_vocabulary(source: Source) -> bool:
-    """Whether the columns were given with the matrix, and not read off the users' own tokens."""
+    """Whether the columns were given with the matrix, and not read off the users' own tokens. A folder says so only if its
+    vocabulary was saved as `public(...)`."""
     if isinstance(source, (str, Path)):
+        if Path(source).is_dir():
+            return (Path(source) / PUBLIC).is_file()
         return Path(source).suffix not in {".parquet", ".pq", ".csv"}
     return not isinstance(source, pd.DataFrame)
 

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
 from coterie.errors import ConfigError, DataError
-from coterie.estimation.books import checked
+from coterie.estimation.books import checked, given
 from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
 from coterie.estimation.histograms.kl import kl_rows, mean_kl, normalise, smooth
 from coterie.estimation.histograms.lloyd import LloydResult, Reseed, lloyd
@@ -33,13 +33,13 @@ from coterie.estimation.histograms.reduction import FittedReduction, TokenReduct
 from coterie.estimation.histograms.rows import HistogramRows, Weighting
 from coterie.estimation.histograms.seeding import Direction, farthest_rows, seed_centers
 from coterie.estimation.histograms.store import CountStore, open_store, save_counts
-from coterie.privacy import Privacy
+from coterie.privacy import Privacy, Released
 from coterie.settings import whole_number
 
 __all__ = ["HistogramMixture", "TokenReduction", "kl_rows", "mean_kl", "save_counts"]
 
 _TINY = 5
-Init: TypeAlias = "Literal['kl++'] | ArrayLike"
+Init: TypeAlias = "Literal['kl++'] | ArrayLike | Released[Any]"
 
 
 def _is_number(clusters: Any) -> bool:
@@ -81,7 +81,8 @@ class HistogramMixture(CenterModel):
     direction : "user_center", or "center_user" as printed: the arguments of the seeding's divergence.
     trials : candidates per seed.
     seed_smoothing : s of the seeding.
-    init : "kl++", or K given centres.
+    init : "kl++", or K given centres. A private fit needs `privacy.public(centres)` for a valid receipt: centres of
+        unknown origin void it.
     smoothing : s of the centres whenever a user is compared with them.
     weighting : "user" counts each user once, as the paper does; "token" counts each token once, which is the multinomial
         maximum likelihood where m_u differ.
@@ -221,9 +222,9 @@ class HistogramMixture(CenterModel):
         """Design A+ or B+, or the paper's Algorithm 3. Names of users are not kept."""
         privacy = checked(self.privacy, "HistogramMixture")
         rounds = ROUNDS[self.method] if self.rounds is None else self.rounds
-        start = None if isinstance(self.init, str) else self._given_start(users.width)
+        start = None if isinstance(self.init, str) else given(self.init).map(lambda _: self._given_start(users.width))
         if self.method == "paper":
-            fit = self._fit_paper(users, privacy, rounds, start)
+            fit = self._fit_paper(users, privacy, rounds, None if start is None else start.value)
         else:
             options = {"clusters": self.clusters, "method": self.method, "rounds": rounds, "seed": self.seed}
             fit = fit_mixture(users, privacy, start=start, **options)  # type: ignore[arg-type]
@@ -297,7 +298,7 @@ class HistogramMixture(CenterModel):
         return self._given_start(candidates.shape[1])
 
     def _given_start(self, width: int) -> Floats:
-        seeds = np.asarray(self.init, dtype=np.float64)
+        seeds = np.asarray(self.init.value if isinstance(self.init, Released) else self.init, dtype=np.float64)
         if seeds.shape != (self.clusters, width) or not (seeds >= 0).all() or not (seeds.sum(axis=1) > 0).all():
             raise ConfigError(
                 f"init must be {self.clusters} non-negative centres over {width} tokens; "

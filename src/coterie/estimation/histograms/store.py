@@ -14,9 +14,10 @@ import pandas as pd
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from coterie.disk import writing
+from coterie.disk import write_text, writing
 from coterie.errors import DataError
 from coterie.estimation.histograms.counts import (
+    PUBLIC,
     COLUMNS,
     CSV,
     WIDEST,
@@ -30,6 +31,7 @@ from coterie.estimation.histograms.counts import (
     read_counts,
     readable,
 )
+from coterie.privacy import Released
 
 _PARTS = ("indptr", "indices", "data", "shape")
 _BATCH = 1_000_000  # rows of a table read at a time
@@ -86,8 +88,13 @@ class CountStore:
 
 
 def save_counts(folder: str | Path, blocks: Iterable[Any], users: Any = None, vocabulary: Any = None) -> Path:
-    """Write blocks of users (CSR or dense, the same tokens in each), in order, as a folder `fit_stream` reads."""
+    """Write blocks of users (CSR or dense, the same tokens in each), in order, as a folder `fit_stream` reads.
+
+    A private fit of the folder needs `vocabulary=privacy.public([...])`: tokens of unknown origin void its receipt."""
     folder = Path(folder)
+    (folder / PUBLIC).unlink(missing_ok=True)
+    known = isinstance(vocabulary, Released) and vocabulary.clean
+    vocabulary = vocabulary.value if isinstance(vocabulary, Released) else vocabulary
     lengths, width = [np.zeros(1, dtype=np.int64)], None
     with (
         writing(folder / "indices.npy") as indices_file,
@@ -109,6 +116,8 @@ def save_counts(folder: str | Path, blocks: Iterable[Any], users: Any = None, vo
     for name, values in (("users", users), ("vocabulary", vocabulary)):
         if values is not None:
             _save(folder, name, np.asarray(values))
+    if known:
+        write_text(folder / PUBLIC, "declared by the user\n")
     return folder
 
 

@@ -18,7 +18,7 @@ from coterie.estimation.histograms.private import coreset, paper, tuning
 from coterie.estimation.histograms.private.lloyd import Shared, free_start, private_lloyd
 from coterie.estimation.histograms.private.space import CLIP_LINE, MEAN_LINES, private_mean, private_space
 from coterie.estimation.histograms.rows import HistogramRows, Weighting
-from coterie.privacy import Event, Ledger, Line, Privacy, Receipt, Released, non_private, public, write_receipt
+from coterie.privacy import Event, Ledger, Line, Privacy, Receipt, Released, non_private, write_receipt
 
 ROUNDS = {"A+": 10, "B+": 3, "paper": 10}
 LEVEL = 0.9  # of the quantile of whitened norms that is the clip
@@ -57,9 +57,16 @@ class PrivateFit:
 
 
 def fit_mixture(
-    users: Users, privacy: Privacy, *, clusters: int, method: str, rounds: int, seed: int, start: Floats | None
+    users: Users,
+    privacy: Privacy,
+    *,
+    clusters: int,
+    method: str,
+    rounds: int,
+    seed: int,
+    start: Released[Floats] | None,
 ) -> PrivateFit:
-    """Design A+ or B+. ``start``: public first centres instead of those of the design."""
+    """Design A+ or B+. ``start``: given first centres instead of those of the design."""
     rng = np.random.default_rng([seed, 1])  # public coins
     found = method == "B+" and start is None
     share = 0.40 if found else 0.86
@@ -69,7 +76,7 @@ def fit_mixture(
     base = private_mean(users.rows, users.width, books)
     space = private_space(users.rows, base, books, LEVEL)
     if start is not None:
-        first = public(start)
+        first = start
     elif found:
         directions = coreset.private_directions(users.rows, space, clusters, books, rng)
         first = coreset.coreset_start(users.rows, space, directions, clusters, books, rng)
@@ -83,10 +90,16 @@ def fit_mixture(
         "clip of histograms": "released: quantile of norms",
         "clip of whitened histograms": f"released: {CLIP_LINE.name}",
         "concentration": "released: tuning",
-        "start": "public" if start is not None else f"released: {'coreset' if found else 'mean'}",
+        "start": _origin(start) if start is not None else f"released: {'coreset' if found else 'mean'}",
     }
     receipt = books.receipt(users.rows.users, users.choices(**paid), public=("the size of the vocabulary",))
     return PrivateFit(shared.value.centers, shared.value.weights, base.value, tuned.value, receipt)
+
+
+def _origin(start: Released[Floats]) -> str:
+    if start.taint:
+        return "unaccounted: of unknown origin"
+    return f"released: {start.bookings[0].event.name}" if start.bookings else "public"
 
 
 def fit_fedavg(users: Users, privacy: Privacy, *, tune: bool, seed: int) -> PrivateFit:

@@ -1,0 +1,64 @@
+"""Which facts about the shape of a federation were declared public, and which were read from clients' data.
+
+A class that only one client has widens the model: whoever sees the model's shape learns of that client. So a private run
+needs such facts from the user (`federation.declare_public("classes")`, `classes=public([...])`), or its receipt is void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from coterie.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coterie.data.federation import Federation
+
+FACTS = {
+    "classes": "the classes",
+    "kind": "whether classes or numbers are predicted",
+    "clusters": "the groups of clients",
+    "clients": "which clients take part",
+    "weights": "the scale of sample weights",
+}
+
+
+def checked_facts(facts: Iterable[str]) -> frozenset[str]:
+    """Names of facts, or one sentence about the first that is none."""
+    found = frozenset(facts)
+    for odd in sorted(found - set(FACTS)):
+        raise ConfigError(f"Facts to declare public are {', '.join(FACTS)}; got {odd!r}. Name some of these.")
+    return found
+
+
+def shape_facts(federation: Federation, *, groups: bool) -> list[str]:
+    """The facts that matter for a run: those of its target, its groups if it uses them, and what chose its clients."""
+    found = ["kind"]
+    if federation.classes is not None:
+        found.append("classes")
+    if groups and federation.clusters is not None:
+        found.append("clusters")
+    if federation.filtered:
+        found.append("clients")
+    if federation.weights is not None:
+        found.append("weights")
+    return found
+
+
+def undeclared(federation: Federation, *, groups: bool) -> list[str]:
+    """A sentence for every fact that was read from clients' data."""
+    return [
+        f"unaccounted: {FACTS[fact]} came from the clients' data; if this is known without them, call "
+        f"federation.declare_public({fact!r})"
+        for fact in shape_facts(federation, groups=groups)
+        if fact not in federation.declared
+    ]
+
+
+def declared(federation: Federation, *, groups: bool) -> list[str]:
+    """What a receipt lists as declared by the user."""
+    facts = [f for f in shape_facts(federation, groups=groups) if f in federation.declared]
+    told = {"classes": f"the classes {', '.join(map(repr, federation.classes or ()))}"}
+    return [f"declared public by the user: {told.get(f, FACTS[f])}" for f in facts] + [
+        f"public schema: {federation.n_features} features"
+    ]
