@@ -51,7 +51,7 @@ def make_fed() -> Build:
 
 @pytest.fixture(scope="session")
 def fed() -> ct.Federation:
-    return build()
+    return build().declare_public("classes", "kind")
 
 
 @pytest.fixture(scope="session")

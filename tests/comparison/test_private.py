@@ -28,7 +28,8 @@ def table() -> pd.DataFrame:
 
 
 def own(table: pd.DataFrame, target: str = "y") -> ct.Federation:
-    return ct.Federation.from_frame(table, client="who", target=target, scaling="own", one_class="allow")
+    made = ct.Federation.from_frame(table, client="who", target=target, scaling="own", one_class="allow")
+    return made.declare_public("classes", "kind")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,10 @@ from coterie.flower.server import Server
 from coterie.privacy.receipt import Receipt
 from coterie.training.run import Run
 
-PRIVATE: dict[str, Any] = {k: v for k, v in DATA.items() if k != "cluster"} | {"scaling": "own"}
+PRIVATE: dict[str, Any] = {k: v for k, v in DATA.items() if k != "cluster"} | {
+    "scaling": "own",
+    "classes": ["no", "yes"],
+}
 FEW = ct.LocalSGD(steps=2, lr=0.1, batch_size=None)
 pytestmark = pytest.mark.filterwarnings("ignore:In this private run")
 

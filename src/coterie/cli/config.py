@@ -39,6 +39,7 @@ from coterie.learning.metrics import LOSSES, METRICS
 from coterie.learning.models import MODELS
 from coterie.learning.task import Task
 from coterie.privacy.settings import Privacy
+from coterie.privacy.taint import public
 from coterie.text import suggest
 from coterie.training import checkpoint
 from coterie.training.cohorts import Sampler
@@ -97,6 +98,8 @@ def loader(data: Mapping[str, Any], folder: Path, seed: int | None = None) -> Ca
     told = {k: options.pop(k) for k in _READING if k in options}
     reading = arguments(read_table, told, "data", skip=("client",), known=("path",))
     given = arguments(federation_from_frame, options, "data", skip=("frame",), also=("path", *_READING))
+    if given.get("classes") is not None:
+        given["classes"] = public(given["classes"])  # a configuration is written without a look at anybody's rows
     if seed is not None:
         given["seed"] = seed
     return lambda: federation_from_frame(read_table(folder / path, client=given["client"], **reading), **given)

@@ -47,6 +47,9 @@ class TableSource:
     features: Annotated[str | None, _option("Use only these columns, separated by commas.")] = None
     exclude: Annotated[str | None, _option("Leave these columns out, separated by commas.")] = None
     kind: Annotated[Kind | None, _option("Override what is inferred from the target.")] = None
+    classes: Annotated[
+        str | None, _option("The labels of the target, separated by commas; this declares them public.")
+    ] = None
     drop_missing: Annotated[bool, _option("Drop rows without client or target.", "--drop-missing")] = False
     min_rows: Annotated[int, _option("Leave out clients with fewer rows.", min=1)] = 1
     same_clients: Annotated[
@@ -75,11 +78,21 @@ class TableSource:
             features=names(self.features),
             exclude=names(self.exclude) or (),
             kind=None if self.kind is None else self.kind.value,
+            classes=self._classes(),
             drop_missing=self.drop_missing,
             min_rows=self.min_rows,
             same_clients=self.same_clients,
             **options,
         )
+
+    def _classes(self) -> Any:
+        """The declared labels, as numbers where the column holds numbers."""
+        from coterie.privacy.taint import public
+
+        told = names(self.classes)
+        if told is None:
+            return None
+        return public([int(t) if t.lstrip("-").isdigit() else t for t in told])
 
 
 def reads_table(command: Callable[..., None]) -> Callable[..., None]:

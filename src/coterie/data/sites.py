@@ -39,7 +39,7 @@ from coterie.errors import ConfigError, DataError
 
 OPTIONS = (
     "client", "target", "features", "kind", "cluster", "split", "weight", "test_fraction", "seed", "one_class",
-    "max_categories", "dtype", "drop_missing", "min_rows", "same_clients", "scaling",
+    "max_categories", "dtype", "drop_missing", "min_rows", "same_clients", "scaling", "classes",
 )  # fmt: skip
 LEVELS = 8  # bytes of a number: a median is found byte by byte
 Summary = dict[str, Any]
@@ -102,7 +102,10 @@ class SiteTable:
 
     def summary(self, *, private: bool) -> Summary:
         """Clients, labels and what columns hold; with a budget neither sizes nor statistics."""
-        told: Summary = {"clients": [str(c) for c in self.rows.clients], "labels": self._labels()}
+        told: Summary = {
+            "clients": [str(c) for c in self.rows.clients],
+            "labels": None if self.options.get("classes") else self._labels(),
+        }
         if "cluster" in self.options:
             label = self.frame[self.options["cluster"]].astype(str)
             true_clusters(label, self.rows.owner, self.rows.clients)

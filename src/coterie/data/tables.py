@@ -24,6 +24,7 @@ from coterie.data.preprocessing import FEW, PLAIN, apply_preprocessing, first_te
 from coterie.data.reading import read_table
 from coterie.data.rows import Note, choose_rows
 from coterie.errors import ConfigError, DataError
+from coterie.privacy.taint import Released
 
 __all__ = ["apply_preprocessing", "federation_from_frame", "infer_kind", "read_table"]
 
@@ -48,6 +49,7 @@ def federation_from_frame(
     scaling: Literal["all", "own"] = "all",
     split: str | None = None,
     weight: str | None = None,
+    classes: Sequence[Any] | Released[Sequence[Any]] | None = None,
 ) -> Federation:
     """One row per sample; `client` says whose it is, `target` is what to predict, the other columns are features.
 
@@ -61,6 +63,8 @@ def federation_from_frame(
 
     `split` names a column that says train, validation or test of every row (your own split; `test_fraction` then says
     nothing), `weight` one with how much the row counts.
+
+    `classes` names the labels of the target; `classes=privacy.public([...])` declares them public, for private runs.
 
     `scaling="own"` lets every client scale its rows by itself, for private runs: nothing but the names of categories then
     depends on other clients' rows (`coterie.data.own_scaling`).
@@ -93,7 +97,7 @@ def federation_from_frame(
         by_client.owner, by_client.clients, by_client.sizes, by_client.order, by_client.n_train
     )  # fmt: skip
     n_valid, n_test, train = by_client.n_valid, by_client.n_test, by_client.train
-    y, kind, classes = _target(frame[target], kind, owner, clients)
+    y, kind, found = _target(frame[target], kind if classes is None else "classification", owner, clients)
     report = inspect_columns(frame, client, target, features, exclude, cluster=cluster)
     left_out = {c: why for c, why in report.reasons(["ignored", "suspicious"]).items() if c in wanted}
     if scaling == "own":
@@ -113,13 +117,13 @@ def federation_from_frame(
         weights=None if weights is None else pd.to_numeric(weights, errors="coerce").to_numpy(np.float64)[order],
         clusters=None if cluster is None else true_clusters(frame[cluster], owner, clients),
         kind=kind,
-        classes=classes,
+        classes=found if classes is None else classes,
         columns=outputs,
         one_class=one_class,
         dtype=dtype,
     )
     told = replace(report, notes=tuple(notes)) if plan is None else _reported(report, plan, notes)
-    asked = kind_asked | federation.declared - {"kind"}
+    asked = kind_asked | (federation.declared if "classes" in federation.declared else frozenset())
     return replace(
         federation,
         preprocessing=plan,

@@ -50,7 +50,7 @@ def joined(told: Mapping[str, Any], data: Mapping[str, Any], *, private: bool) -
     if len(set(clients)) < len(clients):
         raise Malformed("'clients' names a client twice.")
     found: dict[str, Any] = {"clients": clients, "labels": None}
-    if data["kind"] == "classification":
+    if data["kind"] == "classification" and not data.get("classes"):
         found["labels"] = _need(told, "labels", _labels, "a list of texts or finite numbers")
     if data.get("cluster") is not None:
         found["clusters"] = _need(told, "clusters", lambda v: _texts(v) and len(v) == len(clients), "one text a client")

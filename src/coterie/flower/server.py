@@ -131,6 +131,9 @@ class Server:
             offsets=np.concatenate([[0], np.cumsum(n_train)]).astype(np.int64), n_train=n_train, clients=pd.Index(order),
             kind=self.job.data["kind"], classes=None if told["classes"] is None else tuple(told["classes"]),
             columns=tuple(told["columns"]), clusters=None if clusters is None else np.array([clusters[c] for c in order]),
+            declared=frozenset({"kind", *(["classes"] if self.job.data.get("classes") else [])}),
+            filtered=any(self.job.data.get(k) for k in ("drop_missing", "same_clients"))
+            or self.job.data.get("min_rows", 1) > 1,
         )  # fmt: skip
 
     def begin(self, resume: bool) -> tuple[Run, SitesEngine]:
@@ -238,7 +241,7 @@ def _meet(job: Job, nodes: Nodes, folder: Path, count: int, tell: Callable[[str]
     if columns.numeric:
         spreads = ask({"do": "spread", "fills": columns.fills()}, lambda site, told: answers.spread(told, rows[site]))
     plan = columns.plan(list(spreads.values()))
-    agreement = Agreement(plan, agreed_classes(summaries))
+    agreement = Agreement(plan, list(job.data.get("classes") or ()) or agreed_classes(summaries))
     sites = Sites(nodes, secrets.token_hex(8), where=dict(zip(clients, there, strict=True)))
     server = Server(job, folder, sites, clients, _blind(job, summaries, agreement, columns))
     position = {c: i for i, c in enumerate(server.order)}

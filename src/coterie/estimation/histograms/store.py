@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from coterie.disk import write_text, writing
 from coterie.errors import DataError
 from coterie.estimation.histograms.counts import (
-    PUBLIC,
     COLUMNS,
     CSV,
+    PUBLIC,
     WIDEST,
     Counts,
     check_counts,
