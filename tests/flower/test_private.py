@@ -18,7 +18,7 @@ from coterie.training.run import Run
 
 PRIVATE: dict[str, Any] = {k: v for k, v in DATA.items() if k != "cluster"} | {
     "scaling": "own",
-    "classes": ["no", "yes"],
+    "classes": ["no", "perhaps", "yes"],
 }
 FEW = ct.LocalSGD(steps=2, lr=0.1, batch_size=None)
 pytestmark = pytest.mark.filterwarnings("ignore:In this private run")
