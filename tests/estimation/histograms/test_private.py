@@ -149,7 +149,7 @@ def test_users_without_tokens_and_public_starts():
     data = make(600, tokens=20)
     counts = sp.csr_array(sp.vstack([data.counts, sp.csr_array((5, 20))]))
     start = np.full((3, 20), 1 / 20) + 0.01 * np.eye(3, 20)
-    model = ct.HistogramMixture(3, privacy=EXACT, init=start, rounds=2).fit(counts)
+    model = ct.HistogramMixture(3, privacy=EXACT, init=public(start), rounds=2).fit(counts)
     assert model.receipt_.valid
     assert model.receipt_.choices["start"] == "public"
     np.testing.assert_allclose(model.personalise(np.zeros((1, 20)))[0], model.weights_ @ model.centers_)
