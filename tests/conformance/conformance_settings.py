@@ -31,6 +31,8 @@ FACTORIES: dict[str, Callable[[], Any]] = {
 }
 VARIANTS = ("ifca, robust", "hypcluster, robust")  # the same algorithms in a form that asks and starts otherwise
 NAMES = (*sorted(ALGORITHMS), *VARIANTS)
+INDIVIDUAL = {"oneshot", "cfl", "federated_clustering", "momentum_clustering", "myopic_clustering", "defection_free"}
+INDIVIDUAL |= {"mixture_prior", "discrete_prior", *VARIANTS}  # no private form: the server needs single replies
 PAIRS = frozenset({"defection_free"})  # for exactly two clients: it gets federations of two, and must refuse others
 PAIR = (40, 64)
 ROUNDS = 3

@@ -18,12 +18,12 @@ import pytest
 import torch
 from conformance_settings import (
     COHORT,
+    INDIVIDUAL,
     NAMES,
     PAIR,
     PAIRS,
     ROUNDS,
     TOLERANCE,
-    VARIANTS,
     close,
     configured,
     same_course,
@@ -196,8 +196,6 @@ def test_a_client_never_sampled_still_has_a_model_and_a_score(
     assert len(result.clusters) == len(fed)
 
 
-INDIVIDUAL = {"oneshot", "cfl", "federated_clustering", "momentum_clustering", "myopic_clustering", "defection_free"}
-INDIVIDUAL |= {"mixture_prior", "discrete_prior", *VARIANTS}
 CANARIES = ("nothing", "as it is", "huge", "flipped", "empty")
 BAD = st.floats(width=32, allow_nan=True, allow_infinity=True) | st.sampled_from([3e38, -1e30, 1e19, 0.0])
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import http.server
 import io
+import re
+import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -144,6 +147,52 @@ def test_hostile_names_stay_text(browser: Any, path: Path) -> None:
     assert set(HOSTILE) <= set(cells)
     assert again == cells
     assert browser.errors == []
+
+
+PLANTED = {
+    "inline": "<script>EVIL</script>",
+    "handler": '<img src=x onerror="EVIL">',
+    "source": '<script src="data:text/javascript,EVIL"></script>',
+    "link": '<a id=link href="javascript:void(EVIL)">x</a>',
+    "frame": '<iframe srcdoc="<script>parent.EVIL</script>"></iframe>',
+}
+
+
+class Asked(http.server.BaseHTTPRequestHandler):
+    """A server that only notes what it is asked for."""
+
+    seen: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.seen.append(self.path)
+        self.send_error(404)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_a_smuggled_script_does_not_run_and_asks_nobody(browser: Any, path: Path, tmp_path: Path) -> None:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Asked)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    evil = "".join(f"{what.replace('EVIL', f'self.{name}=1')}" for name, what in PLANTED.items())
+    evil = evil.replace("parent.self.", "parent.") + f"<img src='http://127.0.0.1:{server.server_port}/asked.png'>"
+    text = path.read_text("utf-8")
+    assert text.count("<footer>") == 1
+    text = text.replace("<footer>", f"{evil}<footer>")
+    ran = f"{list(PLANTED)}.filter((name) => self[name] === 1)"
+    try:
+        for page, policy in ((text, True), (re.sub("<meta http-equiv[^>]*>", "", text), False)):
+            Asked.seen.clear()
+            (tmp_path / "planted.html").write_text(page, "utf-8")
+            browser.open(tmp_path / "planted.html")
+            browser.run("document.getElementById('link').click()")
+            browser.run("new Promise((done) => setTimeout(done, 300))")
+            assert browser.run(ran) == ([] if policy else list(PLANTED))
+            assert Asked.seen == ([] if policy else ["/asked.png"])
+            assert browser.run("document.querySelectorAll('.drawing .cartesianlayer > .xy').length") >= 5  # ours do run
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_every_chart_has_its_data_as_csv(browser: Any, path: Path, few: Comparison) -> None:

@@ -71,7 +71,9 @@ def test_the_page_is_one_small_file_that_needs_no_network(comparison: Comparison
     assert path.stat().st_size < 1_000_000
     rest = without_scripts(path.read_text("utf-8"))
     assert "src=" not in rest.replace("img src=x", "")
-    assert "http" not in rest
+    assert "http" not in rest.replace("http-equiv=", "")
+    assert rest.count("Content-Security-Policy") == 1
+    assert rest.index("Content-Security-Policy") < rest.index("<style")  # it holds for what follows it
     Balance().feed(rest)
 
 

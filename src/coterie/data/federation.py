@@ -426,7 +426,7 @@ class Federation:
             n_valid=valid,
             mapped=on_disk,
             order=None if order is None or not on_disk else torch.from_numpy(order),
-            weights=None if weights is None else torch.from_numpy(relative_weights(weights, len(y), dtype)),
+            weights=None if weights is None else torch.from_numpy(relative_weights(weights, sizes, dtype)),
         )
 
     @classmethod

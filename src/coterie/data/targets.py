@@ -68,13 +68,14 @@ def _sequences(
     return np.where(none, NO_LABEL, codes).astype(np.int64), "classification", classes
 
 
-def relative_weights(weights: npt.NDArray[Any], rows: int, dtype: str) -> npt.NDArray[Any]:
-    """Sample weights with the smallest as 1: only their ratios count."""
-    values = np.asarray(weights, np.float64)
+def relative_weights(weights: npt.NDArray[Any], sizes: npt.NDArray[np.int64], dtype: str) -> npt.NDArray[Any]:
+    """Sample weights with the smallest of every client as 1: only their ratios within a client count."""
+    values, rows = np.asarray(weights, np.float64), int(sizes.sum())
     if values.shape != (rows,) or not (np.isfinite(values) & (values > 0)).all():
         raise DataError(
             f"Sample weights are one positive number a sample; got shape {values.shape} for {rows} samples, or others. "
             "Leave out samples that must not count."
         )
-    relative: npt.NDArray[Any] = (values / values.min()).astype("float64" if dtype == "float64" else "float32")
+    least = np.minimum.reduceat(values, np.cumsum(sizes) - sizes)
+    relative: npt.NDArray[Any] = (values / np.repeat(least, sizes)).astype("float64" if dtype == "float64" else "float32")
     return relative

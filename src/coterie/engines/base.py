@@ -1,7 +1,8 @@
 """What engines share: gathering clients' data and keeping their private states.
 
 A client is padded to a size that depends on the federation alone, so its numbers do not depend on who else is in its
-chunk or cohort.
+chunk or cohort. In a run that earns a privacy receipt a client is not padded at all (`Env.apart`): there its numbers may
+not depend on the federation either.
 """
 
 from __future__ import annotations
@@ -123,15 +124,20 @@ class Env:
     ask: int = 0
     private: PrivateSums | None = None
     present: int | None = None  # how many clients' data are in this process; None: all
-    _padded: dict[Split, Ints] = field(default_factory=dict)
+    _padded: dict[tuple[Split, bool], Ints] = field(default_factory=dict)
 
     def padded(self, split: Split) -> Ints:
         """Every client's padded number of samples."""
-        if split not in self._padded:
-            fed = self.federation
-            sizes = fed.sizes(split)
-            self._padded[split] = np.maximum(sizes, 1) if self.task.alone else padded_sizes(sizes)
-        return self._padded[split]
+        own = self.task.alone or self.apart
+        if (split, own) not in self._padded:
+            sizes = self.federation.sizes(split)
+            self._padded[split, own] = np.maximum(sizes, 1) if own else padded_sizes(sizes)
+        return self._padded[split, own]
+
+    @property
+    def apart(self) -> bool:
+        """Whether a client's message must be a function of its own data and public values alone, to the last bit."""
+        return self.private is not None and self.private.exact
 
     @property
     def whole(self) -> bool:
@@ -150,6 +156,11 @@ class Env:
 
 class PrivateSums(Protocol):
     """What takes the place of plain sums in a differentially private run; `private.py` has the one there is."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether what is released may earn a receipt; a simulation may not."""
+        ...
 
     def partial(self, ask: Ask, env: Env, rows: dict[str, Any]) -> dict[str, Any]:
         """The share of a chunk of clients (their `send` and `group`, stacked) in a sum; shares add up entry by entry."""

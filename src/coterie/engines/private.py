@@ -67,6 +67,10 @@ class Releases:
         return vars(self) | {"ledger": None, "released": []}
 
     @property
+    def exact(self) -> bool:
+        return not self.privacy.simulated
+
+    @property
     def count_weight(self) -> float:
         """What a count weighs beside a clipped update: for replace the clip costs nothing; else half of it, which raises the
         noise of the sums by an eighth."""

@@ -3,6 +3,13 @@
 Clients of one padded size form a chunk; all local steps of a chunk run before the next chunk starts, so its models stay in
 the cache. Chunks run on `workers` threads with one intra-op thread each (more threads inside an operation cost more than
 they bring at these sizes). Results do not depend on the number of workers.
+
+**Private runs.** A batched product may round a client's numbers otherwise in another place or another company, and unstable
+training makes a last bit a large difference. So where a receipt is earned (`Env.apart`) a client's numbers depend on its own
+data and public values alone, by construction: it is not padded, clients of equal size share a chunk, a chunk has a number of
+places that follows from the model and this size, and a client's place follows from its name. Places that nobody fills hold
+copies of a client, whose results are thrown away. Every call then has the same shapes, and every client the same place in
+it, whoever else is there.
 """
 
 from __future__ import annotations
@@ -33,7 +40,26 @@ _MODEL_BYTES = 6 << 20  # models of a chunk: a few MB stay in the second-level c
 _DATA_BYTES = 64 << 20
 _MOST_CLIENTS = 512
 _KEPT_BYTES = (32 << 20) - (8 << 10)  # the largest block after which the C library changes its mind
+_PLACES = 64  # the most places of a chunk of a private run
+_STEP = 1 << 23  # products of a step that take about as long as its calls: so much may be spent on empty places
+_ROWS = 32  # samples of a step, where it does not take all
 _CONVOLUTIONS = 24  # clients with hand-written convolutions: enough that calls cost little beside products
+
+
+@dataclass(frozen=True)
+class Job:
+    """A chunk: positions among the asked clients. Only the results at `real` count; None: all of them."""
+
+    places: Ints
+    slots: Ints | None = None
+
+    @property
+    def real(self) -> Any:
+        return slice(None) if self.slots is None else self.slots
+
+    def kept(self, out: Any) -> Any:
+        """The results of real places."""
+        return out if self.slots is None else take(out, torch.from_numpy(self.slots))
 
 
 @dataclass
@@ -74,8 +100,8 @@ class LocalEngine:
         jobs = list(self._chunks(clients, env, splits))
         down, there = placed(ask.down, env, self.device)
 
-        def work(place: Ints) -> dict[str, Any]:
-            mine = clients[place]
+        def work(job: Job) -> dict[str, Any]:
+            place, mine = job.places, clients[job.places]
             each = take(ask.each, torch.from_numpy(place)) if ask.each else {}
             data = self._data(env, mine, splits, len(clients))
 
@@ -87,7 +113,7 @@ class LocalEngine:
             out = self._mapped(one, ask.phase, ask.name, _plain(mine, env), env.states.get(mine), each, *data)
             shared.check(ask.name)
             env.task.require_same_buffers()
-            return share(ask, env, out, mine)
+            return share(ask, env, job.kept(out), mine[job.real])
 
         return self._threads(work, jobs)
 
@@ -98,8 +124,8 @@ class LocalEngine:
         jobs = list(self._chunks(clients, env, splits))
         function, there = placed(function, env, self.device)
 
-        def work(place: Ints) -> Tree:
-            mine = clients[place]
+        def work(job: Job) -> Tree:
+            mine = clients[job.places]
             state = env.states.get(mine)
 
             def one(state: Tree, *data: dict[str, Tensor]) -> Tree:
@@ -111,10 +137,12 @@ class LocalEngine:
             out: Tree = self._mapped(one, function, name, _plain(mine, env), state, *data)
             shared.check(name)
             env.task.require_same_buffers()
+            out = job.kept(out)
             return out if post is None else post(out)
 
         results = list(self._threads(work, jobs))
-        back = torch.from_numpy(np.argsort(np.concatenate(jobs), kind="stable"))
+        done = np.concatenate([job.places[job.real] for job in jobs])
+        back = torch.from_numpy(np.argsort(done, kind="stable"))
         stacked: Tree = take(concat(results), back)
         return stacked
 
@@ -134,7 +162,7 @@ class LocalEngine:
             out = _mapped(*given[:4], *there)
         return fetched(out, self.device)
 
-    def _threads(self, work: Callable[[Ints], Any], jobs: list[Ints]) -> Iterator[Any]:
+    def _threads(self, work: Callable[[Job], Any], jobs: list[Job]) -> Iterator[Any]:
         """Results in the order of the jobs; each is let go as soon as it is taken."""
         if self._pool is None:
             _keep_freed_memory()
@@ -155,15 +183,18 @@ class LocalEngine:
         self._cache.clear()
         self._cached, self._owner = 0, owner
 
-    def _chunks(self, clients: Ints, env: Env, splits: tuple[Split, ...]) -> Any:
+    def _chunks(self, clients: Ints, env: Env, splits: tuple[Split, ...]) -> Iterator[Job]:
         """Positions of clients with equal padded sizes, in federation order, a chunk at a time."""
         sizes = np.stack([env.padded(split)[clients] for split in splits], 1)
         order = np.lexsort((clients, *sizes.T[::-1]))
         edges = np.flatnonzero((np.diff(sizes[order], axis=0) != 0).any(1)) + 1
         for block in np.split(order, edges):
-            if len(block):
+            if len(block) and env.apart:
+                keys = env.federation.keys[clients[block]]
+                yield from _fixed_places(block, keys, _places(env, int(sizes[block[0]].sum())))
+            elif len(block):
                 step = self._chunk_size(env, int(sizes[block[0]].sum()), len(block))
-                yield from (block[i : i + step] for i in range(0, len(block), step))
+                yield from (Job(block[i : i + step]) for i in range(0, len(block), step))
 
     def _chunk_size(self, env: Env, samples: int, available: int) -> int:
         if env.task.alone:
@@ -181,21 +212,22 @@ class LocalEngine:
     def _data(self, env: Env, clients: Ints, splits: tuple[Split, ...], asked: int) -> list[dict[str, Tensor]]:
         result = []
         for split in splits:
-            key = (split, clients.tobytes())
+            size = int(env.padded(split)[clients[0]])
+            key = (split, size, clients.tobytes())
             with self._lock:
                 if self._owner is not env.federation:
                     self._forget(env.federation)
                 data = self._cache.get(key)
             if data is None:
-                data = gather(env, clients, int(env.padded(split)[clients[0]]), split)
-                size = n_bytes(data)
+                data = gather(env, clients, size, split)
+                held = n_bytes(data)
                 with self._lock:
                     mapped = env.federation.mapped  # what is on disk because it is large stays there
                     here = len(env.federation) if env.present is None else env.present
                     again = asked == here and not mapped  # a random cohort's chunks are never met again
-                    if again and self._cached + size <= self.cache_bytes and key not in self._cache:
+                    if again and self._cached + held <= self.cache_bytes and key not in self._cache:
                         self._cache[key] = data
-                        self._cached += size
+                        self._cached += held
             result.append(in_round(env, data, clients, split))
         return result
 
@@ -204,6 +236,26 @@ def _keep_freed_memory() -> None:
     """glibc gives freed blocks back to the system, unless it has seen one freed that was as large. Every step frees and
     needs the same few megabytes, and getting them from the system again takes longer than a step's arithmetic."""
     torch.empty(_KEPT_BYTES, dtype=torch.uint8)
+
+
+def _places(env: Env, samples: int) -> int:
+    """How many places a chunk of a private run has: a power of two, from public values and the client's own size."""
+    task = env.task
+    if task.alone or task.convolutional or task.one_by_one or env.federation.weights is not None:
+        return 1
+    numbers = sum(t.numel() for t in leaves(env.initial))
+    most = min(max(_STEP // max(numbers * min(samples, _ROWS), 1), 1), _PLACES)
+    return 1 << (most.bit_length() - 1)
+
+
+def _fixed_places(block: Ints, keys: Ints, places: int) -> Iterator[Job]:
+    """Chunks of exactly `places` clients of one size; a client's place in its chunk follows from its key."""
+    slot = keys.view(np.uint64) % np.uint64(places)
+    waiting = [deque(block[slot == s]) for s in range(places)]
+    while any(waiting):
+        there = np.array([s for s in range(places) if waiting[s]])
+        first = waiting[there[0]][0]
+        yield Job(np.array([queue.popleft() if queue else first for queue in waiting], np.int64), there)
 
 
 def _plain(clients: Ints, env: Env) -> bool:

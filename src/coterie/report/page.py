@@ -7,6 +7,8 @@ unpacks it, draws the charts in the colours of the theme, searches, and turns th
 from __future__ import annotations
 
 import base64
+import gzip
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -57,13 +59,26 @@ def page(comparison: Comparison, coalition: Coalition | None = None) -> str:
 def assemble(title: str, sections: Sequence[Markup], footer: str = "") -> str:
     """A page around some sections: style, script and the packed plotly.js."""
     room = files("coterie.report")
+    script, packed = (room / "page.js").read_text("utf-8"), (room / BUNDLE).read_bytes()
     return render(
         "page",
         title=title,
+        policy=Markup(policy(script.encode(), gzip.decompress(packed))),
         css=Markup((room / "page.css").read_text("utf-8")),
-        js=Markup((room / "page.js").read_text("utf-8")),
-        plotly=Markup(base64.b64encode((room / BUNDLE).read_bytes()).decode()),
+        js=Markup(script),
+        plotly=Markup(base64.b64encode(packed).decode()),
         sections=[s for s in sections if s],
         version=coterie.__version__,
         footer=footer,
+    )
+
+
+def policy(*scripts: bytes) -> str:
+    """The page's content-security policy: the browser runs these scripts and no other, and asks nobody for anything.
+
+    plotly.js writes styles while it draws, so styles are allowed; a style can run nothing and load nothing."""
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s).digest()).decode()}'" for s in scripts)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+        "form-action 'none'"
     )

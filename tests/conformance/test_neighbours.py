@@ -1,0 +1,164 @@
+"""A client's message is a function of that client's data and public values alone, to the last bit.
+
+One client is changed, grown, shrunk or removed, and the messages of all others must stay bit-equal: for every algorithm that
+can be private, on every engine, in both precisions, with training so unstable that one differing bit becomes a large
+difference. Privacy rests on it: whatever a client does to the messages of others is not covered by the sensitivity.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conformance_settings import INDIVIDUAL, NAMES, configured
+from torch import nn
+
+import coterie as ct
+from coterie.exchange.channels.base import Channel, Where
+from coterie.exchange.messages import Ints
+from coterie.settings import with_setting
+from coterie.tree import flatten
+
+SIZES = (30, 30, 30, 30, 17, 17, 29, 5, 12, 30, 28, 30)  # a grown first client is the largest
+CHANGES = ("other rows", "grown", "shrunk", "alone with its size", "removed")
+ENGINES = {
+    "vectorised": lambda: ct.LocalEngine(workers=1),
+    "two workers": lambda: ct.LocalEngine(workers=2),
+    "chunks of one": lambda: ct.LocalEngine(chunk=1, workers=1),
+    "loop": ct.LoopEngine,
+}
+PRIVATE = tuple(name for name in NAMES if name not in INDIVIDUAL and name != "local")
+
+
+class Noted(Channel):
+    """Every client's messages in the order of its asks."""
+
+    def __init__(self) -> None:
+        self.sent: dict[Any, list[tuple[str, torch.Tensor]]] = {}
+
+    def up(self, send: Any, clients: Ints, ask: ct.Ask, where: Where) -> Any:
+        for path, t in flatten(send).items():
+            for client, row in zip(clients, t, strict=True):
+                self.sent.setdefault(where.federation.clients[client], []).append((f"{ask.name} {path}", row.clone()))
+        return send
+
+
+def unstable_task(seed: int = 0) -> ct.Task:
+    """Many inputs, saturating and smooth activations: layers of both kinds of rounding."""
+    return ct.Task(lambda: nn.Sequential(nn.Linear(7, 64), nn.GELU(), nn.Linear(64, 3)))
+
+
+def clients(change: str | None, dtype: str, weighted: bool = False) -> ct.Federation:
+    """The federation; the first client is another one, or gone."""
+    rng = np.random.default_rng(0)
+    data: dict[str, Any] = {
+        f"client {i}": (rng.normal(size=(n, 7)), rng.integers(0, 3, n)) for i, n in enumerate(SIZES)
+    }
+    other = np.random.default_rng(1)
+    rows = {"other rows": 30, "grown": 36, "shrunk": 3, "alone with its size": 41}.get(change or "")
+    if change == "removed":
+        del data["client 0"]
+    elif rows is not None:
+        data["client 0"] = (100 * other.normal(size=(rows, 7)), other.integers(0, 3, rows))
+    if weighted:
+        for i, (client, (x, y)) in enumerate(data.items()):
+            low = 0.01 if client == "client 0" and change else 1.0
+            data[client] = (x, y, np.random.default_rng(i).uniform(low, 3 * low, len(y)))
+    return ct.Federation.from_arrays(
+        data, classes=[0, 1, 2], one_class="allow", test_fraction=0.0, dtype=dtype, clusters=dict.fromkeys(data, 0)
+    )  # type: ignore[arg-type]
+
+
+def unstable(name: str) -> Any:
+    """The algorithm with steps so long that training is chaotic, and finite."""
+    made = configured(name)
+    steps = ct.LocalSGD(steps=25, lr=5.0, batch_size=None if name == "fedavg" else 8, clip=10.0)
+    return with_setting(made, "local", steps) or made
+
+
+def messages(name: str, change: str | None, engine: Any, dtype: str, **options: Any) -> dict[Any, Any]:
+    """Everything that every client sends in two rounds of a private run."""
+    noted = Noted()
+    fed = clients(change, dtype, options.pop("weighted", False))
+    privacy = ct.Privacy(3.0, 1e-5, clip=1.0)
+    how = {"rounds": 2, "engine": engine, "channels": [noted], "alone": False, "progress": False, "privacy": privacy}
+    ct.fit(unstable(name), fed, options.pop("task", unstable_task()), **how | options)
+    return noted.sent
+
+
+@pytest.fixture
+def nothing_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server learns zeros, so that later rounds ask the same question whatever the first client sent."""
+    monkeypatch.setattr(ct.privacy.ExactNoise, "gaussian", lambda self, total, sigma: np.zeros_like(total))
+
+
+def require_equal(one: dict[Any, Any], two: dict[Any, Any]) -> None:
+    others = [f"client {i}" for i in range(1, len(SIZES))]
+    for client in others:
+        assert [n for n, _ in one[client]] == [n for n, _ in two[client]]
+        for (path, a), (_, b) in zip(one[client], two[client], strict=True):
+            assert torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)), (client, path, float((a - b).abs().max()))
+
+
+@pytest.mark.usefixtures("nothing_released")
+@pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
+@pytest.mark.parametrize("name", PRIVATE)
+def test_one_clients_data_leave_the_messages_of_all_others_as_they_are(name: str) -> None:
+    before = messages(name, None, ct.LocalEngine(workers=1), "float32", rounds=1)
+    for change in ("grown", "removed"):
+        require_equal(before, messages(name, change, ct.LocalEngine(workers=1), "float32", rounds=1))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_released")
+@pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+@pytest.mark.parametrize("name", PRIVATE)
+def test_every_change_on_every_engine_in_both_precisions(name: str, engine: str, dtype: str) -> None:
+    before = messages(name, None, ENGINES[engine](), dtype)
+    for change in CHANGES:
+        require_equal(before, messages(name, change, ENGINES[engine](), dtype))
+
+
+@pytest.mark.usefixtures("nothing_released")
+@pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_fedavg_on_every_engine(engine: str) -> None:
+    before = messages("fedavg", None, ENGINES[engine](), "float32", rounds=1)
+    for change in CHANGES:
+        require_equal(before, messages("fedavg", change, ENGINES[engine](), "float32", rounds=1))
+
+
+@pytest.mark.usefixtures("nothing_released")
+@pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
+@pytest.mark.parametrize("kind", ["class", "convolutions", "weights"])
+def test_other_networks_and_weighted_samples(kind: str) -> None:
+    """Networks that do not run on hand-written layers, and weights, of which the first client has the smallest."""
+    options: dict[str, Any] = {"rounds": 1, "weighted": kind == "weights"}
+    if kind == "class":
+        options["task"] = ct.Task(Residual)
+    elif kind == "convolutions":
+        options["task"] = ct.Task(
+            lambda: nn.Sequential(
+                nn.Unflatten(1, (1, 7)), nn.Conv1d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(20, 3)
+            )
+        )
+    before, after = (
+        messages("fedavg", change, ct.LocalEngine(workers=1), "float32", **options) for change in ("", "grown")
+    )
+    require_equal(before, after)
+
+
+class Residual(nn.Module):
+    """A network that only autograd knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(7, 32), nn.Linear(32, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.sigmoid(self.first(x))
+        return self.last(hidden + torch.nn.functional.silu(hidden))
