@@ -160,3 +160,57 @@ def test_a_patient_process_waits_for_a_folder(tmp_path: Path) -> None:
     with disk.locked(tmp_path, 30.0):
         assert time.monotonic() - began >= 0.2
     other.join()
+
+
+def test_private_files_and_folders_are_for_their_owner_alone(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        folder = disk.private_folder(tmp_path / "deep" / "secret")
+        disk.write_text(folder / "a", "x", private=True)
+        disk.write_text(folder / "b", "x")
+        disk.write_text(folder / "b", "y", private=True)  # what was open is closed
+        (folder / "c").write_text("kept")
+        disk.private_file(folder / "c")
+        disk.private_file(folder / "d")
+        with disk.locked(tmp_path / "run", private=True):
+            assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(before)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {(folder / name).stat().st_mode & 0o777 for name in "abcd"} == {0o600}
+    assert (folder / "c").read_text() == "kept"
+    (tmp_path / "open").mkdir(mode=0o755)
+    assert disk.private_folder(tmp_path / "open").stat().st_mode & 0o777 == 0o755  # somebody chose that
+
+
+@pytest.mark.parametrize("kind", ["symbolic", "hard"])
+def test_a_link_in_the_place_of_the_lock_is_refused_and_its_target_kept(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "precious"
+    target.write_text("data")
+    (tmp_path / "out").mkdir()
+    link = os.symlink if kind == "symbolic" else os.link
+    link(target, tmp_path / "out" / disk.LOCK)
+    refused = pytest.raises(ConfigError, match=r"run\.lock is .*; remove it, or choose another folder\.")
+    with refused, disk.locked(tmp_path / "out"):
+        pytest.fail("the folder was taken")
+    assert target.read_text() == "data"
+
+
+def test_links_are_not_written_through(tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("data")
+    (tmp_path / "a").symlink_to(target)
+    (tmp_path / "folder").symlink_to(tmp_path)
+    for write in (
+        lambda: disk.write_text(tmp_path / "a", "new"),
+        lambda: disk.private_file(tmp_path / "a"),
+        lambda: disk.private_folder(tmp_path / "folder"),
+        lambda: disk.unlinked(tmp_path / "a"),
+    ):
+        with pytest.raises(ConfigError, match=r"is a symbolic link, and links are not followed here"):
+            write()
+    partial = tmp_path / f"b.{os.getpid()}-{threading.get_ident()}{disk.PARTIAL}"
+    partial.symlink_to(target)  # the name of a half-written file can be guessed
+    disk.write_text(tmp_path / "b", "new")
+    assert target.read_text() == "data"
+    assert (tmp_path / "b").read_text() == "new"

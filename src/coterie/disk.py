@@ -1,8 +1,9 @@
 """Files that are whole or absent: written beside, flushed to the disk, moved into place, and the folder flushed too.
 
 Every writer goes through `writing`, so that a full disk, a read-only folder or a killed process never leaves half a file,
-and every file gets the permissions the user's umask gives. `locked` lets one process at a time use a folder. The operating
-system frees the lock when its process ends, however it ends, so there are no stale locks.
+and every file gets the permissions the user's umask gives; a private one is for its owner alone (0600, folders 0700). No
+symbolic link is followed in place of a file: what it points to is neither read nor written. `locked` lets one process at a
+time use a folder. The operating system frees the lock when its process ends, however it ends, so there are no stale locks.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import errno
 import hashlib
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -29,6 +31,7 @@ except ImportError:  # Windows: a folder is not guarded there
 
 LOCK = "run.lock"
 PARTIAL = ".partial"
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # absent on Windows
 _POLL = 0.02  # seconds between two looks at a lock
 _BLOCK = 1 << 26  # bytes hashed at a time
 _held: dict[tuple[str, int], int] = {}  # folders locked by a thread of this process, and how many times
@@ -61,17 +64,57 @@ def cannot_write(path: Path, error: BaseException) -> ConfigError:
     return ConfigError(f"{path} cannot be written: {reason}. {advice}.")
 
 
+def unlinked(path: str | Path) -> Path:
+    """The path, unless a symbolic link is there: such a link may point to a file that is none of ours."""
+    path = Path(path)
+    if path.is_symlink():
+        raise ConfigError(
+            f"{path} is a symbolic link, and links are not followed here; remove it, or choose another folder."
+        )
+    return path
+
+
+def private_folder(path: str | Path) -> Path:
+    """A folder that its owner alone may open (0700), made if need be; one that is there keeps its permissions."""
+    path = unlinked(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    return path
+
+
+def private_file(path: str | Path) -> Path:
+    """A file that its owner alone may open (0600), made empty if it is not there; one that is there is kept, and closed to
+    others. For files that another library writes into."""
+    path = unlinked(path)
+    if not path.parent.exists():
+        private_folder(path.parent)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW, 0o600)
+        try:
+            os.chmod(handle if os.chmod in os.supports_fd else path, 0o600)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    return path
+
+
 @contextmanager
-def writing(path: str | Path) -> Iterator[Path]:
+def writing(path: str | Path, private: bool = False) -> Iterator[Path]:
     """A file to write instead of `path`; it takes the place of `path` when the block ends well, and is removed otherwise.
 
-    A reader, or a process killed at any moment, sees the old file or the new one."""
-    path = Path(path)
+    A reader, or a process killed at any moment, sees the old file or the new one. private: for its owner alone."""
+    path = unlinked(path)
     partial = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}{PARTIAL}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, "wb") as file:
-            mode = os.fstat(file.fileno()).st_mode & 0o777  # what the umask gives
+        partial.unlink(missing_ok=True)
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o600 if private else 0o666)
+        mode = os.fstat(handle).st_mode & 0o777  # what the umask gives
+        os.close(handle)
         yield partial
         with open(partial, "rb+") as file:
             os.chmod(partial, mode)
@@ -100,9 +143,9 @@ def flush_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """A text file in UTF-8, whole or absent."""
-    with writing(path) as partial:
+def write_text(path: str | Path, text: str, private: bool = False) -> None:
+    """A text file in UTF-8, whole or absent; private: for its owner alone."""
+    with writing(path, private) as partial:
         partial.write_bytes(text.encode("utf-8"))
 
 
@@ -110,8 +153,9 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 @contextmanager
-def locked(folder: Path | None, patience: float = 0.0) -> Iterator[None]:
-    """Hold a folder for this process, making it if need be; this also shows that files can be written there.
+def locked(folder: Path | None, patience: float = 0.0, private: bool = False) -> Iterator[None]:
+    """Hold a folder for this process, making it if need be; this also shows that files can be written there. private: a
+    folder that is made is for its owner alone.
 
     Another process waits for `patience` seconds and is then refused with one sentence. The same thread may hold it several
     times. None: nothing to hold."""
@@ -126,7 +170,7 @@ def locked(folder: Path | None, patience: float = 0.0) -> Iterator[None]:
         finally:
             _held[key] -= 1
         return
-    handle = _lock(folder, time.monotonic() + patience)
+    handle = _lock(folder, time.monotonic() + patience, 0o700 if private else 0o777)
     _held[key] = 1
     try:
         yield
@@ -137,14 +181,15 @@ def locked(folder: Path | None, patience: float = 0.0) -> Iterator[None]:
         os.close(handle)
 
 
-def _lock(folder: Path, until: float) -> int:
+def _lock(folder: Path, until: float, mode: int) -> int:
     """The open lock file, with this process's number in it."""
     path = folder / LOCK
     while True:
         handle = -1
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            folder.mkdir(mode, parents=True, exist_ok=True)
+            handle = os.open(unlinked(path), os.O_RDWR | os.O_CREAT | _NOFOLLOW, 0o666)
+            _require_own(handle, path)
             if fcntl is not None:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not _same(handle, path):  # its owner has just finished and removed it
@@ -176,9 +221,17 @@ def _lock(folder: Path, until: float) -> int:
 def _same(handle: int, path: Path) -> bool:
     """Whether the open file is still the one at the path."""
     try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
     except FileNotFoundError:
         return False
+
+
+def _require_own(handle: int, path: Path) -> None:
+    """Refuse a lock that is another file under a second name: it is about to be emptied."""
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(handle)
+        raise ConfigError(f"{path} is no lock but another file; remove it, or choose another folder.")
 
 
 # ---- checksums -------------------------------------------------------------------------------------------------------
