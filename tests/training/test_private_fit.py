@@ -97,14 +97,14 @@ def test_attacks_act_before_clipping_and_dropouts_compose(quiet: None, fed: ct.F
     run(ct.IFCA(2, local=SGD), fed, task, channels=[ct.Dropout(0.5), liar])
 
 
-class Nobody(ct.Poisson):
-    def sample(self, federation: ct.Federation, seed: int, round: int) -> Ints:
-        return np.zeros(0, np.int64)
-
-
 @pytest.mark.parametrize("algorithm", [ct.FedAvg(SGD), ct.IFCA(2, local=SGD, option="gradient"), ct.Oracle(SGD)])
-def test_an_empty_poisson_cohort_releases_noise_too(algorithm: Any, fed: ct.Federation, task: ct.Task) -> None:
-    result = run(algorithm, fed, task, cohort=Nobody(0.5), rounds=3)
+def test_an_empty_poisson_cohort_releases_noise_too(
+    algorithm: Any, fed: ct.Federation, task: ct.Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("coterie.training.privately.os.urandom", lambda size: b"\xff" * size)  # draws nobody
+        result = run(algorithm, fed, task, EXACT, cohort=0.5, rounds=3)
+        assert (result.history["clients"] == 0).all()
     assert result.receipt.releases[0]["count"] == 3
     full = run(algorithm, fed, task, cohort=0.5, rounds=3)
     assert result.receipt.releases[0]["dimension"] == full.receipt.releases[0]["dimension"]

@@ -173,7 +173,7 @@ class Releases:
         shapes = self._seen.get(ask.name) or expected_shapes(ask, flatten(env.initial))
         mechanism = self.mechanism(groups, sum(s.numel() for s in shapes.values()))
         total = self._total(mechanism, added)
-        released = mechanism.release(total, self._noise(env), self.ledger.book)
+        released = mechanism.release(total, self._noise(env), self.ledger.book, drawn=True)  # by the run
         self.released.append(released.map(lambda _: None))
         count, sums = self._parts(mechanism, released.value)
         return self._answer(ask, env, shapes, count, sums, everyone, about)

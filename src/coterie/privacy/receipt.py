@@ -148,8 +148,15 @@ def write_receipt(
         cumulative=_cumulative(ledger, joint.epsilon(delta), earlier),
         not_covered=(*NOT_COVERED, *not_covered),
         budget={"epsilon": privacy.epsilon, "delta": delta, "total_epsilon": privacy.total},
-        strength=WEAK if epsilon > 8 else "",
+        strength="; ".join(text for text in (WEAK if epsilon > 8 else "", weak_delta(delta, int(n_users))) if text),
     )
+
+
+def weak_delta(delta: float, n_users: int) -> str:
+    """What is to be said about a δ that lets somebody publish one user at random; nothing where it does not."""
+    if delta * n_users < 1:
+        return ""
+    return f"δ = {delta:g} is not smaller than 1/{n_users}: it permits showing everything about one user in {n_users}"
 
 
 def _reasons(

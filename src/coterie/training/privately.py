@@ -2,29 +2,37 @@
 
 The number of releases is fixed in advance: rounds times the asks of a round in which clients send updates. Only Poisson
 cohorts are accounted as sampling. Their members stay secret, so an exact run draws them from the operating system's entropy
-and not from the run's seed. A cohort of fixed size is accounted as if everybody took part in every round.
+and not from the run's seed. A cohort of fixed size is accounted as if everybody took part in every round. So is a Poisson
+cohort that is asked more than once in a round: its releases share one draw, and are not independent samples.
+
+What the accountant assumes is enforced before anything is released (`Session.require`): only drawn clients are asked, each
+once per ask, and not more often in a round than planned. The server's side of a round sees noisy sums and nothing else.
 """
 
 from __future__ import annotations
 
-import secrets
+import os
 import warnings
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from coterie.aggregation import CentredClipping, Mean, with_aggregate
 from coterie.data.provenance import declared, undeclared
 from coterie.engines.private import RELEASE, Releases
 from coterie.errors import ConfigError, CoterieWarning
+from coterie.exchange.messages import Ask, Ints, Reply
 from coterie.privacy.ledger import Ledger
 from coterie.privacy.loudness import signal
 from coterie.privacy.plan import Line, Plan, make_plan
-from coterie.privacy.receipt import Receipt, write_receipt
+from coterie.privacy.receipt import Receipt, weak_delta, write_receipt
 from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import Released, public
 from coterie.settings import setting
 from coterie.training.cohorts import Everyone, FixedSize, Poisson, Sampler
+from coterie.training.validity import doubts
 
 LEDGER = "ledger.sqlite"
 SIMULATION_ONLY = (
@@ -105,11 +113,11 @@ def unwrapped(start: Any) -> tuple[Any, tuple[str, ...]]:
 
 def participation(sampler: Sampler, n_users: int) -> tuple[float, float]:
     """(the sampling that may be accounted, the public expected number of clients in a round)."""
-    if isinstance(sampler, Everyone):
+    if type(sampler) is Everyone:  # a subclass may draw otherwise
         return 1.0, float(n_users)
-    if isinstance(sampler, Poisson):
+    if type(sampler) is Poisson:
         return float(sampler.rate), sampler.rate * n_users
-    if isinstance(sampler, FixedSize):
+    if type(sampler) is FixedSize:
         return 1.0, float(sampler.size)
     raise ConfigError(
         f"A private run needs to know how clients are sampled; got {type(sampler).__name__}. Use everyone (None), a "
@@ -157,6 +165,8 @@ class Session:
     plan: Plan | None = None
     choices: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    per_round: int = 1  # asks of a round in which clients send updates
+    _asked: int = 0  # of them in this round
 
     @classmethod
     def open(
@@ -164,7 +174,10 @@ class Session:
     ) -> Session:
         """Plan, and reserve the plan in the ledger (`state`: the ledger of a checkpoint, to go on with)."""
         sampling, expected = participation(sampler, n_users)
-        count = rounds * int(getattr(algorithm, "asks_per_round", 1))
+        per_round = int(getattr(algorithm, "asks_per_round", 1))
+        shared = sampling < 1.0 and per_round > 1
+        sampling = 1.0 if shared else sampling  # asks of one cohort are not independent samples
+        count = rounds * per_round
         plan = None
         if count:
             lines = [Line(RELEASE, 1.0, count, sampling)]
@@ -175,6 +188,11 @@ class Session:
         ledger = Ledger(privacy, plan) if state is None else Ledger.restore(privacy, state)
         z = 1.0 if plan is None else plan.noise_multiplier(RELEASE)
         self = cls(privacy, sampler, n_users, Releases(privacy, ledger, z, n_users, sampling, expected), plan)
+        self.per_round = per_round
+        if shared:
+            self.notes.append(
+                f"cohorts are accounted as full participation: their {per_round} asks of a round share one draw"
+            )
         if isinstance(sampler, FixedSize):
             self.notes.append(
                 f"cohorts of {sampler.size} clients are accounted as full participation: a fixed size is no Poisson sample"
@@ -192,8 +210,9 @@ class Session:
             )
         state, n = (None if stored is None else stored["privacy"]), len(run.federation)
         self = cls.open(run.privacy, run.algorithm, run.sampler, n, run.rounds, run.out, state)
-        for reason in (*taint, *_mixing(run.channels)):
+        for reason in (*taint, *_mixing(run.channels), *doubts(run)):
             self.ledger.void(reason)
+        self.notes += [f"declared public by the user: {part}" for part in run.declared.parts]
         if (plan := run.federation.preprocessing) is not None:
             self.ledger.void(_prepared(plan))
         _shapes(self, run)
@@ -206,15 +225,43 @@ class Session:
     def ledger(self) -> Ledger:
         return self.releases.ledger
 
-    def cohort_seed(self, seed: int) -> int:
-        """What cohorts are drawn from: a fresh secret where their secrecy is part of the claim."""
-        secret = isinstance(self.sampler, Poisson) and not self.privacy.simulated
-        return secrets.randbits(62) if secret else seed
+    def drawn(self, federation: Any, seed: int, round: int) -> Ints:
+        """Who takes part. Where the secrecy of a cohort is part of the claim it comes from the operating system's entropy,
+        and is kept nowhere."""
+        self._asked = 0
+        if type(self.sampler) is not Poisson or self.privacy.simulated:
+            return self.sampler.sample(federation, seed, round)
+        draws = np.frombuffer(os.urandom(8 * len(federation)), np.uint64)
+        below = int(self.sampler.rate * 2.0**64)  # a product with a power of two is exact; the probability is no larger
+        return np.flatnonzero(draws < below) if below < 1 << 64 else np.arange(len(federation))
+
+    def require(self, ask: Ask, drawn: Ints) -> None:
+        """Refuse, before anything is released, a question that the accountant does not know."""
+        if len(np.unique(ask.clients)) < len(ask.clients):
+            raise ConfigError(f"A private ask puts its question to each client once; '{ask.name}' asks a client twice.")
+        if not np.isin(ask.clients, drawn).all():
+            raise ConfigError(
+                f"A private round may ask the clients of its cohort only; '{ask.name}' asks others. Ask cohort.clients, or "
+                "train with everyone (cohort=None)."
+            )
+        self._asked += bool(ask.updates)
+        if self._asked > self.per_round:
+            raise ConfigError(
+                f"{self.per_round} release{'s' * (self.per_round != 1)} per round are accounted, and '{ask.name}' would be "
+                "one more. Say how many there are with the algorithm's asks_per_round."
+            )
+
+    def shown(self, reply: Reply) -> Reply:
+        """The reply as the server's side of a round may see it: without what comes from clear messages."""
+        nobody = reply.lost[:0]
+        return replace(reply, info={}, bytes_up=0, bytes_down=0, lost=nobody, dropped=nobody)
 
     def warn(self, dimension: int, groups: int) -> None:
-        """Say before the run that the noise will drown the signal."""
+        """Say before the run that the noise will drown the signal, or that δ promises little."""
         if self.ledger.plan is None:
             return
+        if (label := weak_delta(self.privacy.delta, self.n_users)) and not self.privacy.simulated:
+            warnings.warn(f"In this private run {label}; choose a smaller δ.", CoterieWarning, stacklevel=5)
         z = self.releases.noise_multiplier
         if groups > 1:
             z *= (1 + (self.releases.count_weight / self.privacy.clip) ** 2) ** 0.5

@@ -24,7 +24,7 @@ from coterie.engines.devices import checked
 from coterie.engines.private import check_private
 from coterie.errors import ConfigError, CoterieWarning, Diverged
 from coterie.exchange.channels import Channel
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Population, Reply
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Ints, Population, Reply
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.privacy.ledger import BudgetSpent
@@ -47,6 +47,7 @@ from coterie.training.fingerprint import Fingerprint, fingerprint
 from coterie.training.privately import SIMULATION_ONLY, Session, private_form, unwrapped
 from coterie.training.progress import bar, finish_on_interrupt
 from coterie.training.result import FILES, RECEIPT, Result
+from coterie.training.validity import Declared, marks, of_callbacks, opened
 from coterie.training.yardstick import Yardstick
 
 _CHOICE_ROUNDS = 30  # rounds of each trial when the number of clusters is chosen
@@ -104,6 +105,8 @@ def fit(
     device: where client functions run, such as "cpu" or "cuda"; an engine object is made with its own,
     `LocalEngine(device="cuda")`.
     """
+    given, declared = opened(algorithm=algorithm, task=task, cohort=cohort, channels=channels, callbacks=callbacks)
+    algorithm, task, cohort, channels, callbacks = given.values()
     task = task if task is not None else Task.default(federation)
     from coterie.training.number_of_clusters import fill_in_clusters
 
@@ -128,6 +131,7 @@ def fit(
         privacy=privacy,
         rounds=rounds,
         choices=choices | ({"number of clusters": "chosen on the clients' data"} if about else {}),
+        declared=declared,
     )
     if evaluate_clients is not None:
         whole_number("evaluate_clients", evaluate_clients, 1)
@@ -157,6 +161,9 @@ def _train(
 ) -> Result:
     """All rounds, and what they end with. evaluate_every: rounds, and how many clients (None: all)."""
     calls = [_taking_run(callback) for callback in callbacks]
+    if run.session is not None:
+        for reason in of_callbacks(callbacks, run.declared):
+            run.session.ledger.void(reason)
     every, size = evaluate_every
     with bar(progress, rounds, run.done) as tick, finish_on_interrupt(run.out is not None) as interrupted:
         saved = run.done
@@ -169,8 +176,7 @@ def _train(
                 break
             if every and (run.done % every == 0 or run.done == rounds):
                 row |= run.evaluation().test_means(size)
-            for call in calls:
-                call(run)
+            run.call(calls)
             tick(row)
             if run.out is not None and run.done % checkpoint_every == 0:
                 run.save()
@@ -205,6 +211,7 @@ class Run:
     privacy: Privacy | None = None
     rounds: int = 0
     choices: dict[str, str] = field(default_factory=dict)  # for a private run's receipt
+    declared: Declared = field(default_factory=Declared)  # what its user wrapped in privacy.public(…)
     session: Session | None = None
 
     def begin(self, *, resume: bool, overwrite: bool) -> None:
@@ -257,8 +264,8 @@ class Run:
         """One round; on failure everything is as it was before it."""
         began = time.perf_counter()
         self.env.round, self.env.ask = self.done, 0
-        drawn = self.seed if self.session is None else self.session.cohort_seed(self.seed)
-        who = np.sort(self.sampler.sample(self.federation, drawn, self.done))
+        draw = self.sampler.sample if self.session is None else self.session.drawn
+        who = np.sort(draw(self.federation, self.seed, self.done))
         row: dict[str, Any] = {"round": self.done + 1, "loss": float("nan"), "clients": len(who), "lost": 0}
         row |= {"bytes_down": 0, "bytes_up": 0}
         info: dict[str, tuple[float, int]] = {}
@@ -272,7 +279,7 @@ class Run:
                 except StopIteration as end:
                     state = end.value
                     break
-                reply = self._exchange(require_ask(self.algorithm, ask))
+                reply = self._exchange(require_ask(self.algorithm, ask), who)
                 row["lost"] = max(row["lost"], len(reply.lost))
                 answered, dropped = answered + len(reply.clients), np.append(dropped, reply.dropped)
                 row["bytes_down"] += reply.bytes_down
@@ -280,6 +287,7 @@ class Run:
                 for name, (total, count) in reply.info.items():
                     before = info.get(name, (0.0, 0))
                     info[name] = (before[0] + total, before[1] + count)
+                reply = reply if self.session is None else self.session.shown(reply)
             if len(dropped) and not answered:
                 raise Diverged(int(dropped.min()), ask.name)
             require_state(self.algorithm, "round", state)
@@ -298,12 +306,15 @@ class Run:
         self.history.append(row)  # here, so that it has as many rows as there are rounds, whatever fails next
         return row
 
-    def _exchange(self, ask: Ask) -> Reply:
+    def _exchange(self, ask: Ask, who: Ints) -> Reply:
         asked = ask.clients
         if self.session is not None:
             check_private(ask)
         for channel in self.channels:
             ask = channel.ask(ask, self.env.where)
+        if self.session is not None:
+            check_private(ask)  # a channel may have made another question of it
+            self.session.require(ask, who)
         first_contact(self.algorithm, ask.clients, self.env, self.engine)
         reply: Reply = self.engine.run(ask, self.env)
         for channel in reversed(self.channels):
@@ -321,6 +332,14 @@ class Run:
             entry = {"round": self.done + 1, "phase": ask.name, "client": _plain(self.federation.clients[client])}
             if entry not in self.dropped[-len(self.federation) :]:
                 self.dropped.append(entry)
+
+    def call(self, callbacks: Sequence[Callable[[Run], None]]) -> None:
+        """Callbacks look; where one changes the server's state, no receipt covers it."""
+        before = marks(self.state) if self.session is not None and callbacks else []
+        for callback in callbacks:
+            callback(self)
+        if self.session is not None and callbacks and marks(self.state) != before:
+            self.session.ledger.void("unaccounted: a callback changed the server's state")
 
     # ---- ends --------------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from coterie.learning.task import Task
 from coterie.settings import whole_number
 from coterie.training.result import Result
 from coterie.training.run import Run, fit
+from coterie.training.validity import looked_at
 
 Split = Callable[[int], Federation]
 _LEAST = 1e-4  # a share of the loss: improvements below it are none
@@ -69,6 +70,8 @@ def fit_seeds(
     if not chosen:
         raise ConfigError(f"fit_seeds needs at least one seed; got {seeds!r}.")
     whole_number("processes", processes)
+    if isinstance(federation, Federation) and options.get("privacy") is None:
+        looked_at(federation, "fit_seeds")
     if processes == 1:
         return Seeds(tuple(_one(algorithm, federation, task, seed, options) for seed in chosen), chosen)
     if options.get("out") is not None:
@@ -128,6 +131,7 @@ def grid(
         raise ConfigError("grid needs settings to try, such as {'local.lr': [0.01, 0.1]}; got none.")
     for name, value in (("rounds", rounds), ("every", every), ("patience", patience)):
         whole_number(name, value)
+    looked_at(federation, "grid")
     data, names = federation.holdout(0.25, seed=seed), list(settings)
     paths: list[dict[int, float]] = []
     rows, candidates = [], []

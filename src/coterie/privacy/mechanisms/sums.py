@@ -24,12 +24,19 @@ from coterie.privacy.taint import Booking, Released
 
 Book = Callable[[Event], Booking]
 _UNBOOKED = "unaccounted: the release {!r} was not booked in a ledger"
+_SAMPLED = (
+    "unaccounted: {!r} claims a secret sample of its users, and nothing shows that one was drawn; leave sampling at 1, or "
+    "train with fit(cohort=…), which draws it"
+)
 _SIMULATED = "NOT A DP RELEASE: the noise of {!r} was a simulation"
 
 
-def booked(event: Event, book: Book | None) -> tuple[Booking, tuple[str, ...]]:
-    """Book first. A ledger that has too little left raises here, before any noise is drawn."""
-    reasons = () if event.noise == "exact" else (_SIMULATED.format(event.name),)
+def booked(event: Event, book: Book | None, *, drawn: bool = False) -> tuple[Booking, tuple[str, ...]]:
+    """Book first. A ledger that has too little left raises here, before any noise is drawn. `drawn`: the caller has drawn
+    the sample that the event claims, and keeps it secret."""
+    reasons: tuple[str, ...] = () if event.noise == "exact" else (_SIMULATED.format(event.name),)
+    if event.sampling < 1.0 and not drawn:
+        reasons = (*reasons, _SAMPLED.format(event.name))
     if book is None:
         return Booking(event), (*reasons, _UNBOOKED.format(event.name))
     return book(event), reasons
@@ -98,12 +105,14 @@ class JointSum:
         """The exact sum of a chunk of users; chunks add up in any order."""
         return np.asarray(self.integers(rows).sum(axis=0, dtype=np.int64))
 
-    def release(self, total: Integers, noise: Noise, book: Book | None = None) -> Released[NDArray[np.float64]]:
+    def release(
+        self, total: Integers, noise: Noise, book: Book | None = None, *, drawn: bool = False
+    ) -> Released[NDArray[np.float64]]:
         """Book, draw noise, and give out the noisy sum in the units of the data."""
         total = np.asarray(total)
         if total.shape != (self.dimension,):
             raise DataError(f"the sum must have shape ({self.dimension},), got {total.shape}; add up partial sums.")
-        booking, taint = booked(self.event(noise.name), book)
+        booking, taint = booked(self.event(noise.name), book, drawn=drawn)
         return Released(self.noisy(total, noise), (booking,), taint)
 
     def noisy(self, total: Integers, noise: Noise) -> NDArray[np.float64]:
@@ -204,13 +213,13 @@ class GroupSums:
         return np.concatenate([counts[:, None], np.asarray(member @ whole_numbers, dtype=np.int64)], axis=1)
 
     def release(
-        self, total: Integers, noise: Noise, book: Book | None = None
+        self, total: Integers, noise: Noise, book: Book | None = None, *, drawn: bool = False
     ) -> Released[tuple[NDArray[np.float64], NDArray[np.float64]]]:
         """Book, draw noise, and give out (noisy counts, noisy sums)."""
         total = np.asarray(total)
         if total.shape != (self.n_groups, 1 + self.dimension):
             raise DataError(f"the total must have shape {(self.n_groups, 1 + self.dimension)}, got {total.shape}.")
-        booking, taint = booked(self.event(noise.name), book)
+        booking, taint = booked(self.event(noise.name), book, drawn=drawn)
         return Released(self.noisy(total, noise), (booking,), taint)
 
     def noisy(self, total: Integers, noise: Noise) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

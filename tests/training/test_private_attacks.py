@@ -1,0 +1,250 @@
+"""Algorithms, channels, callbacks, samplers, networks and mechanisms that break what a receipt promises.
+
+Each of them once earned a valid receipt. Each is now refused before anything is released, or its receipt is not valid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import coterie as ct
+from coterie.exchange.channels.base import Channel, Where
+from coterie.exchange.messages import Ask, Context, From, Ints, MeanBy, Up
+from coterie.privacy import ExactNoise, GroupSums, JointSum, Ledger, public, write_receipt
+from coterie.tree import row
+
+pytestmark = pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
+EXACT = ct.Privacy(3.0, 1e-6, clip=0.5)
+FEW = ct.LocalSGD(steps=1, lr=0.1, batch_size=None)
+
+
+def run(algorithm: Any, fed: ct.Federation, task: Any, privacy: ct.Privacy = EXACT, **options: Any) -> ct.Result:
+    how: dict[str, Any] = {"rounds": 2, "alone": False, "progress": False, "privacy": privacy}
+    return ct.fit(algorithm, fed, task, **how | options)
+
+
+@dataclass(frozen=True)
+class State:
+    model: Any
+    told: Any = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))
+
+
+@dataclass(frozen=True)
+class Attack(ct.Algorithm):
+    """Federated averaging that asks or remembers more than it may."""
+
+    kind: str
+    asks_per_round: int = 1  # type: ignore[assignment]
+
+    def init(self, task: Any, population: Any, seed: int, start: Any) -> State:
+        return State(start)
+
+    def round(self, state: State, cohort: Any) -> Any:
+        who = {"everyone": np.arange(12), "five times": np.repeat(cohort.clients, 5)}.get(self.kind, cohort.clients)
+        for _ in range(2 if self.kind == "two asks" else 1):
+            updates = {"model": From("model")}
+            reply = yield Ask(self.train, who, {"model": state.model}, reduce=MeanBy(), updates=updates)
+        total = reply.info.get("loss", (0.0, 0))[0]
+        told = torch.tensor([total, float(reply.bytes_up), float(len(reply.lost))], dtype=torch.float64)
+        return replace(state, model=row(reply.values["model"], 0), told=told)
+
+    def train(self, ctx: Context, model: Any) -> Up:
+        moved, loss = FEW.fit(ctx, model)
+        return Up({"model": moved}, info={"loss": loss})
+
+    def personal(self, ctx: Context, state: State) -> Any:
+        return state.model
+
+
+# ---- algorithms ------------------------------------------------------------------------------------------------------
+
+
+def test_asking_everyone_under_a_poisson_cohort_is_refused(fed: ct.Federation, task: ct.Task) -> None:
+    with pytest.raises(ct.ConfigError, match="cohort only"):
+        run(public(Attack("everyone")), fed, task, cohort=0.2)
+
+
+def test_asking_a_client_five_times_is_refused(fed: ct.Federation, task: ct.Task) -> None:
+    with pytest.raises(ct.ConfigError, match="each client once"):
+        run(public(Attack("five times")), fed, task)
+
+
+def test_an_ask_more_than_planned_is_refused_before_it_is_released(fed: ct.Federation, task: ct.Task) -> None:
+    with pytest.raises(ct.ConfigError, match="would be one more"):
+        run(public(Attack("two asks")), fed, task)
+
+
+def test_two_asks_of_one_cohort_are_not_two_samples(fed: ct.Federation, task: ct.Task) -> None:
+    """Sampling is drawn once per round; its releases cost as much as if everybody took part."""
+    result = run(public(Attack("two asks", asks_per_round=2)), fed, task, cohort=0.2)
+    assert result.receipt is not None
+    (line,) = result.receipt.releases
+    assert line["sampling"] == 1.0
+    assert line["count"] == 4
+    assert line["noise_multiplier"] >= ct.privacy.noise_multiplier(3.0, 1e-6, 4) * (1 - 1e-6)
+    assert any("share one draw" in text for text in result.receipt.public)
+
+
+def test_the_server_sees_no_clear_diagnostics(fed: ct.Federation, task: ct.Task) -> None:
+    result = run(public(Attack("plain")), fed, task, channels=[ct.Dropout(0.5)])
+    assert not result.state.told.any()
+    assert result.history["loss"].notna().all()  # whoever runs the simulation still does
+
+
+def test_a_class_of_ones_own_needs_to_be_declared(fed: ct.Federation, task: ct.Task) -> None:
+    fed = fed.declare_public("clusters")  # an algorithm of one's own may read them
+    result, declared = (run(made, fed, task) for made in (Attack("plain"), public(Attack("plain"))))
+    assert not result.receipt.valid
+    assert "Attack" in result.receipt.reasons[0]
+    assert declared.receipt.valid, declared.receipt.reasons
+    assert "declared public by the user: the algorithm" in declared.receipt.public
+
+
+@dataclass(frozen=True)
+class Captured(ct.FedAvg):
+    """A subclass of a registered algorithm."""
+
+
+def test_neither_a_subclass_nor_an_object_of_ones_own_among_the_settings_passes(
+    fed: ct.Federation, task: ct.Task
+) -> None:
+    for made in (Captured(FEW), ct.FineTuned(Captured(FEW))):
+        assert not run(made, fed, task).receipt.valid
+
+
+def test_settings_tried_on_clear_rows_void_the_receipt(make_fed: Any, task: ct.Task) -> None:
+    for look in ("grid", "fit_seeds"):
+        fed = make_fed().declare_public("classes", "kind")
+        assert run(ct.FedAvg(FEW), fed, task).receipt.valid
+        if look == "grid":
+            ct.grid(ct.FedAvg(FEW), {"local.lr": [0.1, 0.2]}, fed, task, rounds=2)
+        else:
+            ct.fit_seeds(ct.FedAvg(FEW), fed, task, seeds=2, rounds=1, alone=False, progress=False)
+        receipt = run(ct.FedAvg(FEW), fed, task).receipt
+        assert not receipt.valid
+        assert look in receipt.reasons[0]
+        assert run(public(ct.FedAvg(FEW)), fed, task).receipt.valid
+
+
+# ---- channels, samplers, callbacks -----------------------------------------------------------------------------------
+
+
+class Twice(Channel):
+    """Asks every client twice."""
+
+    separate = True
+
+    def ask(self, ask: Ask, where: Where) -> Ask:
+        return replace(ask, clients=np.repeat(ask.clients, 2))
+
+
+class Peeks(Channel):
+    separate = True
+
+
+def test_a_channel_can_neither_double_clients_nor_pass_unnamed(fed: ct.Federation, task: ct.Task) -> None:
+    with pytest.raises(ct.ConfigError, match="each client once"):
+        run(ct.FedAvg(FEW), fed, task, channels=[Twice()])
+    assert not run(ct.FedAvg(FEW), fed, task, channels=[Peeks()]).receipt.valid
+    assert run(ct.FedAvg(FEW), fed, task, channels=[public(Peeks())]).receipt.valid
+
+
+class Always(ct.Poisson):
+    def sample(self, federation: ct.Federation, seed: int, round: int) -> Ints:
+        return np.arange(len(federation))
+
+
+def test_a_subclass_of_a_sampler_is_refused(fed: ct.Federation, task: ct.Task) -> None:
+    with pytest.raises(ct.ConfigError, match="how clients are sampled"):
+        run(ct.FedAvg(FEW), fed, task, cohort=Always(0.01))
+
+
+def test_secret_cohorts_have_the_accounted_probability(monkeypatch: pytest.MonkeyPatch, fed: ct.Federation) -> None:
+    """Included exactly below rate · 2⁶⁴; the draws come from the operating system."""
+    from coterie.training.privately import Session
+
+    session = Session.open(EXACT, ct.FedAvg(FEW), ct.Poisson(0.25), len(fed), 1, None, None)
+    edge = [2**62 - 1, 2**62, 2**62 + 1, 0] * 3
+    monkeypatch.setattr("coterie.training.privately.os.urandom", lambda n: np.array(edge, np.uint64).tobytes())
+    assert session.drawn(fed, 0, 0).tolist() == [i for i, u in enumerate(edge) if u < 2**62]
+    monkeypatch.undo()
+    drawn = [len(session.drawn(fed, 0, r)) for r in range(400)]
+    assert abs(np.mean(drawn) - 3.0) < 4 * np.std(drawn) / 20
+
+
+def overwrite(live: Any) -> None:
+    live.state = replace(live.state, model={k: t + 1 for k, t in live.state.model.items()})
+
+
+def write_into(live: Any) -> None:
+    next(iter(live.state.model.values())).add_(1.0)
+
+
+def early(live: Any) -> None:
+    if live.history[-1]["loss"] < 100:
+        live.stop()
+
+
+@pytest.mark.parametrize("callback", [overwrite, write_into, early])
+def test_a_callback_voids_the_receipt_and_one_that_writes_always_does(
+    callback: Any, fed: ct.Federation, task: ct.Task
+) -> None:
+    assert not run(ct.FedAvg(FEW), fed, task, callbacks=[callback]).receipt.valid
+    declared = run(ct.FedAvg(FEW), fed, task, callbacks=[public(callback)]).receipt
+    assert declared.valid == (callback is early)  # whether it decides by clear values is its user's word
+    if declared.valid:
+        assert "declared public by the user: the callback early" in declared.public
+
+
+# ---- networks and starts ---------------------------------------------------------------------------------------------
+
+
+def test_a_network_with_weights_and_a_loss_of_ones_own_need_to_be_declared(fed: ct.Federation, task: ct.Task) -> None:
+    kept = nn.Linear(4, 3)
+
+    def pretrained() -> nn.Module:
+        made = nn.Linear(4, 3)
+        made.load_state_dict(kept.state_dict())
+        return made
+
+    def loss(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(outputs, y, reduction="none")
+
+    for made in (ct.Task(pretrained), ct.Task(lambda: nn.Linear(4, 3), loss)):
+        assert not run(ct.FedAvg(FEW), fed, made).receipt.valid
+        assert run(ct.FedAvg(FEW), fed, public(made)).receipt.valid
+    assert run(ct.FedAvg(FEW), fed, ct.Task(lambda: nn.Linear(4, 3))).receipt.valid
+
+
+# ---- mechanisms and labels -------------------------------------------------------------------------------------------
+
+
+def test_a_mechanism_does_not_claim_a_sample_that_nobody_drew() -> None:
+    rows, ledger = np.ones((50, 1)), Ledger(ct.Privacy(3.0, 1e-6, clip=1.0))
+    made = JointSum("s", 1, 1.0, 20.0, sampling=0.001)
+    grouped = GroupSums("g", 2, 1, 1.0, 20.0, sampling=0.5)
+    for released in (
+        made(rows, ExactNoise(), ledger.book),
+        grouped(rows, np.zeros(50, int), ExactNoise(), ledger.book),
+    ):
+        assert not released.clean
+        assert not write_receipt(ledger, [released], n_users=50).valid
+
+
+def test_a_delta_of_one_in_n_is_labelled(make_fed: Any, task: ct.Task) -> None:
+    fed = make_fed().declare_public("classes", "kind")
+    for delta, weak in ((1 / 12, True), (1e-3, False)):
+        receipt = run(ct.FedAvg(FEW), fed, task, ct.Privacy(3.0, delta, clip=0.5)).receipt
+        assert ("not smaller than 1/12" in receipt.strength) == weak
+        assert ("not smaller than 1/12" in receipt.to_text()) == weak
+
+
+@pytest.mark.filterwarnings("default::coterie.errors.CoterieWarning")
+def test_such_a_delta_is_warned_of_before_the_run(fed: ct.Federation, task: ct.Task) -> None:
+    with pytest.warns(ct.CoterieWarning, match="not smaller than 1/12"):
+        run(ct.FedAvg(FEW), fed, task, ct.Privacy(3.0, 0.1, clip=0.5))
