@@ -228,9 +228,9 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
     seen: list[tuple[Any, Any]] = []
     for kind in (ct.privacy.JointSum, ct.privacy.GroupSums):
 
-        def spy(self: Any, total: Any, noise: Any, book: Any = None, release: Any = kind.release) -> Any:
+        def spy(self: Any, total: Any, *given: Any, release: Any = kind.release, **more: Any) -> Any:
             seen.append((self, total.astype(np.float64)))
-            return release(self, total, noise, book)
+            return release(self, total, *given, **more)
 
         monkeypatch.setattr(kind, "release", spy)
     return seen

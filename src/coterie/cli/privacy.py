@@ -59,7 +59,12 @@ def receipt(
 
 @app.command()
 def audit(
-    what: Annotated[str, typer.Argument(help=f"Folder of a private run, or one of {', '.join(MECHANISMS)}.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            help=f"Folder of a private run, an algorithm such as fedavg, or one of {', '.join(MECHANISMS)}."
+        ),
+    ],
     epsilon: Epsilon = 1.0,
     delta: Delta = 1e-5,
     trials: Annotated[int, typer.Option(min=100, help="Trials in each of the two worlds.")] = 20_000,
@@ -69,9 +74,12 @@ def audit(
     """Try to refute a claim: a canary in one of two worlds, told apart from the releases alone.
 
     A mechanism is run itself, with simulated noise, at --epsilon and --delta. Of a run the booked releases are played again,
-    which audits its accounting. An audit can refute a claim, never prove it."""
+    which audits its accounting. With an algorithm's name neighbouring federations are searched for a pair in which one
+    client changes the messages of others, or the shape of what is released. An audit can refute a claim, never prove it."""
     from coterie.privacy import audit as run_audit
 
+    if _is_algorithm(what):
+        return _neighbours(what)
     if not out.parent.is_dir():
         raise ConfigError(f"The folder of --out must exist; {out.parent} does not. Create it first.")
     worlds, claim, at = _mechanism(what, epsilon, delta) if what in MECHANISMS else _events(Path(what))
@@ -80,6 +88,25 @@ def audit(
     _draw(found, out)
     typer.echo(f"Figure: {out}")
     if found.verdict == "fail":
+        raise typer.Exit(1)
+    return None
+
+
+def _is_algorithm(what: str) -> bool:
+    from coterie.algorithms import ALGORITHMS
+
+    return what in ALGORITHMS and not Path(what).exists()
+
+
+def _neighbours(name: str) -> None:
+    from coterie.algorithms import ALGORITHMS
+    from coterie.settings import with_setting
+    from coterie.training.neighbours import search
+
+    made = ALGORITHMS[name]()
+    found = search(with_setting(made, "clusters", 2) or made)
+    typer.echo(found.to_text())
+    if found.violations:
         raise typer.Exit(1)
 
 

@@ -29,6 +29,7 @@ from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.privacy.ledger import BudgetSpent
 from coterie.privacy.settings import Privacy
+from coterie.privacy.taint import Released
 from coterie.settings import whole_number
 from coterie.training import checkpoint, cohorts
 from coterie.training.again import clients_alone, same_run
@@ -47,7 +48,7 @@ from coterie.training.fingerprint import Fingerprint, fingerprint
 from coterie.training.privately import SIMULATION_ONLY, Session, private_form, unwrapped
 from coterie.training.progress import bar, finish_on_interrupt
 from coterie.training.result import FILES, RECEIPT, Result
-from coterie.training.validity import Declared, marks, of_callbacks, opened
+from coterie.training.validity import Declared, copied, of_callbacks, opened, unchanged
 from coterie.training.yardstick import Yardstick
 
 _CHOICE_ROUNDS = 30  # rounds of each trial when the number of clusters is chosen
@@ -59,14 +60,14 @@ if it takes two. Of a run it may read `done`, `history`, `state` and `evaluation
 
 
 def fit(
-    algorithm: Algorithm,
+    algorithm: Algorithm | Released[Any],
     federation: Federation,
-    task: Task | None = None,
+    task: Task | Released[Task] | None = None,
     *,
     rounds: int = 10,
     seed: int = 0,
     cohort: cohorts.Sampler | int | float | None = None,
-    channels: Sequence[Channel] = (),
+    channels: Sequence[Channel | Released[Any]] = (),
     engine: str | Any = "local",
     out: str | Path | None = None,
     resume: bool = False,
@@ -76,7 +77,7 @@ def fit(
     evaluate_clients: int | None = None,
     alone: bool | Yardstick | Result = True,
     progress: bool | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback | Released[Any]] = (),
     start: Any = None,
     privacy: Privacy | None = None,
     device: str | None = None,
@@ -100,30 +101,31 @@ def fit(
 
     privacy: a budget, `Privacy(epsilon=3, delta=1e-6, clip=1.0)`; every additive ask then releases noisy sums of clipped
     updates, and `result.receipt` says what was released. The run stops before a release that would overspend, with
-    `result.about["stopped"]` saying so.
+    `result.about["stopped"]` saying so. Classes of your own, networks with weights, channels and callbacks may hold clients'
+    data and void the receipt, unless `privacy.public(…)` around them states that they do not.
 
     device: where client functions run, such as "cpu" or "cuda"; an engine object is made with its own,
     `LocalEngine(device="cuda")`.
     """
-    given, declared = opened(algorithm=algorithm, task=task, cohort=cohort, channels=channels, callbacks=callbacks)
-    algorithm, task, cohort, channels, callbacks = given.values()
-    task = task if task is not None else Task.default(federation)
+    given, declared = opened(algorithm=algorithm, task=task, channels=channels, callbacks=callbacks)
+    method, calls = given["algorithm"], given["callbacks"]
+    work: Task = given["task"] if task is not None else Task.default(federation)
     from coterie.training.number_of_clusters import fill_in_clusters
 
-    require_steps(algorithm)
+    require_steps(method)
     choices: dict[str, str] = {}
     if privacy is not None:
-        algorithm, privacy, choices = private_form(algorithm, privacy)
+        method, privacy, choices = private_form(method, privacy)
     engine = _engine(engine, device)
-    how: dict[str, Any] = {"seed": seed, "cohort": cohort, "channels": channels, "engine": engine}
-    algorithm, about = fill_in_clusters(algorithm, federation, task, min(rounds, _CHOICE_ROUNDS), **how)
+    how: dict[str, Any] = {"seed": seed, "cohort": cohort, "channels": given["channels"], "engine": engine}
+    method, about = fill_in_clusters(method, federation, work, min(rounds, _CHOICE_ROUNDS), **how)
     run = Run(
-        algorithm,
+        method,
         federation,
-        task,
+        work,
         seed,
         cohorts.sampler(cohort),
-        tuple(channels),
+        tuple(given["channels"]),
         engine,
         None if out is None else Path(out),
         start=start,
@@ -144,7 +146,7 @@ def fit(
     try:
         with locked(run.out):  # also shows, before the first round, that files can be written there
             run.begin(resume=resume, overwrite=overwrite)
-            return _train(run, rounds, checkpoint_every, (evaluate_every, evaluate_clients), alone, progress, callbacks)
+            return _train(run, rounds, checkpoint_every, (evaluate_every, evaluate_clients), alone, progress, calls)
     finally:
         if run.session is not None:
             run.session.ledger.close()
@@ -335,10 +337,10 @@ class Run:
 
     def call(self, callbacks: Sequence[Callable[[Run], None]]) -> None:
         """Callbacks look; where one changes the server's state, no receipt covers it."""
-        before = marks(self.state) if self.session is not None and callbacks else []
+        before = copied(self.state) if self.session is not None and callbacks else None
         for callback in callbacks:
             callback(self)
-        if self.session is not None and callbacks and marks(self.state) != before:
+        if self.session is not None and before is not None and not unchanged(self.state, before):
             self.session.ledger.void("unaccounted: a callback changed the server's state")
 
     # ---- ends --------------------------------------------------------------------------------------------------------

@@ -93,9 +93,15 @@ def of_callbacks(callbacks: Sequence[Any], declared: Declared) -> Iterator[str]:
             )
 
 
-def marks(state: Any) -> list[Any]:
-    """What changes when somebody else than the algorithm changes a server's state: its identity and that of its tensors."""
-    return [id(state), *((id(t), t._version) for t in leaves(vars(state)) if isinstance(t, torch.Tensor))]
+def copied(state: Any) -> tuple[Any, list[torch.Tensor]]:
+    """A server's state and copies of its tensors, to see whether somebody else than the algorithm changes it."""
+    return state, [t.clone() for t in leaves(vars(state)) if isinstance(t, torch.Tensor)]
+
+
+def unchanged(state: Any, before: tuple[Any, list[torch.Tensor]]) -> bool:
+    """Whether the state is the one that was copied, bit for bit."""
+    now = [t for t in leaves(vars(state)) if isinstance(t, torch.Tensor)]
+    return state is before[0] and all(map(torch.equal, now, before[1]))
 
 
 def _of_algorithm(algorithm: Any) -> Iterator[str]:
