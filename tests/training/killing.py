@@ -25,7 +25,7 @@ from torch import nn
 
 import coterie as ct
 import coterie.report.page
-import coterie.reproduce.runner  # noqa: F401
+import coterie.reproduce.runner
 from coterie.cli import main
 from coterie.training import checkpoint
 

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import pandas as pd
 
+from coterie.archives import check_unpacked
 from coterie.errors import ConfigError, DataError
 from coterie.text import listed
 
@@ -108,6 +109,7 @@ def read_table(
         raise DataError(f"{path} is empty: it has neither columns nor rows. Give a file with a table.")
     if name.endswith(EXCEL) and importlib.util.find_spec("openpyxl") is None:
         raise DataError(f"{path} is an Excel file. Save it as CSV, or `pip install openpyxl` and try again.")
+    check_unpacked(path)
     try:
         if name.endswith(PARQUET):
             return pd.read_parquet(path)

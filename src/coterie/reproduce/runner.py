@@ -24,7 +24,6 @@ from coterie.disk import locked, write_text, writing
 from coterie.errors import ConfigError
 from coterie.reproduce.experiment import Experiment, Records, Row, Scale
 
-
 _PATIENCE = 60.0  # seconds to wait while another experiment writes into the same folder
 
 
