@@ -107,9 +107,9 @@ def read_table(
         raise DataError(f"There is no file {path}. " + (f"Did you mean {near[0]}?" if near else "Check the path."))
     if not path.stat().st_size:
         raise DataError(f"{path} is empty: it has neither columns nor rows. Give a file with a table.")
+    check_unpacked(path)
     if name.endswith(EXCEL) and importlib.util.find_spec("openpyxl") is None:
         raise DataError(f"{path} is an Excel file. Save it as CSV, or `pip install openpyxl` and try again.")
-    check_unpacked(path)
     try:
         if name.endswith(PARQUET):
             return pd.read_parquet(path)
