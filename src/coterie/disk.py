@@ -213,7 +213,7 @@ def _lock(folder: Path, until: float, mode: int) -> int:
             if handle >= 0:
                 os.close(handle)
             raise cannot_write(folder, error) from error
-        for left in folder.glob(f"*{PARTIAL}"):  # of a run that was killed while it wrote
+        for left in folder.glob(f"*.[0-9]*-[0-9]*{PARTIAL}"):  # of a run that was killed while it wrote
             left.unlink(missing_ok=True)
         return handle
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from coterie.comparison.files import check_own
-from coterie.disk import write_text
+from coterie.comparison.files import PATIENCE, check_own
+from coterie.disk import locked, write_text
 from coterie.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -121,10 +121,11 @@ def write(console: Console, comparison: Comparison, coalition: Any, out: Path) -
     from coterie.report.page import write_report
     from coterie.report.toml import toml_text
 
-    comparison.save(out, coalition)
-    if comparison.about.get("rerun"):
-        write_text(out / "settings.toml", toml_text(comparison.about["rerun"]))
-    page = write_report(comparison, out / "report.html", coalition)
+    with locked(out, PATIENCE):
+        comparison.save(out, coalition)
+        if comparison.about.get("rerun"):
+            write_text(out / "settings.toml", toml_text(comparison.about["rerun"]))
+        page = write_report(comparison, out / "report.html", coalition)
     console.print(f"\nTables and report: {out} (open {page})", soft_wrap=True, highlight=False)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from coterie.disk import write_text, writing
+from coterie.disk import locked, write_text, writing
 from coterie.errors import ConfigError
 from coterie.text import listed
 
@@ -21,6 +21,7 @@ _JSON, _PAGE = "comparison.json", "report.html"
 _TABLES = ("table", "gains", "clients", "clusters", "participation", "coalition", "settings")
 _LONG = ("scores", "curves")
 _NAMES = (*(f"{t}.csv" for t in _TABLES), *(f"{t}.parquet" for t in _LONG), "settings.toml", "verdict.txt", _PAGE)
+PATIENCE = 60.0  # seconds to wait while another comparison writes into the same folder
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -38,6 +39,12 @@ def check_own(folder: Path) -> None:
 
 
 def save(comparison: Comparison, folder: Path, coalition: Coalition | None = None) -> None:
+    """All tables, one writer at a time; what a killed one left half-written goes."""
+    with locked(folder, PATIENCE):
+        _save(comparison, folder, coalition)
+
+
+def _save(comparison: Comparison, folder: Path, coalition: Coalition | None) -> None:
     check_own(folder)
     write_text(folder / _JSON, json.dumps(comparison.to_json(), indent=1, default=str))  # first: now the folder is ours
     c, audit = comparison, comparison.participation()

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import pandas as pd
 
+from coterie.archives import check_unpacked
 from coterie.errors import ConfigError, DataError
 from coterie.text import listed
 
@@ -106,6 +107,7 @@ def read_table(
         raise DataError(f"There is no file {path}. " + (f"Did you mean {near[0]}?" if near else "Check the path."))
     if not path.stat().st_size:
         raise DataError(f"{path} is empty: it has neither columns nor rows. Give a file with a table.")
+    check_unpacked(path)
     if name.endswith(EXCEL) and importlib.util.find_spec("openpyxl") is None:
         raise DataError(f"{path} is an Excel file. Save it as CSV, or `pip install openpyxl` and try again.")
     try:

@@ -6,6 +6,8 @@ Nothing of these libraries is imported: a dataset is known by what it offers.
 from __future__ import annotations
 
 import json
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from coterie.archives import check_unpacked
 from coterie.data.checks import shown
 from coterie.data.federation import Federation
 from coterie.data.own_splits import WORDS
@@ -211,10 +214,11 @@ def _name(path: Path) -> str:
 
 
 def _npz(path: Path) -> Any:
+    check_unpacked(path)
     try:
         with np.load(path, allow_pickle=False) as file:
             held = {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         if "pickle" in str(error):
             raise DataError(
                 f"{path} holds Python objects, whose reading could run any code. If you trust it, save its arrays once: "

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pooch
 
+from coterie.archives import check_total, check_unpacked
 from coterie.disk import write_text
 from coterie.errors import DataError
 
@@ -47,7 +48,9 @@ class DataFile:
 def convert_cifar10(archive: Path, target: Path) -> None:
     """The authors' binary archive (1 label byte, 3072 pixel bytes per picture; no pickle) → our layout."""
     batches: dict[str, npt.NDArray[np.uint8]] = {}
+    check_unpacked(archive)
     with tarfile.open(archive) as tar:
+        check_total(archive, (member.size for member in tar))  # one with holes is larger than what is packed
         for member in tar:
             stream = tar.extractfile(member) if member.name.endswith(".bin") else None
             if stream is not None:

@@ -22,7 +22,7 @@ from coterie.privacy.accounting import Composition, compose
 from coterie.privacy.events import Event
 from coterie.privacy.plan import Plan
 from coterie.privacy.settings import Privacy
-from coterie.privacy.store import LedgerError, Store, realised, spent
+from coterie.privacy.store import LedgerError, Store, realised, spent, unbooked
 from coterie.privacy.taint import Booking
 
 __all__ = ["BudgetSpent", "Ledger", "LedgerError"]
@@ -38,7 +38,11 @@ class Ledger:
     With a ``plan`` the whole plan is reserved when the ledger opens, so that two runs at the same time cannot both count on
     the same budget; releases of the plan are then booked without new accounting. ``close`` gives back what was not used."""
 
-    def __init__(self, privacy: Privacy, plan: Plan | None = None, run: str | None = None) -> None:
+    def __init__(
+        self, privacy: Privacy, plan: Plan | None = None, run: str | None = None, *, adopt: bool = False
+    ) -> None:
+        """adopt: take over the page of a run that died after it had reserved its plan and before it booked anything. Its
+        reservation would otherwise hold the budget for ever. If that run is alive after all, both share one reservation."""
         self.privacy, self.plan = privacy, plan
         self.run = run or uuid.uuid4().hex
         path = None if privacy.ledger is None or privacy.simulated else Path(privacy.ledger)
@@ -49,6 +53,7 @@ class Ledger:
         self._store = Store(path)
         self._taint: list[str] = []
         with self._store.transaction() as db:
+            self.run = (unbooked(db, privacy.users) if adopt else None) or self.run
             self._enter(db)
 
     @property

@@ -88,3 +88,13 @@ def realised(db: sqlite3.Connection, run: str) -> dict[str, int]:
     """How many releases of each name a run has booked."""
     rows = db.execute("SELECT name, SUM(count) FROM releases WHERE run = ? GROUP BY name", (run,))
     return {str(name): int(count) for name, count in rows.fetchall()}
+
+
+def unbooked(db: sqlite3.Connection, users: str) -> str | None:
+    """An open run on the users that has reserved a plan and booked nothing."""
+    row = db.execute(
+        "SELECT run FROM runs WHERE users = ? AND closed IS NULL AND plan IS NOT NULL "
+        "AND run NOT IN (SELECT run FROM releases) ORDER BY opened",
+        (users,),
+    ).fetchone()
+    return None if row is None else str(row[0])

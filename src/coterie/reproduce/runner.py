@@ -20,9 +20,11 @@ import pandas as pd
 import torch
 
 import coterie
-from coterie.disk import write_text, writing
+from coterie.disk import locked, write_text, writing
 from coterie.errors import ConfigError
 from coterie.reproduce.experiment import Experiment, Records, Row, Scale
+
+_PATIENCE = 60.0  # seconds to wait while another experiment writes into the same folder
 
 
 def run(
@@ -88,12 +90,13 @@ def finish(experiment: Experiment, kept: dict[str, Any], out: Path) -> pd.DataFr
     """Write the table and the figure beside the numbers; returns the table."""
     found = records(kept)
     summary = table(experiment, found)
-    with writing(out / f"{experiment.name}.csv") as half:
-        summary.to_csv(half, index=False)
     figure = experiment.draw(found)
-    for ending in ("png", "svg"):
-        with writing(out / f"{experiment.name}.{ending}") as half:
-            figure.savefig(half, format=ending, dpi=150, metadata={"Date": None} if ending == "svg" else None)
+    with locked(out, _PATIENCE):
+        with writing(out / f"{experiment.name}.csv") as half:
+            summary.to_csv(half, index=False)
+        for ending in ("png", "svg"):
+            with writing(out / f"{experiment.name}.{ending}") as half:
+                figure.savefig(half, format=ending, dpi=150, metadata={"Date": None} if ending == "svg" else None)
     return summary
 
 
@@ -116,7 +119,6 @@ def _fresh(experiment: Experiment, scale: Scale) -> dict[str, Any]:
 
 def _write(path: Path, kept: dict[str, Any]) -> None:
     """A line for every measurement: curves are long."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     head = "".join(f" {json.dumps(key)}: {json.dumps(kept[key])},\n" for key in kept if key != "cells")
     cells = [
         f"  {json.dumps(cell)}: {{\n"
@@ -124,7 +126,8 @@ def _write(path: Path, kept: dict[str, Any]) -> None:
         + "\n  }"
         for cell, by in kept["cells"].items()
     ]
-    write_text(path, f'{{\n{head} "cells": {{\n' + ",\n".join(cells) + "\n }\n}\n")
+    with locked(path.parent, _PATIENCE):  # it also removes what a killed process left half-written
+        write_text(path, f'{{\n{head} "cells": {{\n' + ",\n".join(cells) + "\n }\n}\n")
 
 
 def about() -> dict[str, str]:

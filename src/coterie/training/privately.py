@@ -182,10 +182,12 @@ class Session:
         if count:
             lines = [Line(RELEASE, 1.0, count, sampling)]
             plan = make_plan(privacy.epsilon, privacy.delta, lines, privacy.adjacency)
-        if out is not None and privacy.ledger is None and not privacy.simulated:
+        own = out is not None and privacy.ledger is None and not privacy.simulated
+        if out is not None and own:
             out.mkdir(parents=True, exist_ok=True)
             privacy = replace(privacy, ledger=out / LEDGER)
-        ledger = Ledger(privacy, plan) if state is None else Ledger.restore(privacy, state)
+        # fit holds the folder: a run that is still open in the folder's own ledger was killed
+        ledger = Ledger(privacy, plan, adopt=own) if state is None else Ledger.restore(privacy, state)
         z = 1.0 if plan is None else plan.noise_multiplier(RELEASE)
         self = cls(privacy, sampler, n_users, Releases(privacy, ledger, z, n_users, sampling, expected), plan)
         self.per_round = per_round

@@ -13,6 +13,7 @@ import pandas as pd
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.archives import check_unpacked
 from coterie.disk import said
 from coterie.errors import CoterieError, DataError
 from coterie.estimation.checks import finite
@@ -183,6 +184,7 @@ def _open(path: Path) -> Any:
             f"Counts are read from .parquet, .csv or .npz files; got {path.name}. Convert it to one of these."
         )
     with readable(path):
+        check_unpacked(path)
         return readers[path.suffix](path)
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from coterie.archives import check_unpacked
 from coterie.disk import write_text, writing
 from coterie.errors import DataError
 from coterie.estimation.histograms.counts import (
@@ -163,6 +164,7 @@ def open_store(source: Path) -> Iterator[CountStore]:
         folder = Path(name)
         if source.suffix in {".npz", ".parquet", ".pq", ".csv"}:
             with readable(source):
+                check_unpacked(source)
                 (_unpack if source.suffix == ".npz" else _lay_out)(source, folder)
         else:
             raise DataError(
