@@ -77,5 +77,7 @@ def relative_weights(weights: npt.NDArray[Any], sizes: npt.NDArray[np.int64], dt
             "Leave out samples that must not count."
         )
     least = np.minimum.reduceat(values, np.cumsum(sizes) - sizes)
-    relative: npt.NDArray[Any] = (values / np.repeat(least, sizes)).astype("float64" if dtype == "float64" else "float32")
+    relative: npt.NDArray[Any] = (values / np.repeat(least, sizes)).astype(
+        "float64" if dtype == "float64" else "float32"
+    )
     return relative

@@ -171,7 +171,8 @@ class Server:
         with writing(self.folder / HISTORY) as partial:
             pd.DataFrame(run.history).to_parquet(partial)
         if run.session is not None:
-            write_text(self.folder / RECEIPT, replace(run.session.receipt(), trust=TRUST).to_json())
+            receipt = replace(run.session.receipt(), trust=TRUST).signed(run.session.ledger)
+            write_text(self.folder / RECEIPT, receipt.to_json())
         messages = {}
         engine.number += 1
         for site, own in engine.places.items():

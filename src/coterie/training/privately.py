@@ -169,10 +169,11 @@ class Session:
         if count:
             lines = [Line(RELEASE, 1.0, count, sampling)]
             plan = make_plan(privacy.epsilon, privacy.delta, lines, privacy.adjacency)
-        if out is not None and privacy.ledger is None and not privacy.simulated:
+        named = privacy.ledger is not None
+        if out is not None and not named and not privacy.simulated:
             out.mkdir(parents=True, exist_ok=True)
             privacy = replace(privacy, ledger=out / LEDGER)
-        ledger = Ledger(privacy, plan) if state is None else Ledger.restore(privacy, state)
+        ledger = Ledger(privacy, plan, named=named) if state is None else Ledger.restore(privacy, state, named)
         z = 1.0 if plan is None else plan.noise_multiplier(RELEASE)
         self = cls(privacy, sampler, n_users, Releases(privacy, ledger, z, n_users, sampling, expected), plan)
         if isinstance(sampler, FixedSize):

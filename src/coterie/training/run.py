@@ -237,8 +237,9 @@ class Run:
         self.fingerprint = self._fingerprint()
         if stored is not None and file is not None:
             self._load(file, *stored)
-        elif self.session is not None and self.out is not None:
+        if self.session is not None and self.out is not None:
             self.save()  # a private run that dies in its first round can be resumed: its releases are booked
+            self.session.ledger.settle()  # and no other copy of the folder can go on with it
 
     def _clear(self, overwrite: bool) -> None:
         """Nothing of an older run may pass for this one; a ledger stays, for what was released was released."""
