@@ -83,8 +83,9 @@ def _rounds(run: Run, engine: SitesEngine, server: Server, tell: Any, every_roun
         try:
             row = run.one_round()
         except BudgetSpent as spent:
-            run.stop(str(spent))
-            warnings.warn(f"Round {run.done + 1} was not made: {spent}", CoterieWarning, stacklevel=3)
+            told = str(spent) if run.session is None else run.session.why_spent(run.done, spent)
+            run.stop(told)
+            warnings.warn(f"Round {run.done + 1} was not made: {told}", CoterieWarning, stacklevel=3)
             return
         finally:
             server.log(engine)

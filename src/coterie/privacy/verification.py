@@ -32,7 +32,9 @@ class Verdict:
             return f"This receipt cannot be believed: {self.fault}."
         if self.signature:
             return "Checked: the numbers follow from the releases, and the signature and the bookings are the ledger's."
-        return "Checked: the numbers follow from the releases; no ledger is at hand, so only the arithmetic was checked."
+        return (
+            "Checked: the numbers follow from the releases; no ledger is at hand, so only the arithmetic was checked."
+        )
 
 
 def events_of(receipt: Receipt) -> list[Event]:

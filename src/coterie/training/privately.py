@@ -157,6 +157,7 @@ class Session:
     plan: Plan | None = None
     choices: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    asks: int = 1  # releases in a round
 
     @classmethod
     def open(
@@ -176,6 +177,7 @@ class Session:
         ledger = Ledger(privacy, plan, named=named) if state is None else Ledger.restore(privacy, state, named)
         z = 1.0 if plan is None else plan.noise_multiplier(RELEASE)
         self = cls(privacy, sampler, n_users, Releases(privacy, ledger, z, n_users, sampling, expected), plan)
+        self.asks = int(getattr(algorithm, "asks_per_round", 1))
         if isinstance(sampler, FixedSize):
             self.notes.append(
                 f"cohorts of {sampler.size} clients are accounted as full participation: a fixed size is no Poisson sample"
@@ -206,6 +208,17 @@ class Session:
     @property
     def ledger(self) -> Ledger:
         return self.releases.ledger
+
+    def why_spent(self, rounds: int, spent: Exception) -> str:
+        """Why no round can follow `rounds` saved ones, and what to do."""
+        lost = sum(event.count for event in self.ledger.events()) - rounds * self.asks
+        if lost <= 0:
+            return str(spent)
+        return (
+            f"the budget is spent, and resuming again will not help: {lost} booked release{'s' * (lost > 1)} died with the "
+            f"process before being saved, and a release is paid once. The result is that of {rounds} rounds; use it, or "
+            f"start a new run with a budget of its own ({spent})"
+        )
 
     def cohort_seed(self, seed: int) -> int:
         """What cohorts are drawn from: a fresh secret where their secrecy is part of the claim."""
