@@ -155,3 +155,20 @@ def test_group_sums_have_their_noise_on_counts_and_sums():
     assert groups.sigma == pytest.approx(1.5 * np.hypot(2.0, 0.5), rel=1e-4)
     assert sums.std() == pytest.approx(groups.sigma, rel=4 / np.sqrt(2 * sums.size))
     assert counts.std() == pytest.approx(groups.sigma / 0.5, rel=4 / np.sqrt(2 * counts.size))
+
+
+def test_what_could_wrap_around_is_refused_before_anything_is_added() -> None:
+    with pytest.raises(ConfigError, match="at most 30"):
+        JointSum("x", 1, 1.0, 1.0, bits=57)
+    with pytest.raises(ConfigError, match="at most 30"):
+        LocalGaussian("x", 1, 1.0, 1.0, bits=31)
+    with pytest.raises(ConfigError, match="shorter than 2\\^31 lattice steps"):
+        GroupSums("x", 2, 1, 1.0, 1.0, count_weight=2.0**40)
+    with pytest.raises(ConfigError, match="shorter than 2\\^31 lattice steps"):
+        JointSum("x", 2**64, 1.0, 1.0)
+    most = JointSum("x", 1, 1.0, 1.0, bits=30)
+    assert most.partial(np.ones((128, 1)))[0] * most.lattice.step == pytest.approx(128)
+    for mechanism in (most, GroupSums("x", 2, 1, 1.0, 1.0, bits=30)):
+        mechanism.require_room(2**31)
+        with pytest.raises(ConfigError, match="may not fit into 64 bits"):
+            mechanism.require_room(2**32)

@@ -261,7 +261,7 @@ def _show(result: Any) -> None:
     for part in result_tables(result):
         console.print(part)
     if not result.about["finished"]:
-        raise typer.Exit(130)
+        raise typer.Exit(1 if "stopped" in result.about else 130)
 
 
 def _compare_again(table: dict[str, Any], path: Path, out: Path | None) -> None:

@@ -49,12 +49,26 @@ def budget(
 def receipt(
     run: Annotated[Path, typer.Argument(help="Folder of a private run, or its receipt.json.")],
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the readable page.")] = False,
+    ledger: Annotated[
+        Path | None, typer.Option(help="The run's ledger; left out: where the receipt says it is.")
+    ] = None,
 ) -> None:
-    """What a private run released, what it cost, and what is not covered."""
+    """What a private run released, what it cost, and what is not covered; checked against its releases and its ledger."""
     found = _read(run)
-    typer.echo(found.to_json() if json else found.to_text())
-    if not found.valid:
+    checked = found.verify(ledger)
+    if not checked.fault:
+        typer.echo(found.to_json() if json else found.to_text())
+    typer.echo(checked.sentence, err=json or bool(checked.fault))
+    if checked.fault or not found.valid:
         raise typer.Exit(1)
+
+
+@app.command()
+def adopt(ledger: Annotated[Path, typer.Argument(help="A ledger that was copied or moved.")]) -> None:
+    """Say that this copy of a ledger is the only one that goes on. Receipts will name the day and the old place."""
+    from coterie.privacy import adopt as adopt_ledger
+
+    typer.echo(adopt_ledger(ledger))
 
 
 @app.command()
@@ -127,18 +141,14 @@ def _read(run: Path) -> Receipt:
 def _events(run: Path) -> tuple[Any, Any, float]:
     """The releases of a run as two worlds, and what its receipt claims for them."""
     from coterie.privacy import PointClaim, compose, event_worlds
-    from coterie.privacy.events import Event
+    from coterie.privacy.verification import events_of
 
     if not run.exists():
         raise ConfigError(f"{run} is neither a folder of a run nor one of {', '.join(MECHANISMS)}. Name one of them.")
     found = _read(run)
     if not found.releases:
         raise ConfigError(f"The run in {run} released nothing, so there is nothing to audit.")
-    kept = {"name", "sensitivity", "derivation", "sigma", "noise_multiplier", "dimension", "kind", "sampling", "count"}
-    events = [
-        Event(**{k: line[k] for k in kept}, adjacency=line["adjacency"], pure_epsilon=line["pure_epsilon"] or 0.0)
-        for line in found.releases
-    ]
+    events = events_of(found)
     costs = compose(events)
     claim = costs if costs.epsilon(found.delta) <= found.epsilon + 1e-3 else PointClaim(found.epsilon, found.delta)
     return event_worlds(events), claim, found.delta

@@ -79,9 +79,13 @@ class Releases:
     def mechanism(self, groups: int, dimension: int) -> JointSum | GroupSums:
         p = self.privacy
         options: dict[str, Any] = {"adjacency": p.adjacency, "sampling": self.sampling}
+        made: JointSum | GroupSums
         if groups == 1:
-            return JointSum(RELEASE, dimension, p.clip, self.noise_multiplier, **options)
-        return GroupSums(RELEASE, groups, dimension, p.clip, self.noise_multiplier, self.count_weight, **options)
+            made = JointSum(RELEASE, dimension, p.clip, self.noise_multiplier, **options)
+        else:
+            made = GroupSums(RELEASE, groups, dimension, p.clip, self.noise_multiplier, self.count_weight, **options)
+        made.require_room(self.n_users)  # whoever takes part, no sum of them wraps around
+        return made
 
     # ---- a chunk of clients ------------------------------------------------------------------------------------------
 

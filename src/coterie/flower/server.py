@@ -83,8 +83,9 @@ def _rounds(run: Run, engine: SitesEngine, server: Server, tell: Any, every_roun
         try:
             row = run.one_round()
         except BudgetSpent as spent:
-            run.stop(str(spent))
-            warnings.warn(f"Round {run.done + 1} was not made: {spent}", CoterieWarning, stacklevel=3)
+            told = str(spent) if run.session is None else run.session.why_spent(run.done, spent)
+            run.stop(told)
+            warnings.warn(f"Round {run.done + 1} was not made: {told}", CoterieWarning, stacklevel=3)
             return
         finally:
             server.log(engine)
@@ -171,7 +172,8 @@ class Server:
         with writing(self.folder / HISTORY) as partial:
             pd.DataFrame(run.history).to_parquet(partial)
         if run.session is not None:
-            write_text(self.folder / RECEIPT, replace(run.session.receipt(), trust=TRUST).to_json())
+            receipt = replace(run.session.receipt(), trust=TRUST).signed(run.session.ledger)
+            write_text(self.folder / RECEIPT, receipt.to_json())
         messages = {}
         engine.number += 1
         for site, own in engine.places.items():

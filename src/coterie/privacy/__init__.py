@@ -14,7 +14,7 @@ from coterie.privacy.auditing import Audit, PointClaim, audit
 from coterie.privacy.canaries import event_worlds, mechanism_worlds
 from coterie.privacy.events import Event
 from coterie.privacy.gaussian_dp import mu_of
-from coterie.privacy.ledger import BudgetSpent, Ledger, LedgerError
+from coterie.privacy.ledger import BudgetSpent, Ledger, LedgerError, adopt
 from coterie.privacy.loudness import Signal, signal
 from coterie.privacy.mechanisms import (
     ExactNoise,
@@ -62,6 +62,7 @@ __all__ = [
     "Released",
     "Signal",
     "SimulationNoise",
+    "adopt",
     "audit",
     "budget_text",
     "clip_rows",

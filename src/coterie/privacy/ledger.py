@@ -22,10 +22,11 @@ from coterie.privacy.accounting import Composition, compose
 from coterie.privacy.events import Event
 from coterie.privacy.plan import Plan
 from coterie.privacy.settings import Privacy
-from coterie.privacy.store import LedgerError, Store, realised, spent, unbooked
+from coterie.privacy.signing import seal
+from coterie.privacy.store import LedgerError, Store, add, realised, spent, unbooked
 from coterie.privacy.taint import Booking
 
-__all__ = ["BudgetSpent", "Ledger", "LedgerError"]
+__all__ = ["BudgetSpent", "Ledger", "LedgerError", "adopt"]
 
 
 class BudgetSpent(CoterieError, RuntimeError):
@@ -36,14 +37,22 @@ class Ledger:
     """One run's page in the book of its users.
 
     With a ``plan`` the whole plan is reserved when the ledger opens, so that two runs at the same time cannot both count on
-    the same budget; releases of the plan are then booked without new accounting. ``close`` gives back what was not used."""
+    the same budget; releases of the plan are then booked without new accounting. ``close`` gives back what was not used.
+    ``named=False`` says that the user did not choose the file: it saw this run, and nobody says that it saw all others."""
 
     def __init__(
-        self, privacy: Privacy, plan: Plan | None = None, run: str | None = None, *, adopt: bool = False
+        self,
+        privacy: Privacy,
+        plan: Plan | None = None,
+        run: str | None = None,
+        named: bool = True,
+        *,
+        adopt: bool = False,
     ) -> None:
         """adopt: take over the page of a run that died after it had reserved its plan and before it booked anything. Its
         reservation would otherwise hold the budget for ever. If that run is alive after all, both share one reservation."""
         self.privacy, self.plan = privacy, plan
+        self._named = named
         self.run = run or uuid.uuid4().hex
         path = None if privacy.ledger is None or privacy.simulated else Path(privacy.ledger)
         if plan is not None and (plan.adjacency != privacy.adjacency or plan.delta > privacy.delta):
@@ -52,6 +61,12 @@ class Ledger:
             )
         self._store = Store(path)
         self._taint: list[str] = []
+        self._ticket, self._before = "0", "0"
+        if self._store.moved:
+            self.void(
+                f"unaccounted: this ledger was copied or moved to {path}, so another copy may have booked other releases; "
+                f"if this is the only one that goes on, call `coterie privacy adopt {path}`"
+            )
         with self._store.transaction() as db:
             self.run = (unbooked(db, privacy.users) if adopt else None) or self.run
             self._enter(db)
@@ -65,6 +80,30 @@ class Ledger:
     def durable(self) -> bool:
         """Whether bookings survive this process."""
         return self._store.path is not None
+
+    @property
+    def scope(self) -> str:
+        """Which runs the ledger can speak for, as a part of a sentence."""
+        if not self.durable:
+            return "this run alone: no ledger file was named, so other runs on the same users are not known"
+        if not self._named:
+            return "this run alone: no ledger was named that counts all runs on the same users"
+        since = f"all runs on {self.privacy.users!r} since {self._store.created} UTC in the ledger {self._store.path}"
+        return f"{since}, which was {self._store.adopted}" if self._store.adopted else since
+
+    @property
+    def named(self) -> bool:
+        """Whether the user named the file, so that it can speak for all runs that used it."""
+        return self.durable and self._named
+
+    def signed(self, text: bytes) -> dict[str, Any]:
+        """A signature over a text and over all bookings until now."""
+        head = {"ledger": self.id, "file": None, "bookings": 0, "head": "", "mac": ""}
+        if self._store.path is not None:
+            with self._store.transaction() as db:
+                bookings, last = self._store.verify(db)
+            head |= {"file": str(self._store.path.resolve()), "bookings": bookings, "head": last}
+        return seal(text, head, self._store.key())
 
     @property
     def taint(self) -> tuple[str, ...]:
@@ -155,18 +194,7 @@ class Ledger:
         with self._store.transaction() as db:
             if not self._planned(db, event):
                 self._check(db, [event], what=f"the release {event.name!r}")
-            cursor = db.execute(
-                "INSERT INTO releases (run, users, name, count, slack, event) VALUES (?, ?, ?, ?, ?, ?)",
-                (
-                    self.run,
-                    users,
-                    event.name,
-                    event.count,
-                    event.slack * event.count,
-                    replace(event, count=1).to_json(),
-                ),
-            )
-            number = int(cursor.lastrowid or 0)
+            number = add(db, self.run, users, event)
         return Booking(event, self.id, number)
 
     def _planned(self, db: sqlite3.Connection, event: Event) -> bool:
@@ -209,16 +237,44 @@ class Ledger:
             "plan": None if self.plan is None else self.plan.to_json(),
             "events": [event.to_json() for event in self.events()],
             "taint": list(self._taint),
+            "ticket": self._ticket,
+            "before": self._before,
         }
 
+    def settle(self) -> None:
+        """Say, after a checkpoint was written, that only this checkpoint and its followers may go on with the run."""
+        with self._store.transaction() as db:
+            db.execute("UPDATE runs SET ticket = ? WHERE run = ?", (self._ticket, self.run))
+        self._before = self._ticket
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        """Take the next ticket, or refuse a checkpoint that another copy of its folder has left behind.
+
+        A ticket is the number of resumes and a random text. A checkpoint is written with the new ticket and the old one
+        before the ledger learns of it; whichever of the two the ledger holds after a sudden death, the run goes on."""
+        with self._store.transaction() as db:
+            now = str(db.execute("SELECT ticket FROM runs WHERE run = ?", (self.run,)).fetchone()[0])
+        if now not in (state["ticket"], state["before"]):
+            raise LedgerError(
+                f"this checkpoint is behind its ledger {self._store.path}: the run was resumed from another copy of its "
+                f"folder (resume {now.partition('-')[0]}); go on with that copy, or start a new run with its own budget."
+            )
+        self._before, self._ticket = now, f"{int(now.partition('-')[0]) + 1}-{uuid.uuid4().hex}"
+
     @classmethod
-    def restore(cls, privacy: Privacy, state: dict[str, Any]) -> Ledger:
+    def restore(cls, privacy: Privacy, state: dict[str, Any], named: bool = True) -> Ledger:
         """The ledger of a run that was interrupted.
 
         The file is the truth: it may hold releases that the checkpoint does not know. Without a file, releases between the
         checkpoint and the interruption are unknown, so an exact run cannot get a valid receipt any more."""
         plan = None if state["plan"] is None else Plan.from_json(state["plan"])
-        ledger = cls(privacy, plan, state["run"])
+        if "ticket" not in state:
+            raise LedgerError("the checkpoint is of an older version, without a ticket of its ledger; start a new run.")
+        if privacy.ledger is not None and state["durable"] and not Path(privacy.ledger).exists():
+            raise LedgerError(
+                f"{privacy.ledger} is not there, and this checkpoint's releases are in it; bring it back."
+            )
+        ledger = cls(privacy, plan, state["run"], named)
         for reason in state["taint"]:
             ledger.void(reason)
         saved = [Event.from_json(text) for text in state["events"]]
@@ -227,12 +283,25 @@ class Ledger:
                 raise LedgerError(
                     f"{privacy.ledger} does not hold the releases of this checkpoint; use the run's own file."
                 )
+            ledger._resume(state)
             return ledger
         for event in saved:
             ledger.book(event)
         if not privacy.simulated:
             ledger.void("unaccounted: resumed without a ledger file; releases after the checkpoint are not known")
         return ledger
+
+
+def adopt(file: str | Path) -> str:
+    """Take a ledger that was copied or moved for the only one that goes on; what was done, as a sentence."""
+    file = Path(file)
+    if not file.is_file():
+        raise LedgerError(f"there is no ledger {file}; name the file that was copied or moved.")
+    store = Store(file)
+    if not store.moved:
+        return f"The ledger {file} is where it was made; there is nothing to adopt."
+    store.adopt()
+    return f"The ledger {file} was {store.adopted}."
 
 
 def _total(events: Iterable[Event]) -> int:

@@ -10,8 +10,9 @@ import json
 import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,11 @@ from coterie.errors import ConfigError
 from coterie.privacy.accounting import compose, cross_check, curve, round_up
 from coterie.privacy.events import GUARANTEES, Event
 from coterie.privacy.ledger import Ledger
+from coterie.privacy.signing import canonical
 from coterie.privacy.taint import Released, all_taint
+from coterie.privacy.verification import Verdict, verify
 
+CURVE = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2)  # multiples of ε at which the curve is given
 WEAK = "weak formal guarantee"
 NOT_A_RELEASE = "NOT A DP RELEASE"
 NOT_COVERED = (
@@ -49,6 +53,7 @@ TRUST = {
 class Receipt:
     """All fields are plain values; ``to_json`` and ``from_json`` keep them, ``to_text`` is the readable page."""
 
+    scope: str  # which runs the cumulative total speaks for
     valid: bool
     reasons: tuple[str, ...]  # why not
     epsilon: float
@@ -70,6 +75,7 @@ class Receipt:
     not_covered: tuple[str, ...]
     budget: dict[str, float]
     strength: str
+    signature: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The receipt as JSON; what is unknown is null."""
@@ -81,10 +87,22 @@ class Receipt:
         found = json.loads(text)
         if not isinstance(found, dict) or set(found) != {f.name for f in fields(cls)}:
             raise ConfigError("this is not a privacy receipt of this version; write it again from the run.")
+        if not isinstance(found["signature"], dict) or not isinstance(found["scope"], str):
+            raise ConfigError("this is not a privacy receipt of this version; write it again from the run.")
         found["curve"] = tuple((float(e), float(d)) for e, d in found["curve"])
         for name in ("reasons", "public", "releases", "not_covered"):
             found[name] = tuple(found[name])
         return cls(**found)
+
+    def signed(self, ledger: Ledger) -> Receipt:
+        """The same receipt with the ledger's signature; to be called after the last change of a field."""
+        return replace(self, signature=ledger.signed(canonical(asdict(self))))
+
+    def verify(self, ledger: str | Path | None = None) -> Verdict:
+        """Whether the stated numbers follow from the listed releases, and whether the signature is the ledger's.
+
+        ``ledger`` is the file; left out, the place that the receipt names is tried."""
+        return verify(self, None if ledger is None else Path(ledger))
 
     def to_text(self) -> str:
         """One readable page."""
@@ -127,12 +145,13 @@ def write_receipt(
     delta = privacy.delta
     epsilon = round_up(costs.epsilon(delta), 4)
     method, second = cross_check(costs, delta)
-    return Receipt(
+    receipt = Receipt(
+        scope=ledger.scope,
         valid=not reasons,
         reasons=reasons,
         epsilon=epsilon,
         delta=delta,
-        curve=tuple(curve(costs, [round_up(epsilon * f, 4) for f in (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2)])),
+        curve=tuple(curve(costs, [round_up(epsilon * f, 4) for f in CURVE])),
         accountant=costs.accountant,
         cross_check={"method": method, "epsilon": round_up(second, 4) if math.isfinite(second) else None},
         unit="one user (client) with all of its data",
@@ -150,6 +169,7 @@ def write_receipt(
         budget={"epsilon": privacy.epsilon, "delta": delta, "total_epsilon": privacy.total},
         strength="; ".join(text for text in (WEAK if epsilon > 8 else "", weak_delta(delta, int(n_users))) if text),
     )
+    return receipt.signed(ledger)
 
 
 def weak_delta(delta: float, n_users: int) -> str:
@@ -206,6 +226,7 @@ def _line(event: Event, ledger: Ledger) -> dict[str, Any]:
         "share": None if line is None else round(line.share, 6),
         "guarantee": event.guarantee,
         "adjacency": event.adjacency,
+        "step": event.step,
     }
 
 
@@ -229,9 +250,9 @@ def _noise(events: Sequence[Event], noise: str, source: str) -> dict[str, Any]:
 def _cumulative(ledger: Ledger, epsilon: float, earlier: Sequence[Event]) -> dict[str, Any]:
     return {
         "users": ledger.privacy.users,
-        "epsilon": round_up(epsilon, 4),
+        "epsilon": round_up(epsilon, 4) if ledger.named else None,
         "delta": ledger.privacy.delta,
         "earlier_releases": sum(event.count for event in earlier),
         "ledger": str(ledger.privacy.ledger) if ledger.durable else None,
-        "note": "" if ledger.durable else "no ledger file: earlier runs on the same users are not known",
+        "note": ledger.scope,
     }

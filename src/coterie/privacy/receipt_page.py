@@ -14,10 +14,12 @@ def verdict(receipt: Receipt) -> str:
     claim = f"ε = {receipt.epsilon:g}, δ = {receipt.delta:g}"
     if receipt.valid:
         weak = f" ({receipt.strength})" if receipt.strength else ""
-        return f"PRIVACY RECEIPT: {claim}, {receipt.guarantee} differential privacy{weak}"
+        total = receipt.cumulative["epsilon"]
+        scope = receipt.scope if total is None else f"ε = {total:g} for {receipt.scope}"
+        return f"PRIVACY RECEIPT: {claim}, {receipt.guarantee} differential privacy{weak}; {scope}"
     if receipt.noise["mode"] == "simulation":
-        return f"NOT A DP RELEASE: simulated noise, as if {claim}"
-    return "NO PRIVACY CLAIM: this receipt is not valid"
+        return f"NOT A DP RELEASE: simulated noise, as if {claim}; {receipt.scope}"
+    return f"NO PRIVACY CLAIM: this receipt is not valid; {receipt.scope}"
 
 
 def _number(value: float | None, form: str = "{:.5g}") -> str:
@@ -38,6 +40,15 @@ def _release(line: dict[str, Any]) -> list[str]:
     ]
 
 
+def _all_runs(total: dict[str, Any]) -> str:
+    known = (
+        f"ε = {total['epsilon']:g}, {total['earlier_releases']} earlier releases; "
+        if total["epsilon"] is not None
+        else ""
+    )
+    return known + str(total["note"])
+
+
 def text(receipt: Receipt) -> str:
     """The page."""
     lines = [verdict(receipt)]
@@ -50,8 +61,7 @@ def text(receipt: Receipt) -> str:
         f"accountant   {receipt.accountant}; cross-check ε = {_number(check['epsilon'])} ({check['method']})",
         "δ(ε)         " + ", ".join(f"{e:g}: {d:.3g}" for e, d in receipt.curve),
         f"budget       ε = {receipt.budget['epsilon']:g} for this run, {receipt.budget['total_epsilon']:g} for all runs",
-        f"all runs     ε = {total['epsilon']:g} on {total['users']!r}, {total['earlier_releases']} earlier releases"
-        + (f"; {total['note']}" if total["note"] else ""),
+        f"all runs     {_all_runs(total)}",
         "public       " + "; ".join(receipt.public),
         f"who sees     {receipt.who_sees_what}",
         f"trust        {receipt.trust}",

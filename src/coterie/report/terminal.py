@@ -200,6 +200,8 @@ def result_tables(result: Result) -> Iterator[RenderableType]:
     yield table
     rounds = result.about["rounds"]
     done = "finished" if result.about["finished"] else "interrupted; continue it with `coterie resume`"
+    if "stopped" in result.about and not result.about["finished"]:
+        done = f"stopped: {result.about['stopped'].rstrip('.')}"
     yield Text(f"{rounds} rounds, seed {result.about['seed']}, {done}.")
     for told in (*result.about.get("warnings", ()), *result.about.get("notes", ())):
         yield Text(told, style="yellow")

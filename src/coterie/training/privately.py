@@ -182,12 +182,15 @@ class Session:
         if count:
             lines = [Line(RELEASE, 1.0, count, sampling)]
             plan = make_plan(privacy.epsilon, privacy.delta, lines, privacy.adjacency)
-        own = out is not None and privacy.ledger is None and not privacy.simulated
+        named = privacy.ledger is not None
+        own = out is not None and not named and not privacy.simulated
         if out is not None and own:
             out.mkdir(parents=True, exist_ok=True)
             privacy = replace(privacy, ledger=out / LEDGER)
         # fit holds the folder: a run that is still open in the folder's own ledger was killed
-        ledger = Ledger(privacy, plan, adopt=own) if state is None else Ledger.restore(privacy, state)
+        ledger = (
+            Ledger(privacy, plan, named=named, adopt=own) if state is None else Ledger.restore(privacy, state, named)
+        )
         z = 1.0 if plan is None else plan.noise_multiplier(RELEASE)
         self = cls(privacy, sampler, n_users, Releases(privacy, ledger, z, n_users, sampling, expected), plan)
         self.per_round = per_round
@@ -257,6 +260,17 @@ class Session:
         """The reply as the server's side of a round may see it: without what comes from clear messages."""
         nobody = reply.lost[:0]
         return replace(reply, info={}, bytes_up=0, bytes_down=0, lost=nobody, dropped=nobody)
+
+    def why_spent(self, rounds: int, spent: Exception) -> str:
+        """Why no round can follow `rounds` saved ones, and what to do."""
+        lost = sum(event.count for event in self.ledger.events()) - rounds * self.per_round
+        if lost <= 0:
+            return str(spent)
+        return (
+            f"the budget is spent, and resuming again will not help: {lost} booked release{'s' * (lost > 1)} died with the "
+            f"process before being saved, and a release is paid once. The result is that of {rounds} rounds; use it, or "
+            f"start a new run with a budget of its own ({spent})"
+        )
 
     def warn(self, dimension: int, groups: int) -> None:
         """Say before the run that the noise will drown the signal, or that δ promises little."""

@@ -28,6 +28,7 @@ from coterie.exchange.messages import Algorithm, Ask, Cohort, Ints, Population, 
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.privacy.ledger import BudgetSpent
+from coterie.privacy.receipt import NOT_A_RELEASE
 from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import Released
 from coterie.settings import whole_number
@@ -173,8 +174,10 @@ def _train(
             try:
                 row = run.one_round()
             except BudgetSpent as spent:
-                run.about = run.about | {"stopped": str(spent)}
-                warnings.warn(f"Round {run.done + 1} was not made: {spent}", CoterieWarning, stacklevel=3)
+                assert run.session is not None
+                told = run.session.why_spent(run.done, spent)
+                run.stop(told)
+                warnings.warn(f"Round {run.done + 1} was not made: {told}", CoterieWarning, stacklevel=3)
                 break
             if every and (run.done % every == 0 or run.done == rounds):
                 row |= run.evaluation().test_means(size)
@@ -246,8 +249,9 @@ class Run:
         self.fingerprint = self._fingerprint()
         if stored is not None and file is not None:
             self._load(file, *stored)
-        elif self.session is not None and self.out is not None:
+        if self.session is not None and self.out is not None:
             self.save()  # a private run that dies in its first round can be resumed: its releases are booked
+            self.session.ledger.settle()  # and no other copy of the folder can go on with it
 
     def _clear(self, overwrite: bool) -> None:
         """Nothing of an older run may pass for this one; a ledger stays, for what was released was released."""
@@ -380,6 +384,8 @@ class Run:
 
     def _notes(self) -> dict[str, list[str]]:
         told = self.algorithm.notes(self.state) if self.done and hasattr(self.algorithm, "notes") else []
+        if self.session is not None and self.session.privacy.simulated:
+            told = [f"{NOT_A_RELEASE}: the noise of this run was a simulation.", *told]
         return {"notes": told} if told else {}
 
     def save(self) -> None:

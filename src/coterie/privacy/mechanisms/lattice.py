@@ -13,11 +13,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.errors import DataError
+from coterie.errors import ConfigError, DataError
 from coterie.privacy.checks import LEAST_CLIP, MOST_CLIP, choice, whole, within
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+ROOM = 2.0**62  # of the int64 range, so that no sum wraps around
+
+
+def require_room(n_users: int, longest: float) -> None:
+    """Refuse, before anything is added up, users whose sum may not fit into 64 bits. ``longest``: one user, in steps."""
+    if not n_users * longest < ROOM:
+        raise ConfigError(
+            f"a sum of {n_users:,} users of up to {longest:.3g} steps may not fit into 64 bits; use fewer bits, a smaller "
+            "weight or fewer users."
+        )
+
+
+def require_square(longest: float) -> None:
+    """Refuse a user whose squared length, in steps, may not fit into 64 bits."""
+    if not longest**2 < ROOM:
+        raise ConfigError(
+            f"one user must be shorter than 2^31 lattice steps, got {longest:.3g}; use fewer bits, or a smaller weight."
+        )
 
 
 @dataclass(frozen=True)
@@ -62,7 +80,9 @@ class Lattice:
     def __post_init__(self) -> None:
         within(self.clip, "clip", LEAST_CLIP, MOST_CLIP)
         whole(self.dimension, "dimension")
-        whole(self.bits, "bits")
+        if whole(self.bits, "bits") > 30:
+            raise ConfigError(f"bits must be at most 30, got {self.bits}; squares of longer integers do not fit.")
+        require_square(self.radius)
 
     @property
     def step(self) -> float:

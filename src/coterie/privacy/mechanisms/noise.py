@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from coterie.errors import ConfigError, DataError
 from coterie.privacy.checks import choice
+from coterie.privacy.mechanisms.lattice import ROOM, Integers
 
-Integers = NDArray[np.int64]
 _CHUNK = 100_000
-_ROOM = 2.0**62  # of the int64 range, so that no sum wraps around
 
 
 class Noise(Protocol):
@@ -50,9 +49,9 @@ def _checked(total: Any, sigma: float) -> Integers:
     if not isinstance(total, np.ndarray) or total.dtype != np.int64:
         got = getattr(total, "dtype", type(total).__name__)
         raise DataError(f"noise is added to int64 sums on the lattice, got {got}; round each user first.")
-    if not 1.0 <= sigma < _ROOM / 64:
+    if not 1.0 <= sigma < ROOM / 64:
         raise ConfigError(f"σ on the lattice must lie in [1, 2^56), got {sigma!r}; choose other bits for the lattice.")
-    if total.size and float(np.abs(total.astype(np.float64)).max()) + 64 * sigma > _ROOM:
+    if total.size and float(np.abs(total.astype(np.float64)).max()) + 64 * sigma > ROOM:
         raise DataError("the sum does not fit into 64 bits on this lattice; use fewer bits or fewer users at once.")
     checked: Integers = total
     return checked

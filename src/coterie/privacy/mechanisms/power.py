@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from coterie.errors import ConfigError
 from coterie.privacy.checks import ADJACENCIES, choice, positive, whole
 from coterie.privacy.events import Event
-from coterie.privacy.mechanisms.lattice import Integers, Lattice
+from coterie.privacy.mechanisms.lattice import Integers, Lattice, require_room
 from coterie.privacy.mechanisms.noise import Noise
 from coterie.privacy.mechanisms.sums import Book, booked
 from coterie.privacy.taint import Released, combine, public
@@ -92,6 +92,7 @@ class NoisyPower:
         on_x, on_y = self.lattices
         total = np.zeros((self.dimension, self.n_components), np.int64)
         rows = np.array(rows, dtype=np.float64, ndmin=2)
+        require_room(len(rows), on_x.radius * on_y.radius)
         for start in range(0, len(rows), _CHUNK):
             x = on_x.round(rows[start : start + _CHUNK]).astype(np.float64)
             y = on_y.round((x * on_x.step) @ basis).astype(np.float64)

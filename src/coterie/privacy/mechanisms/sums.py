@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 from coterie.errors import DataError
 from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
 from coterie.privacy.events import Event
-from coterie.privacy.mechanisms.lattice import Integers, Lattice
+from coterie.privacy.mechanisms.lattice import Integers, Lattice, require_room, require_square
 from coterie.privacy.mechanisms.noise import Noise
 from coterie.privacy.taint import Booking, Released
 
@@ -103,7 +103,13 @@ class JointSum:
 
     def partial(self, rows: Any) -> Integers:
         """The exact sum of a chunk of users; chunks add up in any order."""
-        return np.asarray(self.integers(rows).sum(axis=0, dtype=np.int64))
+        whole_numbers = self.integers(rows)
+        self.require_room(len(whole_numbers))
+        return np.asarray(whole_numbers.sum(axis=0, dtype=np.int64))
+
+    def require_room(self, n_users: int) -> None:
+        """Refuse a number of users whose sum may not fit into 64 bits."""
+        require_room(n_users, self.lattice.radius)
 
     def release(
         self, total: Integers, noise: Noise, book: Book | None = None, *, drawn: bool = False
@@ -147,7 +153,13 @@ class GroupSums:
         positive(self.noise_multiplier, "noise_multiplier")
         choice(self.adjacency, "adjacency", ADJACENCIES)
         probability(self.sampling, "sampling", one=True)
-        _ = self.lattice
+        if not math.isfinite(self.count_weight / self.lattice.step):
+            raise DataError(f"count_weight = {self.count_weight:g} is too large for the clip {self.clip:g}; lower it.")
+        require_square(math.hypot(self.lattice.radius, self.weight))
+
+    def require_room(self, n_users: int) -> None:
+        """Refuse a number of users whose counts and sums may not fit into 64 bits."""
+        require_room(n_users, math.hypot(self.lattice.radius, self.weight))
 
     @property
     def lattice(self) -> Lattice:
@@ -208,6 +220,7 @@ class GroupSums:
 
         Whole numbers of 32 bits will do: a rounded user is not longer than 2^bits + √D/2."""
         n = len(whole_numbers)
+        self.require_room(n)
         member = csr_array((np.ones(n, np.int64), (labels, np.arange(n))), shape=(self.n_groups, n))
         counts = np.bincount(labels, minlength=self.n_groups).astype(np.int64) * self.weight
         return np.concatenate([counts[:, None], np.asarray(member @ whole_numbers, dtype=np.int64)], axis=1)

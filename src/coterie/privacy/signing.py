@@ -1,0 +1,51 @@
+"""Signatures of receipts: a checksum that anybody can check, and a key's code that the ledger can check.
+
+The checksum finds an edit made by accident or in passing. The code (HMAC-SHA256) also binds the receipt to the bookings of
+its ledger; whoever can read the ledger's file has the key, and can sign what he likes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from pathlib import Path
+from typing import Any
+
+from coterie.privacy.store import LedgerError, Store
+
+
+def canonical(found: dict[str, Any]) -> bytes:
+    """One text for one receipt: keys sorted, no spaces, without its signature."""
+    kept = {name: value for name, value in found.items() if name != "signature"}
+    return json.dumps(kept, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def seal(text: bytes, head: dict[str, Any], key: bytes) -> dict[str, Any]:
+    """The signature: what it is about, its checksum, and the code of the key."""
+    about = head | {"checksum": hashlib.sha256(text).hexdigest()}
+    return about | {"mac": _code(text, about, key)}
+
+
+def _code(text: bytes, about: dict[str, Any], key: bytes) -> str:
+    head = json.dumps({name: about[name] for name in ("ledger", "bookings", "head")}, sort_keys=True)
+    return hmac.new(key, head.encode() + b"\n" + text, hashlib.sha256).hexdigest()
+
+
+def broken(text: bytes, signature: dict[str, Any], file: Path | None) -> tuple[str, bool]:
+    """(what does not fit, or nothing; whether the ledger was at hand)."""
+    if signature.get("checksum") != hashlib.sha256(text).hexdigest():
+        return "its content does not fit its checksum, so it was changed after it was written", False
+    place = file or (Path(signature["file"]) if signature.get("file") else None)
+    if place is None or not place.is_file():
+        if file is not None:
+            raise LedgerError(f"there is no ledger {file}; name the file that the receipt's run used.")
+        return "", False
+    store = Store(place)
+    if store.ledger != signature["ledger"]:
+        return f"it was not signed by the ledger {place}", True
+    if not hmac.compare_digest(_code(text, signature, store.key()), str(signature["mac"])):
+        return f"its signature is not that of the ledger {place}, so it was changed after it was written", True
+    if store.at(int(signature["bookings"])) != signature["head"]:
+        return f"the ledger {place} does not hold the bookings it was signed over", True
+    return "", True

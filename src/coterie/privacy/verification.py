@@ -1,0 +1,99 @@
+"""Checking a receipt: do its numbers follow from its releases, and is its signature the ledger's?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coterie.privacy.accounting import Composition, compose, curve
+from coterie.privacy.events import Event
+from coterie.privacy.signing import broken, canonical
+
+if TYPE_CHECKING:
+    from coterie.privacy.receipt import Receipt
+
+_DIGITS = 2e-3  # numbers are rounded up to four digits, and libraries of other versions differ in the last one
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``fault`` is what does not fit, as one sentence, or empty; ``signature`` says whether a ledger was at hand."""
+
+    fault: str
+    signature: bool
+
+    @property
+    def sentence(self) -> str:
+        """What was checked and found."""
+        if self.fault:
+            return f"This receipt cannot be believed: {self.fault}."
+        if self.signature:
+            return "Checked: the numbers follow from the releases, and the signature and the bookings are the ledger's."
+        return (
+            "Checked: the numbers follow from the releases; no ledger is at hand, so only the arithmetic was checked."
+        )
+
+
+def events_of(receipt: Receipt) -> list[Event]:
+    """The listed releases, as the accountant takes them."""
+    known = {f.name for f in fields(Event)}
+    return [
+        Event(**{k: v for k, v in line.items() if k in known and v is not None}, noise=receipt.noise["mode"])
+        for line in receipt.releases
+    ]
+
+
+def verify(receipt: Receipt, ledger: Path | None) -> Verdict:
+    """The first thing that does not fit, if there is one."""
+    try:
+        fault = next(_faults(receipt), "")
+    except (KeyError, TypeError, ValueError) as error:
+        fault = f"its fields cannot be read ({type(error).__name__}: {error})".rstrip(".")
+    if fault:
+        return Verdict(fault, False)
+    return Verdict(*broken(canonical(asdict(receipt)), receipt.signature, ledger))
+
+
+def _near(stated: float, found: float) -> bool:
+    return math.isclose(stated, found, rel_tol=_DIGITS, abs_tol=1e-9)
+
+
+def _faults(receipt: Receipt) -> Iterator[str]:
+    events = events_of(receipt)
+    for event in events:
+        if event.kind == "gaussian" and not _near(event.sigma, event.noise_multiplier * event.sensitivity):
+            yield f"the noise of {event.name!r} is not its σ/Δ times Δ"
+    costs = compose(events)
+    found = costs.epsilon(receipt.delta)
+    if not _near(receipt.epsilon, found):
+        yield f"it states ε = {receipt.epsilon:g}, and its releases cost ε = {found:.4g} at δ = {receipt.delta:g}"
+    yield from _curve_faults(receipt, costs)
+    yield from _claim_faults(receipt, found)
+
+
+def _curve_faults(receipt: Receipt, costs: Composition) -> Iterator[str]:
+    for (e, stated), (_, delta) in zip(receipt.curve, curve(costs, [e for e, _ in receipt.curve]), strict=True):
+        if not math.isclose(stated, delta, rel_tol=0.05, abs_tol=1e-15):
+            yield f"its curve states δ = {stated:.3g} at ε = {e:g}, and its releases give δ = {delta:.3g}"
+
+
+def _claim_faults(receipt: Receipt, epsilon: float) -> Iterator[str]:
+    total, budget = receipt.cumulative["epsilon"], receipt.budget
+    simulated = receipt.noise["mode"] == "simulation"
+    if receipt.valid != (not receipt.reasons) or (receipt.valid and simulated):
+        yield f"it says valid = {str(receipt.valid).lower()}, and its reasons or its noise say otherwise"
+    if receipt.valid and receipt.delta != budget["delta"]:
+        yield f"its δ = {receipt.delta:g} is not that of its budget, {budget['delta']:g}"
+    if receipt.valid and epsilon > budget["epsilon"] * (1 + _DIGITS):
+        yield f"its releases cost ε = {epsilon:.4g}, which is more than its budget of {budget['epsilon']:g}"
+    if total is not None and total < receipt.epsilon * (1 - _DIGITS):
+        yield f"it states ε = {total:g} for all runs, which is less than this run's {receipt.epsilon:g}"
+    if total is not None and receipt.scope.startswith("this run alone"):
+        yield "it speaks for this run alone, and states a total for all runs"
+    if receipt.valid and total is not None and total > budget["total_epsilon"] * (1 + _DIGITS):
+        yield f"all runs cost ε = {total:g}, which is more than their budget of {budget['total_epsilon']:g}"
+    if (receipt.strength == "") != (receipt.epsilon <= 8):
+        yield "a guarantee above ε = 8 is weak, and it does not say so"

@@ -1,0 +1,205 @@
+"""A receipt that was edited, a ledger that was changed, copied or deleted, and what each may still claim."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.privacy import (
+    ExactNoise,
+    JointSum,
+    Ledger,
+    LedgerError,
+    Line,
+    Privacy,
+    Receipt,
+    SimulationNoise,
+    adopt,
+    make_plan,
+    write_receipt,
+)
+
+
+def run(ledger: Path | None, epsilon: float = 3.0, total: float | None = None, noise: Any = None) -> Receipt:
+    noise = noise or ExactNoise()
+    plan = make_plan(epsilon, 1e-6, [Line("rounds", 1, 2)])
+    budget = Privacy(epsilon, 1e-6, 1.0, ledger=ledger, total_epsilon=total, noise=noise.name)
+    book = Ledger(budget, plan)
+    mechanism = JointSum("rounds", 3, 1.0, plan.noise_multiplier("rounds"))
+    values = [mechanism(np.ones((5, 3)), noise, book.book) for _ in range(2)]
+    book.close()
+    return write_receipt(book, values, n_users=5)
+
+
+def edited(receipt: Receipt, **changes: Any) -> Receipt:
+    return Receipt.from_json(json.dumps(json.loads(receipt.to_json()) | changes))
+
+
+def test_an_honest_receipt_is_believed_with_its_ledger_and_without(tmp_path: Path) -> None:
+    receipt = run(tmp_path / "book.sqlite")
+    run(tmp_path / "book.sqlite", 1.0, total=9.0)  # the ledger goes on; the receipt stays good
+    again = Receipt.from_json(receipt.to_json())
+    assert again == receipt
+    assert again.verify().fault == ""
+    assert again.verify().signature
+    (tmp_path / "book.sqlite").rename(tmp_path / "away.sqlite")
+    assert again.verify().fault == ""
+    assert "only the arithmetic" in again.verify().sentence
+    assert again.verify(tmp_path / "away.sqlite").signature
+    with pytest.raises(LedgerError, match="there is no ledger"):
+        again.verify(tmp_path / "nowhere.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"epsilon": 0.1}, "states ε = 0.1, and its releases cost ε = "),
+        ({"delta": 1e-3}, "its releases cost"),
+        ({"curve": [[0.1, 1e-6]]}, "its curve states"),
+        ({"valid": False}, "valid = false"),
+        ({"budget": {"epsilon": 1.0, "delta": 1e-6, "total_epsilon": 1.0}}, "more than its budget"),
+        ({"strength": "weak formal guarantee"}, "weak"),
+        ({"n_users": 50_000}, "checksum"),
+        ({"scope": "all runs since 1970"}, "checksum"),
+        ({"releases": [{"name": "rounds"}]}, "cannot be read"),
+        ({"noise": {"mode": "simulation"}}, "valid = true"),
+    ],
+)
+def test_an_edited_receipt_is_not_believed(changes: dict[str, Any], told: str) -> None:
+    verdict = edited(run(None), **changes).verify()
+    assert told in verdict.fault
+    assert verdict.sentence.startswith("This receipt cannot be believed: ")
+
+
+def test_edited_releases_do_not_fit_and_a_new_checksum_does_not_help(tmp_path: Path) -> None:
+    from dataclasses import asdict
+
+    from coterie.privacy.signing import canonical, seal
+
+    receipt = run(tmp_path / "book.sqlite")
+    line = receipt.releases[0]
+    assert "cost" in replace(receipt, releases=(line | {"count": 1},)).verify().fault
+    assert "σ/Δ times Δ" in replace(receipt, releases=(line | {"noise_multiplier": 99.0},)).verify().fault
+    forged = replace(receipt, n_users=7)
+    forged = replace(forged, signature=seal(canonical(asdict(forged)), receipt.signature, b"another key"))
+    assert "signature is not that of the ledger" in forged.verify().fault
+    other = run(tmp_path / "other.sqlite")
+    assert "not signed by the ledger" in other.verify(tmp_path / "book.sqlite").fault
+
+
+def test_a_ledger_that_was_restored_from_before_the_run_does_not_hold_its_bookings(tmp_path: Path) -> None:
+    book = tmp_path / "book.sqlite"
+    run(book, 1.0)
+    shutil.copy(book, tmp_path / "old.sqlite")
+    second = run(book, 1.0, total=9.0)
+    assert "does not hold the bookings" in second.verify(tmp_path / "old.sqlite").fault
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE releases SET count = 0 WHERE number = 1",
+        "UPDATE releases SET users = 'others' WHERE number = 2",
+        "DELETE FROM releases WHERE number = 1",
+        "DELETE FROM releases WHERE number = 2",
+        "DELETE FROM releases",
+        "UPDATE releases SET number = 9 WHERE number = 1",
+        "DELETE FROM meta WHERE name = 'ledger'",
+    ],
+)
+def test_a_changed_ledger_is_refused_when_it_is_opened(statement: str, tmp_path: Path) -> None:
+    book = tmp_path / "book.sqlite"
+    run(book)
+    with sqlite3.connect(book) as db:
+        db.execute(statement)
+    db.close()
+    with pytest.raises(LedgerError, match="changed"):
+        Ledger(Privacy(3, 1e-6, 1.0, ledger=book, total_epsilon=9.0))
+
+
+def test_a_ledger_is_for_its_owner_alone(tmp_path: Path) -> None:
+    run(tmp_path / "book.sqlite")
+    assert (tmp_path / "book.sqlite").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_first_line_says_which_runs_are_counted(tmp_path: Path) -> None:
+    alone = run(None)
+    assert alone.scope.startswith("this run alone: ")
+    assert alone.cumulative["epsilon"] is None
+    assert "this run alone: " in alone.to_text().splitlines()[0]
+    assert "this run alone: " in alone._repr_html_().split("</strong>")[0]
+    book = tmp_path / "book.sqlite"
+    first, second = run(book, 1.0), run(book, 1.0, total=9.0)
+    assert second.cumulative["epsilon"] > first.cumulative["epsilon"] == first.epsilon
+    for words in ("all runs on 'users' since 20", str(book), f"ε = {second.cumulative['epsilon']:g} for all runs"):
+        assert words in second.to_text().splitlines()[0]
+
+
+def test_a_copied_ledger_voids_receipts_until_it_is_adopted(tmp_path: Path) -> None:
+    book, copy = tmp_path / "book.sqlite", tmp_path / "copy.sqlite"
+    run(book, 1.0)
+    shutil.copy(book, copy)
+    tainted = run(copy, 1.0, total=9.0)
+    assert not tainted.valid
+    assert "this ledger was copied or moved" in tainted.reasons[0]
+    assert run(book, 1.0, total=9.0).valid
+    assert f"from {book}" in adopt(copy)
+    adopted = run(copy, 1.0, total=9.0)
+    assert adopted.valid
+    assert "adopted on " in adopted.scope
+    assert "nothing to adopt" in adopt(copy)
+    copy.rename(tmp_path / "moved.sqlite")
+    assert not run(tmp_path / "moved.sqlite", 1.0, total=9.0).valid
+    with pytest.raises(LedgerError, match="there is no ledger"):
+        adopt(copy)
+
+
+def test_a_checkpoint_that_another_copy_left_behind_is_refused(tmp_path: Path) -> None:
+    budget = Privacy(3, 1e-6, 1.0, ledger=tmp_path / "book.sqlite")
+    first = Ledger(budget, make_plan(3, 1e-6, [Line("rounds", 1, 4)]))
+    first.settle()
+    saved = first.state()
+    died_early = Ledger.restore(budget, saved)  # and died before or after its checkpoint was written
+    written = died_early.state()
+    for state in (saved, written):
+        Ledger.restore(budget, state)
+    goes_on = Ledger.restore(budget, written)
+    after = goes_on.state()
+    goes_on.settle()
+    Ledger.restore(budget, after)
+    for state in (saved, written):
+        with pytest.raises(LedgerError, match=r"behind its ledger.*another copy of its folder"):
+            Ledger.restore(budget, state)
+    (tmp_path / "book.sqlite").unlink()
+    with pytest.raises(LedgerError, match="is not there"):
+        Ledger.restore(budget, after)
+
+
+def test_a_booking_of_several_releases_keeps_what_all_of_them_cost_on_the_lattice(tmp_path: Path) -> None:
+    event = replace(JointSum("x", 3, 1.0, 50.0).event(), count=7)
+    book = Ledger(Privacy(3, 1e-6, 1.0, ledger=tmp_path / "book.sqlite"))
+    book.book(event)
+    with sqlite3.connect(tmp_path / "book.sqlite") as db:
+        (slack,) = db.execute("SELECT slack FROM releases").fetchone()
+    db.close()
+    assert event.slack > 0
+    assert slack == pytest.approx(7 * event.slack, rel=1e-12)
+
+
+def test_no_exit_of_a_simulation_looks_like_a_release() -> None:
+    noise = SimulationNoise(1)
+    receipt = run(None, noise=noise)
+    released = JointSum("x", 3, 1.0, 5.0)(np.ones((5, 3)), noise)
+    assert any("NOT A DP RELEASE" in reason for reason in released.map(np.sum).taint)
+    assert receipt.to_text().startswith("NOT A DP RELEASE")
+    assert "NOT A DP RELEASE" in receipt._repr_html_().split("</strong>")[0]
+    assert json.loads(receipt.to_json())["reasons"][0].startswith("NOT A DP RELEASE")
+    assert not receipt.valid
+    assert "valid = true" in edited(receipt, valid=True, reasons=[]).verify().fault
