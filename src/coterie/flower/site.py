@@ -14,8 +14,8 @@ at the same time; their numbers grow, and whatever is older than the newest that
 
 from __future__ import annotations
 
+import logging
 import math
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -29,19 +29,21 @@ import torch
 from coterie.data.federation import Federation
 from coterie.data.reading import read_table
 from coterie.data.sites import Agreement, SiteTable
-from coterie.disk import locked, write_text
+from coterie.disk import locked, private_folder, unlinked, write_text
 from coterie.engines.base import ClientStates, Env, first_contact
 from coterie.engines.private import Releases, check_private
 from coterie.engines.reduce import merged
 from coterie.engines.vectorised import LocalEngine
-from coterie.errors import ConfigError, DataError
+from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.exchange.messages import Ask, From, Ints, MeanBy, SumBy
 from coterie.flower import wire
 from coterie.flower.finish import keep_results
+from coterie.flower.heads import checked_head
 from coterie.flower.job import Job
 from coterie.training import checkpoint
 from coterie.tree import Tree, flatten, leaves, unflatten
 
+log = logging.getLogger("coterie.flower")
 _STATE = "state-{}.safetensors"
 _NEWEST = "newest.txt"
 _PATIENCE = 60.0  # seconds to wait for another message to this site that is being kept
@@ -59,8 +61,19 @@ class Site:
     _runs: dict[str, SiteRun] = field(default_factory=dict, repr=False)
 
     def answer(self, block: bytes) -> bytes:
-        head, tree = wire.unpack(block)
-        kind = head.get("do")
+        """What the message asks for, or one sentence why not: nothing is done before every field of it is checked."""
+        kind, head, tree = *checked_head((told := wire.unpack(block))[0]), told[1]
+        try:
+            return self._answer(kind, head, tree)
+        except CoterieError:
+            raise
+        except (*wire.ODD, RuntimeError, ArithmeticError, AssertionError) as error:  # of tensors that fit no question
+            log.warning("a message %r could not be worked on", kind, exc_info=error)
+            raise wire.Malformed(
+                f"The message {kind!r} does not fit this run ({type(error).__name__}); the site's log says more."
+            ) from error
+
+    def _answer(self, kind: str, head: Mapping[str, Any], tree: Tree) -> bytes:
         if kind == "join":
             return wire.pack(self._rows().summary(private=self.job.privacy is not None))
         if kind in ("digits", "spread") and self.job.privacy is not None:
@@ -72,13 +85,11 @@ class Site:
         if kind == "begin":
             return self._begin(head)
         if kind == "hello":
-            ticket = _run_folder(self.folder, head["run"]) / "ticket.txt"
-            return wire.pack({"ticket": ticket.read_text() if ticket.exists() else None})
+            ticket = self.folder / head["run"] / "ticket.txt"
+            return wire.pack({"ticket": unlinked(ticket).read_text() if ticket.exists() else None})
         if kind == "ask":
             return self._run(head["run"]).ask(head, tree)
-        if kind == "finish":
-            return self._run(head["run"]).finish(head, tree)
-        raise wire.Malformed(f"There is no message {kind!r}.")
+        return self._run(head["run"]).finish(head, tree)
 
     def _rows(self) -> SiteTable:
         options = dict(self.job.data)
@@ -96,25 +107,20 @@ class Site:
         places = [head["places"].get(str(c)) for c in fed.clients]
         if None in places or len(places) != len(head["places"]):
             raise DataError("The clients of this site are not those it said when it joined. Start the run again.")
-        folder = _run_folder(self.folder, head["run"])
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        folder = self.folder / head["run"]
+        if folder.exists():
+            raise ConfigError("This site has begun a run of that name already. Start the run again.")
+        private_folder(private_folder(self.folder) / head["run"])
         fed.subset([fed.clients[i] for i in np.argsort(places)]).save(folder / "rows")
         np.save(folder / "places.npy", np.sort(np.array(places, np.int64)))
-        write_text(folder / "ticket.txt", str(head["ticket"]))
-        write_text(folder / "n_clients.txt", str(int(head["n_clients"])))
+        write_text(folder / "ticket.txt", head["ticket"], private=True)
+        write_text(folder / "n_clients.txt", str(head["n_clients"]), private=True)
         return wire.pack({"ready": len(places)})
 
     def _run(self, run: str) -> SiteRun:
         if run not in self._runs:
-            self._runs = {run: SiteRun(self.job, _run_folder(self.folder, run))}
+            self._runs = {run: SiteRun(self.job, self.folder / run)}
         return self._runs[run]
-
-
-def _run_folder(folder: Path, run: Any) -> Path:
-    if not (isinstance(run, str) and run.isalnum()):
-        raise wire.Malformed(f"A run's name has letters and digits only; got {run!r}.")
-    return folder / run
 
 
 class SiteRun:
