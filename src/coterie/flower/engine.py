@@ -71,7 +71,8 @@ class SitesEngine:
     def run(self, ask: Ask, env: Env) -> Reply:
         expected = self.expected(ask, env)
         asked = {site: np.flatnonzero(np.isin(ask.clients, own)) for site, own in self.places.items()}
-        asked = {site: place for site, place in asked.items() if len(place)}
+        least = 1 if env.private is None or env.private.sampling < 1 else 2  # a site tells no client's sum alone
+        asked = {s: place for s, place in asked.items() if len(place) >= min(least, len(self.places[s])) > 0}
         self.number += 1
         messages = {site: self._message(ask, env, site, place) for site, place in asked.items()}
         got = self.exchange(messages) if messages else {}

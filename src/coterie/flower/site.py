@@ -14,6 +14,7 @@ at the same time; their numbers grow, and whatever is older than the newest that
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Iterator, Mapping
@@ -38,6 +39,7 @@ from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.exchange.messages import Ask, From, Ints, MeanBy, SumBy
 from coterie.flower import wire
 from coterie.flower.finish import keep_results
+from coterie.flower.guard import Guard, planned
 from coterie.flower.heads import checked_head
 from coterie.flower.job import Job
 from coterie.training import checkpoint
@@ -64,7 +66,7 @@ class Site:
         """What the message asks for, or one sentence why not: nothing is done before every field of it is checked."""
         kind, head, tree = *checked_head((told := wire.unpack(block))[0]), told[1]
         try:
-            return self._answer(kind, head, tree)
+            return Guard(self.job, private_folder(self.folder)).note(kind, head, self._answer(kind, head, tree))
         except CoterieError:
             raise
         except (*wire.ODD, RuntimeError, ArithmeticError, AssertionError) as error:  # of tensors that fit no question
@@ -110,11 +112,14 @@ class Site:
         folder = self.folder / head["run"]
         if folder.exists():
             raise ConfigError("This site has begun a run of that name already. Start the run again.")
-        private_folder(private_folder(self.folder) / head["run"])
+        private_folder(folder)
         fed.subset([fed.clients[i] for i in np.argsort(places)]).save(folder / "rows")
         np.save(folder / "places.npy", np.sort(np.array(places, np.int64)))
         write_text(folder / "ticket.txt", head["ticket"], private=True)
         write_text(folder / "n_clients.txt", str(head["n_clients"]), private=True)
+        if self.job.privacy is not None:
+            plan = json.dumps(planned(self.job, head["n_clients"]))
+            write_text(folder / "plan.json", plan, private=True)
         return wire.pack({"ready": len(places)})
 
     def _run(self, run: str) -> SiteRun:
@@ -130,6 +135,7 @@ class SiteRun:
         if not (folder / "n_clients.txt").exists():
             raise ConfigError(f"This site has not begun the run {folder.name}, or its folder was removed.")
         self.job, self.folder = job, folder
+        self.plan: dict[str, Any] = {} if job.privacy is None else json.loads((folder / "plan.json").read_text())
         self.own: Ints = np.load(folder / "places.npy")
         rows = Federation.load(folder / "rows")
         self.task = job.task(rows)
@@ -145,7 +151,8 @@ class SiteRun:
         ask = read_ask(self.job.algorithm, head, tree)
         if not np.isin(ask.clients, self.own).all():
             raise wire.Malformed("The server asks clients that are not here.")
-        private = releases(self.job, ask, head.get("private"))
+        private = releases(self.job, ask, head["private"], self.plan)
+        Guard(self.job, self.folder.parent).admit(head, tree, self.own, len(self.env.federation), self.plan)
         with self._newest(head):
             pass
         states = self._states(head.get("have"))
@@ -240,16 +247,15 @@ def read_ask(algorithm: Any, head: Mapping[str, Any], tree: Tree) -> Ask:
     )  # fmt: skip
 
 
-def releases(job: Job, ask: Ask, told: Mapping[str, Any] | None) -> Releases | None:
-    """How a private run clips and rounds; the ledger and the noise are the server's. Whether there is a budget is known
-    here, and no server can ask past it."""
+def releases(job: Job, ask: Ask, told: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> Releases | None:
+    """How a private run clips and rounds, by this site's own plan; the ledger and the noise are the server's. Whether there
+    is a budget is known here, and no server can ask past it."""
     if (job.privacy is None) != (told is None):
         raise ConfigError("Server and site differ in whether there is a privacy budget. Give both the same project.")
     if job.privacy is None or told is None:
         return None
     check_private(ask)
-    numbers = (told["noise_multiplier"], told["n_users"], told["sampling"], told["expected"])
-    return Releases(job.privacy, None, *numbers)  # type: ignore[arg-type]
+    return Releases(job.privacy, None, **plan)  # type: ignore[arg-type]
 
 
 def among_all(rows: Federation, own: Ints, n_clients: int) -> Federation:
