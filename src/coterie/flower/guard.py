@@ -1,7 +1,8 @@
 """How a site defends itself, whatever its server asks: it counts its own releases and writes down what leaves.
 
 `budget.json` holds the releases of all runs in the site's folder. It is written before an answer is worked on, so that
-neither a killed process nor a second run gives any of it back. `outgoing.jsonl` has a line per answer; lines are only added.
+neither a killed process nor a second run gives any of it back. `statistics.json` holds the one agreement on columns that
+this folder takes part in: the same questions are answered again, others are not. `outgoing.jsonl` has a line per answer; lines are only added.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie.data.sites import LEVELS
 from coterie.disk import locked, private_file, unlinked, write_text
 from coterie.engines.private import RELEASE
 from coterie.errors import ConfigError
@@ -29,7 +31,7 @@ from coterie.training.cohorts import Poisson, sampler
 from coterie.training.privately import participation
 from coterie.tree import Tree, flatten
 
-BUDGET, OUTGOING = "budget.json", "outgoing.jsonl"
+BUDGET, OUTGOING, STATISTICS = "budget.json", "outgoing.jsonl", "statistics.json"
 _PATIENCE = 60.0  # seconds to wait for another message to this site
 _CONTENT = ("phase", "clients", "reduce", "updates", "auxiliary", "given", "test")
 
@@ -102,11 +104,36 @@ class Guard:
 
     def spent(self) -> dict[str, list[str]]:
         """The releases of all runs here: run, round and ask, and a checksum of each question."""
-        file = unlinked(self.folder / BUDGET)
-        if not file.exists():
-            return {}
-        found: dict[str, list[str]] = json.loads(file.read_text("utf-8"))
+        return self._kept(BUDGET)
+
+    def _kept(self, name: str) -> dict[str, Any]:
+        file = unlinked(self.folder / name)
+        found: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
         return found
+
+    def admit_statistics(self, kind: str, head: Mapping[str, Any]) -> None:
+        """Refuse statistics of other columns than the run's, and any that go beyond one agreement: per column and level two
+        prefixes, which continue those before, and one fill."""
+        asked = head["prefixes"] if kind == "digits" else head["fills"]
+        if not set(asked) <= set(self.job.data["features"]):
+            raise ConfigError("The server asks for statistics of a column that is no feature of this run.")
+        with locked(self.folder, _PATIENCE):
+            kept = self._kept(STATISTICS)
+            for column, value in asked.items():
+                mine = kept.setdefault(column, {})
+                if kind == "digits":
+                    level = head["level"]
+                    before = mine.get(str(level - 1), []) if level else [0]
+                    goes_on = all((p >> 8 if level else p) in before for p in value)
+                    key, value = str(level), sorted(set(value))
+                else:
+                    key, goes_on = "fill", value == 0.0 or str(LEVELS - 1) in mine
+                if not goes_on or mine.setdefault(key, value) != value:
+                    raise ConfigError(
+                        f"This site takes part in one agreement on column {column!r}, and the server asks for more. If it is "
+                        f"a new run that you want, remove {STATISTICS} from the site's folder."
+                    )
+            write_text(self.folder / STATISTICS, json.dumps(kept), private=True)
 
     # ---- before it leaves ----------------------------------------------------------------------------------------------
 

@@ -80,6 +80,8 @@ class Site:
             return wire.pack(self._rows().summary(private=self.job.privacy is not None))
         if kind in ("digits", "spread") and self.job.privacy is not None:
             raise ConfigError("With a privacy budget this site tells no statistics of its rows.")
+        if kind in ("digits", "spread"):
+            Guard(self.job, self.folder).admit_statistics(kind, head)
         if kind == "digits":
             return wire.pack({"digits": self._rows().digits(head["level"], head["prefixes"])})
         if kind == "spread":
@@ -101,7 +103,7 @@ class Site:
             frame = read_table(frame, client=given, **self.job.reading)
         if self.client is not None:
             frame = frame.assign(**{options["client"]: self.client})
-        return SiteTable.of(frame, options)
+        return SiteTable.of(frame, options, self.job.least)
 
     def _begin(self, head: Mapping[str, Any]) -> bytes:
         """Prepare the rows and put them at the places the server gave these clients."""
