@@ -1,4 +1,4 @@
-"""Ten thousand mutated messages to a site, and as many mutated answers to a server: each ends properly or in one sentence."""
+"""Ten thousand mutated messages to a site, and as many mutated answers to a server: each ends in one sentence."""
 
 from __future__ import annotations
 

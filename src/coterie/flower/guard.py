@@ -130,8 +130,8 @@ class Guard:
                     key, goes_on = "fill", value == 0.0 or str(LEVELS - 1) in mine
                 if not goes_on or mine.setdefault(key, value) != value:
                     raise ConfigError(
-                        f"This site takes part in one agreement on column {column!r}, and the server asks for more. If it is "
-                        f"a new run that you want, remove {STATISTICS} from the site's folder."
+                        f"This site takes part in one agreement on column {column!r}, and the server asks for more. If you "
+                        f"want another run, remove {STATISTICS} from the site's folder."
                     )
             write_text(self.folder / STATISTICS, json.dumps(kept), private=True)
 
