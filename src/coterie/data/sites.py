@@ -2,9 +2,9 @@
 
 A site says of its training rows how many there are, which columns are numbers, sums of them, counts of categories, its
 labels. `Agreement` turns all sites' answers into the plan that `fit_preprocessing` would have made of one table. Medians are
-found digit by digit from counts. Fewer rows than a least count (5) are not told apart any further: a median then is the middle
-of a narrow range, and rare categories are one. Columns are named by the user (`features`): choosing them by their values would need a look
-at all rows.
+found digit by digit from counts. Fewer rows than a least count (5) are not told apart any further: a median then is the
+middle of a narrow range, and rare categories are one. Columns are named by the user (`features`): choosing them by their
+values would need a look at all rows.
 
     join       columns, categories, labels, sizes     1 message
     digits     medians of columns with missing values 8 messages, only if there are any

@@ -71,7 +71,7 @@ class SitesEngine:
     def run(self, ask: Ask, env: Env) -> Reply:
         expected = self.expected(ask, env)
         asked = {site: np.flatnonzero(np.isin(ask.clients, own)) for site, own in self.places.items()}
-        least = 1 if env.private is None or env.private.sampling < 1 else 2  # a site tells no client's sum alone
+        least = 2 if isinstance(env.private, Releases) and env.private.sampling == 1 else 1  # no sum of one
         asked = {s: place for s, place in asked.items() if len(place) >= min(least, len(self.places[s])) > 0}
         self.number += 1
         messages = {site: self._message(ask, env, site, place) for site, place in asked.items()}
@@ -214,7 +214,7 @@ def checked(
         if env.private is None and int(share["counts"].sum()) != len(clients):
             raise wire.Malformed("The numbers of clients do not add up to those that answered.")
         _require_numbers(share, ask, env)
-        if env.private is not None and ask.updates:
+        if isinstance(env.private, Releases) and ask.updates:
             _require_within(share, ask, env.private, len(clients))
     elif bool((share["weight"] < 0).any()):
         raise wire.Malformed("Weights are not negative.")

@@ -2,7 +2,8 @@
 
 `budget.json` holds the releases of all runs in the site's folder. It is written before an answer is worked on, so that
 neither a killed process nor a second run gives any of it back. `statistics.json` holds the one agreement on columns that
-this folder takes part in: the same questions are answered again, others are not. `outgoing.jsonl` has a line per answer; lines are only added.
+this folder takes part in: the same questions are answered again, others are not. `outgoing.jsonl` has a line per answer;
+lines are only added.
 """
 
 from __future__ import annotations

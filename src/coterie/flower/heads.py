@@ -151,7 +151,7 @@ def checked_head(head: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     kind = head.get("do")
     if not isinstance(kind, str) or kind not in TABLE:
         raise Malformed("The site knows no such message; server and site need the same version of coterie.")
-    found = {}
+    found: dict[str, Any] = {}
     for field, (fits, what) in TABLE[kind].items():
         value = head.get(field)
         if (field not in head and field not in _MAY_BE_NULL) or not fits(value):
