@@ -52,7 +52,7 @@ def test_sites_agree_on_what_one_table_says(scaling: str) -> None:
     if scaling == "own":
         options |= {"features": ["age", "dose", "kind"]}
     whole = ct.Federation.from_frame(frame, **options)
-    tables = {k: SiteTable.of(frame[frame["site"].isin(list(k))], options) for k in ("ab", "c", "def")}
+    tables = {k: SiteTable.of(frame[frame["site"].isin(list(k))], options, 1) for k in ("ab", "c", "def")}
     agreement = agree(tables)
     if scaling == "all":
         there, here = agreement.frame(), whole.preprocessing
@@ -113,3 +113,45 @@ def test_a_budget_keeps_sizes_and_statistics_at_home() -> None:
     told = SiteTable.of(rows(), options).summary(private=True)
     assert set(told) == {"clients", "labels", "columns"}
     assert all(column == {"kind": "own"} for column in told["columns"].values())
+
+
+def test_few_rows_are_not_told_apart_and_the_median_is_close() -> None:
+    """Prefixes of fewer than five rows are not refined: a median is the middle of a narrow range."""
+    frame = rows()
+    tables = {k: SiteTable.of(frame[frame["site"].isin(list(k))], OPTIONS) for k in ("ab", "c", "def")}
+    there, here = agree(tables).frame(), ct.Federation.from_frame(frame, **OPTIONS).preprocessing
+    assert here is not None
+    fill, exact = (float(plan.loc[plan["source"] == "age", "fill"].iloc[0]) for plan in (there, here))
+    assert abs(fill - exact) <= abs(exact) / 32
+    site = tables["c"]
+    ages = np.sort(frame["age"].to_numpy()[site.frame.index.to_numpy()][site.rows.train])
+    bits = sortable(ages[~np.isnan(ages)])
+    for level in range(1, LEVELS):
+        for head in {int(b) >> 8 * (LEVELS - level) for b in bits.tolist()}:
+            (counts,) = site.digits(level, {"age": [head]})["age"]
+            many = sum(int(b) >> 8 * (LEVELS - level) == head for b in bits.tolist())
+            assert sum(counts) == (many if many >= 5 else 0)
+
+
+def test_sites_that_hold_back_leave_the_median_to_the_others() -> None:
+    values = {"a": np.full(40, 7.0), "b": np.array([1.0, 3.0, 900.0])}
+    frame = pd.concat(
+        [pd.DataFrame({"site": k, "age": v, "y": np.resize(["no", "yes"], len(v))}) for k, v in values.items()]
+    )
+    frame.iloc[0, 1] = np.nan
+    options = OPTIONS | {"features": ["age"], "one_class": "allow"}
+    tables = {k: SiteTable.of(frame[frame["site"] == k].reset_index(drop=True), options) for k in "ab"}
+    assert agree(tables).frame()["fill"].iloc[0] == 7.0
+
+
+def test_names_of_rare_categories_do_not_leave_their_site() -> None:
+    frame = rows()
+    frame.loc[[0, 5, 9, 14], "kind"] = "the only patient with it"
+    tables = {k: SiteTable.of(frame[frame["site"].isin(list(k))], OPTIONS) for k in ("abc", "def")}
+    told = {k: t.summary(private=False)["columns"]["kind"] for k, t in tables.items()}
+    assert "patient" not in json.dumps(told)
+    assert told["abc"]["rare"] > 0
+    made = agree(tables)
+    assert "kind=(other)" in made.frame()["column"].tolist()
+    mine = tables["abc"].federation(made)
+    assert float(mine.x[:, mine.columns.index("kind=(other)")].sum()) > 0

@@ -117,7 +117,7 @@ def nodes(folder: Path, rows: Any) -> dict[int, dict[str, str]]:
 
 @pytest.mark.parametrize(("name", "more"), [("fedavg", ""), ("ifca", "clusters = 2"), ("ditto", "")])
 def test_the_apps_of_a_project_give_the_numbers_of_fit(name: str, more: str, tmp_path: Path) -> None:
-    rows = table((12, 30, 22, 16, 40, 9))
+    rows = table((12, 30, 22, 16, 40, 9)).fillna({"a": 0.5})
     server, client = project(tmp_path, name, more)
     grid = InProcessGrid(client, nodes(tmp_path, rows))
     context = Context(1, 0, {}, RecordDict(), {"out": str(tmp_path / "out"), "sites": 3, "timeout": 60.0})
@@ -137,7 +137,7 @@ def test_the_apps_of_a_project_give_the_numbers_of_fit(name: str, more: str, tmp
 
 @pytest.mark.parametrize("code", [2, 5, 8])
 def test_flowers_error_codes_are_lost_clients_with_a_sentence(code: int, tmp_path: Path) -> None:
-    rows = table((12, 30, 22, 16, 40, 9))
+    rows = table((12, 30, 22, 16, 40, 9)).fillna({"a": 0.5})
     server, client = project(tmp_path, "fedavg")
     grid = InProcessGrid(client, nodes(tmp_path, rows))
     asked = client.__class__.__call__

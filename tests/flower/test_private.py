@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -111,3 +112,125 @@ def test_the_folder_of_another_run_is_refused_before_anybody_is_asked(tmp_path: 
     with pytest.raises(ct.ConfigError, match="has no sites"):
         deployed(work, rows, tmp_path, nodes=nodes)
     assert not nodes.sent
+
+
+# ---- a malicious site ------------------------------------------------------------------------------------------------
+
+LIES = {
+    "the largest number": 2**62,
+    "the smallest number": -(2**63),
+    "a number that can be added": 2**40,
+    "a little too long": 2 * 2**20 + 2**12,
+}
+
+
+def grouped(noise: str, rounds: int = 2) -> Job:
+    """Counts of groups are released too."""
+    budget = ct.Privacy(epsilon=8.0, delta=1e-5, clip=0.5, noise=noise)
+    return Job(ct.IFCA(clusters=2, local=FEW), job(ct.FedAvg()).task, PRIVATE, rounds, privacy=budget)
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("make", [private, grouped])
+def test_a_private_sum_longer_than_its_clients_is_that_sites_failure(lie: str, make: Any, tmp_path: Path) -> None:
+    work = make("exact", rounds=2)
+    nodes = InProcess(work, split(table(SIZES), 3), tmp_path)
+
+    def change(node: int, asked: dict[str, Any], answer: Any) -> Any:
+        if asked["do"] != "ask" or asked["round"] != 0 or node == 100:
+            return answer
+        head, tree = wire.unpack(answer)
+        if "" in tree.get("sums", {}):
+            tree["sums"][""].reshape(-1)[-1] = LIES[lie]
+        return wire.pack(head, tree)
+
+    nodes.change = change
+    run, _, told = deployed(work, None, tmp_path, nodes=nodes)
+    assert told["finished"]
+    assert all(bool(t.isfinite().all()) for t in run.env.initial.values())
+    log = (tmp_path / "server" / "events.jsonl").read_text()
+    assert log.count("longer than") == 2  # both sites that lied, in the round in which they did
+    assert Receipt.from_json((tmp_path / "server" / "receipt.json").read_text()).epsilon <= 8.0
+
+
+@pytest.mark.parametrize("counts", [[-1, 1], [2, 1], [2**62, 0]])
+def test_a_private_count_of_more_clients_than_there_are_is_refused(counts: list[int], tmp_path: Path) -> None:
+    work = grouped("exact")
+    nodes = InProcess(work, split(table(SIZES), 3), tmp_path)
+
+    def change(node: int, asked: dict[str, Any], answer: Any) -> Any:
+        if asked["do"] != "ask" or asked["round"] != 0 or node != 101:
+            return answer
+        head, tree = wire.unpack(answer)
+        if "" in tree.get("sums", {}):
+            tree["sums"][""][:, 0] = torch.tensor(counts) * (2**19 if max(counts) < 2**60 else 1)
+        return wire.pack(head, tree)
+
+    nodes.change = change
+    assert deployed(work, None, tmp_path, nodes=nodes)[2]["finished"]
+    assert "each at most once" in (tmp_path / "server" / "events.jsonl").read_text()
+
+
+# ---- a malicious server ----------------------------------------------------------------------------------------------
+
+
+def asked(nodes: InProcess, node: int = 101) -> list[tuple[dict[str, Any], Any]]:
+    return [m for m in (wire.unpack(m) for n, m in nodes.sent if n == node) if m[0]["do"] == "ask"]
+
+
+def test_a_site_counts_its_own_budget_over_restarts_and_runs(tmp_path: Path) -> None:
+    work = private("exact", rounds=2)
+    _, nodes, _ = deployed(work, table(SIZES), tmp_path)
+    (first, tree), (head, _) = asked(nodes)
+    nodes.sites[101].answer(wire.pack(head | {"number": 2**70}, asked(nodes)[1][1]))  # a server that was started again
+    nodes.restart(101)
+    site = nodes.sites[max(nodes.sites)]
+    for i in range(30):
+        with pytest.raises(ct.CoterieError, match="budget of this site is spent"):
+            site.answer(wire.pack(head | {"round": 2 + i, "number": 2**70 + i}, tree))
+    tree["down"]["model"]["0.bias"] += 1.0
+    with pytest.raises(ct.CoterieError, match="repeats a question with other content"):
+        site.answer(wire.pack(first | {"number": 2**71}, tree))
+    again = InProcess(work, nodes.tables, tmp_path)  # another run in the same folders
+    with pytest.raises(ct.CoterieError, match="budget of this site is spent"):
+        deployed(work, None, tmp_path / "other", nodes=again)
+
+
+def test_a_site_refuses_what_no_honest_server_asks(tmp_path: Path) -> None:
+    _, nodes, _ = deployed(private("exact", rounds=2), table(SIZES), tmp_path)
+    head, tree = asked(nodes)[0]
+    wrong: dict[str, dict[str, Any]] = {
+        "one alone": {"clients": head["clients"][:1]},
+        "each once": {"clients": head["clients"][:1] * 2},
+        "at most 64 groups": {"reduce": ["MeanBy", 100_000]},
+        "noise_multiplier is": {"private": head["private"] | {"noise_multiplier": 0.01}},
+        "n_users is": {"private": head["private"] | {"n_users": 8}},
+        "sampling is": {"private": head["private"] | {"sampling": 0.5}},
+        "expected is": {"private": head["private"] | {"expected": 1.0}},
+    }
+    for why, change in wrong.items():
+        with pytest.raises(ct.CoterieError, match=why):
+            nodes.sites[101].answer(wire.pack(head | {"number": 2**70} | change, tree))
+
+
+def test_a_site_writes_down_what_leaves(tmp_path: Path) -> None:
+    _, nodes, _ = deployed(private("exact", rounds=2), table(SIZES), tmp_path)
+    file = tmp_path / "site1" / "outgoing.jsonl"
+    assert file.stat().st_mode & 0o777 == 0o600
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["message"] for line in lines] == ["join", "begin", "ask", "ask", "finish"]
+    assert [line["bytes"] for line in lines] == [len(a) for n, a in nodes.got if n == 101]
+    assert [line["releases"] for line in lines] == [0, 0, 1, 2, 2]
+    assert [line["round"] for line in lines if line["message"] == "ask"] == [0, 1]
+    assert lines[2]["tensors"]["sums/"] == [
+        "int64",
+        [sum(t.numel() for t in asked(nodes)[0][1]["down"]["model"].values())],
+    ]
+
+
+def test_a_cohort_that_draws_a_client_alone_costs_its_contribution(tmp_path: Path) -> None:
+    budget = ct.Privacy(epsilon=8.0, delta=1e-5, clip=0.5, noise="exact")
+    work = Job(ct.FedAvg(local=FEW), job(ct.FedAvg()).task, PRIVATE, 3, cohort=1, privacy=budget)
+    _, nodes, told = deployed(work, table(SIZES), tmp_path, 1)
+    assert told["finished"]
+    assert not asked(nodes, 100)

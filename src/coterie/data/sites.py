@@ -2,8 +2,9 @@
 
 A site says of its training rows how many there are, which columns are numbers, sums of them, counts of categories, its
 labels. `Agreement` turns all sites' answers into the plan that `fit_preprocessing` would have made of one table. Medians are
-found digit by digit from counts. Columns are named by the user (`features`): choosing them by their values would need a look
-at all rows.
+found digit by digit from counts. Fewer rows than a least count (5) are not told apart any further: a median then is the
+middle of a narrow range, and rare categories are one. Columns are named by the user (`features`): choosing them by their
+values would need a look at all rows.
 
     join       columns, categories, labels, sizes     1 message
     digits     medians of columns with missing values 8 messages, only if there are any
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ import pandas as pd
 from coterie.data.federation import Federation
 from coterie.data.own_scaling import columns_for_own, scaled_by_clients
 from coterie.data.preprocessing import (
+    OTHER,
     PLAN_COLUMNS,
     apply_preprocessing,
     category_rows,
@@ -41,6 +43,7 @@ OPTIONS = (
     "client", "target", "features", "kind", "cluster", "split", "weight", "test_fraction", "seed", "one_class",
     "max_categories", "dtype", "drop_missing", "min_rows", "same_clients", "scaling", "classes",
 )  # fmt: skip
+LEAST = 5  # rows below which a site does not go into detail
 LEVELS = 8  # bytes of a number: a median is found byte by byte
 Summary = dict[str, Any]
 _TOP = np.uint64(1 << 63)
@@ -73,10 +76,10 @@ class SiteTable:
     frame: pd.DataFrame
     options: dict[str, Any]
     rows: RowsByClient
-    parts: dict[str, pd.Series[Any]] = field(default_factory=dict)
+    least: int = LEAST
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, options: Mapping[str, Any]) -> SiteTable:
+    def of(cls, frame: pd.DataFrame, options: Mapping[str, Any], least: int = LEAST) -> SiteTable:
         check_table(frame)
         told = {k: v for k, v in options.items() if v is not None}
         for role in ("client", "target", "cluster", "split", "weight"):
@@ -88,7 +91,7 @@ class SiteTable:
         frame, _ = choose_rows(frame, told["client"], told["target"], alone=True, **which)
         parts = frame[told["split"]] if "split" in told else None
         rows = RowsByClient.of(frame[told["client"]], parts, told.get("test_fraction", 0.25), told.get("seed", 0))
-        return cls(frame, told, rows)
+        return cls(frame, told, rows, least)
 
     @property
     def own(self) -> bool:
@@ -141,11 +144,9 @@ class SiteTable:
                     f"Column {values.name!r} has {len(texts)} distinct values in {len(train)} rows: it names rows, and its "
                     "values would leave the site. Leave it out of features."
                 )
-            return {
-                "kind": "category",
-                "counts": dict(zip(texts, counts, strict=True)),
-                "missing": int((codes < 0).sum()),
-            }
+            named = {text: n for text, n in zip(texts, counts, strict=True) if n >= self.least}
+            told = {"kind": "category", "counts": named, "rare": sum(counts) - sum(named.values())}
+            return told | {"missing": int((codes < 0).sum())}
         numbers, everywhere = to_numbers(train), to_numbers(values)
         known = numbers[~np.isnan(numbers)]
         return {
@@ -154,12 +155,13 @@ class SiteTable:
         }  # fmt: skip
 
     def digits(self, level: int, prefixes: Mapping[str, Sequence[int]]) -> dict[str, list[list[int]]]:
-        """Of each column: how many training values that begin with a prefix have each of 256 next bytes."""
+        """Of each column: how many training values that begin with a prefix have each of 256 next bytes; only zeros, where
+        fewer than the least count begin with it."""
         found = {}
         for column, heads in prefixes.items():
             numbers = to_numbers(self.frame[column].iloc[self.rows.train])
             bits = sortable(numbers[~np.isnan(numbers)])
-            found[column] = [_histogram(bits, level, head) for head in heads]
+            found[column] = [_histogram(bits, level, head, self.least) for head in heads]
         return found
 
     def spread(self, fills: Mapping[str, float]) -> dict[str, list[float]]:
@@ -238,9 +240,11 @@ def unsorted(bits: int) -> float:
     return float(np.array([back], np.uint64).view(np.float64)[0])
 
 
-def _histogram(bits: npt.NDArray[np.uint64], level: int, head: int) -> list[int]:
+def _histogram(bits: npt.NDArray[np.uint64], level: int, head: int, least: int) -> list[int]:
     shift = np.uint64(8 * (LEVELS - level))
     mine = bits if level == 0 else bits[bits >> shift == np.uint64(head)]
+    if len(mine) < least:
+        return [0] * 256
     counts: list[int] = np.bincount(
         (mine >> np.uint64(8 * (LEVELS - level - 1)) & np.uint64(255)).astype(np.int64), minlength=256
     ).tolist()
@@ -320,21 +324,26 @@ class Columns:
     # ---- medians, digit by digit -------------------------------------------------------------------------------------
 
     def _middle(self, column: str) -> list[list[int]]:
-        """[prefix, rank below it] of the one or two middle values."""
+        """[prefix, rank below it, number of values with it] of the one or two middle values."""
         n = sum(k["present"] for k in self._of(column))
-        return [[0, (n - 1) // 2], [0, n // 2]]
+        return [[0, (n - 1) // 2, n], [0, n // 2, n]]
 
     def prefixes(self) -> dict[str, list[int]]:
-        return {c: [head for head, _ in tracks] for c, tracks in self._track.items()}
+        return {c: [head for head, *_ in tracks] for c, tracks in self._track.items()}
 
     def narrow(self, answers: Sequence[Mapping[str, Sequence[Sequence[int]]]]) -> None:
-        """One byte more of every median."""
+        """One byte more of every median. Values that a site holds back are taken to lie as those of the others; where all
+        hold back, the middle of what is left stands for the median."""
         for column, tracks in self._track.items():
-            for i, track in enumerate(tracks):
+            for i, (head, rank, n) in enumerate(tracks):
                 counts = np.sum([np.asarray(a[column][i], np.int64) for a in answers], axis=0)
                 below = np.cumsum(counts)
-                byte = int(np.searchsorted(below, track[1], side="right"))
-                tracks[i] = [track[0] << 8 | byte, track[1] - int(below[byte - 1] if byte else 0)]
+                if not below[-1]:
+                    tracks[i] = [head << 8 | 128, 0, 1]
+                    continue
+                rank = rank * int(below[-1]) // n
+                byte = int(np.searchsorted(below, rank, side="right"))
+                tracks[i] = [head << 8 | byte, rank - int(below[byte - 1] if byte else 0), int(counts[byte])]
 
     def fills(self) -> dict[str, float]:
         """The medians; a column without a hole is filled by nobody, and its mean stands for the median."""
@@ -361,7 +370,12 @@ class Columns:
             for text, n in told.get("counts", {}).items():
                 counts[text] = counts.get(text, 0) + n
         counts = {t: counts[t] for t in sorted(counts) if counts[t]}
-        return category_rows(column, counts, sum(k["missing"] for k in self._of(column)), self.max_categories)
+        if rare := sum(k.get("rare", 0) for k in self._of(column)):  # categories whose names did not leave their sites
+            counts[OTHER] = counts.get(OTHER, 0) + rare
+        rows = category_rows(column, counts, sum(k["missing"] for k in self._of(column)), self.max_categories)
+        return [
+            r for i, r in enumerate(rows) if r["column"] is None or r["column"] not in [q["column"] for q in rows[:i]]
+        ]
 
     def _numbers(self, column: str, spreads: Sequence[Mapping[str, Sequence[float]]]) -> list[dict[str, Any]]:
         if column not in self.numeric:

@@ -63,13 +63,14 @@ def joined(told: Mapping[str, Any], data: Mapping[str, Any], *, private: bool) -
 
 
 def digits(told: Mapping[str, Any], left: Mapping[str, Sequence[int]]) -> dict[str, list[list[int]]]:
-    """Counts of 256 bytes for each column and prefix; `left` is how many values have that prefix by what was said before."""
+    """Counts of 256 bytes for each column and prefix; `left` is how many values have that prefix by what was said
+    before. Only zeros: the site has too few to tell them apart."""
 
     def fits(many: Sequence[int], rows: Any) -> bool:
         return isinstance(rows, list) and len(rows) == len(many) and all(map(counts, rows, many))
 
     def counts(row: Any, many: int) -> bool:
-        return isinstance(row, list) and len(row) == 256 and all(whole(n, many) for n in row) and sum(row) == many
+        return isinstance(row, list) and len(row) == 256 and all(whole(n, many) for n in row) and sum(row) in (0, many)
 
     found: dict[str, list[list[int]]] = _need(told, "digits", lambda v: isinstance(v, dict), "counts of every column")
     for column, many in left.items():
@@ -99,16 +100,16 @@ def _need(told: Any, name: str, fits: Callable[[Any], bool], what: str) -> Any:
 
 
 def _texts(told: Any) -> bool:
-    return isinstance(told, list) and len(told) > 0 and all(map(_text, told))
+    return isinstance(told, list) and len(told) > 0 and all(map(text, told))
 
 
-def _text(told: Any) -> bool:
+def text(told: Any) -> bool:
     """Whether it is text that can be written; JSON also knows halves of characters."""
     return isinstance(told, str) and told.encode("utf-8", "ignore").decode() == told
 
 
 def _labels(told: Any) -> bool:
-    return isinstance(told, list) and len(told) > 0 and all(_text(v) or isinstance(v, bool) or finite(v) for v in told)
+    return isinstance(told, list) and len(told) > 0 and all(text(v) or isinstance(v, bool) or finite(v) for v in told)
 
 
 def _sizes(told: Mapping[str, Any], clients: Sequence[str]) -> dict[str, list[int]]:
@@ -134,7 +135,8 @@ def _column(told: Any, name: str, *, own: bool, private: bool) -> dict[str, Any]
     if kind == "numeric" and not private:
         checks |= {"present": checks["missing"], "holes": lambda v: isinstance(v, bool)}
     elif kind == "category" and not private:
-        checks |= {"counts": lambda v: isinstance(v, dict) and all(_text(t) and whole(n, _MANY) for t, n in v.items())}
+        checks |= {"rare": checks["missing"]}
+        checks |= {"counts": lambda v: isinstance(v, dict) and all(text(t) and whole(n, _MANY) for t, n in v.items())}
     else:
         raise Malformed(f"Column {name!r} is of no kind that this run has; got {kind!r}.")
     return {"kind": kind} | {k: _need(told, k, fits, f"what a column holds ({name})") for k, fits in checks.items()}

@@ -37,7 +37,7 @@ class _OneSentence(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
         if isinstance(error, CoterieError):
-            record.msg, record.args, record.exc_info = str(error), (), None
+            record.msg, record.args, record.exc_info = wire.one_line(error), (), None
         return True
 
 
@@ -132,7 +132,7 @@ def client_app(job: Callable[[], Job]) -> ClientApp:
             block = message.content[_RECORD][_FIELD]
             content = _content(sites[key].answer(block))
         except CoterieError as error:
-            content = _content(b"", said(error, 500))
+            content = _content(b"", wire.one_line(said(error, 500)))
         return Message(content, reply_to=message)
 
     return app

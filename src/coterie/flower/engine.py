@@ -18,17 +18,20 @@ from torch import Tensor
 
 from coterie.data.federation import Federation
 from coterie.engines.base import ClientStates, Env, Post, first_contact
+from coterie.engines.private import Releases
 from coterie.engines.reduce import Share, assemble, merged
 from coterie.engines.vectorised import LocalEngine
 from coterie.errors import ConfigError, EngineError
 from coterie.exchange.messages import Ask, Ints, MeanBy, Reply
 from coterie.flower import answers, wire
 from coterie.flower.site import write_ask
+from coterie.privacy.mechanisms import GroupSums
 from coterie.tree import Tree, finite_rows, flatten, leaves, n_bytes, take
 
 log = logging.getLogger("coterie.flower")
 _SPARE = 1 << 20  # bytes of a message beside its tensors
 _POSITION = 24  # bytes of a client's position in JSON
+_ROUNDING = 1e-9  # relative, of norms in float64
 _ROWS = 8  # made-up rows of the trial
 
 
@@ -68,7 +71,8 @@ class SitesEngine:
     def run(self, ask: Ask, env: Env) -> Reply:
         expected = self.expected(ask, env)
         asked = {site: np.flatnonzero(np.isin(ask.clients, own)) for site, own in self.places.items()}
-        asked = {site: place for site, place in asked.items() if len(place)}
+        least = 2 if isinstance(env.private, Releases) and env.private.sampling == 1 else 1  # no sum of one
+        asked = {s: place for s, place in asked.items() if len(place) >= min(least, len(self.places[s])) > 0}
         self.number += 1
         messages = {site: self._message(ask, env, site, place) for site, place in asked.items()}
         got = self.exchange(messages) if messages else {}
@@ -113,7 +117,8 @@ class SitesEngine:
 
     def note(self, env: Env | None, site: str, phase: str, why: str) -> None:
         """Log what went wrong with a site."""
-        entry = {"round": 0 if env is None else env.round + 1, "phase": phase, "site": site, "why": wire.one_line(why)}
+        entry = {"round": 0 if env is None else env.round + 1, "phase": phase, "site": wire.one_line(site)}
+        entry["why"] = wire.one_line(why)
         self.events.append(entry)
         log.warning("round %(round)s, %(phase)s: %(site)s: %(why)s", entry)
 
@@ -209,6 +214,8 @@ def checked(
         if env.private is None and int(share["counts"].sum()) != len(clients):
             raise wire.Malformed("The numbers of clients do not add up to those that answered.")
         _require_numbers(share, ask, env)
+        if isinstance(env.private, Releases) and ask.updates:
+            _require_within(share, ask, env.private, len(clients))
     elif bool((share["weight"] < 0).any()):
         raise wire.Malformed("Weights are not negative.")
     if "shapes" in expected:
@@ -261,6 +268,28 @@ def _require_numbers(share: Share, ask: Ask, env: Env) -> None:
             t = t / share["weights"].reshape(-1, *[1] * (t.dim() - 1)).where(t != 0, 1.0)
         if t.is_floating_point() and not bool(torch.isfinite(t.to(dtype)).all()):
             raise wire.Malformed(f"{path!r} holds numbers too large for {dtype}.")
+
+
+def _require_within(share: Share, ask: Ask, private: Releases, n: int) -> None:
+    """Refuse sums that so many clipped clients cannot have: each is one more in one group, and no longer than the clip.
+
+    Norms are taken in float64, in which no whole number of 64 bits overflows."""
+    assert ask.reduce is not None
+    groups, tensors = ask.reduce.groups, list(flatten(share["sums"]).values())
+    if private.exact:
+        whole = tensors[0].double().reshape(groups, -1)
+        mechanism = private.mechanism(groups, whole.shape[1] - (groups > 1))
+        counts, sums = torch.full((1,), float(n), dtype=torch.float64), whole
+        if isinstance(mechanism, GroupSums):
+            counts, sums = whole[:, 0] / mechanism.weight, whole[:, 1:]
+        radius = mechanism.lattice.radius
+    else:
+        sums = torch.cat([t.reshape(groups, -1) for t in tensors], 1).double()
+        counts, radius = share["counts"].double(), private.privacy.clip
+    if bool((counts < 0).any()) or bool((counts != counts.round()).any()) or float(counts.sum()) > n:
+        raise wire.Malformed(f"The groups of a private answer count the {n} clients that answered, each at most once.")
+    if bool((sums.norm(dim=1) > counts * radius * (1 + _ROUNDING)).any()):
+        raise wire.Malformed(f"A private sum is longer than {n} clipped updates can be.")
 
 
 def _info(told: Any, expected: Mapping[str, Any], most: int) -> dict[str, tuple[float, int]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.data.federation import Federation
-from coterie.data.sites import require_named
+from coterie.data.sites import LEAST, require_named
 from coterie.errors import ConfigError
 from coterie.learning.task import Task
 from coterie.privacy.settings import Privacy
@@ -27,6 +27,7 @@ class Job:
     cohort: Any = None
     privacy: Privacy | None = None
     reading: Mapping[str, Any] = field(default_factory=dict)
+    least: int = LEAST  # rows below which a site does not go into detail before a run
 
     def __post_init__(self) -> None:
         require_named(self.data, self.privacy is not None)

@@ -229,7 +229,8 @@ def _meet(job: Job, nodes: Nodes, folder: Path, count: int, tell: Callable[[str]
         for client in told["clients"]:
             if client in owners:
                 raise DataError(
-                    f"Client {client!r} is at {owners[client]} and at {site}; every client has one site. Rename one."
+                    f"Client {wire.one_line(client)!r} is at {owners[client]} and at {site}; every client has one site. "
+                    "Rename one."
                 )
             owners[client] = site
     clients = {s: list(told["clients"]) for s, told in summaries.items()}

@@ -14,8 +14,9 @@ at the same time; their numbers grow, and whatever is older than the newest that
 
 from __future__ import annotations
 
+import json
+import logging
 import math
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -29,19 +30,22 @@ import torch
 from coterie.data.federation import Federation
 from coterie.data.reading import read_table
 from coterie.data.sites import Agreement, SiteTable
-from coterie.disk import locked, write_text
+from coterie.disk import locked, private_folder, unlinked, write_text
 from coterie.engines.base import ClientStates, Env, first_contact
 from coterie.engines.private import Releases, check_private
 from coterie.engines.reduce import merged
 from coterie.engines.vectorised import LocalEngine
-from coterie.errors import ConfigError, DataError
+from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.exchange.messages import Ask, From, Ints, MeanBy, SumBy
 from coterie.flower import wire
 from coterie.flower.finish import keep_results
+from coterie.flower.guard import Guard, planned
+from coterie.flower.heads import checked_head
 from coterie.flower.job import Job
 from coterie.training import checkpoint
 from coterie.tree import Tree, flatten, leaves, unflatten
 
+log = logging.getLogger("coterie.flower")
 _STATE = "state-{}.safetensors"
 _NEWEST = "newest.txt"
 _PATIENCE = 60.0  # seconds to wait for another message to this site that is being kept
@@ -59,12 +63,25 @@ class Site:
     _runs: dict[str, SiteRun] = field(default_factory=dict, repr=False)
 
     def answer(self, block: bytes) -> bytes:
-        head, tree = wire.unpack(block)
-        kind = head.get("do")
+        """What the message asks for, or one sentence why not: nothing is done before every field of it is checked."""
+        kind, head, tree = *checked_head((told := wire.unpack(block))[0]), told[1]
+        try:
+            return Guard(self.job, private_folder(self.folder)).note(kind, head, self._answer(kind, head, tree))
+        except CoterieError:
+            raise
+        except (*wire.ODD, RuntimeError, ArithmeticError, AssertionError) as error:  # of tensors that fit no question
+            log.warning("a message %r could not be worked on", kind, exc_info=error)
+            raise wire.Malformed(
+                f"The message {kind!r} does not fit this run ({type(error).__name__}); the site's log says more."
+            ) from error
+
+    def _answer(self, kind: str, head: Mapping[str, Any], tree: Tree) -> bytes:
         if kind == "join":
             return wire.pack(self._rows().summary(private=self.job.privacy is not None))
         if kind in ("digits", "spread") and self.job.privacy is not None:
             raise ConfigError("With a privacy budget this site tells no statistics of its rows.")
+        if kind in ("digits", "spread"):
+            Guard(self.job, self.folder).admit_statistics(kind, head)
         if kind == "digits":
             return wire.pack({"digits": self._rows().digits(head["level"], head["prefixes"])})
         if kind == "spread":
@@ -72,13 +89,11 @@ class Site:
         if kind == "begin":
             return self._begin(head)
         if kind == "hello":
-            ticket = _run_folder(self.folder, head["run"]) / "ticket.txt"
-            return wire.pack({"ticket": ticket.read_text() if ticket.exists() else None})
+            ticket = self.folder / head["run"] / "ticket.txt"
+            return wire.pack({"ticket": unlinked(ticket).read_text() if ticket.exists() else None})
         if kind == "ask":
             return self._run(head["run"]).ask(head, tree)
-        if kind == "finish":
-            return self._run(head["run"]).finish(head, tree)
-        raise wire.Malformed(f"There is no message {kind!r}.")
+        return self._run(head["run"]).finish(head, tree)
 
     def _rows(self) -> SiteTable:
         options = dict(self.job.data)
@@ -88,7 +103,7 @@ class Site:
             frame = read_table(frame, client=given, **self.job.reading)
         if self.client is not None:
             frame = frame.assign(**{options["client"]: self.client})
-        return SiteTable.of(frame, options)
+        return SiteTable.of(frame, options, self.job.least)
 
     def _begin(self, head: Mapping[str, Any]) -> bytes:
         """Prepare the rows and put them at the places the server gave these clients."""
@@ -96,25 +111,23 @@ class Site:
         places = [head["places"].get(str(c)) for c in fed.clients]
         if None in places or len(places) != len(head["places"]):
             raise DataError("The clients of this site are not those it said when it joined. Start the run again.")
-        folder = _run_folder(self.folder, head["run"])
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        folder = self.folder / head["run"]
+        if folder.exists():
+            raise ConfigError("This site has begun a run of that name already. Start the run again.")
+        private_folder(folder)
         fed.subset([fed.clients[i] for i in np.argsort(places)]).save(folder / "rows")
         np.save(folder / "places.npy", np.sort(np.array(places, np.int64)))
-        write_text(folder / "ticket.txt", str(head["ticket"]))
-        write_text(folder / "n_clients.txt", str(int(head["n_clients"])))
+        write_text(folder / "ticket.txt", head["ticket"], private=True)
+        write_text(folder / "n_clients.txt", str(head["n_clients"]), private=True)
+        if self.job.privacy is not None:
+            plan = json.dumps(planned(self.job, head["n_clients"]))
+            write_text(folder / "plan.json", plan, private=True)
         return wire.pack({"ready": len(places)})
 
     def _run(self, run: str) -> SiteRun:
         if run not in self._runs:
-            self._runs = {run: SiteRun(self.job, _run_folder(self.folder, run))}
+            self._runs = {run: SiteRun(self.job, self.folder / run)}
         return self._runs[run]
-
-
-def _run_folder(folder: Path, run: Any) -> Path:
-    if not (isinstance(run, str) and run.isalnum()):
-        raise wire.Malformed(f"A run's name has letters and digits only; got {run!r}.")
-    return folder / run
 
 
 class SiteRun:
@@ -124,6 +137,7 @@ class SiteRun:
         if not (folder / "n_clients.txt").exists():
             raise ConfigError(f"This site has not begun the run {folder.name}, or its folder was removed.")
         self.job, self.folder = job, folder
+        self.plan: dict[str, Any] = {} if job.privacy is None else json.loads((folder / "plan.json").read_text())
         self.own: Ints = np.load(folder / "places.npy")
         rows = Federation.load(folder / "rows")
         self.task = job.task(rows)
@@ -139,7 +153,8 @@ class SiteRun:
         ask = read_ask(self.job.algorithm, head, tree)
         if not np.isin(ask.clients, self.own).all():
             raise wire.Malformed("The server asks clients that are not here.")
-        private = releases(self.job, ask, head.get("private"))
+        private = releases(self.job, ask, head["private"], self.plan)
+        Guard(self.job, self.folder.parent).admit(head, tree, self.own, len(self.env.federation), self.plan)
         with self._newest(head):
             pass
         states = self._states(head.get("have"))
@@ -234,16 +249,15 @@ def read_ask(algorithm: Any, head: Mapping[str, Any], tree: Tree) -> Ask:
     )  # fmt: skip
 
 
-def releases(job: Job, ask: Ask, told: Mapping[str, Any] | None) -> Releases | None:
-    """How a private run clips and rounds; the ledger and the noise are the server's. Whether there is a budget is known
-    here, and no server can ask past it."""
+def releases(job: Job, ask: Ask, told: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> Releases | None:
+    """How a private run clips and rounds, by this site's own plan; the ledger and the noise are the server's. Whether there
+    is a budget is known here, and no server can ask past it."""
     if (job.privacy is None) != (told is None):
         raise ConfigError("Server and site differ in whether there is a privacy budget. Give both the same project.")
     if job.privacy is None or told is None:
         return None
     check_private(ask)
-    numbers = (told["noise_multiplier"], told["n_users"], told["sampling"], told["expected"])
-    return Releases(job.privacy, None, *numbers)  # type: ignore[arg-type]
+    return Releases(job.privacy, None, **plan)  # type: ignore[arg-type]
 
 
 def among_all(rows: Federation, own: Ints, n_clients: int) -> Federation:

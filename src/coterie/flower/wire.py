@@ -7,6 +7,7 @@ the algorithm that both sides built from the same file can be named.
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from coterie.tree import Tree, flatten, unflatten
 
 _HEAD, _ORDER = "head", "order"  # safetensors sorts its tensors; vectors of models are in the order of their names
 _MOST_HEAD = 64 << 20
-_ODD = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)  # what odd headers raise
+ODD = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)  # what odd headers raise
 _MOST_TEXT = 300  # characters of what others wrote
 
 
@@ -51,14 +52,21 @@ def unpack(block: Any, most: int | None = None) -> tuple[dict[str, Any], Tree]:
         if not isinstance(head, dict) or sorted(order) != sorted(tensors):
             raise Malformed("the header does not fit the message")
         return head, unflatten({name: tensors[name] for name in order})
-    except (SafetensorError, Malformed, *_ODD) as error:
+    except (SafetensorError, Malformed, *ODD) as error:
         raise Malformed(f"A message could not be read: {said(error)}.") from None
 
 
 def one_line(text: Any) -> str:
-    """What others wrote, short enough for a sentence or a log."""
-    line = " ".join(str(text)[: 4 * _MOST_TEXT].split())
+    """What others wrote, short enough for a sentence or a log, and without characters that steer a terminal or turn the
+    direction of the text."""
+    line = " ".join("".join(" " if _steers(c) else c for c in str(text)[: 4 * _MOST_TEXT]).split())
     return line if len(line) <= _MOST_TEXT else line[: _MOST_TEXT - 1] + "…"
+
+
+def _steers(c: str) -> bool:
+    """Controls (C0, C1), invisible formats with the bidirectional overrides among them, halves of characters, and separators
+    of lines."""
+    return unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def place_of(algorithm: Any, phase: Callable[..., Any]) -> str:

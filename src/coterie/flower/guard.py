@@ -1,0 +1,164 @@
+"""How a site defends itself, whatever its server asks: it counts its own releases and writes down what leaves.
+
+`budget.json` holds the releases of all runs in the site's folder. It is written before an answer is worked on, so that
+neither a killed process nor a second run gives any of it back. `statistics.json` holds the one agreement on columns that
+this folder takes part in: the same questions are answered again, others are not. `outgoing.jsonl` has a line per answer;
+lines are only added.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.data.sites import LEVELS
+from coterie.disk import locked, private_file, unlinked, write_text
+from coterie.engines.private import RELEASE
+from coterie.errors import ConfigError
+from coterie.exchange.messages import Ints
+from coterie.flower import wire
+from coterie.flower.heads import MOST_GROUPS
+from coterie.flower.job import Job
+from coterie.privacy.plan import Line, make_plan
+from coterie.settings import setting
+from coterie.training.cohorts import Poisson, sampler
+from coterie.training.privately import participation
+from coterie.tree import Tree, flatten
+
+BUDGET, OUTGOING, STATISTICS = "budget.json", "outgoing.jsonl", "statistics.json"
+_PATIENCE = 60.0  # seconds to wait for another message to this site
+_CONTENT = ("phase", "clients", "reduce", "updates", "auxiliary", "given", "test")
+
+
+def planned(job: Job, n_users: int) -> dict[str, float]:
+    """The numbers of a private run, from this site's own copy of the job."""
+    assert job.privacy is not None
+    sampling, expected = participation(sampler(job.cohort), n_users)
+    found = {"noise_multiplier": 1.0, "n_users": n_users, "sampling": sampling, "expected": expected}
+    if count := _releases(job):
+        plan = make_plan(
+            job.privacy.epsilon, job.privacy.delta, [Line(RELEASE, 1.0, count, sampling)], job.privacy.adjacency
+        )
+        found["noise_multiplier"] = plan.noise_multiplier(RELEASE)
+    return found
+
+
+def _releases(job: Job) -> int:
+    """How often clients of a run may send updates."""
+    return job.rounds * int(getattr(job.algorithm, "asks_per_round", 1))
+
+
+@dataclass(frozen=True)
+class Guard:
+    """job: the site's own copy. folder: the site's, above those of its runs."""
+
+    job: Job
+    folder: Path
+
+    # ---- before an answer --------------------------------------------------------------------------------------------
+
+    def admit(self, head: Mapping[str, Any], tree: Tree, own: Ints, n_clients: int, plan: Mapping[str, float]) -> None:
+        """Refuse an ask that honest servers do not send; a private one is counted here."""
+        most = max(int(setting(self.job.algorithm, "clusters", 1) or 1), MOST_GROUPS)
+        if self.job.privacy is None:
+            most = max(most, n_clients)
+        if head["reduce"] is not None and head["reduce"][1] > most:
+            raise ConfigError(f"An ask of this run has at most {most} groups; the server wants {head['reduce'][1]}.")
+        if self.job.privacy is None or head["private"] is None:
+            return
+        for name, number in plan.items():
+            if not math.isclose(head["private"][name], number, rel_tol=1e-9):
+                raise ConfigError(
+                    f"By this site's copy of the run {name} is {number:g}; the server says {head['private'][name]:g}. "
+                    "Give both the same project."
+                )
+        if len(head["clients"]) == 1 < len(own) and not isinstance(sampler(self.job.cohort), Poisson):
+            raise ConfigError("Several clients share this site, and the server asks one alone; a sum would be its own.")
+        if head["updates"]:
+            self._count(head, tree)
+
+    def _count(self, head: Mapping[str, Any], tree: Tree) -> None:
+        """One release more, unless the same question was asked before: a server that was started again repeats it."""
+        assert self.job.privacy is not None
+        most = _releases(self.job) * max(1, int(self.job.privacy.total / self.job.privacy.epsilon))
+        place, content = f"{head['run']} {head['round']} {head['ask']}", _digest(head, tree)
+        with locked(self.folder, _PATIENCE):
+            spent = self.spent()
+            before = spent.setdefault(place, [])
+            if content in before:
+                return
+            if before and not isinstance(sampler(self.job.cohort), Poisson):
+                raise ConfigError("The server repeats a question with other content; this site has answered it once.")
+            if sum(map(len, spent.values())) >= most:
+                raise ConfigError(
+                    f"The budget of this site is spent: it has answered the {most} questions that the run's file allows."
+                )
+            before.append(content)
+            write_text(self.folder / BUDGET, json.dumps(spent), private=True)
+
+    def spent(self) -> dict[str, list[str]]:
+        """The releases of all runs here: run, round and ask, and a checksum of each question."""
+        return self._kept(BUDGET)
+
+    def _kept(self, name: str) -> dict[str, Any]:
+        file = unlinked(self.folder / name)
+        found: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        return found
+
+    def admit_statistics(self, kind: str, head: Mapping[str, Any]) -> None:
+        """Refuse statistics of other columns than the run's, and any that go beyond one agreement: per column and level two
+        prefixes, which continue those before, and one fill."""
+        asked = head["prefixes"] if kind == "digits" else head["fills"]
+        if not set(asked) <= set(self.job.data["features"]):
+            raise ConfigError("The server asks for statistics of a column that is no feature of this run.")
+        with locked(self.folder, _PATIENCE):
+            kept = self._kept(STATISTICS)
+            for column, value in asked.items():
+                mine = kept.setdefault(column, {})
+                if kind == "digits":
+                    level = head["level"]
+                    before = mine.get(str(level - 1), []) if level else [0]
+                    goes_on = all((p >> 8 if level else p) in before for p in value)
+                    key, value = str(level), sorted(set(value))
+                else:
+                    key, goes_on = "fill", value == 0.0 or str(LEVELS - 1) in mine
+                if not goes_on or mine.setdefault(key, value) != value:
+                    raise ConfigError(
+                        f"This site takes part in one agreement on column {column!r}, and the server asks for more. If you "
+                        f"want another run, remove {STATISTICS} from the site's folder."
+                    )
+            write_text(self.folder / STATISTICS, json.dumps(kept), private=True)
+
+    # ---- before it leaves ----------------------------------------------------------------------------------------------
+
+    def note(self, kind: str, head: Mapping[str, Any], answer: bytes) -> bytes:
+        """Write down what is about to leave."""
+        told, tree = wire.unpack(answer)
+        line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "message": kind, "bytes": len(answer)}
+        line |= {name: head[name] for name in ("run", "round", "ask", "phase", "level") if name in head}
+        line["fields"] = sorted(told)
+        line["tensors"] = {k: [str(t.dtype).removeprefix("torch."), list(t.shape)] for k, t in flatten(tree).items()}
+        if self.job.privacy is not None:
+            line["releases"] = sum(map(len, self.spent().values()))
+        with open(private_file(self.folder / OUTGOING), "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return answer
+
+
+def _digest(head: Mapping[str, Any], tree: Tree) -> str:
+    """A checksum of a question; states go by the round and ask that made them, whatever attempt it was."""
+    state = (head["have"] or "").rsplit("-", 1)[0]
+    outer = hashlib.sha256(json.dumps([state, *[head[k] for k in _CONTENT]], sort_keys=True).encode())
+    for name, t in sorted(flatten(tree).items()):
+        outer.update(f"{name} {t.dtype} {tuple(t.shape)};".encode())
+        outer.update(t.contiguous().numpy().tobytes())
+    return outer.hexdigest()

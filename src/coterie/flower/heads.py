@@ -1,0 +1,162 @@
+"""What a server's message may hold: one table of fields and their checks, looked at before a site does anything.
+
+A field that is not in the table of its message is not handed on; one that is missing or something else is refused in one
+sentence. Names become names of files at a site, so they have letters, digits and hyphens only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from coterie.data.preprocessing import PLAN_COLUMNS
+from coterie.data.sites import LEVELS
+from coterie.flower.answers import finite, text, whole
+from coterie.flower.wire import Malformed
+
+MOST_GROUPS = 64  # of an ask, or the clusters of the algorithm if these are more
+_MOST_CLIENTS = 10**8
+_MOST_ROUNDS = 10**9
+_NAME = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)
+_PLACE = re.compile(r"[A-Za-z0-9_.]{1,200}", re.ASCII)
+Check = tuple[Callable[[Any], bool], str]
+
+
+def name(told: Any) -> bool:
+    """Whether it may be a part of a file's name."""
+    return isinstance(told, str) and _NAME.fullmatch(told) is not None
+
+
+def _list(told: Any, fits: Callable[[Any], bool], most: int = _MOST_CLIENTS) -> bool:
+    return isinstance(told, list) and len(told) <= most and all(map(fits, told))
+
+
+def _dict(told: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(told, dict) and all(map(text, told)) and all(map(fits, told.values()))
+
+
+def _positions(told: Any) -> bool:
+    return _list(told, lambda i: whole(i, _MOST_CLIENTS)) and len(set(told)) == len(told)
+
+
+def _groups(told: Any) -> bool:
+    return whole(told, _MOST_CLIENTS) and told > 0
+
+
+def _reduce(told: Any) -> bool:
+    return told is None or (
+        isinstance(told, list) and len(told) == 2 and told[0] in ("MeanBy", "SumBy") and _groups(told[1])
+    )
+
+
+def _from(told: Any) -> bool:
+    return told is None or (
+        isinstance(told, list) and len(told) == 2 and _list(told[0], text, 1000) and (told[1] is None or text(told[1]))
+    )
+
+
+def _given(told: Any) -> bool:
+    return isinstance(told, dict) and set(told) == {"down", "each"} and _dict(told, lambda v: _list(v, text, 1000))
+
+
+def _private(told: Any) -> bool:
+    keys = {"noise_multiplier", "n_users", "sampling", "expected"}
+    if told is None:
+        return True
+    if not (isinstance(told, dict) and set(told) == keys and all(map(finite, told.values()))):
+        return False
+    return bool(
+        told["noise_multiplier"] > 0
+        and whole(told["n_users"], _MOST_CLIENTS)
+        and 0 < told["sampling"] <= 1
+        and 0 < told["expected"] <= told["n_users"]
+    )
+
+
+def _plan_row(told: Any) -> bool:
+    texts, numbers = ("source", "kind", "note"), ("fill", "mean", "scale")
+    return (
+        isinstance(told, dict)
+        and set(told) == set(PLAN_COLUMNS)
+        and all(text(told[k]) for k in texts)
+        and all(told[k] is None or text(told[k]) for k in ("column", "category"))
+        and all(told[k] is None or finite(told[k]) for k in numbers)
+        and told["kind"] in ("numeric", "category", "indicator", "dropped")
+    )
+
+
+def _agreement(told: Any) -> bool:
+    if not (isinstance(told, dict) and set(told) == {"plan", "classes"} and _list(told["plan"], _plan_row, 10**6)):
+        return False
+    return told["classes"] is None or _list(told["classes"], lambda v: text(v) or isinstance(v, bool) or finite(v))
+
+
+def _plain(told: Any, deep: int = 8) -> bool:
+    """Plain values of a server's state."""
+    if isinstance(told, dict):
+        return deep > 0 and all(text(k) and _plain(v, deep - 1) for k, v in told.items())
+    if isinstance(told, list):
+        return deep > 0 and all(_plain(v, deep - 1) for v in told)
+    return told is None or text(told) or isinstance(told, bool | int | float)
+
+
+_PATTERN = "1 to 64 letters, digits and hyphens"
+_ROUND: Check = (lambda v: whole(v, _MOST_ROUNDS), "a whole number from 0")
+_RUN: Check = (name, _PATTERN)
+_TAG: Check = (lambda v: v is None or name(v), f"{_PATTERN}, or null")
+_NUMBER: Check = (lambda v: whole(v, 1 << 80), "a whole number from 0")
+TABLE: dict[str, dict[str, Check]] = {
+    "join": {},
+    "digits": {
+        "level": (lambda v: whole(v, LEVELS - 1), f"a whole number from 0 to {LEVELS - 1}"),
+        "prefixes": (
+            lambda v: _dict(v, lambda p: _list(p, lambda n: whole(n, (1 << 64) - 1), 2) and len(p) > 0),
+            "one or two whole numbers per column",
+        ),
+    },
+    "spread": {"fills": (lambda v: _dict(v, finite), "a finite number per column")},
+    "hello": {"run": _RUN},
+    "begin": {
+        "run": _RUN,
+        "ticket": _RUN,
+        "agreement": (_agreement, "a plan of columns and classes"),
+        "n_clients": (_groups, "a whole number from 1"),
+        "places": (
+            lambda v: isinstance(v, dict) and _positions(list(v.values())),
+            "a position per client, each once",
+        ),
+    },
+    "ask": {
+        "run": _RUN, "round": _ROUND, "ask": _ROUND, "attempt": _RUN, "have": _TAG, "base": _TAG, "number": _NUMBER,
+        "phase": (lambda v: isinstance(v, str) and _PLACE.fullmatch(v) is not None, "the place of a client function"),
+        "clients": (lambda v: _positions(v) and len(v) > 0, "positions of clients, each once"),
+        "reduce": (_reduce, "null, or MeanBy or SumBy with a number of groups"),
+        "test": (lambda v: isinstance(v, bool), "true or false"),
+        "updates": (lambda v: _dict(v, _from), "what each update is measured from"),
+        "auxiliary": (lambda v: _list(v, text, 1000), "names"),
+        "given": (_given, "the names of down and each"),
+        "private": (_private, "null, or the numbers of a private run"),
+    },
+    "finish": {
+        "run": _RUN, "round": _ROUND, "have": _TAG, "number": _NUMBER,
+        "plain": (lambda v: isinstance(v, dict) and _plain(v), "plain values"),
+    },
+}  # fmt: skip
+_MAY_BE_NULL = ("have", "base", "reduce", "private")
+
+
+def checked_head(head: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """What the message is, and its fields, all of them as the table says."""
+    kind = head.get("do")
+    if not isinstance(kind, str) or kind not in TABLE:
+        raise Malformed("The site knows no such message; server and site need the same version of coterie.")
+    found: dict[str, Any] = {}
+    for field, (fits, what) in TABLE[kind].items():
+        value = head.get(field)
+        if (field not in head and field not in _MAY_BE_NULL) or not fits(value):
+            raise Malformed(f"{field!r} of the message {kind!r} must be {what}; it is missing or something else.")
+        found[field] = value
+    if kind == "begin" and max(found["places"].values(), default=-1) >= found["n_clients"]:
+        raise Malformed("'places' of the message 'begin' must be below n_clients; one is not.")
+    return kind, found
