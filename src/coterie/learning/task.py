@@ -52,7 +52,7 @@ class Task:
     _found: dict[Any, Traits] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.loss, str) and self.loss not in LOSSES:
+        if not callable(self.loss) and not (isinstance(self.loss, str) and self.loss in LOSSES):
             raise TaskError(f"loss must be one of {sorted(LOSSES)} or a function; got {self.loss!r}.")
         if not self.metrics:
             raise TaskError("A task needs at least one metric; got none. Use for example metric='accuracy'.")

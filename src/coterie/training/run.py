@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.arguments import check_arguments
 from coterie.data.federation import Federation
 from coterie.disk import locked
 from coterie.engines import ENGINES
@@ -104,6 +105,8 @@ def fit(
     device: where client functions run, such as "cpu" or "cuda"; an engine object is made with its own,
     `LocalEngine(device="cuda")`.
     """
+    check_arguments(locals())
+    rounds, seed = int(rounds), int(seed)
     task = task if task is not None else Task.default(federation)
     from coterie.training.number_of_clusters import fill_in_clusters
 
