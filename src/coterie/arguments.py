@@ -13,7 +13,9 @@ from math import isfinite
 from numbers import Integral, Real
 from typing import Any
 
-from coterie.errors import ConfigError
+import numpy as np
+
+from coterie.errors import ConfigError, DataError
 
 _SHOWN = 80  # characters of a wrong value in the message
 
@@ -113,17 +115,39 @@ TABLE: dict[str, Rule] = {
     "seed": whole(0),
     "seeds": SEEDS,
     "task": made_by("Task") | NONE,
-    "test_fraction": NUMBER,
+    "test_fraction": Rule("a number", lambda v: isinstance(v, Real) and not isinstance(v, bool)),
 }
 
 
 def check_arguments(given: Mapping[str, Any], **own: Rule) -> None:
     """Refuse the first argument that breaks its rule, with one sentence; `given` is usually `locals()`."""
     rules = TABLE | own
+    refuse_masked(**given)
     for name, value in given.items():
         rule = rules.get(name)
         if rule is not None and not _holds(rule, value):
             raise ConfigError(f"{name} must be {rule.words}; got {shown(value)}.")
+
+
+def refuse_masked(**given: Any) -> None:
+    """Refuse NumPy's masked arrays with masked entries: np.asarray would drop the mask and take what is beneath for data."""
+    for name, value in given.items():
+        if _masked(value):
+            raise DataError(
+                f"{name} holds masked values; a mask is not read. Fill them, x.filled(…), or leave those rows out."
+            )
+
+
+def _masked(value: Any, depth: int = 3) -> bool:
+    """Whether an array, or one inside a few levels of lists and dicts, has masked entries."""
+    if isinstance(value, np.ma.MaskedArray):
+        return bool(np.ma.is_masked(value))
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        value = value.ravel().tolist()
+    inside = isinstance(value, list | tuple) and depth > 0
+    return inside and any(_masked(one, depth - 1) for one in value)
 
 
 def _holds(rule: Rule, value: Any) -> bool:
