@@ -25,7 +25,7 @@ def one_sentence(error: Exception, name: str) -> DataError:
 
 
 def columns(estimator: Any, X: Any, *, reset: bool) -> Array:
-    """Rows X (N, d) as floats, none of them masked; sets or compares n_features_in_ and feature_names_in_ as scikit-learn does."""
+    """Rows X (N, d) as floats; sets or compares n_features_in_ and feature_names_in_ as scikit-learn does."""
     refuse_masked(X=X)
     try:
         rows: Array = validate_data(estimator, X, reset=reset, dtype=np.float64)
