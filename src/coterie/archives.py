@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from coterie.errors import ConfigError, DataError
 
@@ -65,7 +65,7 @@ def check_total(path: Path, sizes: Iterator[int]) -> None:
 _DAMAGE = (OSError, EOFError, ValueError, RuntimeError, NotImplementedError, zlib.error, zipfile.BadZipFile)
 
 
-def _blocks(stream: IO[bytes]) -> Iterator[int]:
+def _blocks(stream: Any) -> Iterator[int]:
     while block := stream.read(_BLOCK):
         yield len(block)
 

@@ -60,7 +60,7 @@ def fold(key: Tensor, *values: int | Tensor | str) -> Tensor:
 
 
 def base_key(seed: int) -> Tensor:
-    return fold(torch.tensor(_signed(seed & _ALL), dtype=torch.int64), "coterie")
+    return fold(torch.tensor(_signed(int(seed) & _ALL), dtype=torch.int64), "coterie")
 
 
 def client_keys(keys: Tensor | npt.NDArray[np.int64], seed: int) -> Tensor:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from coterie import randomness
 from coterie.aggregation.gram import combine, comparable, gram, pairwise, squared_distances
+from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError, DataError, TooFew
 from coterie.settings import whole_number
 from coterie.tree import finite_rows, leaves, take, tree_map
@@ -82,6 +83,7 @@ def _needs_distances(call: Call) -> Call:
 def _tensor(values: Any) -> Tensor:
     if isinstance(values, Tensor):
         return values
+    refuse_masked(values=values)
     try:
         return torch.from_numpy(np.array(values))
     except (TypeError, ValueError):

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from coterie.aggregation.gram import combine, gram, one_thread, squared_distances
 from coterie.aggregation.radius import Percentile, RadiusRule, radius_rule
+from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError, DataError
 from coterie.settings import whole_number
 from coterie.tree import tree_map
@@ -220,6 +221,7 @@ class ThresholdClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
         whole_number("n_clusters", self.n_clusters, owner=self)
+        refuse_masked(X=X)
         X = np.asarray(validate_data(self, X, dtype=[np.float64, np.float32]))
         radius = Percentile(100 / self.n_clusters) if self.radius is None else self.radius
         result = threshold_clustering(X, self._starts(X), radius, self.rounds, history=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -185,13 +186,13 @@ def advise(
 
 @app.command()
 def run(
-    config: Annotated[Path, typer.Argument(help="A TOML file with [data], [task], [algorithm] and [run].")],
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; overrides [run] out.")] = None,
+    config: Annotated[Path, typer.Argument(help="A TOML file with \\[data], \\[task], \\[algorithm] and \\[run].")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; overrides \\[run] out.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run already in the folder.")] = False,
 ) -> None:
     """Train as a TOML file says; checkpoints, history, models and scores go to its folder.
 
-    A file with [data] and [compare], such as the settings.toml of a report, runs that comparison again."""
+    A file with \\[data] and \\[compare], such as the settings.toml of a report, runs that comparison again."""
     from coterie.cli.config import read_toml, start
 
     table = read_toml(config)
@@ -292,6 +293,9 @@ def _stoppable(state: str) -> Iterator[None]:
 def main(arguments: list[str] | None = None) -> None:
     """The entry point; also what `python -m coterie` runs."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):  # a terminal that knows ASCII alone gets ? for other characters
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     debug = "--debug" in arguments or os.environ.get("COTERIE_DEBUG", "") not in ("", "0")
     if debug and "--debug" in arguments:  # wherever it stands
         arguments = ["--debug", *(a for a in arguments if a != "--debug")]

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from coterie.arguments import ANYTHING, CALLABLE, NONE, check_arguments, whole
 from coterie.comparison.exact import exact_comparison
 from coterie.comparison.methods import DEFAULT, NAMES, Algorithms, parse
 from coterie.comparison.result import Comparison
@@ -67,9 +69,10 @@ def compare(
     (`Federation.from_frame(…, scaling="own")`); without it a table's receipt is not valid. target_range: public bounds of a
     number to predict.
     """
-    chosen = [int(s) for s in (range(seeds) if isinstance(seeds, int) else seeds)]
-    if not chosen or (rounds is not None and rounds < 1):
-        raise ConfigError(f"compare needs at least one seed and one round; got seeds={seeds!r}, rounds={rounds}.")
+    check_arguments(locals(), federation=ANYTHING, rounds=whole(1) | NONE, progress=CALLABLE | NONE)
+    chosen = [int(s) for s in (range(int(seeds)) if isinstance(seeds, int | Integral) else seeds)]
+    if not chosen:
+        raise ConfigError(f"compare needs at least one seed; got seeds={seeds!r}.")
     if not isinstance(federation, Federation) and not callable(federation):
         raise DataError(
             f"compare takes a Federation, or a function from a seed to one; got {type(federation).__name__}. "

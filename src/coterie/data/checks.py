@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -60,6 +60,17 @@ def refuse_arrays_as_ids(given: Sequence[Any]) -> None:
                 "A list of clients holds (client id, (x, y)); got an entry without an id. "
                 "Pass dict(enumerate(pairs)) to number the clients."
             )
+
+
+def refuse_nested(frame: pd.DataFrame, columns: Iterable[Any]) -> None:
+    """Refuse cells that hold several values, such as lists; a cell of a table is one value."""
+    for column in columns:
+        if frame[column].dtype == object:
+            for cell in (c for c in frame[column] if not isinstance(c, Hashable)):
+                raise DataError(
+                    f"Every cell must hold one value; column {str(column)!r} holds a {type(cell).__name__}. Spread it "
+                    "over several columns, or leave the column out."
+                )
 
 
 def checked_pair(client: Any, pair: ArrayPair) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

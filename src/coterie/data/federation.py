@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from coterie import randomness
+from coterie.arguments import check_arguments
 from coterie.data.checks import (
     Ints,
     Kind,
@@ -307,6 +308,7 @@ class Federation:
         unless `one_class="allow"` says that it is meant. dtype="int64" keeps whole numbers (token ids) as they are.
         `scale_bytes` divides uint8 features by 255 (None: those of images, x with three dimensions or more).
         """
+        check_arguments(locals())
         given = list(data.items()) if isinstance(data, Mapping) else list(data)
         if not given:
             raise DataError("A federation needs at least one client; got none. Pass {client id: (x, y)}.")
@@ -374,6 +376,7 @@ class Federation:
         the rows are taken as they are and the last `n_test[i]` rows of client i are its test data; the `n_valid[i]` before
         them are its validation rows. `weights` are one number a row.
         """
+        check_arguments(locals())
         declared = frozenset({"kind"} if kind is not None else ())
         if isinstance(classes, Released):
             declared |= {"classes", "kind"} if classes.clean else frozenset()

@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from coterie.arguments import check_arguments
+from coterie.data.checks import refuse_nested
 from coterie.data.columns import ColumnReport, inspect_columns
 from coterie.data.federation import DType, Federation, Ints, Kind, OneClass, client_keys, held_out_sizes, split_order
 from coterie.data.own_scaling import columns_for_own, refuse_choices, scaled_by_clients
@@ -69,6 +71,7 @@ def federation_from_frame(
     `scaling="own"` lets every client scale its rows by itself, for private runs: nothing but the names of categories then
     depends on other clients' rows (`coterie.data.own_scaling`).
     """
+    check_arguments(locals())
     if scaling not in ("all", "own"):
         raise ConfigError(f"scaling must be 'all' or 'own', got {scaling!r}; choose one of them.")
     if dtype == "int64":
@@ -86,7 +89,9 @@ def federation_from_frame(
     if client == target:
         raise DataError(f"The client and the target are both column {client!r}. Name two different columns.")
     kind_asked = frozenset({"kind"} if kind is not None else ())
-    wanted = _feature_columns(frame, features, exclude, {client, target, cluster, split, weight})
+    taken = {client, target, cluster, split, weight}
+    wanted = _feature_columns(frame, features, exclude, taken)
+    refuse_nested(frame, [*(taken - {None}), *wanted])
     frame, notes = choose_rows(
         frame, client, target, drop_missing=drop_missing, min_rows=min_rows, same_clients=same_clients
     )

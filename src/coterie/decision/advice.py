@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from coterie.arguments import CALLABLE, FEDERATION, NONE, check_arguments
 from coterie.decision.decision import Decision, decide_table
 from coterie.decision.errors_of_gains import gain, interval
 from coterie.decision.evaluation import METHODS, Progress, Scores
@@ -93,6 +94,7 @@ def advise(
 
     `clusters` (the numbers tried) and `resamples` matter for means, rates and counts alone; a table tries up to six.
     `level` is that of the intervals shown; what is recommended does not depend on it."""
+    check_arguments(locals(), federation=FEDERATION | NONE, progress=CALLABLE | NONE)
     refuse_other_than_one([federation], [samples], [successes, trials], [counts], [X, y, groups])
     confidence(level)
     if federation is None and X is None and y is None and groups is None:

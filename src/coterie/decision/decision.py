@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
+from coterie.arguments import CALLABLE, NONE, check_arguments
 from coterie.decision.candidates.rows import Floats
 from coterie.decision.errors_of_gains import gain, interval
 from coterie.decision.evaluation import FEWEST, METHODS, Evaluation, Progress, Scores, default_repeats, measure
@@ -132,6 +133,7 @@ def decide(
         Cross-validation inside every client; by default 3 repeats below 2000 rows, 2 below 20,000, else 1.
     progress
         Called with (fits done, fits in all)."""
+    check_arguments(locals(), progress=CALLABLE | NONE)
     table = make_table(X, y, clients, kind, names)
     return decide_table(table, metric=metric, folds=folds, repeats=repeats, seed=seed, progress=progress, level=level)
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from coterie.arguments import refuse_masked
 from coterie.decision.candidates import Candidate, Fit, Rows
 from coterie.decision.candidates.rows import Floats, Ints
 from coterie.errors import ConfigError, DataError
@@ -49,6 +50,7 @@ class Table:
 
 def make_table(X: Any, y: Any, clients: Any, kind: str, names: Sequence[str] | None) -> Table:
     """Check the input and code clients and classes; every refusal is one sentence."""
+    refuse_masked(X=X, y=y, clients=clients)
     if kind not in KINDS:
         raise ConfigError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}.")
     if names is None:

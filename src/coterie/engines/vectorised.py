@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.arguments import NONE, check_arguments, whole
 from coterie.cores import usable_cores
 from coterie.data.federation import Federation
 from coterie.disk import said
@@ -32,7 +33,7 @@ from coterie.engines.base import Env, Post, Split, context, gather, in_round, un
 from coterie.engines.blame import Untouched, line_of
 from coterie.engines.devices import at, checked, fetched, moved, placed
 from coterie.engines.reduce import Share, assemble, share
-from coterie.errors import ClientError, ConfigError, CoterieError
+from coterie.errors import ClientError, CoterieError
 from coterie.exchange.messages import Ask, Ints, Reply
 from coterie.tree import Tree, concat, leaves, n_bytes, take, tree_map
 
@@ -78,8 +79,7 @@ class LocalEngine:
     _lock: Any = field(default_factory=Lock, repr=False)
 
     def __post_init__(self) -> None:
-        if self.workers < 1 or (self.chunk is not None and self.chunk < 1):
-            raise ConfigError(f"LocalEngine needs workers ≥ 1 and chunk ≥ 1; got {self.workers} and {self.chunk}.")
+        check_arguments(vars(self), workers=whole(1), chunk=whole(1) | NONE, cache_bytes=whole(0))
         self.device = checked(self.device)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from sklearn.exceptions import NotFittedError
 
+from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError, DataError
 
 Array = NDArray[np.float64]
@@ -55,7 +56,8 @@ class ClientSums:
 
 
 def finite(name: str, values: ArrayLike) -> Array:
-    """`values` as floats, refusing NaN and infinity."""
+    """`values` as floats, refusing NaN, infinity and masked values."""
+    refuse_masked(**{name: values})
     if issparse(values):
         raise DataError(f"{name} must be dense; got a sparse matrix, which is not supported. Use {name}.toarray().")
     if np.iscomplexobj(np.asarray(values) if hasattr(values, "__array__") else values):
@@ -75,6 +77,7 @@ def client_sums(samples: Samples) -> ClientSums:
     """Read a list of (n_i, d) or (n_i,) arrays, or one (m, n, d) or (m, n) array."""
     if issparse(samples):
         return _from_block(finite("samples", samples))
+    refuse_masked(samples=samples)
     if hasattr(samples, "__array__") and not isinstance(samples, np.ndarray):
         samples = np.asarray(samples)
     if isinstance(samples, np.ndarray) and samples.dtype != object:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.utils.validation import column_or_1d, validate_data
 
+from coterie.arguments import refuse_masked
 from coterie.errors import DataError
 from coterie.estimation.checks import Array, ClientSums, client_sums, finite
 
@@ -25,6 +26,7 @@ def one_sentence(error: Exception, name: str) -> DataError:
 
 def columns(estimator: Any, X: Any, *, reset: bool) -> Array:
     """Rows X (N, d) as floats; sets or compares n_features_in_ and feature_names_in_ as scikit-learn does."""
+    refuse_masked(X=X)
     try:
         rows: Array = validate_data(estimator, X, reset=reset, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -34,6 +36,7 @@ def columns(estimator: Any, X: Any, *, reset: bool) -> Array:
 
 def target(estimator: Any, y: Any) -> Any:
     """One column y, of numbers or labels."""
+    refuse_masked(y=y)
     if y is None:
         raise DataError(
             f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None. Pass y."
@@ -65,6 +68,7 @@ def by_client(data: Any) -> bool:
 
 def with_clients(X: Any, groups: Any) -> tuple[Any, Any]:
     """X and the client of every row, from a dict {client: rows}, or from a frame that has the clients in a column."""
+    refuse_masked(X=X, groups=groups)
     if by_client(X):
         if groups is not None:
             raise DataError("A dict of clients names them already; got groups as well. Leave groups out.")
@@ -97,6 +101,7 @@ def _names(names: list[Any]) -> Any:
 
 def joined_targets(y: Any, X: Any) -> Any:
     """y as one column; a dict of clients must have the clients of X."""
+    refuse_masked(y=y)
     if not by_client(y):
         return y
     if not by_client(X) or set(X) != set(y):
@@ -120,6 +125,7 @@ def read_clients(estimator: Any, samples: Any, groups: Any, *, reset: bool) -> C
     """What clients send, from lists, arrays, dicts {client: samples}, or rows with groups; sets or compares columns.
 
     n_features_in_ is the number of coordinates: in a plain (m, n) array a row is a client with n samples of one number."""
+    refuse_masked(samples=samples, groups=groups)
     names = None
     if by_client(samples):
         samples, groups = with_clients(samples, groups)

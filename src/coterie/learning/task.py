@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from coterie.data.federation import Federation
-from coterie.errors import TaskError
+from coterie.disk import said
+from coterie.errors import CoterieError, TaskError
 from coterie.learning import models, passes, traits
 from coterie.learning.drawing import Drawing
 from coterie.learning.metrics import LOSSES, SampleLoss
@@ -52,7 +53,7 @@ class Task:
     _found: dict[Any, Traits] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.loss, str) and self.loss not in LOSSES:
+        if not callable(self.loss) and not (isinstance(self.loss, str) and self.loss in LOSSES):
             raise TaskError(f"loss must be one of {sorted(LOSSES)} or a function; got {self.loss!r}.")
         if not self.metrics:
             raise TaskError("A task needs at least one metric; got none. Use for example metric='accuracy'.")
@@ -187,7 +188,7 @@ class Task:
         """A fresh module, initialised from the seed or holding the given parameters; the global RNG stays as it was."""
         with _GENERATOR, torch.random.fork_rng(devices=_CPU_RNG):
             torch.manual_seed(seed)
-            module = self.model()
+            module = self._made()
         if not isinstance(module, nn.Module):
             raise TaskError(f"The model factory must return an nn.Module; got {type(module).__name__}.")
         traits.refuse_unsupported(module)
@@ -195,6 +196,14 @@ class Task:
             self.require(params)
             traits.filled(module, params)
         return module
+
+    def _made(self) -> nn.Module:
+        try:
+            return self.model()
+        except CoterieError:
+            raise
+        except Exception as error:
+            raise TaskError(f"The model cannot be made: {said(error)}. Correct its settings.") from error
 
     def init(self, seed: int, dtype: torch.dtype = torch.float32) -> Params:
         """Start parameters and running statistics, a function of the seed alone; frozen parameters (requires_grad=False)

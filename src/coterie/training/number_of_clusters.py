@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from coterie.arguments import check_arguments
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError, DataError
 from coterie.learning.task import Task
@@ -62,6 +63,7 @@ def choose_clusters(
 
     candidates: None tries 1 to 6, and three more as long as the best or the chosen number is one of the two largest, up to
     24. Numbers above the largest candidate are not tried; when that one wins, the choice's `note` says so."""
+    check_arguments(locals())
     if setting(algorithm, "clusters", 0) is not None:
         raise ConfigError(f"{type(algorithm).__name__} has no clusters=None to choose. Pass the number yourself.")
     fitting = federation.holdout(holdout)

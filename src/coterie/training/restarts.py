@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.arguments import ALGORITHM, check_arguments, several
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError, Diverged
 from coterie.exchange.messages import Algorithm
@@ -30,6 +31,7 @@ def best_of(
     """Several independent runs with seeds seed, seed + 1, … of an algorithm, or of each of several (a grid of step sizes);
     the one of smallest mean training loss of the clients' own models is returned (C-1r: the truth, which no server knows,
     cannot select). `about["restarts"]` lists all losses, algorithm by algorithm; a run that diverged has an infinite one."""
+    check_arguments(locals(), algorithm=ALGORITHM | several("a list of them", ALGORITHM))
     candidates = list(algorithm) if isinstance(algorithm, Sequence) else [algorithm]
     if restarts < 1 or not candidates:
         raise ConfigError(f"best_of needs at least one run and algorithm; got {restarts} and {len(candidates)}.")

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.arguments import check_arguments
 from coterie.data.federation import Federation
 from coterie.disk import locked
 from coterie.engines import ENGINES
@@ -109,6 +110,8 @@ def fit(
     `LocalEngine(device="cuda")`.
     """
     given, declared = opened(algorithm=algorithm, task=task, channels=channels, callbacks=callbacks)
+    check_arguments(locals() | given)
+    rounds, seed = int(rounds), int(seed)
     method, calls = given["algorithm"], given["callbacks"]
     work: Task = given["task"] if task is not None else Task.default(federation)
     from coterie.training.number_of_clusters import fill_in_clusters

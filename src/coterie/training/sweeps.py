@@ -9,18 +9,19 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import product
 from multiprocessing import get_context
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from coterie.arguments import CALLABLE, FEDERATION, check_arguments, whole
 from coterie.data.federation import Federation
 from coterie.disk import said
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError, Diverged
 from coterie.exchange.messages import Algorithm
 from coterie.learning.task import Task
-from coterie.settings import whole_number
 from coterie.training.result import Result
 from coterie.training.run import Run, fit
 from coterie.training.validity import looked_at
@@ -66,10 +67,10 @@ def fit_seeds(
     """The same run with several seeds (5: 0 … 4). federation: the data, or a function `seed → Federation` that splits them
     anew. processes: so many runs at a time, each in a process with one worker; then everything must be picklable (a model
     made by a named function, not a lambda). Other options are those of `fit`."""
-    chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(s) for s in seeds)
+    check_arguments(locals(), federation=FEDERATION | CALLABLE)
+    chosen = tuple(range(int(seeds))) if isinstance(seeds, int | Integral) else tuple(int(s) for s in seeds)
     if not chosen:
         raise ConfigError(f"fit_seeds needs at least one seed; got {seeds!r}.")
-    whole_number("processes", processes)
     if isinstance(federation, Federation) and options.get("privacy") is None:
         looked_at(federation, "fit_seeds")
     if processes == 1:
@@ -127,10 +128,9 @@ def grid(
     validation rows (a quarter of the training rows, where they have none) and judged on them by the task's loss, mean over
     clients, after `every` rounds. A combination ends when `patience` looks in a row bring nothing, or when it is worse
     than every finished one was after as many rounds. Test rows are never used."""
+    check_arguments(locals(), rounds=whole(1))
     if not settings:
         raise ConfigError("grid needs settings to try, such as {'local.lr': [0.01, 0.1]}; got none.")
-    for name, value in (("rounds", rounds), ("every", every), ("patience", patience)):
-        whole_number(name, value)
     looked_at(federation, "grid")
     data, names = federation.holdout(0.25, seed=seed), list(settings)
     paths: list[dict[int, float]] = []

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.arguments import refuse_masked
 from coterie.errors import DataError
 from coterie.estimation.checks import Array, Ints, finite
 from coterie.estimation.conventions import labels
@@ -65,6 +66,7 @@ def group_rows(
     """Sort the rows by client, with a constant column added last if asked for. Rows of weight 0 are left out.
 
     A row of weight w has noise of variance σ²/w: `scale` multiplies it by √w. Otherwise it is as if seen w times."""
+    refuse_masked(groups=groups)
     rows, target, owner = finite("X", X), finite("y", y), np.asarray(groups)
     if rows.ndim != 2 or target.ndim != 1 or owner.ndim != 1 or not len(rows) == len(target) == len(owner):
         raise DataError(
@@ -89,6 +91,7 @@ def group_rows(
 
 def known_labels(y: ArrayLike) -> NDArray[Any]:
     """Labels of classes, none of them missing."""
+    refuse_masked(y=y)
     values = np.asarray(y)
     gaps = np.asarray(pd.isna(values))
     if gaps.any():
@@ -100,6 +103,7 @@ def known_labels(y: ArrayLike) -> NDArray[Any]:
 
 def find(clients: NDArray[Any], groups: ArrayLike) -> Ints:
     """The index of each row's client in `clients`, or −1 for a client never seen."""
+    refuse_masked(groups=groups)
     wanted = labels(np.asarray(groups))
     if (wanted.dtype.kind in "US") != (clients.dtype.kind in "US"):
         raise DataError(f"groups must be of the type used in fit, {clients.dtype}; got {wanted.dtype}. Convert them.")

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
 
+from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import Duopoly, FloatArray, Pair, equilibrium_revenues
 
@@ -49,6 +50,7 @@ class Bargain:
 
 def nash_product(revenue_low: ArrayLike, revenue_high: ArrayLike, disagreement: Pair) -> FloatArray:
     """(U_l − U_l0)(U_h − U_h0) where neither firm loses, NaN elsewhere: two losses are not an agreement."""
+    refuse_masked(revenue_low=revenue_low, revenue_high=revenue_high)
     gain_low = np.asarray(revenue_low, dtype=float) - disagreement.low
     gain_high = np.asarray(revenue_high, dtype=float) - disagreement.high
     agreed = (gain_low >= -1e-12) & (gain_high >= -1e-12)
@@ -97,6 +99,7 @@ def quality_cap(rho: FloatArray | float, growth: FloatArray | float) -> FloatArr
 
     Written as 4 − 6/(1 + √(1 − 12(1−ρ)/((4−ρ)²b))), which equals the printed fraction and is stable at ρ = 1.
     """
+    refuse_masked(rho=rho, growth=growth)
     a, b = np.asarray(rho, dtype=float), np.asarray(growth, dtype=float)
     if not ((a >= 0) & (a <= 1)).all() or not (b >= 1).all():
         raise ConfigError(

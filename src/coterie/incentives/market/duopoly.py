@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError
 
 FloatArray = NDArray[np.float64]
@@ -36,6 +37,7 @@ class Pair(NamedTuple):
 
 def equilibrium_revenues(q_low: ArrayLike, q_high: ArrayLike) -> tuple[FloatArray, FloatArray]:
     """Revenues of both firms at equilibrium prices, element by element, in firm order (Lemma 22, roles by quality)."""
+    refuse_masked(q_low=q_low, q_high=q_high)
     first, second = np.asarray(q_low, dtype=float), np.asarray(q_high, dtype=float)
     low, high = np.minimum(first, second), np.maximum(first, second)
     scale = (high - low) / (4 * high - low) ** 2

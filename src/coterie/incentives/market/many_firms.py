@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 from scipy.interpolate import CubicHermiteSpline
 
+from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 
@@ -102,6 +103,7 @@ class Market:
     types: Distribution | Callable[[FloatArray], ArrayLike] | None = None
 
     def __post_init__(self) -> None:
+        refuse_masked(qualities=self.qualities)
         q = np.asarray(self.qualities, dtype=float)
         if q.ndim != 1 or q.size < 2 or not np.isfinite(q).all() or (q <= 0).any():
             raise ConfigError(
@@ -153,6 +155,7 @@ class Market:
         return best - p * self.demands_at(p)
 
     def _checked(self, prices: ArrayLike) -> FloatArray:
+        refuse_masked(prices=prices)
         p = np.asarray(prices, dtype=float)
         if p.shape != (len(self.qualities),) or not (p >= 0).all():
             raise ConfigError(

@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 
@@ -169,6 +170,7 @@ class PricingGame:
     def seller_payoff(self, high_at_high: ArrayLike, high_at_low: ArrayLike, evasion: ArrayLike) -> FloatArray:
         """Expected seller utility per buyer when θ_H is charged with these probabilities at the high and the low signal
         (else θ_L) and θ_H buyers evade with probability `evasion`."""
+        refuse_masked(high_at_high=high_at_high, high_at_low=high_at_low, evasion=evasion)
         hh, hl, q = (np.asarray(v, dtype=float) for v in (high_at_high, high_at_low, evasion))
         at_high = self.mu * (1 - q) * (hh * self.high + (1 - hh) * self.low)
         at_low = hl * self.mu * q * self.high + (1 - hl) * (self.mu * q + 1 - self.mu) * self.low
@@ -176,6 +178,7 @@ class PricingGame:
 
     def buyer_payoff(self, high_at_high: ArrayLike, high_at_low: ArrayLike, evasion: ArrayLike) -> FloatArray:
         """Expected utility of a θ_H buyer at the same prices and evasion."""
+        refuse_masked(high_at_high=high_at_high, high_at_low=high_at_low, evasion=evasion)
         hh, hl, q = (np.asarray(v, dtype=float) for v in (high_at_high, high_at_low, evasion))
         return np.asarray((1 - q) * (1 - hh) * self.spread + q * ((1 - hl) * self.spread - self.buyer_cost))
 
@@ -206,6 +209,7 @@ class PricingGame:
         return np.asarray(np.asarray(alpha) <= self.alpha_star + 1e-12)
 
     def _checked(self, alpha: ArrayLike) -> FloatArray:
+        refuse_masked(alpha=alpha)
         a = np.asarray(alpha, dtype=float)
         if not ((a >= 0) & (a <= 1)).all():
             raise ConfigError(

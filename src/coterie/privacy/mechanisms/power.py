@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError
 from coterie.privacy.checks import ADJACENCIES, choice, positive, whole
 from coterie.privacy.events import Event
@@ -91,6 +92,7 @@ class NoisyPower:
         """Σ x yᵀ of a chunk of users, exact integers."""
         on_x, on_y = self.lattices
         total = np.zeros((self.dimension, self.n_components), np.int64)
+        refuse_masked(rows=rows)
         rows = np.array(rows, dtype=np.float64, ndmin=2)
         require_room(len(rows), on_x.radius * on_y.radius)
         for start in range(0, len(rows), _CHUNK):

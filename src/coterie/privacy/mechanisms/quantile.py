@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError, DataError
 from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
 from coterie.privacy.events import Event
@@ -65,6 +66,7 @@ class Quantile:
 
     def count(self, values: Any, threshold: float) -> int:
         """The count before noise; what is not finite counts nowhere."""
+        refuse_masked(values=values)
         x = np.asarray(values, dtype=np.float64)
         if x.ndim != 1:
             raise DataError(f"one number per user is needed, got shape {x.shape}; pass a vector.")

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from coterie.arguments import refuse_masked
 from coterie.errors import DataError
 from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
 from coterie.privacy.events import Event
@@ -205,6 +206,7 @@ class GroupSums:
 
     def partial(self, rows: Any, labels: Any) -> Integers:
         """The exact integers [w·counts | sums] of a chunk of users, shape (n_groups, 1 + dimension)."""
+        refuse_masked(rows=rows, labels=labels)
         rows = np.array(rows, dtype=np.float64, ndmin=2)
         labels = np.asarray(labels)
         if labels.shape != (len(rows),) or labels.dtype.kind not in "iu":

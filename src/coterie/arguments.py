@@ -1,0 +1,166 @@
+"""What public arguments may be: one table by name, for every function and class that takes them.
+
+`check_arguments(locals())` is the first line of a public function. Names that are not in the table pass. An argument that
+means something else in one function is given its own rule there: `check_arguments(locals(), progress=CALLABLE)`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from math import isfinite
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from coterie.errors import ConfigError, DataError
+
+_SHOWN = 80  # characters of a wrong value in the message
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What an argument must be, in words and as a test."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+    def __or__(self, other: Rule) -> Rule:
+        return Rule(f"{self.words}, or {other.words}", lambda v: self.holds(v) or other.holds(v))
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """A finite number that is no truth value; NumPy's numbers are numbers."""
+    return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+
+
+def whole(least: int) -> Rule:
+    return Rule(f"a whole number ≥ {least}", lambda v: is_whole(v) and v >= least)
+
+
+def made_by(*names: str) -> Rule:
+    """An object of one of these classes. The classes live in rooms above this file, so it knows their names alone."""
+    return Rule(
+        f"a {' or '.join(names)}",
+        lambda v: not isinstance(v, type) and any(kind.__name__ in names for kind in type(v).__mro__),
+    )
+
+
+def having(words: str, *methods: str) -> Rule:
+    return Rule(words, lambda v: not isinstance(v, type) and all(callable(getattr(v, m, None)) for m in methods))
+
+
+def several(words: str, one: Rule) -> Rule:
+    return Rule(words, lambda v: isinstance(v, Sequence) and not isinstance(v, str) and all(map(one.holds, v)))
+
+
+def one_of(*words: str) -> Rule:
+    return Rule(f"one of {', '.join(map(repr, words))}", lambda v: isinstance(v, str) and v in words)
+
+
+ANYTHING = Rule("anything", lambda v: True)  # a function that checks this argument itself says more
+NONE = Rule("None", lambda v: v is None)
+BOOL = Rule("True or False", lambda v: isinstance(v, bool) or type(v).__name__ == "bool")  # NumPy's too
+TEXT = Rule("text", lambda v: isinstance(v, str))
+NAMES = Rule("names", lambda v: isinstance(v, Sequence | Set) and all(isinstance(name, str) for name in v))
+PATH = Rule("a path", lambda v: isinstance(v, str | os.PathLike))
+CALLABLE = Rule("a function", callable)
+NUMBER = Rule("a finite number", is_number)
+LEVEL = Rule("a number between 0 and 1", lambda v: is_number(v) and 0 < v < 1)
+SEEDS = whole(1) | several("a list of whole numbers", whole(0)) | Rule("a range", lambda v: isinstance(v, range))
+FEDERATION = made_by("Federation")
+
+ALGORITHM = having("an algorithm such as FedAvg()", "init", "round")
+_CHANNELS = several("a list of channels such as [Dropout(0.1)]", having("a channel", "ask", "reply"))
+
+TABLE: dict[str, Rule] = {
+    "algorithm": ALGORITHM,
+    "alone": BOOL | one_of("tuned", "equal budget") | made_by("Result"),
+    "callbacks": several("a list of functions", CALLABLE),
+    "channels": _CHANNELS,
+    "checkpoint_every": whole(1),
+    "device": TEXT | NONE,
+    "drop_missing": BOOL,
+    "evaluate_clients": whole(1) | NONE,
+    "evaluate_every": whole(0),
+    "every": whole(1),
+    "federation": FEDERATION,
+    "folds": whole(2),
+    "holdout": LEVEL,
+    "kind": one_of("classification", "regression", "multilabel") | NONE,
+    "level": LEVEL,
+    "max_categories": whole(1),
+    "metric": TEXT | NONE,
+    "min_rows": whole(0),
+    "one_class": one_of("error", "allow"),
+    "out": PATH | NONE,
+    "overwrite": BOOL,
+    "patience": whole(1),
+    "privacy": made_by("Privacy") | NONE,
+    "processes": whole(1),
+    "progress": BOOL | NONE,
+    "repeats": whole(1) | NONE,
+    "resamples": whole(1),
+    "restarts": whole(1),
+    "resume": BOOL,
+    "rounds": whole(0),
+    "same_clients": BOOL,
+    "scale_bytes": BOOL | NONE,
+    "seed": whole(0),
+    "seeds": SEEDS,
+    "task": made_by("Task") | NONE,
+    "test_fraction": Rule("a number", lambda v: isinstance(v, Real) and not isinstance(v, bool)),
+}
+
+
+def check_arguments(given: Mapping[str, Any], **own: Rule) -> None:
+    """Refuse the first argument that breaks its rule, with one sentence; `given` is usually `locals()`."""
+    rules = TABLE | own
+    refuse_masked(**given)
+    for name, value in given.items():
+        rule = rules.get(name)
+        if rule is not None and not _holds(rule, value):
+            raise ConfigError(f"{name} must be {rule.words}; got {shown(value)}.")
+
+
+def refuse_masked(**given: Any) -> None:
+    """Refuse NumPy's masked arrays with masked entries: np.asarray would drop the mask and take what is beneath for data."""
+    for name, value in given.items():
+        if _masked(value):
+            raise DataError(
+                f"{name} holds masked values; a mask is not read. Fill them, x.filled(…), or leave those rows out."
+            )
+
+
+def _masked(value: Any, depth: int = 3) -> bool:
+    """Whether an array, or one inside a few levels of lists and dicts, has masked entries."""
+    if isinstance(value, np.ma.MaskedArray):
+        return bool(np.ma.is_masked(value))
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        value = value.ravel().tolist()
+    inside = isinstance(value, list | tuple) and depth > 0
+    return inside and any(_masked(one, depth - 1) for one in value)
+
+
+def _holds(rule: Rule, value: Any) -> bool:
+    try:
+        return bool(rule.holds(value))
+    except (TypeError, ValueError, OverflowError):  # a value that cannot even be compared
+        return False
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: on one line, and not too long."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}… ({type(value).__name__})"
