@@ -64,6 +64,11 @@ def one_of(*words: str) -> Rule:
     return Rule(f"one of {', '.join(map(repr, words))}", lambda v: isinstance(v, str) and v in words)
 
 
+def or_public(rule: Rule) -> Rule:
+    """The same rule, also for a value in `privacy.public(…)`."""
+    return Rule(rule.words, lambda v: rule.holds(v.value if type(v).__name__ == "Released" else v))
+
+
 ANYTHING = Rule("anything", lambda v: True)  # a function that checks this argument itself says more
 NONE = Rule("None", lambda v: v is None)
 BOOL = Rule("True or False", lambda v: isinstance(v, bool) or type(v).__name__ == "bool")  # NumPy's too
@@ -93,7 +98,7 @@ TABLE: dict[str, Rule] = {
     "federation": FEDERATION,
     "folds": whole(2),
     "holdout": LEVEL,
-    "kind": one_of("classification", "regression", "multilabel") | NONE,
+    "kind": or_public(one_of("classification", "regression", "multilabel")) | NONE,
     "level": LEVEL,
     "max_categories": whole(1),
     "metric": TEXT | NONE,

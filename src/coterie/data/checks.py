@@ -73,7 +73,7 @@ def refuse_nested(frame: pd.DataFrame, columns: Iterable[Any]) -> None:
                 )
 
 
-def checked_pair(client: Any, pair: ArrayPair) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def checked_pair(client: Any, pair: ArrayPair, *, finite: bool = True) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     try:
         x, y = (np.asarray(a) for a in pair[:2])
     except (TypeError, ValueError, IndexError):
@@ -97,21 +97,27 @@ def checked_pair(client: Any, pair: ArrayPair) -> tuple[npt.NDArray[Any], npt.ND
         raise DataError(
             f"Client {shown(client)}: x must be numeric; got {x.dtype}. Encode text columns, or use from_frame."
         )
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
+    if finite and x.dtype.kind == "f" and not np.isfinite(x).all():
         raise DataError(f"Client {shown(client)}: x holds NaN or infinite values. Impute them, or use from_frame.")
     return x, y
 
 
 def bytes_to_numbers(arrays: list[npt.NDArray[Any]], scale: bool | None, dtype: str) -> list[npt.NDArray[Any]]:
-    """Features with their bytes as numbers. Bytes to be scaled stay bytes where all arrays are bytes (they are scaled when
-    they are used), and are divided by 255 where others are not."""
+    """Features with their bytes as numbers. Bytes to be scaled stay bytes where all arrays are bytes (they become float32 when
+    they are used), and are divided by 255 where others are not, or on the way to float64. Every array becomes the type asked
+    for by itself: what it holds then does not depend on the others' types."""
     if dtype == "int64":
         return [_ids(x) for x in arrays]
     scaled = arrays[0].ndim > 2 if scale is None else scale
-    if scaled and all(x.dtype == np.uint8 for x in arrays):
+    kept = dtype == "float32" or isinstance(arrays[0], np.memmap)
+    if scaled and kept and all(x.dtype == np.uint8 for x in arrays):
         return arrays
     divisor = 255.0 if scaled else 1.0
-    return [(x.astype(np.float32) / divisor).astype(dtype) if x.dtype == np.uint8 else x for x in arrays]
+    arrays = [(x.astype(np.float32) / divisor).astype(dtype) if x.dtype == np.uint8 else x for x in arrays]
+    if len(arrays) == 1:
+        return arrays
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is found later
+        return [x.astype(dtype, copy=False) for x in arrays]
 
 
 def _ids(x: npt.NDArray[Any]) -> npt.NDArray[Any]:

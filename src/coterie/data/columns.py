@@ -34,6 +34,12 @@ class ColumnReport:
     table: pd.DataFrame
     notes: tuple[Note, ...] = field(default=())
 
+    @classmethod
+    def chosen(cls, columns: Sequence[Any], used: Sequence[Any]) -> ColumnReport:
+        """The report on columns that the user chose without a look at their values."""
+        rows = [(c, *(("used", "") if c in used else ("ignored", "not among the features you named"))) for c in columns]
+        return cls(pd.DataFrame(rows, columns=["column", "role", "why"]))
+
     def having(self, role: Role) -> list[Any]:
         """The columns with a role, in the order of the table."""
         return self.table.loc[self.table["role"] == role, "column"].tolist()

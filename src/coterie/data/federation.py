@@ -47,6 +47,7 @@ from coterie.data.checks import (
 from coterie.data.columns import ColumnReport
 from coterie.data.own_splits import ClientArrays, own_split, sample_weights
 from coterie.data.provenance import checked_facts
+from coterie.data.schema import Rows, Target, is_public, joined, plain
 from coterie.data.targets import encode_rows, relative_weights
 from coterie.errors import DataError
 from coterie.privacy.taint import Released
@@ -99,6 +100,8 @@ class Federation:
     """Facts about its shape that the user declared public; all others were read from clients' data."""
     filtered: bool = False
     """Whether clients were left out or merged because of their rows."""
+    encoded: bool = False
+    """Whether the meaning of inputs was read from rows: which columns hold numbers, the names of categories, characters."""
 
     def __post_init__(self) -> None:
         if not len(self.n_valid):
@@ -107,7 +110,7 @@ class Federation:
             object.__setattr__(self, "keys", client_keys(self.clients))
 
     def declare_public(self, *facts: str) -> Federation:
-        """The same data, of which these facts need nobody's data: "classes", "kind", "clusters", "clients", "weights".
+        """The same data, of which these facts need nobody's data: "classes", "kind", "clusters", "clients", "inputs".
 
         A private run earns a valid receipt only if the facts of its shape are declared."""
         return replace(self, declared=self.declared | checked_facts(facts))
@@ -291,7 +294,7 @@ class Federation:
         test_fraction: float = 0.25,
         seed: int = 0,
         clusters: Mapping[Any, int] | None = None,
-        kind: Kind | None = None,
+        kind: Kind | Released[Kind] | None = None,
         classes: Sequence[Any] | Released[Sequence[Any]] | None = None,
         one_class: OneClass = "error",
         dtype: DType = "float32",
@@ -307,6 +310,9 @@ class Federation:
         numbers a sequence of classes, with −100 where there is none. A client whose targets are all of one class is refused
         unless `one_class="allow"` says that it is meant. dtype="int64" keeps whole numbers (token ids) as they are.
         `scale_bytes` divides uint8 features by 255 (None: those of images, x with three dimensions or more).
+
+        `classes=privacy.public([...])` or `kind=privacy.public("regression")` declare the target for private runs. A row that
+        does not fit is then left out for its client alone, with a warning, instead of an error (`coterie.data.schema`).
         """
         check_arguments(locals())
         given = list(data.items()) if isinstance(data, Mapping) else list(data)
@@ -314,8 +320,10 @@ class Federation:
             raise DataError("A federation needs at least one client; got none. Pass {client id: (x, y)}.")
         refuse_arrays_as_ids(given)
         items, parts, own = own_split(given)
-        pairs = [checked_pair(client, pair) for client, pair in items]
-        refuse_mixed_targets([c for c, _ in items], [y for _, y in pairs])
+        target = Target.of(kind, classes)
+        pairs = [checked_pair(client, pair, finite=target is None) for client, pair in items]
+        if target is None:
+            refuse_mixed_targets([c for c, _ in items], [y for _, y in pairs])
         if clusters is not None:
             for client in (c for c, _ in items if c not in clusters):
                 raise DataError(f"Client {shown(client)} has no entry in clusters. Name every client's cluster.")
@@ -333,7 +341,7 @@ class Federation:
             )
         return cls.from_flat(
             np.concatenate(bytes_to_numbers([x for x, _ in pairs], scale_bytes, dtype)),
-            np.concatenate([y for _, y in pairs]),
+            (np.concatenate if target is None else joined)([y for _, y in pairs]),
             sizes=parts.sum(1),
             clients=[c for c, _ in given],
             test_fraction=test_fraction,
@@ -363,7 +371,7 @@ class Federation:
         weights: npt.NDArray[Any] | None = None,
         seed: int = 0,
         clusters: Sequence[int] | Ints | None = None,
-        kind: Kind | None = None,
+        kind: Kind | Released[Kind] | None = None,
         columns: Sequence[str] | None = None,
         classes: Sequence[Any] | Released[Sequence[Any]] | None = None,
         one_class: OneClass = "error",
@@ -377,10 +385,9 @@ class Federation:
         them are its validation rows. `weights` are one number a row.
         """
         check_arguments(locals())
-        declared = frozenset({"kind"} if kind is not None else ())
-        if isinstance(classes, Released):
-            declared |= {"classes", "kind"} if classes.clean else frozenset()
-            classes = classes.value
+        declared = frozenset({"kind"} if kind is not None else ()) | ({"classes", "kind"} if is_public(classes) else set())
+        target = Target.of(kind, classes)
+        kind, classes = plain(kind), plain(classes)
         ids = checked_ids(clients)
         sizes = np.asarray(sizes, np.int64)
         if len(sizes) != len(ids) or not int(sizes.sum()) == len(x) == len(y):
@@ -391,9 +398,14 @@ class Federation:
         for i in np.flatnonzero(sizes < 1)[:1]:
             raise DataError(f"Client {shown(ids[i])} has no samples. Drop it or give it data.")
         y = np.asarray(y)
-        y, kind, classes = (encode_target if y.ndim == 1 else encode_rows)(y, kind, classes, ids, sizes)
-        if kind == "classification" and one_class == "error" and y.ndim == 1:
-            refuse_one_class(y, ids, sizes, classes)
+        if target is not None:
+            rows = Rows(x, y, sizes, n_valid, n_test, weights).fitting(target, dtype)
+            x, y, sizes, n_valid, n_test, weights = rows.x, rows.y, rows.sizes, rows.n_valid, rows.n_test, rows.weights
+            kind, classes = target.kind, target.classes
+        else:
+            y, kind, classes = (encode_target if y.ndim == 1 else encode_rows)(y, kind, classes, ids, sizes)
+            if kind == "classification" and one_class == "error" and y.ndim == 1:
+                refuse_one_class(y, ids, sizes, classes)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         (x,) = bytes_to_numbers([x], scale_bytes, dtype)
         on_disk = isinstance(x, np.memmap) and (dtype == "int64" or x.dtype in (np.uint8, dtype))

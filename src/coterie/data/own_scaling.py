@@ -2,7 +2,7 @@
 
 Every client fills, centres and scales its numbers by the median, mean and deviation of its own training rows; a column that
 does not vary there is only centred. True and false are 1 and 0. The names of categories cannot be known by one client:
-they are read from all rows, and the plan that is returned for them says so.
+they are declared by the user, or read from all rows, and the plan that is returned for them says so.
 """
 
 from __future__ import annotations
@@ -32,19 +32,29 @@ def refuse_choices(left_out: Mapping[Any, str]) -> None:
 
 
 def columns_for_own(
-    frame: pd.DataFrame, features: Sequence[Any], train: npt.NDArray[np.int64], max_categories: int
+    frame: pd.DataFrame,
+    features: Sequence[Any],
+    train: npt.NDArray[np.int64],
+    max_categories: int,
+    named: Mapping[Any, Sequence[str]] | None = None,
 ) -> tuple[Floats, list[str], pd.DataFrame | None]:
-    """Raw numbers (rows, columns) with NaN where a value is missing, the columns' names, and the plan of the categories."""
+    """Raw numbers (rows, columns) with NaN where a value is missing, the columns' names, and the plan of the categories.
+
+    `named` are the categories that the user declared: all other columns then hold numbers."""
     parts: list[Floats] = []
     names: list[str] = []
     plans: list[pd.DataFrame] = []
     for name in features:
         values = frame[name]
-        if pd.api.types.is_bool_dtype(values) or column_kind(values) == "numeric":
+        if named is not None:
+            numeric = name not in named
+        else:
+            numeric = pd.api.types.is_bool_dtype(values) or column_kind(values) == "numeric"
+        if numeric:
             parts.append(to_numbers(values.astype("float64") if values.dtype == bool else values)[:, None])
             names.append(str(name))
             continue
-        plan = fit_preprocessing(frame, [name], train, max_categories=max_categories)
+        plan = fit_preprocessing(frame, [name], train, max_categories=max_categories, categories=named)
         parts.append(np.asarray(apply_preprocessing(frame, plan, dtype="float64")))
         names += plan.loc[plan["kind"] != "dropped", "column"].tolist()
         plans.append(plan)

@@ -44,14 +44,18 @@ def fit_preprocessing(
     *,
     max_categories: int = 50,
     left_out: Mapping[Any, str] | None = None,
+    categories: Mapping[Any, Sequence[str]] | None = None,
 ) -> pd.DataFrame:
     """Statistics of the rows `train` (positions) for the columns `features`; the table above says what they mean.
 
-    `left_out` names those that shall not be used, with the reason."""
+    `left_out` names those that shall not be used, with the reason; `categories` are given, and need no rows."""
     rows: list[PlanRow] = []
     for name in features:
         if left_out and name in left_out:
             rows.append(dropped_row(name, left_out[name]))
+            continue
+        if categories and name in categories:
+            rows += [plan_row(name, "category", category=c) for c in categories[name]]
             continue
         fit = _fit_numeric if column_kind(frame[name]) == "numeric" else _fit_category
         rows += fit(frame[name], train, max_categories)
@@ -78,7 +82,7 @@ def apply_preprocessing(
             x[:, int(row.Index)] = pd.isna(values).to_numpy()
         hot = part[kinds == "category"]
         if len(hot):
-            codes = _category_codes(values, hot["category"].tolist())
+            codes = category_codes(values, hot["category"].tolist())
             known = codes >= 0
             x[np.flatnonzero(known), hot.index.to_numpy()[codes[known]]] = 1.0
     return x
@@ -241,7 +245,7 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _category_codes(values: pd.Series[Any], categories: list[str]) -> npt.NDArray[np.int64]:
+def category_codes(values: pd.Series[Any], categories: list[str]) -> npt.NDArray[np.int64]:
     """The position of every value in `categories`; unseen values go to `(other)` if there is one, else −1."""
     codes, texts = category_texts(values)
     position = {c: i for i, c in enumerate(categories)}

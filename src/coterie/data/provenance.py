@@ -2,6 +2,7 @@
 
 A class that only one client has widens the model: whoever sees the model's shape learns of that client. So a private run
 needs such facts from the user (`federation.declare_public("classes")`, `classes=public([...])`), or its receipt is void.
+Sample weights are no such fact: every client divides its own by its own smallest.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ FACTS = {
     "kind": "whether classes or numbers are predicted",
     "clusters": "the groups of clients",
     "clients": "which clients take part",
-    "weights": "the scale of sample weights",
+    "inputs": "what the columns hold, and the names of categories or characters,",
 }
 
 
@@ -40,8 +41,8 @@ def shape_facts(federation: Federation, *, groups: bool) -> list[str]:
         found.append("clusters")
     if federation.filtered:
         found.append("clients")
-    if federation.weights is not None:
-        found.append("weights")
+    if federation.encoded:
+        found.append("inputs")
     return found
 
 
@@ -58,7 +59,10 @@ def undeclared(federation: Federation, *, groups: bool) -> list[str]:
 def declared(federation: Federation, *, groups: bool) -> list[str]:
     """What a receipt lists as declared by the user."""
     facts = [f for f in shape_facts(federation, groups=groups) if f in federation.declared]
-    told = {"classes": f"the classes {', '.join(map(repr, federation.classes or ()))}"}
+    told = {
+        "classes": f"the classes {', '.join(map(repr, federation.classes or ()))}",
+        "inputs": f"the inputs {', '.join(federation.columns or ())}".strip(),
+    }
     return [f"declared public by the user: {told.get(f, FACTS[f])}" for f in facts] + [
         f"public schema: {federation.n_features} features"
     ]

@@ -13,7 +13,7 @@ import torch
 
 from coterie.data.checks import checked_clusters, checked_ids, plain
 from coterie.data.columns import ColumnReport
-from coterie.data.provenance import checked_facts
+from coterie.data.provenance import FACTS, checked_facts
 from coterie.disk import digest, file_digest, said, write_text, writing
 from coterie.errors import CoterieError, DataError
 
@@ -51,6 +51,7 @@ def save(federation: Federation, folder: Path) -> Path:
         "clients": federation.clients.tolist(),
         "declared": sorted(federation.declared),
         "filtered": federation.filtered,
+        "encoded": federation.encoded,
     }
     about["notes"] = None if federation.notes is None else federation.notes.to_json()
     about["files"] = {name: file_digest(folder / name) for name in files}
@@ -116,8 +117,9 @@ def _assembled(folder: Path, about: dict[str, Any], mapped: bool) -> Federation:
         preprocessing=_read(folder / _TABLE, pd.read_parquet) if _TABLE in files else None,
         notes=ColumnReport.from_json(about["notes"]) if about["notes"] else None,
         n_valid=n_valid,
-        declared=checked_facts(about.get("declared", ())),
+        declared=checked_facts(fact for fact in about.get("declared", ()) if fact in FACTS),
         filtered=bool(about.get("filtered", True)),
+        encoded=bool(about.get("encoded", True)),
         mapped=mapped,
         weights=None if weights is None else torch.from_numpy(weights),
     )

@@ -36,7 +36,8 @@ from coterie.data.preprocessing import (
     to_numbers,
 )
 from coterie.data.rows import choose_rows
-from coterie.data.tables import RowsByClient, check_column, check_table, class_labels, regression_target, true_clusters
+from coterie.data.table_targets import class_labels, regression_target
+from coterie.data.tables import RowsByClient, check_column, check_table, true_clusters
 from coterie.errors import ConfigError, DataError
 
 OPTIONS = (

@@ -10,10 +10,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from coterie.arguments import check_arguments
@@ -22,9 +21,11 @@ from coterie.data.columns import ColumnReport, inspect_columns
 from coterie.data.federation import DType, Federation, Ints, Kind, OneClass, client_keys, held_out_sizes, split_order
 from coterie.data.own_scaling import columns_for_own, refuse_choices, scaled_by_clients
 from coterie.data.own_splits import part_of
-from coterie.data.preprocessing import FEW, PLAIN, apply_preprocessing, first_text, fit_preprocessing, refuse_stray_text
+from coterie.data.preprocessing import apply_preprocessing, fit_preprocessing
 from coterie.data.reading import read_table
 from coterie.data.rows import Note, choose_rows
+from coterie.data.schema import Target, checked_categories, is_public, plain, with_numbers
+from coterie.data.table_targets import checked_target, infer_kind, plain_value
 from coterie.errors import ConfigError, DataError
 from coterie.privacy.taint import Released
 
@@ -39,7 +40,7 @@ def federation_from_frame(
     features: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
     cluster: str | None = None,
-    kind: Kind | None = None,
+    kind: Kind | Released[Kind] | None = None,
     test_fraction: float = 0.25,
     seed: int = 0,
     one_class: OneClass = "error",
@@ -52,6 +53,7 @@ def federation_from_frame(
     split: str | None = None,
     weight: str | None = None,
     classes: Sequence[Any] | Released[Sequence[Any]] | None = None,
+    categories: Mapping[str, Sequence[Any]] | Released[Mapping[str, Sequence[Any]]] | None = None,
 ) -> Federation:
     """One row per sample; `client` says whose it is, `target` is what to predict, the other columns are features.
 
@@ -66,10 +68,12 @@ def federation_from_frame(
     `split` names a column that says train, validation or test of every row (your own split; `test_fraction` then says
     nothing), `weight` one with how much the row counts.
 
-    `classes` names the labels of the target; `classes=privacy.public([...])` declares them public, for private runs.
+    `scaling="own"` lets every client scale its rows by itself, for private runs (`coterie.data.own_scaling`).
 
-    `scaling="own"` lets every client scale its rows by itself, for private runs: nothing but the names of categories then
-    depends on other clients' rows (`coterie.data.own_scaling`).
+    `classes` names the labels of the target, `categories={column: [values]}` the columns of categories; all other features
+    then hold numbers, whatever is in them. `classes=privacy.public([...])`, `kind=privacy.public("regression")` and
+    `categories=privacy.public({...})` declare these public, for private runs: what does not fit at a client counts as
+    missing there, with a warning, and changes nothing at others (`coterie.data.schema`).
     """
     check_arguments(locals())
     if scaling not in ("all", "own"):
@@ -88,7 +92,6 @@ def federation_from_frame(
             check_column(frame, column, role)
     if client == target:
         raise DataError(f"The client and the target are both column {client!r}. Name two different columns.")
-    kind_asked = frozenset({"kind"} if kind is not None else ())
     taken = {client, target, cluster, split, weight}
     wanted = _feature_columns(frame, features, exclude, taken)
     refuse_nested(frame, [*(taken - {None}), *wanted])
@@ -102,15 +105,25 @@ def federation_from_frame(
         by_client.owner, by_client.clients, by_client.sizes, by_client.order, by_client.n_train
     )  # fmt: skip
     n_valid, n_test, train = by_client.n_valid, by_client.n_test, by_client.train
-    y, kind, found = _target(frame[target], kind if classes is None else "classification", owner, clients)
-    report = inspect_columns(frame, client, target, features, exclude, cluster=cluster)
-    left_out = {c: why for c, why in report.reasons(["ignored", "suspicious"]).items() if c in wanted}
+    if Target.of(kind, classes) is None:
+        y, task, found = checked_target(frame[target], plain(kind) if classes is None else "classification", owner, clients)
+        labels: Any = found if classes is None else classes
+    else:  # every value is read by itself
+        y, task, labels = frame[target].to_numpy(object), kind, classes
+    if categories is None:
+        named = None
+        report = inspect_columns(frame, client, target, features, exclude, cluster=cluster)
+        left_out = {c: why for c, why in report.reasons(["ignored", "suspicious"]).items() if c in wanted}
+    else:
+        named, left_out = checked_categories(categories, wanted), {}
+        report = ColumnReport.chosen([c for c in frame.columns if c not in taken], wanted)
+        frame = with_numbers(frame, wanted, named)
     if scaling == "own":
         refuse_choices(left_out)
-        raw, outputs, plan = columns_for_own(frame, wanted, train, max_categories)
+        raw, outputs, plan = columns_for_own(frame, wanted, train, max_categories, named)
         x = scaled_by_clients(raw[order], sizes, n_train)
     else:
-        x, outputs, plan = _common(frame, wanted, train, max_categories, left_out, dtype)
+        x, outputs, plan = _common(frame, wanted, train, max_categories, left_out, dtype, named)
         x = x[order]
     federation = Federation.from_flat(
         x,
@@ -121,20 +134,23 @@ def federation_from_frame(
         n_valid=n_valid,
         weights=None if weights is None else pd.to_numeric(weights, errors="coerce").to_numpy(np.float64)[order],
         clusters=None if cluster is None else true_clusters(frame[cluster], owner, clients),
-        kind=kind,
-        classes=found if classes is None else classes,
+        kind=task,
+        classes=labels,
         columns=outputs,
         one_class=one_class,
         dtype=dtype,
     )
     told = replace(report, notes=tuple(notes)) if plan is None else _reported(report, plan, notes)
-    asked = kind_asked | (federation.declared if "classes" in federation.declared else frozenset())
+    asked = {"kind"} if kind is not None or is_public(classes) else set()
+    asked |= {"classes"} if is_public(classes) else set()
+    asked |= {"inputs"} if is_public(categories) else set()
     return replace(
         federation,
         preprocessing=plan,
         notes=told,
-        declared=asked,
+        declared=frozenset(asked),
         filtered=drop_missing or same_clients or min_rows > 1,
+        encoded=True,
     )
 
 
@@ -187,9 +203,12 @@ def _common(
     max_categories: int,
     left_out: Mapping[Any, str],
     dtype: DType,
+    named: Mapping[Any, Sequence[str]] | None,
 ) -> tuple[Any, list[str], pd.DataFrame | None]:
     """Model inputs by statistics of all training rows, their names, and the statistics."""
-    plan = fit_preprocessing(frame, wanted, train, max_categories=max_categories, left_out=left_out)
+    plan = fit_preprocessing(
+        frame, wanted, train, max_categories=max_categories, left_out=left_out, categories=named
+    )
     outputs = plan.loc[plan["kind"] != "dropped", "column"].tolist()
     if not outputs:
         why = "; ".join(f"{row.source}: {row.note}" for row in plan.itertuples())
@@ -293,112 +312,7 @@ def true_clusters(labels: pd.Series[Any], owner: Ints, clients: pd.Index[Any]) -
     wrong = np.flatnonzero((codes < 0) | (codes != first[owner]))
     if len(wrong):
         raise DataError(
-            f"A client belongs to one cluster; client {_plain(clients[owner[wrong[0]]])!r} has a missing or second "
+            f"A client belongs to one cluster; client {plain_value(clients[owner[wrong[0]]])!r} has a missing or second "
             f"value in column {labels.name!r}. Give all its rows the same cluster."
         )
     return first
-
-
-# ---- target ----------------------------------------------------------------------------------------------------------
-
-
-def infer_kind(values: pd.Series[Any]) -> Kind:
-    """Text, booleans, and whole numbers with at most 20 distinct values: classification. Other numbers: regression, also
-    more than ten whole numbers of which most occur once."""
-    types = pd.api.types
-    if types.is_bool_dtype(values) or isinstance(values.dtype, pd.CategoricalDtype):
-        return "classification"
-    plain = values if types.is_numeric_dtype(values) else values.astype("object")
-    numbers = pd.to_numeric(plain, errors="coerce")
-    if numbers.isna().any():
-        return "classification"
-    distinct = numbers.unique()
-    with np.errstate(invalid="ignore"):  # an infinite value is no whole number
-        whole = bool(np.all(np.asarray(distinct, np.float64) % 1 == 0))
-    codes = len(distinct) <= FEW // 2 or len(distinct) <= min(FEW, len(numbers) // 2)
-    return "classification" if whole and codes else "regression"
-
-
-def _target(
-    values: pd.Series[Any], kind: Kind | None, owner: Ints, clients: pd.Index[Any]
-) -> tuple[npt.NDArray[Any], Kind, list[Any] | None]:
-    """Checked targets, the kind of task, and the sorted classes."""
-    missing = np.flatnonzero(pd.isna(values).to_numpy())
-    if len(missing):
-        raise DataError(
-            f"The target must not be missing; client {_plain(clients[owner[missing[0]]])!r} has a NaN in column "
-            f"{values.name!r} ({len(missing)} rows in all). Fill them in,",
-            python="or drop those rows with drop_missing=True.",
-            cli="or drop those rows with --drop-missing.",
-        )
-    found = pd.api.types.infer_dtype(values)
-    odd = any(word in found for word in ("date", "time", "period", "interval", "complex", "bytes"))
-    if odd or (found == "mixed" and not all(isinstance(v, PLAIN) for v in values)):
-        raise DataError(
-            f"The target {values.name!r} holds {found} values; it must be a number or a class label. "
-            "Name another column."
-        )
-    if kind is None and not (pd.api.types.is_numeric_dtype(values) or isinstance(values.dtype, pd.CategoricalDtype)):
-        refuse_stray_text(values, "The target")
-    kind = infer_kind(values) if kind is None else kind
-    if kind not in get_args(Kind):
-        raise DataError(f"kind must be 'classification' or 'regression'; got {kind!r}. Choose one of them.")
-    if kind == "regression":
-        return regression_target(values, owner, clients), kind, None
-    y, classes = _class_target(values)
-    return y, kind, classes
-
-
-def regression_target(values: pd.Series[Any], owner: Ints, clients: pd.Index[Any]) -> npt.NDArray[np.float64]:
-    try:
-        y = np.asarray(pd.to_numeric(values.astype("object")), np.float64)
-    except (TypeError, ValueError):
-        bad = first_text(values)
-        raise DataError(
-            f"A regression target must be numeric; column {values.name!r} holds {bad!r}. Correct that value,",
-            python="or use kind='classification'.",
-            cli="or use --kind classification.",
-        ) from None
-    infinite = np.flatnonzero(np.isinf(y))
-    if len(infinite):
-        raise DataError(
-            f"The target must be finite; client {_plain(clients[owner[infinite[0]]])!r} has an infinite value in "
-            f"column {values.name!r}. Drop or clip those rows."
-        )
-    return y
-
-
-def class_labels(values: pd.Series[Any]) -> tuple[Ints, list[Any]]:
-    """Every row's place in a list of distinct labels, plain Python values."""
-    if pd.api.types.is_float_dtype(values) and (values % 1 == 0).all():
-        values = values.astype("int64")
-    codes, uniques = pd.factorize(values)
-    return codes.astype(np.int64), [_plain(u) for u in uniques]
-
-
-def _class_target(values: pd.Series[Any]) -> tuple[npt.NDArray[Any], list[Any]]:
-    codes, plain = class_labels(values)
-    uniques = plain
-    if len(uniques) < 2:
-        raise DataError(
-            f"Classification needs at least two classes; every value of the target {values.name!r} is "
-            f"{uniques[0]!r}. Name another target."
-        )
-    if len(uniques) > FEW and len(uniques) > 0.5 * len(values):
-        raise DataError(
-            f"The target {values.name!r} has {len(uniques)} distinct values in {len(values)} rows, too many for class "
-            "labels. Name another target,",
-            python="or use kind='regression' if it is a quantity.",
-            cli="or use --kind regression if it is a quantity.",
-        )
-    if len({type(p) for p in plain}) > 1:  # 1 and "1" in one column: compare and sort them as text
-        plain = [str(p) for p in plain]
-    classes = sorted(set(plain))
-    position = {c: i for i, c in enumerate(classes)}
-    labels = np.empty(len(classes), dtype=object)
-    labels[:] = classes
-    return labels[np.array([position[p] for p in plain])[codes]], classes
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value

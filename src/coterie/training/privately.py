@@ -134,11 +134,19 @@ def _mixing(channels: Any) -> list[str]:
     ]
 
 
-def _prepared(plan: Any) -> str:
-    """Why a table's preparation voids a receipt."""
-    if "kind" in plan and not plan["kind"].eq("numeric").any():
+def _prepared(federation: Any) -> str | None:
+    """Why a table's preparation voids a receipt; None, where it needs nobody's rows."""
+    plan = federation.preprocessing
+    if plan is None:
+        return None
+    if not plan["kind"].eq("numeric").any():
+        if "inputs" in federation.declared:
+            return None
         names = ", ".join(dict.fromkeys(plan["source"].astype(str)))
-        return f"unaccounted: the categories of {names} were read from all clients' rows; leave these columns out"
+        return (
+            f"unaccounted: the categories of {names} were read from all clients' rows; declare them with "
+            "categories=privacy.public({column: [...]}), or leave these columns out"
+        )
     return (
         "unaccounted: the table was scaled and encoded with statistics of all clients' rows; let clients scale their own "
         "(scaling='own')"
@@ -218,8 +226,8 @@ class Session:
         for reason in (*taint, *_mixing(run.channels), *doubts(run)):
             self.ledger.void(reason)
         self.notes += [f"declared public by the user: {part}" for part in run.declared.parts]
-        if (plan := run.federation.preprocessing) is not None:
-            self.ledger.void(_prepared(plan))
+        if (reason := _prepared(run.federation)) is not None:
+            self.ledger.void(reason)
         _shapes(self, run)
         if stored is None:
             self.warn(sum(t.numel() for t in run.env.initial.values()), int(setting(run.algorithm, "clusters") or 1))

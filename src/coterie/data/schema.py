@@ -1,0 +1,206 @@
+"""Data that follow a declared schema: what of one client does not fit is left out there, and nowhere else.
+
+Where classes, the kind of the target or the categories of columns are declared with `privacy.public(…)`, nobody's rows may
+change what is made of the others' rows, not even by an error. Every value is read by itself, whatever type its column or
+array has because of other values. Rows that do not fit the schema (a label that was not declared, a target or a feature that
+is no finite number) are left out for their client alone. A client of which nothing is left keeps its place with one blank
+row: zeros, and the first class. Only a warning, for whoever holds the rows, says that something was left out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from coterie.data.checks import Ints, Kind
+from coterie.data.preprocessing import category_codes, category_texts
+from coterie.data.targets import NO_LABEL
+from coterie.errors import ConfigError, CoterieWarning
+from coterie.privacy.taint import Released
+
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+_WORDS = {"true": 1.0, "false": 0.0}
+
+
+def plain(value: Any) -> Any:
+    """A value without `privacy.public(…)` around it."""
+    return value.value if isinstance(value, Released) else value
+
+
+def is_public(value: Any) -> bool:
+    return isinstance(value, Released) and value.clean
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is predicted, as the user declared it before anybody's rows were read."""
+
+    kind: Kind
+    classes: tuple[Any, ...] | None = None
+
+    @classmethod
+    def of(cls, kind: Any, classes: Any) -> Target | None:
+        """The declared target, if it is declared public in full."""
+        if is_public(classes):
+            return cls("classification", tuple(plain(classes)))
+        if is_public(kind) and plain(kind) in get_args(Kind) and plain(kind) != "classification":
+            return cls(plain(kind))
+        return None
+
+    def __post_init__(self) -> None:
+        texts = [_text(c) for c in self.classes or ()]
+        if self.classes is not None and (len(texts) < 2 or len(set(texts)) < len(texts)):
+            raise ConfigError(
+                f"Public classes are at least two labels that differ as text; got {list(self.classes)}. Name every class once."
+            )
+
+    def encoded(self, y: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Mask]:
+        """Targets as class indices or floats, and which rows fit."""
+        if self.classes is not None:
+            places = self._places(y)
+            if y.ndim > 1:
+                return np.where(places < 0, NO_LABEL, places), np.ones(len(y), bool)
+            return places, places >= 0
+        values = numbers(pd.Series(y.ravel())).reshape(y.shape)
+        good = np.isfinite(values) if self.kind == "regression" else np.isin(values, (0.0, 1.0))
+        return values, good.reshape(len(y), -1).all(1)
+
+    def _places(self, y: npt.NDArray[Any]) -> Ints:
+        return category_codes(pd.Series(y.ravel()), [_text(c) for c in self.classes or ()]).reshape(y.shape)
+
+
+def _text(value: Any) -> str:
+    return category_texts(pd.Series([value], dtype="object"))[1][0]
+
+
+def joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """All clients' targets; where some hold text and some numbers, each value keeps its own type."""
+    mixed = len({a.dtype.kind in "fiub" for a in arrays}) > 1
+    return np.concatenate([a.astype(object) for a in arrays] if mixed else list(arrays))
+
+
+def numbers(values: pd.Series[Any]) -> Floats:
+    """Every value as a finite number by itself; NaN for all that is none."""
+    types = pd.api.types
+    if types.is_numeric_dtype(values) and not types.is_complex_dtype(values):
+        found = np.asarray(values.to_numpy(np.float64, na_value=np.nan))
+    else:
+        codes, uniques = pd.factorize(values.astype("object"))
+        found = np.array([_number(u) for u in uniques] + [np.nan])[codes]
+    return np.where(np.isfinite(found), found, np.nan)
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return _WORDS.get(str(value).strip().lower(), np.nan)
+
+
+# ---- rows --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of all clients, sorted by client; with `n_test`, its training rows first, then validation and test rows."""
+
+    x: npt.NDArray[Any]
+    y: npt.NDArray[Any]
+    sizes: Ints
+    n_valid: Ints | None = None
+    n_test: Ints | None = None
+    weights: npt.NDArray[Any] | None = None
+
+    def fitting(self, target: Target, dtype: str) -> Rows:
+        """The rows that fit the declared target, with targets encoded."""
+        y, good = target.encoded(self.y)
+        top = np.finfo("float32" if dtype == "int64" else dtype).max
+        if self.x.dtype.kind == "f":
+            good = good & (np.abs(self.x.reshape(len(good), -1)) <= top).all(1)  # NaN is not
+        if y.dtype.kind == "f":
+            good = good & (np.abs(y.reshape(len(good), -1)) <= top).all(1)
+        if self.weights is not None:
+            weights = np.asarray(self.weights, np.float64)
+            good = good & np.isfinite(weights) & (weights > 0)
+        told = replace(self, y=y)
+        return told if good.all() else told._only(good)
+
+    def _only(self, good: Mask) -> Rows:
+        n_test = np.zeros_like(self.sizes) if self.n_test is None else np.asarray(self.n_test, np.int64)
+        n_valid = np.zeros_like(self.sizes) if self.n_valid is None else np.asarray(self.n_valid, np.int64)
+        owner = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        first = np.cumsum(self.sizes) - self.sizes
+        place = np.arange(len(owner)) - first[owner]
+        valid_at, test_at = (self.sizes - n_test - n_valid)[owner], (self.sizes - n_test)[owner]
+        trained = np.bincount(owner[good & (place < valid_at)], minlength=len(self.sizes))
+        blank = first[trained == 0]
+        kept = good.copy()
+        kept[blank] = True
+        _warn(int((~good).sum()), len(np.unique(owner[~good])))
+        x, y = np.array(self.x[kept]), self.y[kept]
+        now = np.cumsum(kept)[blank] - 1
+        x[now], y[now] = 0, 0
+        weights = None if self.weights is None else np.where(good, self.weights, 1.0)[kept]
+
+        def left(rows: Mask) -> Ints:
+            return np.bincount(owner[kept & rows], minlength=len(self.sizes)).astype(np.int64)
+
+        return Rows(
+            x, y, left(np.ones_like(good)),
+            None if self.n_valid is None else left((place >= valid_at) & (place < test_at)),
+            None if self.n_test is None else left(place >= test_at), weights,
+        )  # fmt: skip
+
+
+def _warn(rows: int, clients: int) -> None:
+    warnings.warn(
+        f"{rows} row{'s' * (rows != 1)} of {clients} client{'s' * (clients != 1)} did not fit the declared classes or "
+        "numbers and were left out for these clients alone. This sentence is for the holder of the rows: no receipt covers it.",
+        CoterieWarning,
+        stacklevel=5,
+    )
+
+
+# ---- tables ------------------------------------------------------------------------------------------------------------
+
+
+def checked_categories(given: Any, features: Sequence[Any]) -> dict[Any, list[str]]:
+    """{column: its categories as text}; all other features hold numbers."""
+    told = plain(given)
+    if not isinstance(told, Mapping) or any(
+        isinstance(v, str) or not isinstance(v, Sequence) or not v for v in told.values()
+    ):
+        raise ConfigError(
+            f"categories is {{column: [its values]}}; got {told!r}. Name every column of categories, and give {{}} where "
+            "all columns hold numbers."
+        )
+    for column in (c for c in told if c not in features):
+        raise ConfigError(f"categories names {column!r}, which is no feature of this table. Take it out.")
+    return {column: list(dict.fromkeys(_text(v) for v in values)) for column, values in told.items()}
+
+
+def with_numbers(frame: pd.DataFrame, features: Sequence[Any], categories: Mapping[Any, Sequence[str]]) -> pd.DataFrame:
+    """The table with finite numbers or NaN in all features but the declared categories; a warning counts what is neither."""
+    found = {column: numbers(frame[column]) for column in features if column not in categories}
+    odd = {column: np.isnan(values) for column, values in found.items()}
+    odd |= {column: category_codes(frame[column], list(categories[column])) < 0 for column in categories}
+    counts = {column: int((bad & frame[column].notna().to_numpy()).sum()) for column, bad in odd.items()}
+    told = [f"{n} of {str(column)!r}" for column, n in counts.items() if n]
+    if told:
+        warnings.warn(
+            f"Values that are neither numbers nor declared categories count as missing: {', '.join(told)}. This sentence is "
+            "for the holder of the rows: no receipt covers it.",
+            CoterieWarning,
+            stacklevel=4,
+        )
+    made = frame.copy()
+    for column, values in found.items():
+        made[column] = values
+    return made
