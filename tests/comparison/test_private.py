@@ -10,7 +10,7 @@ import pytest
 
 import coterie as ct
 from coterie.comparison.private import Private, private_method
-from coterie.privacy import Receipt
+from coterie.privacy import Receipt, public
 from coterie.report.page import page
 from coterie.report.terminal import comparison_tables
 
@@ -28,8 +28,8 @@ def table() -> pd.DataFrame:
 
 
 def own(table: pd.DataFrame, target: str = "y") -> ct.Federation:
-    made = ct.Federation.from_frame(table, client="who", target=target, scaling="own", one_class="allow")
-    return made.declare_public("classes", "kind")
+    told = {"scaling": "own", "one_class": "allow", "categories": public({})}
+    return ct.Federation.from_frame(table, client="who", target=target, **told).declare_public("classes", "kind")
 
 
 @pytest.fixture(scope="module")

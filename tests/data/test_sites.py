@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,9 +88,29 @@ def test_what_would_need_a_look_at_all_rows_is_refused_in_one_sentence() -> None
             require_named({k: v for k, v in OPTIONS.items() if k != missing}, private=False)
     with pytest.raises(ct.ConfigError, match='scaling = "own"'):
         require_named(OPTIONS, private=True)
-    site = SiteTable.of(rows(), OPTIONS | {"scaling": "own"})
-    with pytest.raises(ct.DataError, match="'kind' holds categories"):
-        site.summary(private=True)
+    with pytest.raises(ct.ConfigError, match='named categories.*scaling = "own"'):
+        require_named(OPTIONS | {"categories": {"kind": ["a"]}}, private=False)
+
+
+@pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
+def test_with_a_budget_a_site_tells_nothing_of_what_columns_hold() -> None:
+    told = OPTIONS | {"scaling": "own", "classes": ["no", "yes"], "categories": {"kind": ["x", "y"]}}
+    agreed, first = Agreement([], ["no", "yes"]), rows()
+    mine = np.asarray(first["site"] == "a")
+    usual = SiteTable.of(first, told, private=True).federation(agreed)
+    assert usual.columns == ("age", "dose", "kind=x", "kind=y", "same")
+    for column, value in (("age", "old"), ("age", np.inf), ("kind", "w"), ("kind", 1.5), ("y", "perhaps"), ("y", None)):
+        changed = first.astype({column: object})
+        changed.loc[mine, column] = value
+        site = SiteTable.of(changed, told, private=True)
+        summary = site.summary(private=True)
+        assert summary["columns"] == {c: {"kind": "own"} for c in OPTIONS["features"]}
+        assert summary["labels"] is None
+        made = site.federation(agreed)
+        assert (made.columns, made.classes, list(made.clients)) == (usual.columns, usual.classes, list(usual.clients))
+        for client in "bcdef":
+            for a, b in zip(made.train(client) + made.test(client), usual.train(client) + usual.test(client), strict=True):
+                assert torch.equal(a, b)
 
 
 def test_a_column_that_names_rows_does_not_leave_its_site() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from coterie.training.run import Run
 PRIVATE: dict[str, Any] = {k: v for k, v in DATA.items() if k != "cluster"} | {
     "scaling": "own",
     "classes": ["no", "perhaps", "yes"],
+    "public": ["clients"],
 }
 FEW = ct.LocalSGD(steps=2, lr=0.1, batch_size=None)
 pytestmark = pytest.mark.filterwarnings("ignore:In this private run")
@@ -49,6 +51,32 @@ def test_the_numbers_of_a_private_fit_where_noise_has_a_seed(tmp_path: Path) -> 
         if "sums" in tree:
             total = torch.cat([t.flatten() for t in tree["sums"]["model"].values()])
             assert float(total.norm()) <= 0.5 * len(head["clients"]) + 1e-6  # clipped before it left the site
+
+
+@pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
+def test_facts_that_sites_tell_void_the_receipt_unless_the_run_declares_them(tmp_path: Path) -> None:
+    rows = table(SIZES)
+    for left_out, reason in (("public", "which clients take part"), ("classes", "the classes came from"), (None, "")):
+        work = private("exact", rounds=1)
+        work = replace(work, data={k: v for k, v in work.data.items() if k != left_out})
+        deployed(work, rows, tmp_path / str(left_out))
+        receipt = Receipt.from_json((tmp_path / str(left_out) / "server" / "receipt.json").read_text())
+        assert receipt.valid == (left_out is None)
+        assert all(reason in r for r in receipt.reasons)
+
+
+@pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
+def test_a_stray_label_at_a_site_neither_stops_nor_widens_a_private_run(tmp_path: Path) -> None:
+    rows, work = table(SIZES), private("exact", rounds=1)
+    changed = rows.astype({work.data["target"]: object})
+    changed.loc[changed[work.data["client"]] == changed[work.data["client"]].iloc[0], work.data["target"]] = "never"
+    shapes = []
+    for name, one in (("usual", rows), ("changed", changed)):
+        deployed(work, one, tmp_path / name)
+        receipt = Receipt.from_json((tmp_path / name / "server" / "receipt.json").read_text())
+        assert receipt.valid, receipt.reasons
+        shapes.append([line["dimension"] for line in receipt.releases])
+    assert shapes[0] == shapes[1]
 
 
 def test_the_ledger_is_the_servers_and_survives_its_restart(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def deployed(work: Job, rows: Any, folder: Path, sites: int = 3, **more: Any) ->
 
 def local(work: Job, rows: Any, **more: Any) -> ct.Result:
     """The same run in one process, on one table."""
-    fed = ct.Federation.from_frame(rows, **work.data)
+    fed = ct.Federation.from_frame(rows, **{k: v for k, v in work.data.items() if k != "public"})
     how: dict[str, Any] = {"rounds": work.rounds, "seed": work.seed, "cohort": work.cohort, "alone": False}
     return ct.fit(work.algorithm, fed, work.task(fed), progress=False, **how, **more)
 

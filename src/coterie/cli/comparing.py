@@ -92,11 +92,11 @@ def private_options(
     from coterie.privacy import Privacy
 
     budget = Privacy(epsilon, delta, clip, ledger=ledger)
-    source.federation(scaling="own", **options)  # what cannot be done is said before the work
+    source.federation(scaling="own", private=True, **options)  # what cannot be done is said before the work
     return {
         "privacy": budget,
         "private": method,
-        "private_data": lambda seed: source.federation(seed=seed, scaling="own", **options),
+        "private_data": lambda seed: source.federation(seed=seed, scaling="own", private=True, **options),
         "target_range": None if target_range is None else _range(target_range),
     }
 

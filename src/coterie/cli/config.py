@@ -30,6 +30,7 @@ from coterie import datasets
 from coterie.algorithms import ALGORITHMS
 from coterie.cli.build import arguments, build, convert, sentence
 from coterie.data.federation import Federation
+from coterie.data.provenance import checked_facts
 from coterie.data.tables import federation_from_frame, read_table
 from coterie.disk import locked, write_text
 from coterie.engines import ENGINES
@@ -51,6 +52,7 @@ COPY = "config.toml"
 _ORIGIN = "origin.txt"
 SECTIONS = ("data", "task", "algorithm", "channels", "privacy", "run")
 _READING: tuple[str, ...] = ("delimiter", "decimal", "encoding")  # of [data] with a path
+_EITHER = "[data] needs either name (a built-in data set) or path (a table). Give one of the two."
 _KNOWN_SIZES = ("n_in", "n_out", "channels", "side")  # follow from the data
 
 
@@ -74,21 +76,49 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML: {error}. Check that line.") from None
 
 
-def loader(data: Mapping[str, Any], folder: Path, seed: int | None = None) -> Callable[[], Any]:
-    """What reads the data of [data]; `seed` replaces the one of the split, where there is one."""
+def loader(
+    data: Mapping[str, Any], folder: Path, seed: int | None = None, *, private: bool = False
+) -> Callable[[], Any]:
+    """What reads the data of [data]; `seed` replaces the one of the split, where there is one.
+
+    Of a `private` run the named classes, categories and kind are declared public, and so are the facts of the key `public`:
+    a configuration is written without a look at anybody's rows."""
     options = dict(data)
-    if ("name" in options) == ("path" in options):
-        raise ConfigError("[data] needs either name (a built-in data set) or path (a table). Give one of the two.")
-    if "name" in options:
-        name = options.pop("name")
-        known = [n for n in datasets.DATASETS if callable(getattr(datasets, n, None))]
-        if name not in known:
-            raise ConfigError(f"data.name {name!r} is unknown. {suggest(name, known)}")
-        make = getattr(datasets, str(name))
-        given = arguments(make, options, "data")
-        if seed is not None and "seed" in inspect.signature(make).parameters:
-            given["seed"] = seed
-        return lambda: make(**given)
+    facts = _facts(options.pop("public", []))
+    load = _named(options, seed) if "name" in options else _table(options, folder, seed, private)
+    return (lambda: _declaring(load(), facts)) if facts else load
+
+
+def _facts(told: Any) -> frozenset[str]:
+    if not isinstance(told, list) or not all(isinstance(fact, str) for fact in told):
+        raise ConfigError(f"data.public must be a list of facts, such as [\"clients\"]; got {told!r}. Put it in brackets.")
+    return checked_facts(told)
+
+
+def _declaring(data: Any, facts: frozenset[str]) -> Any:
+    federation = data[0] if isinstance(data, tuple) else data
+    return federation.declare_public(*facts) if isinstance(federation, Federation) else data
+
+
+def _named(options: dict[str, Any], seed: int | None) -> Callable[[], Any]:
+    """A built-in data set."""
+    if "path" in options:
+        raise ConfigError(_EITHER)
+    name = options.pop("name")
+    known = [n for n in datasets.DATASETS if callable(getattr(datasets, n, None))]
+    if name not in known:
+        raise ConfigError(f"data.name {name!r} is unknown. {suggest(name, known)}")
+    make = getattr(datasets, str(name))
+    given = arguments(make, options, "data")
+    if seed is not None and "seed" in inspect.signature(make).parameters:
+        given["seed"] = seed
+    return lambda: make(**given)
+
+
+def _table(options: dict[str, Any], folder: Path, seed: int | None, private: bool) -> Callable[[], Any]:
+    """A table on disk."""
+    if "path" not in options:
+        raise ConfigError(_EITHER)
     path = options.pop("path")
     if not isinstance(path, str):
         raise ConfigError(f"data.path must be a text; got {path!r}. Put it in quotes.")
@@ -96,10 +126,11 @@ def loader(data: Mapping[str, Any], folder: Path, seed: int | None = None) -> Ca
         if key not in options:
             raise ConfigError(f"data.{key} is missing. Name the table's {key} column.")
     told = {k: options.pop(k) for k in _READING if k in options}
-    reading = arguments(read_table, told, "data", skip=("client",), known=("path",))
+    reading = arguments(read_table, told, "data", skip=("client", "text"), known=("path",))
     given = arguments(federation_from_frame, options, "data", skip=("frame",), also=("path", *_READING))
-    if given.get("classes") is not None:
-        given["classes"] = public(given["classes"])  # a configuration is written without a look at anybody's rows
+    if private:
+        given |= {k: public(given[k]) for k in ("classes", "categories", "kind") if given.get(k) is not None}
+        reading["text"] = "categories" in given
     if seed is not None:
         given["seed"] = seed
     return lambda: federation_from_frame(read_table(folder / path, client=given["client"], **reading), **given)
@@ -239,7 +270,7 @@ class Config(Section):
         return data
 
     def _loader(self) -> Callable[[], Any]:
-        return loader(self.data, self.folder)
+        return loader(self.data, self.folder, private=self.privacy_ is not None)
 
     def task(self, federation: Federation) -> Task:
         default = Task.default(federation)

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from coterie.errors import ConfigError
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -50,6 +52,10 @@ class TableSource:
     classes: Annotated[
         str | None, _option("The labels of the target, separated by commas; this declares them public.")
     ] = None
+    categories: Annotated[
+        str | None,
+        _option('The columns of categories, "colour: red, green; size: S, L", or none: all others hold numbers.'),
+    ] = None
     drop_missing: Annotated[bool, _option("Drop rows without client or target.", "--drop-missing")] = False
     min_rows: Annotated[int, _option("Leave out clients with fewer rows.", min=1)] = 1
     same_clients: Annotated[
@@ -67,32 +73,64 @@ class TableSource:
             self.table, client=self.client, delimiter=self.delimiter, decimal=self.decimal, encoding=self.encoding
         )
 
-    def federation(self, **options: Any) -> Federation:
-        """The table as a federation; options as of `federation_from_frame` (seed, test_fraction, one_class, …)."""
-        from coterie.data.tables import federation_from_frame
+    @cached_property
+    def _cells(self) -> pd.DataFrame:
+        """The table, every cell read by itself."""
+        from coterie.data.reading import read_table
 
+        reading = {"delimiter": self.delimiter, "decimal": self.decimal, "encoding": self.encoding}
+        return read_table(self.table, client=self.client, text=True, **reading)  # type: ignore[arg-type]
+
+    def federation(self, *, private: bool = False, **options: Any) -> Federation:
+        """The table as a federation; options as of `federation_from_frame` (seed, test_fraction, one_class, …).
+
+        For a `private` run classes, categories and kind, where they are given, are declared public."""
+        from coterie.data.tables import federation_from_frame
+        from coterie.privacy.taint import public
+
+        kind = None if self.kind is None else self.kind.value
+        told = {"kind": kind, "classes": self._classes(private), "categories": self.named_categories()}
+        if private:
+            told = {name: None if value is None else public(value) for name, value in told.items()}
         return federation_from_frame(
-            self.frame,
+            self._cells if private and self.categories is not None else self.frame,
             client=self.client,
             target=self.target,
             features=names(self.features),
             exclude=names(self.exclude) or (),
-            kind=None if self.kind is None else self.kind.value,
-            classes=self._classes(),
             drop_missing=self.drop_missing,
             min_rows=self.min_rows,
             same_clients=self.same_clients,
+            **told,
             **options,
         )
 
-    def _classes(self) -> Any:
-        """The declared labels, as numbers where the column holds numbers."""
-        from coterie.privacy.taint import public
+    def _classes(self, private: bool) -> list[Any] | None:
+        """The declared labels, as numbers where the column holds numbers. A private run must not look: labels are matched as
+        text there, and are numbers if all of them are."""
+        import pandas as pd
 
         told = names(self.classes)
         if told is None:
             return None
-        return public([int(t) if t.lstrip("-").isdigit() else t for t in told])
+        digits = all(t.removeprefix("-").isdecimal() for t in told)
+        numeric = private or (self.target in self.frame and pd.api.types.is_numeric_dtype(self.frame[self.target]))
+        return [int(t) for t in told] if digits and numeric else list(told)
+
+    def named_categories(self) -> dict[str, list[str]] | None:
+        """`colour: red, green; size: S, L` → {"colour": ["red", "green"], "size": ["S", "L"]}; `none` → {}."""
+        if self.categories is None or self.categories.strip().lower() == "none":
+            return None if self.categories is None else {}
+        found = {}
+        for part in filter(str.strip, self.categories.split(";")):
+            column, colon, values = part.partition(":")
+            if not colon or not names(values):
+                raise ConfigError(
+                    f'--categories is "column: value, value; column: value, value", or none; got {part.strip()!r}. '
+                    "Name the values of every column of categories."
+                )
+            found[column.strip()] = names(values) or []
+        return found
 
 
 def reads_table(command: Callable[..., None]) -> Callable[..., None]:

@@ -457,6 +457,7 @@ class Federation:
         from coterie.data.reading import read_table
 
         reading = {k: options.pop(k) for k in ("delimiter", "decimal", "encoding") if k in options}
+        reading["text"] = is_public(options.get("categories"))  # then no value may change how others are read
         return cls.from_frame(read_table(path, client=client, **reading), client=client, target=target, **options)
 
     from_csv = from_parquet

@@ -23,6 +23,14 @@ FACTS = {
     "inputs": "what the columns hold, and the names of categories or characters,",
 }
 
+_FILE = ", or in a run's file: public = [{!r}] under [data]"
+_BEFORE = {
+    "clients": _FILE.format("clients"),
+    "clusters": _FILE.format("clusters"),
+    "classes": ", or name them in advance: classes=privacy.public([...])",
+    "inputs": ", or say it in advance: categories=privacy.public({column: [...]}), {} where all columns hold numbers",
+}
+
 
 def checked_facts(facts: Iterable[str]) -> frozenset[str]:
     """Names of facts, or one sentence about the first that is none."""
@@ -50,7 +58,7 @@ def undeclared(federation: Federation, *, groups: bool) -> list[str]:
     """A sentence for every fact that was read from clients' data."""
     return [
         f"unaccounted: {FACTS[fact]} came from the clients' data; if this is known without them, call "
-        f"federation.declare_public({fact!r})"
+        f"federation.declare_public({fact!r}){_BEFORE.get(fact, '')}"
         for fact in shape_facts(federation, groups=groups)
         if fact not in federation.declared
     ]

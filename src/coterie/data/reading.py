@@ -83,6 +83,7 @@ def read_table(
     delimiter: str | None = None,
     decimal: str | None = None,
     encoding: str | None = None,
+    text: bool = False,
 ) -> pd.DataFrame:
     """A Parquet (.parquet, .pq), CSV (.csv, .tsv, .txt, also .gz) or, with openpyxl, Excel file (first sheet).
 
@@ -90,6 +91,10 @@ def read_table(
     are recognised; what is given is believed. `?` counts as missing, beside pandas' own list (empty, NA, NaN, null, …).
     Columns of digits with leading zeros stay text. A first column without a name that only counts the rows (as
     `DataFrame.to_csv` writes it) is left out.
+
+    `text=True` reads every cell by itself, for private runs: no value changes how others are read. Cells stay text, nothing
+    is recognised from rows (delimiter: from the header; decimal: a point; encoding: UTF-8), and a row with more cells than
+    the header, or an unnamed first column, is left out.
     """
     path = Path(path)
     name = path.name.lower()
@@ -113,6 +118,8 @@ def read_table(
     try:
         if name.endswith(PARQUET):
             return pd.read_parquet(path)
+        if text:
+            return _read_cells(path, client, delimiter, decimal or ".", encoding)
         frame = (
             _read_excel(path, client) if name.endswith(EXCEL) else _read_csv(path, client, delimiter, decimal, encoding)
         )
@@ -170,6 +177,27 @@ def _read_csv(
     return _keep_codes(frame, texts, client)
 
 
+def _read_cells(
+    path: Path, client: str | None, delimiter: str | None, decimal: str, encoding: str | None
+) -> pd.DataFrame:
+    """Every cell as it is written, but for the decimal sign of numbers; clients that are plain whole numbers are numbers."""
+    if path.name.lower().endswith(EXCEL):
+        frame = pd.read_excel(path, na_values=["?"], dtype="str")
+    else:
+        form = _recognise(path, delimiter, decimal, encoding, header=True)
+        frame = replace(form, trailing=True).read(path, dtype="str", on_bad_lines="skip", encoding_errors="replace")
+    frame = frame.drop(columns=[c for c in frame.columns[:1] if str(c).startswith("Unnamed")])
+    for column in frame.columns:
+        cells = frame[column].str.strip()
+        if decimal == ",":
+            cells = cells.where(~cells.str.fullmatch(_COMMA_NUMBER, na=False), cells.str.replace(",", "."))
+        frame[column] = cells
+    if client in frame.columns and all(_WHOLE.fullmatch(t) for t in frame[client].dropna().unique()):
+        numbers = pd.to_numeric(frame[client]).astype("Int64")
+        frame[client] = numbers if frame[client].isna().any() else numbers.astype("int64")
+    return frame
+
+
 def _read_excel(path: Path, client: str | None) -> pd.DataFrame:
     frame = pd.read_excel(path, na_values=["?"])
     wanted = _may_be_codes(frame, client)
@@ -203,8 +231,11 @@ def _keep_codes(frame: pd.DataFrame, texts: pd.DataFrame, client: str | None) ->
 # ---- what kind of file it is -----------------------------------------------------------------------------------------
 
 
-def _recognise(path: Path, delimiter: str | None, decimal: str | None, encoding: str | None) -> _Format:
-    encoding = encoding or _encoding(path)
+def _recognise(
+    path: Path, delimiter: str | None, decimal: str | None, encoding: str | None, *, header: bool = False
+) -> _Format:
+    """How a file is written, as its first rows show; with `header` as its first line alone shows."""
+    encoding = encoding or (_mark(path) or "utf-8" if header else _encoding(path))
     with _open(path) as stream:
         head = stream.read(_SAMPLE)
     text = codecs.getincrementaldecoder(encoding)("replace").decode(head)
@@ -218,6 +249,7 @@ def _recognise(path: Path, delimiter: str | None, decimal: str | None, encoding:
         form, lines, delimiter = replace(form, skip=1), lines[1:], delimiter or told[1]
     lines = [line for line in lines if line.strip()]
     usual = "\t" if ".tsv" in path.name.lower() else ","
+    lines = lines[:1] if header else lines
     delimiter = _SPELT.get(delimiter, delimiter) if delimiter else _delimiter(lines, usual)
     rows = _cells(lines, delimiter)
     twice = (
@@ -235,6 +267,13 @@ def _recognise(path: Path, delimiter: str | None, decimal: str | None, encoding:
 
 def _open(path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path, "rb")) if path.name.lower().endswith(".gz") else path.open("rb")
+
+
+def _mark(path: Path) -> str | None:
+    """The encoding that a mark at the start of a file names."""
+    with _open(path) as stream:
+        start = stream.read(4)
+    return next((name for mark, name in _BOMS if start.startswith(mark)), None)
 
 
 def _encoding(path: Path) -> str:

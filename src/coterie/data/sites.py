@@ -36,13 +36,15 @@ from coterie.data.preprocessing import (
     to_numbers,
 )
 from coterie.data.rows import choose_rows
+from coterie.data.schema import checked_categories, with_numbers
 from coterie.data.table_targets import class_labels, regression_target
 from coterie.data.tables import RowsByClient, check_column, check_table, true_clusters
 from coterie.errors import ConfigError, DataError
+from coterie.privacy.taint import public
 
 OPTIONS = (
     "client", "target", "features", "kind", "cluster", "split", "weight", "test_fraction", "seed", "one_class",
-    "max_categories", "dtype", "drop_missing", "min_rows", "same_clients", "scaling", "classes",
+    "max_categories", "dtype", "drop_missing", "min_rows", "same_clients", "scaling", "classes", "categories", "public",
 )  # fmt: skip
 LEAST = 5  # rows below which a site does not go into detail
 LEVELS = 8  # bytes of a number: a median is found byte by byte
@@ -68,6 +70,13 @@ def require_named(options: Mapping[str, Any], private: bool) -> None:
             'With a privacy budget no statistics of all rows are agreed on; add scaling = "own" under [data], so that '
             "every client scales its own rows."
         )
+    if options.get("categories") is not None:
+        if options.get("scaling", "all") != "own":
+            raise ConfigError(
+                'Sites take named categories where every client scales its own rows; add scaling = "own" under [data], or '
+                "leave out categories: sites then agree on them."
+            )
+        checked_categories(options["categories"], options["features"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +87,13 @@ class SiteTable:
     options: dict[str, Any]
     rows: RowsByClient
     least: int = LEAST
+    private: bool = False
+    """Whether the run has a budget: then what does not fit the named classes, categories and numbers counts as missing."""
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, options: Mapping[str, Any], least: int = LEAST) -> SiteTable:
+    def of(
+        cls, frame: pd.DataFrame, options: Mapping[str, Any], least: int = LEAST, *, private: bool = False
+    ) -> SiteTable:
         check_table(frame)
         told = {k: v for k, v in options.items() if v is not None}
         for role in ("client", "target", "cluster", "split", "weight"):
@@ -92,11 +105,17 @@ class SiteTable:
         frame, _ = choose_rows(frame, told["client"], told["target"], alone=True, **which)
         parts = frame[told["split"]] if "split" in told else None
         rows = RowsByClient.of(frame[told["client"]], parts, told.get("test_fraction", 0.25), told.get("seed", 0))
-        return cls(frame, told, rows, least)
+        return cls(frame, told, rows, least, private)
 
     @property
     def own(self) -> bool:
         return bool(self.options.get("scaling", "all") == "own")
+
+    @property
+    def named(self) -> dict[Any, list[str]] | None:
+        """The categories that the run names; with a budget all other columns hold numbers."""
+        told = self.options.get("categories", {} if self.private else None)
+        return None if told is None else checked_categories(told, self.features)
 
     @property
     def features(self) -> list[str]:
@@ -129,13 +148,10 @@ class SiteTable:
         return class_labels(values)[1]
 
     def _column(self, values: pd.Series[Any], private: bool) -> Summary:
+        if private or (self.own and self.named is not None):
+            return {"kind": "own"}
         if self.own and (pd.api.types.is_bool_dtype(values) or column_kind(values) == "numeric"):
             return {"kind": "own"}
-        if private:
-            raise DataError(
-                f"With a privacy budget names of categories are not agreed on; column {values.name!r} holds categories. "
-                "Leave it out of features, or make it numbers."
-            )
         train = values.iloc[self.rows.train]
         if column_kind(values) == "category" and values.notna().any():
             codes, texts = category_texts(train)
@@ -196,27 +212,34 @@ class SiteTable:
             weight = pd.to_numeric(self.frame[told["weight"]], errors="coerce").to_numpy(np.float64)[rows.order]
         made = Federation.from_flat(
             x, y[rows.order], sizes=rows.sizes, clients=[str(c) for c in rows.clients], n_test=rows.n_test,
-            n_valid=rows.n_valid, weights=weight, kind=told["kind"], classes=classes, columns=columns,
+            n_valid=rows.n_valid, weights=weight, kind=public(told["kind"]) if self.private else told["kind"],
+            classes=public(classes) if self.private and "classes" in told else classes, columns=columns,
             one_class=told.get("one_class", "error"), dtype=told.get("dtype", "float32"),
         )  # fmt: skip
         return replace(made, preprocessing=None if self.own else plan)
 
     def _own_columns(self, plan: pd.DataFrame) -> tuple[Any, list[str]]:
+        if (named := self.named) is not None:
+            frame = with_numbers(self.frame, self.features, named)
+            raw, names, _ = columns_for_own(frame, self.features, self.rows.train, 0, named)
+            return raw, names
         agreed = set(plan["source"])
-        raw, names = [], []
+        parts, names = [], []
         for column in self.features:
             if column in agreed:
                 part = plan[plan["source"] == column]
-                raw.append(apply_preprocessing(self.frame, part, dtype="float64"))
+                parts.append(apply_preprocessing(self.frame, part, dtype="float64"))
                 names += part.loc[part["kind"] != "dropped", "column"].tolist()
             else:
                 one, name, _ = columns_for_own(self.frame, [column], self.rows.train, 0)
-                raw.append(one)
+                parts.append(one)
                 names += name
-        return np.concatenate(raw, axis=1), names
+        return np.concatenate(parts, axis=1), names
 
     def _target(self, agreement: Agreement) -> tuple[npt.NDArray[Any], list[Any] | None]:
         values = self.frame[self.options["target"]]
+        if self.private and ("classes" in self.options or agreement.classes is None):  # every value is read by itself
+            return values.to_numpy(object), agreement.classes
         if agreement.classes is None:
             return regression_target(values, self.rows.owner, self.rows.clients), None
         codes, labels = class_labels(values)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from coterie.data.checks import shown
 from coterie.data.federation import Federation
 from coterie.data.own_splits import WORDS
 from coterie.data.reading import read_table
+from coterie.data.schema import is_public, plain
 from coterie.disk import said
 from coterie.errors import DataError
+from coterie.privacy.taint import Released
 
 _TARGETS = ("label", "labels", "target", "y", "fine_label")
 _TABLES = (".parquet", ".csv", ".tsv", ".csv.gz")
@@ -116,13 +119,15 @@ def federation_from_leaf(
     *,
     encode: Callable[[Any], Any] | None = None,
     label: Callable[[Any], Any] | None = None,
+    characters: str | Released[str] | None = None,
     **options: Any,
 ) -> Federation:
     """LEAF's files ("LEAF: A Benchmark for Federated Settings", https://arxiv.org/abs/1812.01097): every *.json below
     `folder` holds `users` and their `user_data`; files in a folder called train or test are those parts of the users' rows.
 
     `encode` turns a sample into numbers and `label` a target. Text of one length (Shakespeare) becomes ids of its characters
-    by default, its targets stay characters."""
+    by default, its targets stay characters. `characters` names them in advance, and any other is 0;
+    `characters=privacy.public("abc…")` declares them public, for private runs."""
     found: dict[Any, dict[str, list[Any]]] = {}
     files = sorted(folder.rglob("*.json"))
     for file in files:
@@ -133,14 +138,26 @@ def federation_from_leaf(
             y.extend(rows["y"])
     if not found:
         raise DataError(f"There are no LEAF files (*.json with user_data) in {folder}. Name the folder of their data.")
-    if encode is None and all(isinstance(v, str) for parts in found.values() for x, _ in parts.values() for v in x[:1]):
-        encode, options = _characters(found), {"dtype": "int64"} | options
+    read = False
+    if encode is None and characters is not None:
+        encode, options = _ids(sorted(set(plain(characters)))), {"dtype": "int64"} | options
+    elif encode is None and all(
+        isinstance(v, str) for parts in found.values() for x, _ in parts.values() for v in x[:1]
+    ):
+        encode, options, read = _characters(found), {"dtype": "int64"} | options, True
     data = {}
     for user, parts in found.items():
         made = {part: (_leaf(x, encode, file), _leaf(y, label, file)) for part, (x, y) in parts.items()}
         data[user] = made.get("", made)
     trained = {user: made for user, made in data.items() if not isinstance(made, dict) or "train" in made}
-    return Federation.from_arrays(trained, **options)
+    made = Federation.from_arrays(trained, **options)
+    known = frozenset({"inputs"} if is_public(characters) else ())
+    return replace(
+        made,
+        encoded=read or characters is not None,
+        filtered=len(trained) < len(data),
+        declared=made.declared | known,
+    )
 
 
 def _leaf_users(file: Path) -> dict[str, Any]:
@@ -162,7 +179,12 @@ def _leaf(values: list[Any], encode: Callable[[Any], Any] | None, file: Path) ->
 def _characters(found: Mapping[Any, Any]) -> Callable[[Any], list[int]]:
     """Ids of the characters of all training rows; 0 for one that only test rows have."""
     texts = (v for parts in found.values() for part, (x, _) in parts.items() if part != "test" for v in x)
-    ids = {c: i + 1 for i, c in enumerate(sorted({c for text in texts for c in text}))}
+    return _ids(sorted({c for text in texts for c in text}))
+
+
+def _ids(characters: Sequence[str]) -> Callable[[Any], list[int]]:
+    """Ids from 1 of these characters; 0 for all others."""
+    ids = {c: i + 1 for i, c in enumerate(characters)}
     return lambda text: [ids.get(c, 0) for c in text]
 
 
@@ -186,10 +208,13 @@ def federation_from_folder(folder: Path, *, target: str | None = None, **options
         return Federation.from_arrays([(_name(p), _npz(p)) for p in arrays], **options)
     if target is None:
         raise DataError(f"Name the column to predict in the tables of {folder}: target='…'.")
-    column = "client" if "client" not in (frame := read_table(files[0])).columns else "client file"
-    frames = [frame, *(read_table(p) for p in files[1:])]
+    cells = is_public(options.get("categories"))
+    column = "client" if "client" not in (frame := read_table(files[0], text=cells)).columns else "client file"
+    frames = [frame, *(read_table(p, text=cells) for p in files[1:])]
     whole = pd.concat([f.assign(**{column: _name(p)}) for f, p in zip(frames, files, strict=True)], ignore_index=True)
-    return Federation.from_frame(whole, client=column, target=target, **options)
+    made = Federation.from_frame(whole, client=column, target=target, **options)
+    # without names, the columns are those of all files together
+    return made if options.get("features") is not None else replace(made, declared=made.declared - {"inputs"})
 
 
 def _files(folder: Path) -> list[Path]:

@@ -132,9 +132,8 @@ class Server:
             offsets=np.concatenate([[0], np.cumsum(n_train)]).astype(np.int64), n_train=n_train, clients=pd.Index(order),
             kind=self.job.data["kind"], classes=None if told["classes"] is None else tuple(told["classes"]),
             columns=tuple(told["columns"]), clusters=None if clusters is None else np.array([clusters[c] for c in order]),
-            declared=frozenset({"kind", *(["classes"] if self.job.data.get("classes") else [])}),
-            filtered=any(self.job.data.get(k) for k in ("drop_missing", "same_clients"))
-            or self.job.data.get("min_rows", 1) > 1,
+            declared=frozenset({"kind", *(["classes"] if self.job.data.get("classes") else []), *self.job.data.get("public", ())}),
+            filtered=True,  # the sites' rows say who the clients are
         )  # fmt: skip
 
     def begin(self, resume: bool) -> tuple[Run, SitesEngine]:
@@ -272,7 +271,9 @@ def _medians(columns: Columns, summaries: Mapping[str, Any], ask: Any) -> None:
 
 def _blind(job: Job, summaries: Mapping[str, Any], agreement: Agreement, columns: Columns) -> dict[str, Any]:
     outputs = [row["column"] for row in agreement.plan if row["kind"] != "dropped"]
-    outputs += [c for c, kind in columns.kinds.items() if kind == "own"]
+    named = job.data.get("categories") or {}
+    own = [c for c, kind in columns.kinds.items() if kind == "own"]
+    outputs += [name for c in own for name in ([f"{c}={value}" for value in named[c]] if c in named else [c])]
     told: dict[str, Any] = {"columns": outputs, "classes": agreement.classes, "dtype": job.data.get("dtype", "float32")}
     sizes: dict[str, int] = {}
     labels: dict[str, str] = {}

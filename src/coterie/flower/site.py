@@ -100,10 +100,10 @@ class Site:
         frame = self.table
         if not isinstance(frame, pd.DataFrame):
             given = options["client"] if self.client is None else None
-            frame = read_table(frame, client=given, **self.job.reading)
+            frame = read_table(frame, client=given, text=self.job.privacy is not None, **self.job.reading)
         if self.client is not None:
             frame = frame.assign(**{options["client"]: self.client})
-        return SiteTable.of(frame, options, self.job.least)
+        return SiteTable.of(frame, options, self.job.least, private=self.job.privacy is not None)
 
     def _begin(self, head: Mapping[str, Any]) -> bytes:
         """Prepare the rows and put them at the places the server gave these clients."""

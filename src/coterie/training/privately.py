@@ -139,7 +139,7 @@ def _prepared(federation: Any) -> str | None:
     plan = federation.preprocessing
     if plan is None:
         return None
-    if not plan["kind"].eq("numeric").any():
+    if "kind" in plan and not plan["kind"].eq("numeric").any():
         if "inputs" in federation.declared:
             return None
         names = ", ".join(dict.fromkeys(plan["source"].astype(str)))
