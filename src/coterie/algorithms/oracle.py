@@ -34,6 +34,10 @@ class Oracle(Algorithm):
     def carries_statistics(self) -> bool:
         return True
 
+    @property
+    def reads_clusters(self) -> bool:
+        return True
+
     def init(self, task: Task, population: Population, seed: int, start: Params) -> OracleState:
         if population.clusters is None:
             raise ConfigError(

@@ -220,7 +220,8 @@ class Federation:
         return places
 
     def subset(self, clients: Iterable[Hashable]) -> Federation:
-        """The same data with only these clients, in this order."""
+        """The same data with only these clients, in this order. Who was left out may depend on anybody's rows: a private run
+        needs `declare_public("clients")` afterwards."""
         index = np.array([self.index(c) for c in clients], np.int64)
         if not len(index):
             raise DataError("A federation needs at least one client; got an empty subset. Name at least one client.")
@@ -237,34 +238,33 @@ class Federation:
             clusters=None if self.clusters is None else self.clusters[index],
             keys=self.keys[index],
             n_valid=self.n_valid[index],
+            filtered=self.filtered or len(index) < len(self),
+            declared=self.declared if len(index) == len(self) else self.declared - {"clients"},
         )
 
     def holdout(self, fraction: float, seed: int | None = None) -> Federation:
         """A federation of the training rows alone, the last `fraction` of each client's as its new test rows.
 
         For choices that must not see the test data. With a seed every client's rows are shuffled first. A client with a
-        single training row keeps it. Where clients have validation rows of their own, these are the new test rows."""
+        single training row keeps it. Where a client has validation rows of its own, these are its new test rows."""
         if not 0.0 < fraction < 1.0:
             raise DataError(f"The held-out fraction must be in (0, 1); got {fraction}. Use for example 0.25.")
-        if self.n_valid.any():
-            return self._kept(self.n_train + self.n_valid, self.n_train)
-        rows = self._places("train")
+        own, sizes = self.n_valid > 0, self.n_train + self.n_valid
+        train, valid = self._places("train"), self._places("validation")
         if seed is not None:
-            rows = rows[split_order(self.n_train, self.keys, seed)]
+            shuffled = train[split_order(self.n_train, self.keys, seed)]
+            train = np.where(np.repeat(own, self.n_train), train, shuffled)
+        owner = np.concatenate([np.repeat(np.arange(len(self)), n) for n in (self.n_train, self.n_valid)])
+        rows = np.concatenate([train, valid])[np.argsort(owner, kind="stable")]
         held = np.minimum(np.maximum(np.round(self.n_train * fraction).astype(np.int64), 1), self.n_train - 1)
-        return self._kept(self.n_train, self.n_train - held, rows)
-
-    def _kept(self, sizes: Ints, n_train: Ints, rows: Ints | None = None) -> Federation:
-        """The first `sizes` rows of every client (or these rows), `n_train` of them for training and the rest for tests."""
+        held = np.where(own, self.n_valid, held)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        if rows is None:
-            rows = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1] - offsets[:-1], sizes)
         return replace(
             self,
             **self._of_rows(rows),
             offsets=offsets,
-            n_train=n_train,
-            n_valid=np.zeros_like(n_train),
+            n_train=sizes - held,
+            n_valid=np.zeros_like(held),
         )
 
     def describe(self) -> pd.DataFrame:

@@ -373,6 +373,11 @@ class Algorithm(Protocol):
         return 1
 
     @property
+    def reads_clusters(self) -> bool:
+        """Whether `init` reads the true groups of clients; a private run shows them to such algorithms alone."""
+        return False
+
+    @property
     def helpers(self) -> Mapping[str, Any]:
         """Objects beside the algorithm itself whose methods it asks with, by name; a deployed client finds them there."""
         return {}

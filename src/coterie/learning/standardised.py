@@ -39,6 +39,21 @@ class ScaledSquares:
         return mse(outputs, y) / self.scale**2
 
 
+@dataclass(frozen=True)
+class Rescaled:
+    """Makes a network whose outputs are scaled and shifted by fixed numbers, from a public range or from clients' targets."""
+
+    model: Callable[[], nn.Module]
+    mean: float
+    scale: float
+    public_range: tuple[float, float] | None = None
+
+    def __call__(self) -> nn.Module:
+        network = self.model()
+        parts = network if type(network) is nn.Sequential else [network]  # a sequence's parameters keep their names
+        return nn.Sequential(*parts, Rescale(self.mean, self.scale))
+
+
 def standardised(task: Task, federation: Federation) -> Task:
     """The task with targets standardised by mean and deviation of all training rows; others than `mse` stay as they are."""
     if task.loss != "mse" or federation.kind != "regression":
@@ -47,20 +62,11 @@ def standardised(task: Task, federation: Federation) -> Task:
     mean, scale = float(y.mean()), float(y.std(correction=0))
     if scale == 0 or (abs(mean) < 0.5 * scale and 0.5 < scale < 2):
         return task  # nothing to do; the fast path for plain squared error is kept
-    return replace(task, model=_rescaled(task.model, mean, scale), loss=ScaledSquares(scale), metric=task.scorers)
+    return replace(task, model=Rescaled(task.model, mean, scale), loss=ScaledSquares(scale), metric=task.scorers)
 
 
 def rescaled(task: Task, low: float, high: float) -> Task:
     """The task with targets standardised by a public range, so that no client's rows are looked at."""
     mean, scale = (low + high) / 2, (high - low) / 4
-    return replace(task, model=_rescaled(task.model, mean, scale), loss=ScaledSquares(scale), metric=task.metrics)
-
-
-def _rescaled(model: Callable[[], nn.Module], mean: float, scale: float) -> Callable[[], nn.Module]:
-    def make() -> nn.Module:
-        network = model()
-        if type(network) is nn.Sequential:  # parameters keep their names
-            return nn.Sequential(*network, Rescale(mean, scale))
-        return nn.Sequential(network, Rescale(mean, scale))
-
-    return make
+    model = Rescaled(task.model, mean, scale, (low, high))
+    return replace(task, model=model, loss=ScaledSquares(scale), metric=task.metrics)

@@ -32,7 +32,7 @@ from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import Released, public
 from coterie.settings import setting
 from coterie.training.cohorts import Everyone, FixedSize, Poisson, Sampler
-from coterie.training.validity import doubts
+from coterie.training.validity import doubts, public_ranges
 
 LEDGER = "ledger.sqlite"
 SIMULATION_ONLY = (
@@ -153,13 +153,20 @@ def _prepared(federation: Any) -> str | None:
     )
 
 
+def reads_clusters(algorithm: Any) -> bool:
+    """Whether an algorithm, or one inside it, declares that it reads the true groups; a private run shows them to no other."""
+    if getattr(algorithm, "reads_clusters", False):
+        return True
+    parts = [getattr(algorithm, f.name) for f in fields(algorithm)] if is_dataclass(algorithm) else []
+    return any(is_dataclass(part) and not isinstance(part, type) and reads_clusters(part) for part in parts)
+
+
 def _shapes(session: Session, run: Any) -> None:
     """Void the receipt for every fact about shapes that was read from clients' data; note those declared public."""
-    ours = type(run.algorithm).__module__.startswith("coterie.")
-    groups = not ours or "Oracle(" in repr(run.algorithm)  # an algorithm of the user's may read the groups
+    groups = reads_clusters(run.algorithm)
     for reason in undeclared(run.federation, groups=groups):
         session.ledger.void(reason)
-    session.notes += declared(run.federation, groups=groups)
+    session.notes += declared(run.federation, groups=groups) + public_ranges(run.task)
 
 
 @dataclass

@@ -47,7 +47,7 @@ from coterie.training.contract import (
 from coterie.training.evaluation import Evaluation
 from coterie.training.explosion import explosion
 from coterie.training.fingerprint import Fingerprint, fingerprint
-from coterie.training.privately import SIMULATION_ONLY, Session, private_form, unwrapped
+from coterie.training.privately import SIMULATION_ONLY, Session, private_form, unwrapped, reads_clusters
 from coterie.training.progress import bar, finish_on_interrupt
 from coterie.training.result import FILES, RECEIPT, Result
 from coterie.training.validity import Declared, copied, of_callbacks, opened, unchanged
@@ -238,7 +238,8 @@ class Run:
         )
         fed = self.federation
         sizes = fed.n_train if self.privacy is None else np.ones_like(fed.n_train)  # which are no one's business
-        population = Population(len(fed), sizes, fed.clusters)
+        groups = fed.clusters if self.privacy is None or reads_clusters(self.algorithm) else None
+        population = Population(len(fed), sizes, groups)
         self.state = self.algorithm.init(self.task, population, self.seed, self.env.initial)
         if self.start is not None and not isinstance(self.start, dict):
             self.state = self.start

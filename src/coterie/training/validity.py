@@ -21,6 +21,7 @@ from coterie.algorithms import ALGORITHMS
 from coterie.data.federation import Federation
 from coterie.engines import ENGINES
 from coterie.exchange.channels import CHANNELS
+from coterie.learning.standardised import Rescaled
 from coterie.learning.task import Task
 from coterie.privacy.taint import Released
 from coterie.training.tensorboard import TensorBoard
@@ -135,10 +136,24 @@ def _foreign_items(values: Iterable[Any], path: str) -> Iterator[tuple[str, str]
         yield from _foreign(part, f"{path}[{i}]")
 
 
+def public_ranges(task: Task) -> list[str]:
+    """What a receipt says of a target that was scaled by a range which the user named."""
+    model = task.model
+    if not isinstance(model, Rescaled) or model.public_range is None:
+        return []
+    low, high = model.public_range
+    return [f"declared public by the user: the range of the target, {low:g} to {high:g}"]
+
+
 def _of_task(task: Task) -> Iterator[str]:
     if not isinstance(task.loss, str) and not _ours(task.loss):
         yield _UNKNOWN.format(f"the loss {_name(task.loss)}, a function of the user's,", "the task")
-    if not _ours(task.model):
+    model = task.model
+    while isinstance(model, Rescaled):
+        if model.public_range is None:
+            yield "unaccounted: the target was standardised by the mean and deviation of all clients' rows; name a public range"
+        model = model.model
+    if not _ours(model):
         for name in _weights_of_its_own(task):
             yield _UNKNOWN.format(f"the network's {name!r}, which does not follow from the run's seed,", "the task")
             return

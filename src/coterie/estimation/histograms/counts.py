@@ -111,12 +111,12 @@ PUBLIC = "vocabulary-is-public"  # a file that save_counts writes for a declared
 
 
 def has_public_vocabulary(source: Source) -> bool:
-    """Whether the columns were given with the matrix, and not read off the users' own tokens. A folder says so only if its
-    vocabulary was saved as `public(...)`."""
+    """Whether the columns were given with a matrix in memory, and not read off the users' own tokens. A folder says so only if
+    its vocabulary was saved as `public(...)`, and a file never does."""
     if isinstance(source, (str, Path)):
         if Path(source).is_dir():
             return (Path(source) / PUBLIC).is_file()
-        return Path(source).suffix not in {".parquet", ".pq", ".csv"}
+        return False  # nothing in a file says where its tokens come from
     return not isinstance(source, pd.DataFrame)
 
 

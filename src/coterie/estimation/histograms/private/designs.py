@@ -22,7 +22,10 @@ from coterie.privacy import Event, Ledger, Line, Privacy, Receipt, Released, non
 
 ROUNDS = {"A+": 10, "B+": 3, "paper": 10}
 LEVEL = 0.9  # of the quantile of whitened norms that is the clip
-_VOCABULARY = "unaccounted: the tokens were read from the users' data; pass a matrix over a public vocabulary"
+_VOCABULARY = (
+    "unaccounted: the tokens were read from the users' data or from a file; pass a matrix over a public vocabulary, or "
+    "save_counts(folder, blocks, vocabulary=privacy.public([...]))"
+)
 
 
 @dataclass(frozen=True)
