@@ -109,7 +109,9 @@ def test_with_a_budget_a_site_tells_nothing_of_what_columns_hold() -> None:
         made = site.federation(agreed)
         assert (made.columns, made.classes, list(made.clients)) == (usual.columns, usual.classes, list(usual.clients))
         for client in "bcdef":
-            for a, b in zip(made.train(client) + made.test(client), usual.train(client) + usual.test(client), strict=True):
+            for a, b in zip(
+                made.train(client) + made.test(client), usual.train(client) + usual.test(client), strict=True
+            ):
                 assert torch.equal(a, b)
 
 

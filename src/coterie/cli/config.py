@@ -91,7 +91,9 @@ def loader(
 
 def _facts(told: Any) -> frozenset[str]:
     if not isinstance(told, list) or not all(isinstance(fact, str) for fact in told):
-        raise ConfigError(f"data.public must be a list of facts, such as [\"clients\"]; got {told!r}. Put it in brackets.")
+        raise ConfigError(
+            f'data.public must be a list of facts, such as ["clients"]; got {told!r}. Put it in brackets.'
+        )
     return checked_facts(told)
 
 

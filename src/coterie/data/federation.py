@@ -385,7 +385,9 @@ class Federation:
         them are its validation rows. `weights` are one number a row.
         """
         check_arguments(locals())
-        declared = frozenset({"kind"} if kind is not None else ()) | ({"classes", "kind"} if is_public(classes) else set())
+        declared = frozenset({"kind"} if kind is not None else ()) | (
+            {"classes", "kind"} if is_public(classes) else set()
+        )
         target = Target.of(kind, classes)
         kind, classes = plain(kind), plain(classes)
         ids = checked_ids(clients)

@@ -9,6 +9,7 @@ row: zeros, and the first class. Only a warning, for whoever holds the rows, say
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from coterie.privacy.taint import Released
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
+_WHOLE = re.compile(r"-?\d+\.0+")
 _WORDS = {"true": 1.0, "false": 0.0}
 
 
@@ -64,7 +66,7 @@ class Target:
     def encoded(self, y: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Mask]:
         """Targets as class indices or floats, and which rows fit."""
         if self.classes is not None:
-            places = self._places(y)
+            places = self._coded(y)
             if y.ndim > 1:
                 return np.where(places < 0, NO_LABEL, places), np.ones(len(y), bool)
             return places, places >= 0
@@ -72,12 +74,23 @@ class Target:
         good = np.isfinite(values) if self.kind == "regression" else np.isin(values, (0.0, 1.0))
         return values, good.reshape(len(y), -1).all(1)
 
-    def _places(self, y: npt.NDArray[Any]) -> Ints:
-        return category_codes(pd.Series(y.ravel()), [_text(c) for c in self.classes or ()]).reshape(y.shape)
+    def _coded(self, y: npt.NDArray[Any]) -> Ints:
+        return _places(_texts(pd.Series(y.ravel())), [_text(c) for c in self.classes or ()]).reshape(y.shape)
 
 
 def _text(value: Any) -> str:
-    return category_texts(pd.Series([value], dtype="object"))[1][0]
+    return str(_texts(pd.Series([value], dtype="object"))[0])
+
+
+def _texts(values: pd.Series[Any]) -> npt.NDArray[Any]:
+    """Every value as text, None where it is missing; 1, 1.0, "1" and "1.0" are one value, whatever a column's type made of it."""
+    codes, texts = category_texts(values)
+    whole = [t.split(".")[0] if _WHOLE.fullmatch(t) else t for t in texts]
+    return np.array([*whole, None], dtype=object)[codes]
+
+
+def _places(texts: npt.NDArray[Any], known: Sequence[str]) -> Ints:
+    return category_codes(pd.Series(texts, dtype="object"), list(known))
 
 
 def joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -187,10 +200,12 @@ def checked_categories(given: Any, features: Sequence[Any]) -> dict[Any, list[st
 
 
 def with_numbers(frame: pd.DataFrame, features: Sequence[Any], categories: Mapping[Any, Sequence[str]]) -> pd.DataFrame:
-    """The table with finite numbers or NaN in all features but the declared categories; a warning counts what is neither."""
+    """The table with text in the declared categories, and finite numbers or NaN in all other features; a warning counts what
+    is neither."""
     found = {column: numbers(frame[column]) for column in features if column not in categories}
     odd = {column: np.isnan(values) for column, values in found.items()}
-    odd |= {column: category_codes(frame[column], list(categories[column])) < 0 for column in categories}
+    texts = {column: _texts(frame[column]) for column in categories}
+    odd |= {column: _places(texts[column], categories[column]) < 0 for column in categories}
     counts = {column: int((bad & frame[column].notna().to_numpy()).sum()) for column, bad in odd.items()}
     told = [f"{n} of {str(column)!r}" for column, n in counts.items() if n]
     if told:
@@ -201,6 +216,6 @@ def with_numbers(frame: pd.DataFrame, features: Sequence[Any], categories: Mappi
             stacklevel=4,
         )
     made = frame.copy()
-    for column, values in found.items():
+    for column, values in (found | texts).items():
         made[column] = values
     return made

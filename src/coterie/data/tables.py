@@ -106,7 +106,9 @@ def federation_from_frame(
     )  # fmt: skip
     n_valid, n_test, train = by_client.n_valid, by_client.n_test, by_client.train
     if Target.of(kind, classes) is None:
-        y, task, found = checked_target(frame[target], plain(kind) if classes is None else "classification", owner, clients)
+        y, task, found = checked_target(
+            frame[target], plain(kind) if classes is None else "classification", owner, clients
+        )
         labels: Any = found if classes is None else classes
     else:  # every value is read by itself
         y, task, labels = frame[target].to_numpy(object), kind, classes
@@ -206,9 +208,7 @@ def _common(
     named: Mapping[Any, Sequence[str]] | None,
 ) -> tuple[Any, list[str], pd.DataFrame | None]:
     """Model inputs by statistics of all training rows, their names, and the statistics."""
-    plan = fit_preprocessing(
-        frame, wanted, train, max_categories=max_categories, left_out=left_out, categories=named
-    )
+    plan = fit_preprocessing(frame, wanted, train, max_categories=max_categories, left_out=left_out, categories=named)
     outputs = plan.loc[plan["kind"] != "dropped", "column"].tolist()
     if not outputs:
         why = "; ".join(f"{row.source}: {row.note}" for row in plan.itertuples())
