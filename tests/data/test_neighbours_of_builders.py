@@ -22,7 +22,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
 EXACT = ct.Privacy(3.0, 1e-6, clip=1.0)
 STEP = ct.LocalSGD(steps=1, lr=0.1, batch_size=None)
 CHANGES = (
-    None, "class", "category", "rare", "float", "text", "missing", "no label", "more", "fewer", "huge", "infinite", "bool", "large",
+    None, "class", "category", "rare", "float", "text", "missing", "no label", "more", "fewer", "huge", "infinite", "bool",
+    "large",
 )  # fmt: skip
 TOLD: dict[str, Any] = {"classes": public([0, 1]), "categories": public({"colour": ["red", "blue"]}), "scaling": "own"}
 

@@ -88,7 +88,7 @@ def test_what_would_need_a_look_at_all_rows_is_refused_in_one_sentence() -> None
             require_named({k: v for k, v in OPTIONS.items() if k != missing}, private=False)
     with pytest.raises(ct.ConfigError, match='scaling = "own"'):
         require_named(OPTIONS, private=True)
-    with pytest.raises(ct.ConfigError, match='named categories.*scaling = "own"'):
+    with pytest.raises(ct.ConfigError, match=r'named categories.*scaling = "own"'):
         require_named(OPTIONS | {"categories": {"kind": ["a"]}}, private=False)
 
 

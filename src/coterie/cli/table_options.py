@@ -79,7 +79,7 @@ class TableSource:
         from coterie.data.reading import read_table
 
         reading = {"delimiter": self.delimiter, "decimal": self.decimal, "encoding": self.encoding}
-        return read_table(self.table, client=self.client, text=True, **reading)  # type: ignore[arg-type]
+        return read_table(self.table, client=self.client, text=True, **reading)
 
     def federation(self, *, private: bool = False, **options: Any) -> Federation:
         """The table as a federation; options as of `federation_from_frame` (seed, test_fraction, one_class, …).
@@ -89,7 +89,7 @@ class TableSource:
         from coterie.privacy.taint import public
 
         kind = None if self.kind is None else self.kind.value
-        told = {"kind": kind, "classes": self._classes(private), "categories": self.named_categories()}
+        told: dict[str, Any] = {"kind": kind, "classes": self._classes(private), "categories": self.named_categories()}
         if private:
             told = {name: None if value is None else public(value) for name, value in told.items()}
         return federation_from_frame(

@@ -103,9 +103,9 @@ def checked_pair(client: Any, pair: ArrayPair, *, finite: bool = True) -> tuple[
 
 
 def bytes_to_numbers(arrays: list[npt.NDArray[Any]], scale: bool | None, dtype: str) -> list[npt.NDArray[Any]]:
-    """Features with their bytes as numbers. Bytes to be scaled stay bytes where all arrays are bytes (they become float32 when
-    they are used), and are divided by 255 where others are not, or on the way to float64. Every array becomes the type asked
-    for by itself: what it holds then does not depend on the others' types."""
+    """Features with their bytes as numbers. Bytes to be scaled stay bytes where all arrays are bytes (they become float32
+    when they are used), and are divided by 255 where others are not, or on the way to float64. Every array becomes the type
+    asked for by itself: what it holds then does not depend on the others' types."""
     if dtype == "int64":
         return [_ids(x) for x in arrays]
     scaled = arrays[0].ndim > 2 if scale is None else scale

@@ -311,8 +311,8 @@ class Federation:
         unless `one_class="allow"` says that it is meant. dtype="int64" keeps whole numbers (token ids) as they are.
         `scale_bytes` divides uint8 features by 255 (None: those of images, x with three dimensions or more).
 
-        `classes=privacy.public([...])` or `kind=privacy.public("regression")` declare the target for private runs. A row that
-        does not fit is then left out for its client alone, with a warning, instead of an error (`coterie.data.schema`).
+        `classes=privacy.public([...])` or `kind=privacy.public("regression")` declare the target for private runs. A row
+        that does not fit is then left out for its client alone, with a warning, instead of an error (`coterie.data.schema`).
         """
         check_arguments(locals())
         given = list(data.items()) if isinstance(data, Mapping) else list(data)
@@ -389,7 +389,8 @@ class Federation:
             {"classes", "kind"} if is_public(classes) else set()
         )
         target = Target.of(kind, classes)
-        kind, classes = plain(kind), plain(classes)
+        asked: Kind | None = plain(kind)
+        labels: Sequence[Any] | None = plain(classes)
         ids = checked_ids(clients)
         sizes = np.asarray(sizes, np.int64)
         if len(sizes) != len(ids) or not int(sizes.sum()) == len(x) == len(y):
@@ -403,11 +404,11 @@ class Federation:
         if target is not None:
             rows = Rows(x, y, sizes, n_valid, n_test, weights).fitting(target, dtype)
             x, y, sizes, n_valid, n_test, weights = rows.x, rows.y, rows.sizes, rows.n_valid, rows.n_test, rows.weights
-            kind, classes = target.kind, target.classes
+            found, labels = target.kind, target.classes
         else:
-            y, kind, classes = (encode_target if y.ndim == 1 else encode_rows)(y, kind, classes, ids, sizes)
-            if kind == "classification" and one_class == "error" and y.ndim == 1:
-                refuse_one_class(y, ids, sizes, classes)
+            y, found, labels = (encode_target if y.ndim == 1 else encode_rows)(y, asked, labels, ids, sizes)
+            if found == "classification" and one_class == "error" and y.ndim == 1:
+                refuse_one_class(y, ids, sizes, labels)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         (x,) = bytes_to_numbers([x], scale_bytes, dtype)
         on_disk = isinstance(x, np.memmap) and (dtype == "int64" or x.dtype in (np.uint8, dtype))
@@ -435,8 +436,8 @@ class Federation:
             offsets=offsets,
             n_train=n_train,
             clients=ids,
-            kind=kind,
-            classes=None if classes is None else tuple(classes),
+            kind=found,
+            classes=None if labels is None else tuple(labels),
             clusters=None if clusters is None else checked_clusters(clusters, ids),
             columns=None if columns is None else tuple(columns),
             declared=declared,
@@ -458,7 +459,7 @@ class Federation:
         """Like `from_frame`, from a file; takes `delimiter`, `decimal` and `encoding` too (`read_table`)."""
         from coterie.data.reading import read_table
 
-        reading = {k: options.pop(k) for k in ("delimiter", "decimal", "encoding") if k in options}
+        reading: dict[str, Any] = {k: options.pop(k) for k in ("delimiter", "decimal", "encoding") if k in options}
         reading["text"] = is_public(options.get("categories"))  # then no value may change how others are read
         return cls.from_frame(read_table(path, client=client, **reading), client=client, target=target, **options)
 

@@ -60,7 +60,7 @@ class Target:
         texts = [_text(c) for c in self.classes or ()]
         if self.classes is not None and (len(texts) < 2 or len(set(texts)) < len(texts)):
             raise ConfigError(
-                f"Public classes are at least two labels that differ as text; got {list(self.classes)}. Name every class once."
+                f"Public classes are at least two labels that differ as text; got {list(self.classes)}. Name each once."
             )
 
     def encoded(self, y: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Mask]:
@@ -70,9 +70,9 @@ class Target:
             if y.ndim > 1:
                 return np.where(places < 0, NO_LABEL, places), np.ones(len(y), bool)
             return places, places >= 0
-        values = numbers(pd.Series(y.ravel())).reshape(y.shape)
-        good = np.isfinite(values) if self.kind == "regression" else np.isin(values, (0.0, 1.0))
-        return values, good.reshape(len(y), -1).all(1)
+        values: Floats = np.reshape(numbers(pd.Series(y.ravel())), y.shape)
+        good: Mask = np.isfinite(values) if self.kind == "regression" else np.isin(values, (0.0, 1.0))
+        return values, np.asarray(good.reshape(len(y), -1).all(1))
 
     def _coded(self, y: npt.NDArray[Any]) -> Ints:
         return _places(_texts(pd.Series(y.ravel())), [_text(c) for c in self.classes or ()]).reshape(y.shape)
@@ -83,7 +83,7 @@ def _text(value: Any) -> str:
 
 
 def _texts(values: pd.Series[Any]) -> npt.NDArray[Any]:
-    """Every value as text, None where it is missing; 1, 1.0, "1" and "1.0" are one value, whatever a column's type made of it."""
+    """Every value as text, None where it is missing; 1, 1.0, "1" and "1.0" are one value, whatever type their column has."""
     codes, texts = category_texts(values)
     whole = [t.split(".")[0] if _WHOLE.fullmatch(t) else t for t in texts]
     return np.array([*whole, None], dtype=object)[codes]
@@ -175,7 +175,8 @@ class Rows:
 def _warn(rows: int, clients: int) -> None:
     warnings.warn(
         f"{rows} row{'s' * (rows != 1)} of {clients} client{'s' * (clients != 1)} did not fit the declared classes or "
-        "numbers and were left out for these clients alone. This sentence is for the holder of the rows: no receipt covers it.",
+        "numbers and were left out for these clients alone. This sentence is for the holder of the rows: no receipt covers "
+        "it.",
         CoterieWarning,
         stacklevel=5,
     )

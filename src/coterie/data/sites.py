@@ -213,7 +213,7 @@ class SiteTable:
         made = Federation.from_flat(
             x, y[rows.order], sizes=rows.sizes, clients=[str(c) for c in rows.clients], n_test=rows.n_test,
             n_valid=rows.n_valid, weights=weight, kind=public(told["kind"]) if self.private else told["kind"],
-            classes=public(classes) if self.private and "classes" in told else classes, columns=columns,
+            classes=public(classes) if self.private and "classes" in told and classes else classes, columns=columns,
             one_class=told.get("one_class", "error"), dtype=told.get("dtype", "float32"),
         )  # fmt: skip
         return replace(made, preprocessing=None if self.own else plan)

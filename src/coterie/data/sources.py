@@ -150,13 +150,13 @@ def federation_from_leaf(
         made = {part: (_leaf(x, encode, file), _leaf(y, label, file)) for part, (x, y) in parts.items()}
         data[user] = made.get("", made)
     trained = {user: made for user, made in data.items() if not isinstance(made, dict) or "train" in made}
-    made = Federation.from_arrays(trained, **options)
+    whole = Federation.from_arrays(trained, **options)
     known = frozenset({"inputs"} if is_public(characters) else ())
     return replace(
-        made,
+        whole,
         encoded=read or characters is not None,
         filtered=len(trained) < len(data),
-        declared=made.declared | known,
+        declared=whole.declared | known,
     )
 
 

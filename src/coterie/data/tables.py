@@ -106,9 +106,10 @@ def federation_from_frame(
     )  # fmt: skip
     n_valid, n_test, train = by_client.n_valid, by_client.n_test, by_client.train
     if Target.of(kind, classes) is None:
-        y, task, found = checked_target(
+        y, told_kind, found = checked_target(
             frame[target], plain(kind) if classes is None else "classification", owner, clients
         )
+        task: Any = told_kind
         labels: Any = found if classes is None else classes
     else:  # every value is read by itself
         y, task, labels = frame[target].to_numpy(object), kind, classes

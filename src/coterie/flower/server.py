@@ -132,7 +132,7 @@ class Server:
             offsets=np.concatenate([[0], np.cumsum(n_train)]).astype(np.int64), n_train=n_train, clients=pd.Index(order),
             kind=self.job.data["kind"], classes=None if told["classes"] is None else tuple(told["classes"]),
             columns=tuple(told["columns"]), clusters=None if clusters is None else np.array([clusters[c] for c in order]),
-            declared=frozenset({"kind", *(["classes"] if self.job.data.get("classes") else []), *self.job.data.get("public", ())}),
+            declared=frozenset({"kind", *(["classes"] * bool(self.job.data.get("classes"))), *self.job.data.get("public", ())}),
             filtered=True,  # the sites' rows say who the clients are
         )  # fmt: skip
 

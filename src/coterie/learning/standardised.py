@@ -41,7 +41,7 @@ class ScaledSquares:
 
 @dataclass(frozen=True)
 class Rescaled:
-    """Makes a network whose outputs are scaled and shifted by fixed numbers, from a public range or from clients' targets."""
+    """Makes a network whose outputs are scaled and shifted by numbers from a public range or from clients' targets."""
 
     model: Callable[[], nn.Module]
     mean: float

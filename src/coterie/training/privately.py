@@ -154,7 +154,7 @@ def _prepared(federation: Any) -> str | None:
 
 
 def reads_clusters(algorithm: Any) -> bool:
-    """Whether an algorithm, or one inside it, declares that it reads the true groups; a private run shows them to no other."""
+    """Whether an algorithm, or one inside it, says that it reads the true groups; a private run shows them to no other."""
     if getattr(algorithm, "reads_clusters", False):
         return True
     parts = [getattr(algorithm, f.name) for f in fields(algorithm)] if is_dataclass(algorithm) else []
@@ -233,8 +233,8 @@ class Session:
         for reason in (*taint, *_mixing(run.channels), *doubts(run)):
             self.ledger.void(reason)
         self.notes += [f"declared public by the user: {part}" for part in run.declared.parts]
-        if (reason := _prepared(run.federation)) is not None:
-            self.ledger.void(reason)
+        if (prepared := _prepared(run.federation)) is not None:
+            self.ledger.void(prepared)
         _shapes(self, run)
         if stored is None:
             self.warn(sum(t.numel() for t in run.env.initial.values()), int(setting(run.algorithm, "clusters") or 1))

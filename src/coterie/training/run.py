@@ -47,7 +47,7 @@ from coterie.training.contract import (
 from coterie.training.evaluation import Evaluation
 from coterie.training.explosion import explosion
 from coterie.training.fingerprint import Fingerprint, fingerprint
-from coterie.training.privately import SIMULATION_ONLY, Session, private_form, unwrapped, reads_clusters
+from coterie.training.privately import SIMULATION_ONLY, Session, private_form, reads_clusters, unwrapped
 from coterie.training.progress import bar, finish_on_interrupt
 from coterie.training.result import FILES, RECEIPT, Result
 from coterie.training.validity import Declared, copied, of_callbacks, opened, unchanged

@@ -151,7 +151,7 @@ def _of_task(task: Task) -> Iterator[str]:
     model = task.model
     while isinstance(model, Rescaled):
         if model.public_range is None:
-            yield "unaccounted: the target was standardised by the mean and deviation of all clients' rows; name a public range"
+            yield "unaccounted: the target was standardised by statistics of all clients' rows; name a public range"
         model = model.model
     if not _ours(model):
         for name in _weights_of_its_own(task):

@@ -188,7 +188,7 @@ class IFCAHistograms(CenterModel):
     def _fit_private(self, table: CountTable, source: Source) -> Self:
         if not isinstance(self.init, str) or self.init != "kl++":
             raise ConfigError(
-                "a private fit of IFCAHistograms starts from a private mean, got another init; leave init at its default, or "
+                "a private fit of IFCAHistograms starts from a private mean, got another init; leave it at its default, or "
                 "use HistogramMixture(init=privacy.public(centres))."
             )
         fit = fit_ifca(

@@ -111,8 +111,8 @@ PUBLIC = "vocabulary-is-public"  # a file that save_counts writes for a declared
 
 
 def has_public_vocabulary(source: Source) -> bool:
-    """Whether the columns were given with a matrix in memory, and not read off the users' own tokens. A folder says so only if
-    its vocabulary was saved as `public(...)`, and a file never does."""
+    """Whether the columns were given with a matrix in memory, and not read off the users' own tokens. A folder says so only
+    if its vocabulary was saved as `public(...)`, and a file never does."""
     if isinstance(source, (str, Path)):
         if Path(source).is_dir():
             return (Path(source) / PUBLIC).is_file()
