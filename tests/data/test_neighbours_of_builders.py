@@ -23,7 +23,7 @@ EXACT = ct.Privacy(3.0, 1e-6, clip=1.0)
 STEP = ct.LocalSGD(steps=1, lr=0.1, batch_size=None)
 CHANGES = (
     None, "class", "category", "rare", "float", "text", "missing", "no label", "more", "fewer", "huge", "infinite", "bool",
-    "large",
+    "large", "outlier",
 )  # fmt: skip
 TOLD: dict[str, Any] = {"classes": public([0, 1]), "categories": public({"colour": ["red", "blue"]}), "scaling": "own"}
 
@@ -51,6 +51,8 @@ def _changed(one: pd.DataFrame, change: str) -> pd.DataFrame:
         "bool": {"size": True, "y": True}, "large": {"size": 2**62, "y": 2**53 + 1},
     }  # fmt: skip
     made = one.copy()
+    if change == "outlier":
+        made["dose"] = np.where(np.arange(len(made)) == len(made) // 2, 1e308, 5e-324)
     for column, value in values.get(change, {}).items():
         made[column] = pd.Series([value] * len(made), dtype="object").infer_objects()
     return made

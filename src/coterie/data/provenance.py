@@ -72,5 +72,5 @@ def declared(federation: Federation, *, groups: bool) -> list[str]:
         "inputs": f"the inputs {', '.join(federation.columns or ())}".strip(),
     }
     return [f"declared public by the user: {told.get(f, FACTS[f])}" for f in facts] + [
-        f"public schema: {federation.n_features} features"
+        f"public schema: {federation.n_features} feature{'s' * (federation.n_features != 1)}"
     ]

@@ -126,13 +126,13 @@ class Server:
         dtype = getattr(torch, told["dtype"])
         y = torch.zeros(1, dtype=dtype if told["classes"] is None else torch.int64).expand(int(n_train.sum()))
         x = torch.zeros(1, len(told["columns"]), dtype=dtype).expand(len(y), -1)
-        clusters = told.get("clusters")
+        clusters, public = told.get("clusters"), set(self.job.data.get("public", ()))
         return Federation(
             x=x, y=y,
             offsets=np.concatenate([[0], np.cumsum(n_train)]).astype(np.int64), n_train=n_train, clients=pd.Index(order),
             kind=self.job.data["kind"], classes=None if told["classes"] is None else tuple(told["classes"]),
             columns=tuple(told["columns"]), clusters=None if clusters is None else np.array([clusters[c] for c in order]),
-            declared=frozenset({"kind", *(["classes"] * bool(self.job.data.get("classes"))), *self.job.data.get("public", ())}),
+            declared=frozenset({"kind"} | public | ({"classes"} if self.job.data.get("classes") else set())),
             filtered=True,  # the sites' rows say who the clients are
         )  # fmt: skip
 
