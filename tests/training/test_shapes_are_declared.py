@@ -1,10 +1,16 @@
 """Shapes and names carry data: a private run's receipt is void for facts that were read from clients' rows."""
 
+import json
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import coterie as ct
 from coterie.errors import ConfigError
+from coterie.learning.standardised import rescaled, standardised
 from coterie.privacy import public
 
 pytestmark = pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
@@ -60,3 +66,90 @@ def test_groups_and_weights_and_kind():
 def test_an_unknown_fact_is_refused():
     with pytest.raises(ConfigError, match="Facts to declare public"):
         ct.Federation.from_arrays(arrays()).declare_public("colours")
+
+
+def test_a_private_run_shows_the_groups_only_to_algorithms_that_say_they_read_them():
+    clusters = {f"c{i}": i % 2 for i in range(6)}
+    fed = ct.Federation.from_arrays(arrays(), classes=public([0, 1]), clusters=clusters)
+    seen = []
+
+    @dataclass(frozen=True)
+    class Curious(ct.FedAvg):
+        def init(self, task, population, seed, start):
+            seen.append(population.clusters)
+            return super().init(task, population, seed, start)
+
+    @dataclass(frozen=True)
+    class Honest(Curious):
+        @property
+        def reads_clusters(self):
+            return True
+
+    assert receipt(fed, public(Curious(SGD))).valid
+    found = receipt(fed, public(Honest(SGD)))
+    assert any("the groups of clients" in r for r in found.reasons)
+    assert seen[0] is None
+    assert seen[1].tolist() == [0, 1, 0, 1, 0, 1]
+    assert not receipt(fed, ct.FineTuned(ct.Oracle(SGD))).valid
+
+
+def test_a_choice_of_clients_must_be_declared_anew():
+    fed = ct.Federation.from_arrays(arrays(), classes=public([0, 1])).declare_public("clients")
+    assert receipt(fed.subset(fed.clients[::-1])).valid  # the same clients in another order
+    some = fed.subset(fed.clients[:5])
+    assert any("which clients take part" in r for r in receipt(some).reasons)
+    assert receipt(some.declare_public("clients")).valid
+
+
+def test_one_clients_validation_rows_leave_the_others_hold_out():
+    split = {c: {"train": (x, y)} for c, (x, y) in arrays().items()}
+    x, y = arrays()["c0"]
+    usual, other = (
+        ct.Federation.from_arrays(split | {"c0": mine}, classes=public([0, 1])).holdout(0.25, seed=3)
+        for mine in ({"train": (x, y)}, {"train": (x[:5], y[:5]), "validation": (x[5:], y[5:])})
+    )
+    assert other.n_test.tolist() == [3, 2, 2, 2, 2, 2]
+    for client in usual.clients[1:]:
+        for a, b in zip(usual.train(client) + usual.test(client), other.train(client) + other.test(client), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_targets_standardised_by_all_rows_void_the_receipt_and_a_public_range_is_listed():
+    numbers = {c: (x, 100 + 9 * x[:, 0]) for c, (x, _) in arrays().items()}
+    fed = ct.Federation.from_arrays(numbers, kind=public("regression"))
+    task = ct.Task.default(fed)
+    looked = ct.fit(ct.FedAvg(SGD), fed, standardised(task, fed), rounds=1, alone=False, privacy=EXACT).receipt
+    assert any("standardised by statistics of all clients' rows" in r for r in looked.reasons)
+    ranged = ct.fit(ct.FedAvg(SGD), fed, rescaled(task, 50, 150), rounds=1, alone=False, privacy=EXACT).receipt
+    assert ranged.valid, ranged.reasons
+    assert "declared public by the user: the range of the target, 50 to 150" in ranged.public
+
+
+def test_characters_of_texts_are_declared_or_void(tmp_path):
+    def folder(name, text):
+        (tmp_path / name).mkdir()
+        users = {f"u{i}": {"x": ["ab", "ba", "aa", "bb"] if i else [text] * 4, "y": [0, 1, 0, 1]} for i in range(5)}
+        (tmp_path / name / "all.json").write_text(json.dumps({"user_data": users}))
+        return tmp_path / name
+
+    task = ct.Task(Letters)
+    usual, rare = folder("usual", "ab"), folder("rare", "+a")
+    told = {"classes": public([0, 1]), "characters": public("abc")}
+    one, two = (ct.Federation.from_leaf(f, **told) for f in (usual, rare))
+    assert all(torch.equal(one.train(u)[0], two.train(u)[0]) for u in one.clients[1:])
+    assert two.train("u0")[0][0].tolist() == [0, 1]
+    void, valid = (
+        ct.fit(ct.FedAvg(SGD), fed, public(task), rounds=1, alone=False, privacy=EXACT).receipt
+        for fed in (ct.Federation.from_leaf(usual, classes=public([0, 1])), two)
+    )
+    assert any("characters" in r for r in void.reasons)
+    assert valid.valid, valid.reasons
+
+
+class Letters(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(5, 2)
+
+    def forward(self, x):
+        return self.table(x).sum(1)
