@@ -242,3 +242,20 @@ def test_a_vocabulary_of_a_folder_counts_as_public_only_if_declared(small, tmp_p
         ct.save_counts(tmp_path, [small.counts], vocabulary=vocabulary)
         model = ct.HistogramMixture(3, privacy=EXACT, threads=1, rounds=2).fit_stream(tmp_path)
         assert model.receipt_.valid is valid
+
+
+def test_the_tokens_of_a_file_are_of_unknown_origin(small, tmp_path):
+    sp.save_npz(tmp_path / "counts.npz", sp.csr_array(small.counts))
+    for fit in ("fit", "fit_stream"):
+        model = ct.HistogramMixture(3, privacy=EXACT, threads=1, rounds=2)
+        receipt = getattr(model, fit)(tmp_path / "counts.npz").receipt_
+        assert not receipt.valid
+        assert "from a file" in receipt.reasons[0]
+    assert ct.HistogramMixture(3, privacy=EXACT, threads=1, rounds=2).fit(small.counts).receipt_.valid
+
+
+def test_a_start_that_would_be_ignored_is_refused(small):
+    rows = small.counts[:3].toarray()
+    for start in (rows, public(rows), "mean"):
+        with pytest.raises(ct.errors.ConfigError, match="starts from a private mean"):
+            ct.IFCAHistograms(3, max_iter=2, init=start, privacy=EXACT).fit(small.counts)
