@@ -23,7 +23,8 @@ TABLE = {"client": "who", "target": "y", "scaling": "own"}
 def table(folder: Path, name: str = "usual", **mine: Any) -> Path:
     """Six clients; `mine` are columns of the first one."""
     rng = np.random.default_rng(3)
-    rows = pd.DataFrame({"who": np.repeat(np.arange(6), 12), "a": rng.normal(size=72), "colour": rng.choice(["red", "blue"], 72)})
+    colours = rng.choice(["red", "blue"], 72)
+    rows = pd.DataFrame({"who": np.repeat(np.arange(6), 12), "a": rng.normal(size=72), "colour": colours})
     rows["y"] = (rows["a"] + rng.normal(size=72) > 0).astype(int)
     for column, value in mine.items():
         rows[column] = rows[column].astype(object)
@@ -46,7 +47,9 @@ def test_compare_takes_categories_and_one_clients_rows_leave_no_trace(tmp_path: 
     usual = compared(table(tmp_path), tmp_path / "1", *told)
     assert usual["valid"], usual["reasons"]
     assert "declared public by the user: the inputs a, colour=red, colour=blue" in usual["public"]
-    odd = TableSource(table(tmp_path, "odd", colour="green", y=0.5, a="many"), "who", "y", classes="0,1", categories=told[3])
+    odd = TableSource(
+        table(tmp_path, "odd", colour="green", y=0.5, a="many"), "who", "y", classes="0,1", categories=told[3]
+    )
     made = odd.federation(private=True, scaling="own", one_class="allow")
     assert (made.classes, made.n_features) == ((0, 1), 3)
     void = compared(table(tmp_path), tmp_path / "2", "--classes", "0,1")

@@ -109,11 +109,31 @@ def from_leaf(change: str | None, folder: Path, **told: Any) -> ct.Federation:
     return ct.Federation.from_leaf(place, classes=told.get("classes"))
 
 
+class Columns:
+    """What offers columns by name, as a HuggingFace dataset does."""
+
+    def __init__(self, **columns: Any) -> None:
+        self.columns, self.column_names = columns, list(columns)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.columns[name]
+
+
+def from_datasets(change: str | None, folder: Path, **told: Any) -> ct.Federation:
+    data = numbers(change)
+    columns = {
+        "who": [name for name, (x, _) in data.items() for _ in x],
+        "x": [row for x, _ in data.values() for row in x],
+        "label": [_json(value) for _, y in data.values() for value in y],
+    }
+    return ct.Federation.from_datasets(Columns(**columns), client="who", x="x", classes=told.get("classes"))
+
+
 def _json(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-BUILDERS = (from_frame, from_csv, from_folder, from_arrays, from_npz, from_leaf)
+BUILDERS = (from_frame, from_csv, from_folder, from_arrays, from_npz, from_leaf, from_datasets)
 
 
 def receipt(fed: ct.Federation) -> Any:

@@ -12,6 +12,7 @@ import coterie as ct
 from coterie.errors import ConfigError
 from coterie.learning.standardised import rescaled, standardised
 from coterie.privacy import public
+from coterie.training.neighbours import Recorder
 
 pytestmark = pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
 EXACT = ct.Privacy(3.0, 1e-6, clip=1.0)
@@ -110,7 +111,9 @@ def test_one_clients_validation_rows_leave_the_others_hold_out():
     )
     assert other.n_test.tolist() == [3, 2, 2, 2, 2, 2]
     for client in usual.clients[1:]:
-        for a, b in zip(usual.train(client) + usual.test(client), other.train(client) + other.test(client), strict=True):
+        for a, b in zip(
+            usual.train(client) + usual.test(client), other.train(client) + other.test(client), strict=True
+        ):
             assert torch.equal(a, b)
 
 
@@ -144,6 +147,32 @@ def test_characters_of_texts_are_declared_or_void(tmp_path):
     )
     assert any("characters" in r for r in void.reasons)
     assert valid.valid, valid.reasons
+
+
+def test_the_order_of_clients_does_not_say_who_is_drawn():
+    rng = np.random.default_rng(4)
+    names, drawn = [f"c{i}" for i in range(17_000)], []
+    x, y = rng.normal(size=(17_000, 1, 2)).astype(np.float32), np.arange(17_000) % 2
+    for order in (np.arange(17_000), np.roll(np.arange(17_000), -1)):  # the first client's rows stand last
+        fed = ct.Federation.from_flat(
+            x[order, 0], y[order], sizes=np.ones(17_000), clients=[names[i] for i in order], test_fraction=0.0,
+            classes=public([0, 1]),
+        )  # fmt: skip
+        recorder = Recorder()
+        made = ct.fit(
+            ct.FedAvg(SGD),
+            fed,
+            rounds=1,
+            cohort=5,
+            alone=False,
+            privacy=EXACT,
+            channels=[public(recorder)],
+            progress=False,
+        )
+        assert made.receipt.valid, made.receipt.reasons
+        drawn.append(set(recorder.sent))
+    assert drawn[0] == drawn[1]
+    assert len(drawn[0]) == 5
 
 
 class Letters(nn.Module):

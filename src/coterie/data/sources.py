@@ -72,21 +72,27 @@ def _by_column(data: Any, client: str, x: str | None, y: str | None) -> dict[Any
         if not hasattr(dataset, "column_names"):
             raise DataError(f"client={client!r} needs datasets with columns; got a {type(dataset).__name__}.")
         owner = _column(dataset, client, "the client")
-        xs, ys = _arrays("the dataset", dataset, x, y, taken=(client,))
+        columns = [_values(dataset, c, "the dataset") for c in _named(dataset, "the dataset", x, y, taken=(client,))]
         for who in dict.fromkeys(owner.tolist()):
-            mine = owner == who
-            found.setdefault(who, {})[part] = (xs[mine], ys[mine])
+            mine = np.flatnonzero(owner == who)
+            found.setdefault(who, {})[part] = tuple(_stacked([c[i] for i in mine], "the dataset") for c in columns)
     return {who: parts.get("", parts) for who, parts in found.items()}
 
 
-def _arrays(what: str, dataset: Any, x: str | None, y: str | None, taken: tuple[str, ...] = ()) -> tuple[Array, Array]:
-    names = getattr(dataset, "column_names", None)
-    if names is not None:
-        target = y or next((n for n in _TARGETS if n in names), None)
-        others = [n for n in names if n != target and n not in taken]
-        if target is None or (x is None and len(others) != 1):
-            raise DataError(f"Name the columns of {what} to learn from and to predict: x=…, y=…; it has {list(names)}.")
-        return _column(dataset, x or others[0], what), _column(dataset, target, what)
+def _named(dataset: Any, what: str, x: str | None, y: str | None, taken: tuple[str, ...] = ()) -> tuple[str, str]:
+    """The columns to learn from and to predict."""
+    names = dataset.column_names
+    target = y or next((n for n in _TARGETS if n in names), None)
+    others = [n for n in names if n != target and n not in taken]
+    if target is None or (x is None and len(others) != 1):
+        raise DataError(f"Name the columns of {what} to learn from and to predict: x=…, y=…; it has {list(names)}.")
+    return x or others[0], target
+
+
+def _arrays(what: str, dataset: Any, x: str | None, y: str | None) -> tuple[Array, Array]:
+    if getattr(dataset, "column_names", None) is not None:
+        one, target = _named(dataset, what, x, y)
+        return _column(dataset, one, what), _column(dataset, target, what)
     if hasattr(dataset, "batch_sampler"):
         raise DataError(f"A DataLoader gives batches; {what} needs single samples. Pass its dataset: loader.dataset.")
     if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
@@ -99,9 +105,13 @@ def _arrays(what: str, dataset: Any, x: str | None, y: str | None, taken: tuple[
 
 
 def _column(dataset: Any, name: str, what: str) -> Array:
+    return _stacked(_values(dataset, name, what), what)
+
+
+def _values(dataset: Any, name: str, what: str) -> list[Any]:
     if name not in dataset.column_names:
         raise DataError(f"There is no column {name!r} in {what}; it has {list(dataset.column_names)}.")
-    return _stacked(list(dataset[name]), what)
+    return list(dataset[name])
 
 
 def _stacked(values: list[Any], what: str) -> Array:

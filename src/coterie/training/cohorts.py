@@ -44,6 +44,10 @@ class FixedSize:
             raise ConfigError(f"A cohort of {self.size} needs as many clients; got {len(federation)}. Lower it.")
         if len(federation) > _MANY and 8 * self.size <= len(federation):
             return _few(self.size, len(federation), seed, round)
+        return self.by_name(federation, seed, round)
+
+    def by_name(self, federation: Federation, seed: int, round: int) -> Ints:
+        """The same clients whatever order they stand in, which may depend on one client's rows; needs a number for each."""
         order = np.argsort(_draws(federation, seed, round), kind="stable")
         return np.sort(order[: self.size])
 

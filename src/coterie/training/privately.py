@@ -249,6 +249,8 @@ class Session:
         """Who takes part. Where the secrecy of a cohort is part of the claim it comes from the operating system's entropy,
         and is kept nowhere."""
         self._asked = 0
+        if type(self.sampler) is FixedSize and self.sampler.size <= len(federation):
+            return self.sampler.by_name(federation, seed, round)
         if type(self.sampler) is not Poisson or self.privacy.simulated:
             return self.sampler.sample(federation, seed, round)
         draws = np.frombuffer(os.urandom(8 * len(federation)), np.uint64)
