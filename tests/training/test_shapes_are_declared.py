@@ -149,6 +149,21 @@ def test_characters_of_texts_are_declared_or_void(tmp_path):
     assert valid.valid, valid.reasons
 
 
+def test_weights_of_one_client_do_not_reach_the_others_messages():
+    sent = []
+    for mine in (1.0, 1e-9):
+        data = arrays(weights=True)
+        x, y, w = data["c0"]
+        data["c0"] = (x, y, mine * np.linspace(1, 3, len(w)))
+        recorder, fed = Recorder(), ct.Federation.from_arrays(data, classes=public([0, 1]))
+        made = ct.fit(ct.FedAvg(SGD), fed, rounds=1, alone=False, privacy=EXACT, channels=[public(recorder)])
+        assert made.receipt.valid, made.receipt.reasons
+        sent.append(recorder.sent)
+    for client in fed.clients[1:]:
+        for (_, a), (_, b) in zip(sent[0][client], sent[1][client], strict=True):
+            assert torch.equal(a, b)
+
+
 def test_the_order_of_clients_does_not_say_who_is_drawn():
     rng = np.random.default_rng(4)
     names, drawn = [f"c{i}" for i in range(17_000)], []

@@ -24,11 +24,15 @@ from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.models import mlp
 from coterie.learning.task import Task
 from coterie.privacy.settings import Privacy
+from coterie.privacy.taint import public
 from coterie.settings import with_setting
 from coterie.training.run import fit
 from coterie.tree import Tree, flatten
 
-CHANGES = {"other rows": 30, "grown": 36, "shrunk": 3, "a size of its own": 41, "removed": 0, "a class of its own": 30}
+CHANGES = {
+    "other rows": 30, "grown": 36, "shrunk": 3, "a size of its own": 41, "removed": 0, "a class of its own": 30,
+    "a label nobody declared": 30,
+}  # fmt: skip
 """What happens to the first client, and how many rows it then has."""
 _SIZES = (30, 30, 30, 17, 29, 5, 12, 30, 28, 30)
 _CLASSES = 3
@@ -110,14 +114,16 @@ def neighbours(change: str | None) -> Federation:
         del data["client 0"]
     elif change is not None:
         y = other.integers(0, _CLASSES + (change == "a class of its own"), rows)
-        y[:1] = _CLASSES if change == "a class of its own" else 0
+        y[:1] = _CLASSES if "class" in change or "label" in change else 0
         data["client 0"] = (100 * other.normal(size=(rows, _FEATURES)), y)
     clusters = {name: i % 2 for i, name in enumerate(data)}
-    made = Federation.from_arrays(
-        data, kind="classification", one_class="allow", test_fraction=0.0, clusters=clusters, dtype="float32"
-    )
-    # the other changes leave the classes as they are, which are then known without anybody's rows
-    return made if change == "a class of its own" else made.declare_public("classes", "clusters")
+    classes = None if change == "a class of its own" else public(range(_CLASSES))  # read from rows, or declared
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CoterieWarning)  # a label that nobody declared is left out
+        made = Federation.from_arrays(
+            data, kind="classification", classes=classes, one_class="allow", test_fraction=0.0, clusters=clusters
+        )
+    return made if classes is None else made.declare_public("clusters")
 
 
 def search(
@@ -143,8 +149,6 @@ def search(
 
 
 def _messages(algorithm: Any, change: str | None, task: Any, engine: Any) -> tuple[Messages, Any]:
-    from coterie.privacy.taint import public
-
     fed, recorder = neighbours(change), Recorder()
     made = Task(mlp(_FEATURES, 64, fed.n_outputs)) if task is None else task(fed)
     with warnings.catch_warnings():
