@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import pytest
 import coterie as ct
 from coterie.cli.commands import main
 from coterie.cli.config import Config
+from coterie.cli.flower import for_sites, job_of
+from coterie.cli.rerun import settings_of
 from coterie.cli.table_options import TableSource
+from coterie.report.toml import toml_text
 
 pytestmark = pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
 BUDGET = {"epsilon": 3.0, "delta": 1e-6, "clip": 1.0}
@@ -105,3 +109,19 @@ def test_facts_of_a_built_in_data_set_are_declared_in_its_file(tmp_path: Path) -
     for wrong, told in (("classes", "must be a list"), (["colours"], "Facts to declare public are")):
         with pytest.raises(ct.ConfigError, match=told):
             Config.parse(config | {"data": data | {"public": wrong}})
+
+
+def test_categories_are_written_into_the_files_that_repeat_a_run(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    source = TableSource(path, "who", "y", classes="0,1", categories="colour: red, light blue")
+    told = settings_of(source, {"one_class": "allow"}, {"seeds": 1})
+    kept = tomllib.loads(toml_text(told))
+    assert kept["data"]["categories"] == {"colour": ["red", "light blue"]}
+    assert kept["data"]["classes"] == [0, 1]
+    file = tmp_path / "run.toml"
+    file.write_text(
+        '[data]\npath = "usual.csv"\nclient = "who"\ntarget = "y"\nscaling = "own"\n'
+        '[data.categories]\ncolour = ["red", "blue"]\n\n[algorithm]\nname = "fedavg"\n'
+    )
+    text, _ = for_sites(file, 2)
+    assert job_of(text, tmp_path).data["categories"] == {"colour": ["red", "blue"]}

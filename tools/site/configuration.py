@@ -77,7 +77,8 @@ def _data() -> Iterator[str]:
 def _table() -> Iterator[str]:
     reading = [k for k in _parameters(read_table) if k[0] in ("delimiter", "decimal", "encoding")]
     own = [k for k in _parameters(federation_from_frame) if k[0] != "frame"]
-    yield _block("", ["[data]", *_lines([("path", str, MISSING), *own, *reading])])
+    facts = [("public", list[str], ())]
+    yield _block("", ["[data]", *_lines([("path", str, MISSING), *own, *reading, *facts])])
 
 
 def _task() -> Iterator[str]:

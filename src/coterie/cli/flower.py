@@ -34,7 +34,9 @@ def for_sites(path: Path, sites: int) -> tuple[str, dict[str, pd.DataFrame]]:
 
     table = read_toml(path)
     text, data = path.read_text("utf-8"), table.get("data", {})
-    section = re.search(r"^\[[ \t]*data[ \t]*\][ \t]*(#[^\n]*)?$.*?(?=^\[|\Z)", text, flags=re.MULTILINE | re.DOTALL)
+    section = re.search(
+        r"^\[[ \t]*data[ \t]*\][ \t]*(#[^\n]*)?$.*?(?=^\[(?![ \t]*data\.)|\Z)", text, flags=re.MULTILINE | re.DOTALL
+    )
     if section is None or not isinstance(data, dict):
         return text, {}
     at_hand = isinstance(data.get("path"), str) and (path.parent / data["path"]).is_file()

@@ -21,7 +21,7 @@ from coterie.datasets import rain_stations
 from coterie.errors import ConfigError
 from coterie.text import suggest
 
-_LISTS = ("features", "exclude", "classes")
+_LISTS = ("features", "exclude")
 
 
 class CompareSection(Section):
@@ -44,8 +44,8 @@ def settings_of(source: TableSource, options: Mapping[str, Any], chosen: Mapping
         value = getattr(source, f.name)
         if f.name != "table" and (f.default is MISSING or value != f.default):
             data[f.name] = names(value) if f.name in _LISTS else value
-    if source.categories is not None:
-        data["categories"] = source.named_categories()
+    named = {"classes": source.named_classes(), "categories": source.named_categories()}
+    data |= {name: values for name, values in named.items() if values is not None}
     usual = inspect.signature(federation_from_frame).parameters
     data |= {k: v for k, v in options.items() if v is not None and v != usual[k].default}
     known = {name: chosen.get(name) for name in CompareSection.model_fields if name != "out"}

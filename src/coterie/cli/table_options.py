@@ -89,7 +89,7 @@ class TableSource:
         from coterie.privacy.taint import public
 
         kind = None if self.kind is None else self.kind.value
-        told: dict[str, Any] = {"kind": kind, "classes": self._classes(private), "categories": self.named_categories()}
+        told: dict[str, Any] = {"kind": kind, "classes": self.named_classes(private), "categories": self.named_categories()}
         if private:
             told = {name: None if value is None else public(value) for name, value in told.items()}
         return federation_from_frame(
@@ -105,7 +105,7 @@ class TableSource:
             **options,
         )
 
-    def _classes(self, private: bool) -> list[Any] | None:
+    def named_classes(self, private: bool = False) -> list[Any] | None:
         """The declared labels, as numbers where the column holds numbers. A private run must not look: labels are matched as
         text there, and are numbers if all of them are."""
         import pandas as pd
