@@ -50,7 +50,7 @@ def test_compare_takes_categories_and_one_clients_rows_leave_no_trace(tmp_path: 
     told = ("--classes", "0,1", "--categories", "colour: red, blue")
     usual = compared(table(tmp_path), tmp_path / "1", *told)
     assert usual["valid"], usual["reasons"]
-    assert "declared public by the user: the inputs a, colour=red, colour=blue" in usual["public"]
+    assert "declared public by the user: the inputs a, colour=red and colour=blue" in usual["public"]
     odd = TableSource(
         table(tmp_path, "odd", colour="green", y=0.5, a="many"), "who", "y", classes="0,1", categories=told[3]
     )

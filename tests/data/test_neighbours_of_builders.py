@@ -39,7 +39,7 @@ def frame(change: str | None) -> pd.DataFrame:
         one = pd.DataFrame({"who": f"c{i}"} | columns)
         if i == 0 and change:
             one = _changed(one, change)
-        parts.append(one)
+        parts.append(one.astype({"size": object, "y": object}) if change == "bool" else one)
     return pd.concat(parts, ignore_index=True)
 
 
@@ -82,6 +82,7 @@ def numbers(change: str | None) -> dict[str, Any]:
     data = {}
     for name, rows in frame(change).groupby("who"):
         x = rows[["size", "dose"]].apply(pd.to_numeric, errors="coerce").to_numpy()
+        x = x.astype(float) if x.dtype == object else x
         if name == "c0" and change is None:
             x = x.astype(np.float32)
         y = rows["y"].infer_objects().to_numpy()

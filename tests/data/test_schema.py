@@ -158,6 +158,11 @@ def test_public_classes_must_differ(classes: list[Any]) -> None:
         ct.Federation.from_arrays(arrays(), classes=public(classes))
 
 
+def test_classes_do_not_go_with_numbers() -> None:
+    with pytest.raises(ct.ConfigError, match="Classes are declared for classification"):
+        ct.Federation.from_arrays(arrays(), kind="regression", classes=public([0, 1]))
+
+
 # ---- tables ------------------------------------------------------------------------------------------------------------
 
 

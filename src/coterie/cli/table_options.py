@@ -89,7 +89,11 @@ class TableSource:
         from coterie.privacy.taint import public
 
         kind = None if self.kind is None else self.kind.value
-        told: dict[str, Any] = {"kind": kind, "classes": self.named_classes(private), "categories": self.named_categories()}
+        told: dict[str, Any] = {
+            "kind": kind,
+            "classes": self.named_classes(private),
+            "categories": self.named_categories(),
+        }
         if private:
             told = {name: None if value is None else public(value) for name, value in told.items()}
         return federation_from_frame(

@@ -234,12 +234,13 @@ def dropped_row(name: Any, note: str) -> PlanRow:
 def category_texts(values: pd.Series[Any]) -> tuple[npt.NDArray[np.int64], list[str]]:
     """Codes (−1 for missing) into distinct texts; 1, 1.0 and "1" are the same category."""
     raw, uniques = pd.factorize(values)
-    inner, texts = pd.factorize(np.array([_text(u) for u in uniques], dtype=object))
+    inner, texts = pd.factorize(np.array([as_text(u) for u in uniques], dtype=object))
     codes = np.where(raw < 0, -1, inner[raw] if len(inner) else -1)
     return codes.astype(np.int64), [str(t) for t in texts]
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """The name of a category."""
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
     return str(value)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from coterie.errors import ConfigError
+from coterie.text import listed
 
 if TYPE_CHECKING:
     from coterie.data.federation import Federation
@@ -69,7 +70,7 @@ def declared(federation: Federation, *, groups: bool) -> list[str]:
     facts = [f for f in shape_facts(federation, groups=groups) if f in federation.declared]
     told = {
         "classes": f"the classes {', '.join(map(repr, federation.classes or ()))}",
-        "inputs": f"the inputs {', '.join(federation.columns or ())}".strip(),
+        "inputs": f"the inputs {listed(federation.columns or (), 50)}".strip(),
     }
     return [f"declared public by the user: {told.get(f, FACTS[f])}" for f in facts] + [
         f"public schema: {federation.n_features} feature{'s' * (federation.n_features != 1)}"

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from coterie.data.checks import Ints, Kind
-from coterie.data.preprocessing import category_codes, category_texts
+from coterie.data.preprocessing import as_text, category_codes
 from coterie.data.targets import NO_LABEL
 from coterie.errors import ConfigError, CoterieWarning
 from coterie.privacy.taint import Released
@@ -51,6 +51,10 @@ class Target:
     def of(cls, kind: Any, classes: Any) -> Target | None:
         """The declared target, if it is declared public in full."""
         if is_public(classes):
+            if plain(kind) not in (None, "classification"):
+                raise ConfigError(
+                    f"Classes are declared for classification; got kind={plain(kind)!r}. Leave out one of them."
+                )
             return cls("classification", tuple(plain(classes)))
         if is_public(kind) and plain(kind) in get_args(Kind) and plain(kind) != "classification":
             return cls(plain(kind))
@@ -79,14 +83,18 @@ class Target:
 
 
 def _text(value: Any) -> str:
-    return str(_texts(pd.Series([value], dtype="object"))[0])
+    """A label or category as text: 1, 1.0, "1" and "1.0" are one."""
+    text = as_text(value)
+    return text.split(".")[0] if _WHOLE.fullmatch(text) else text
 
 
 def _texts(values: pd.Series[Any]) -> npt.NDArray[Any]:
-    """Every value as text, None where it is missing; 1, 1.0, "1" and "1.0" are one value, whatever type their column has."""
-    codes, texts = category_texts(values)
-    whole = [t.split(".")[0] if _WHOLE.fullmatch(t) else t for t in texts]
-    return np.array([*whole, None], dtype=object)[codes]
+    """Every value as text, None where it is missing, whatever type its column has."""
+    if values.dtype == object:  # pandas would take True and 1 for one value, and name it after the first of them
+        found = [None if missing else _text(v) for v, missing in zip(values, pd.isna(values), strict=True)]
+        return np.array([*found, None], dtype=object)[:-1]
+    codes, uniques = pd.factorize(values)
+    return np.array([*(_text(u) for u in uniques), None], dtype=object)[codes]
 
 
 def _places(texts: npt.NDArray[Any], known: Sequence[str]) -> Ints:

@@ -239,7 +239,7 @@ class SiteTable:
     def _target(self, agreement: Agreement) -> tuple[npt.NDArray[Any], list[Any] | None]:
         values = self.frame[self.options["target"]]
         if self.private and ("classes" in self.options or agreement.classes is None):  # every value is read by itself
-            return values.to_numpy(object), agreement.classes
+            return values.to_numpy(), agreement.classes
         if agreement.classes is None:
             return regression_target(values, self.rows.owner, self.rows.clients), None
         codes, labels = class_labels(values)

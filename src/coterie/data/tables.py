@@ -112,7 +112,7 @@ def federation_from_frame(
         task: Any = told_kind
         labels: Any = found if classes is None else classes
     else:  # every value is read by itself
-        y, task, labels = frame[target].to_numpy(object), kind, classes
+        y, task, labels = frame[target].to_numpy(), kind, classes
     if categories is None:
         named = None
         report = inspect_columns(frame, client, target, features, exclude, cluster=cluster)
