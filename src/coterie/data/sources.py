@@ -129,7 +129,7 @@ def federation_from_leaf(
     *,
     encode: Callable[[Any], Any] | None = None,
     label: Callable[[Any], Any] | None = None,
-    characters: str | Released[str] | None = None,
+    characters: str | Released[Any] | None = None,
     **options: Any,
 ) -> Federation:
     """LEAF's files ("LEAF: A Benchmark for Federated Settings", https://arxiv.org/abs/1812.01097): every *.json below

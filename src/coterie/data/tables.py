@@ -40,7 +40,7 @@ def federation_from_frame(
     features: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
     cluster: str | None = None,
-    kind: Kind | Released[Kind] | None = None,
+    kind: Kind | Released[Any] | None = None,
     test_fraction: float = 0.25,
     seed: int = 0,
     one_class: OneClass = "error",
@@ -52,8 +52,8 @@ def federation_from_frame(
     scaling: Literal["all", "own"] = "all",
     split: str | None = None,
     weight: str | None = None,
-    classes: Sequence[Any] | Released[Sequence[Any]] | None = None,
-    categories: Mapping[str, Sequence[Any]] | Released[Mapping[str, Sequence[Any]]] | None = None,
+    classes: Sequence[Any] | Released[Any] | None = None,
+    categories: Mapping[str, Sequence[Any]] | Released[Any] | None = None,
 ) -> Federation:
     """One row per sample; `client` says whose it is, `target` is what to predict, the other columns are features.
 
