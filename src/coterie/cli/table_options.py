@@ -11,6 +11,7 @@ A command decorated with `reads_table` takes one parameter `source: TableSource`
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
@@ -117,7 +118,7 @@ class TableSource:
         told = names(self.classes)
         if told is None:
             return None
-        digits = all(t.removeprefix("-").isdecimal() for t in told)
+        digits = all(re.fullmatch("-?[0-9]+", t) for t in told)
         numeric = private or (self.target in self.frame and pd.api.types.is_numeric_dtype(self.frame[self.target]))
         return [int(t) for t in told] if digits and numeric else list(told)
 
