@@ -118,8 +118,8 @@ def test_neither_a_subclass_nor_an_object_of_ones_own_among_the_settings_passes(
 
 
 def test_settings_tried_on_clear_rows_void_the_receipt(make_fed: Any, task: ct.Task) -> None:
-    for look in ("grid", "fit_seeds"):
-        fed = make_fed().declare_public("classes", "kind")
+    for seed, look in enumerate(("grid", "fit_seeds")):
+        fed = make_fed(seed=seed).declare_public("classes", "kind")
         assert run(ct.FedAvg(FEW), fed, task).receipt.valid
         if look == "grid":
             ct.grid(ct.FedAvg(FEW), {"local.lr": [0.1, 0.2]}, fed, task, rounds=2)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import uuid
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -99,6 +100,8 @@ class Federation:
     """Facts about its shape that the user declared public; all others were read from clients' data."""
     filtered: bool = False
     """Whether clients were left out or merged because of their rows."""
+    origin: str = field(default_factory=lambda: uuid.uuid4().hex, repr=False)
+    """Shared by everything that is made of one federation: its subsets, its other splits, its copies."""
 
     def __post_init__(self) -> None:
         if not len(self.n_valid):

@@ -32,7 +32,7 @@ from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import Released, public
 from coterie.settings import setting
 from coterie.training.cohorts import Everyone, FixedSize, Poisson, Sampler
-from coterie.training.validity import doubts
+from coterie.training.validity import doubts, unpaid
 
 LEDGER = "ledger.sqlite"
 SIMULATION_ONLY = (
@@ -103,12 +103,12 @@ def _changes(before: Any, after: Any, place: str) -> list[str]:
     return found
 
 
-def unwrapped(start: Any) -> tuple[Any, tuple[str, ...]]:
-    """A start without its history, and why it voids a receipt: one of unknown origin does."""
+def unwrapped(start: Any) -> tuple[Any, Released[None]]:
+    """A start, and its history without it: one of unknown origin voids a receipt."""
     if isinstance(start, Released):
-        return start.value, start.taint
+        return start.value, start.map(lambda _: None)
     unknown = "unaccounted: the start is of unknown origin; wrap one that needs nobody's data in privacy.public(…)"
-    return start, () if start is None else (unknown,)
+    return start, Released(None, (), () if start is None else (unknown,))
 
 
 def participation(sampler: Sampler, n_users: int) -> tuple[float, float]:
@@ -205,7 +205,7 @@ class Session:
         return self
 
     @classmethod
-    def of(cls, run: Any, stored: dict[str, Any] | None, taint: tuple[str, ...]) -> Session | None:
+    def of(cls, run: Any, stored: dict[str, Any] | None, start: Released[None]) -> Session | None:
         """The session of a run that has a budget; `stored` is what its checkpoint says, if it is resumed."""
         if run.privacy is None:
             return None
@@ -215,7 +215,8 @@ class Session:
             )
         state, n = (None if stored is None else stored["privacy"]), len(run.federation)
         self = cls.open(run.privacy, run.algorithm, run.sampler, n, run.rounds, run.out, state)
-        for reason in (*taint, *_mixing(run.channels), *doubts(run)):
+        paid = unpaid((*start.bookings, *run.declared.bookings), self.ledger)
+        for reason in (*start.taint, *paid, *_mixing(run.channels), *doubts(run)):
             self.ledger.void(reason)
         self.notes += [f"declared public by the user: {part}" for part in run.declared.parts]
         if (plan := run.federation.preprocessing) is not None:

@@ -226,7 +226,7 @@ class Run:
         self.task.check(self.federation, look=self.privacy is None)
         require_statistics(self.algorithm, self.task)
         require_optimiser(self.algorithm)
-        self.start, taint = unwrapped(self.start)
+        self.start, origin = unwrapped(self.start)
         dtype = self.federation.x.dtype if self.federation.x.is_floating_point() else torch.float32
         self.env = Env(
             self.task,
@@ -247,7 +247,7 @@ class Run:
         if not resume:
             self._clear(overwrite)
         stored = checkpoint.read(file) if resume and file is not None else None
-        self.session = Session.of(self, None if stored is None else stored[1], taint)
+        self.session = Session.of(self, None if stored is None else stored[1], origin)
         self.env.private = None if self.session is None else self.session.releases
         self.fingerprint = self._fingerprint()
         if stored is not None and file is not None:
