@@ -114,6 +114,16 @@ def bytes_to_numbers(arrays: list[npt.NDArray[Any]], scale: bool | None, dtype: 
     return [(x.astype(np.float32) / divisor).astype(dtype) if x.dtype == np.uint8 else x for x in arrays]
 
 
+def one_type(arrays: list[npt.NDArray[Any]], dtype: str) -> list[npt.NDArray[Any]]:
+    """Every client's features in the type they will have, so that no client's rows depend on the type of another's."""
+    if dtype == "int64" or (dtype == "float32" and all(x.dtype == np.uint8 for x in arrays)):
+        return arrays
+    if all(x.dtype == np.uint8 for x in arrays):  # brightness, which alone would become float32
+        return [(x.astype(np.float32) / 255.0).astype(dtype) for x in arrays]
+    wide = [x.dtype.kind == "f" and x.dtype.itemsize > np.dtype(dtype).itemsize for x in arrays]
+    return [x if w else x.astype(dtype, copy=False) for x, w in zip(arrays, wide, strict=True)]
+
+
 def _ids(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Whole numbers in a type that no one takes for brightness."""
     if x.dtype.kind not in "iub":

@@ -39,6 +39,7 @@ from coterie.data.checks import (
     checked_ids,
     checked_pair,
     encode_target,
+    one_type,
     overflowing,
     refuse_arrays_as_ids,
     refuse_mixed_targets,
@@ -335,7 +336,7 @@ class Federation:
                 "Give every client the same columns."
             )
         return cls.from_flat(
-            np.concatenate(bytes_to_numbers([x for x, _ in pairs], scale_bytes, dtype)),
+            np.concatenate(one_type(bytes_to_numbers([x for x, _ in pairs], scale_bytes, dtype), dtype)),
             np.concatenate([y for _, y in pairs]),
             sizes=parts.sum(1),
             clients=[c for c, _ in given],

@@ -373,7 +373,7 @@ class Run:
                 "seed": self.seed,
                 "rounds": self.done,
                 "finished": self.done >= rounds,
-                "fingerprint": self.fingerprint.text,
+                "fingerprint": self.fingerprint.text if self.session is None else self.fingerprint.public,
                 "yardstick": _yardstick(alone),
             }
             | explosion([row["loss"] for row in self.history], self.fingerprint.start_loss)
