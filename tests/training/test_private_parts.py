@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -138,3 +140,18 @@ def test_a_class_put_into_a_registry_is_still_the_users(
 
     monkeypatch.setitem(ct.algorithms.ALGORITHMS, "mine", Mine)
     assert not run(fed, task, Mine(FEW)).valid
+
+
+def test_a_run_stopped_by_hand_has_no_number_of_rounds_fixed_in_advance(
+    fed: ct.Federation, task: ct.Task, tmp_path: Any
+) -> None:
+    """Whoever presses Ctrl-C has seen clear losses. The run can be resumed, and its receipt is then valid."""
+
+    def press(live: Any) -> None:
+        if live.done == 2 and not live.about.get("stopped"):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    receipt = run(fed, task, rounds=4, out=tmp_path, callbacks=[public(press)])
+    assert not receipt.valid
+    assert "stopped by hand after 2 of 4" in receipt.reasons[0]
+    assert run(fed, task, rounds=4, out=tmp_path, resume=True).valid

@@ -26,6 +26,7 @@ from coterie.exchange.channels.updates import expected_shapes, public_references
 from coterie.exchange.messages import Ask, MeanBy, Reply
 from coterie.privacy.ledger import Ledger
 from coterie.privacy.mechanisms import ExactNoise, GroupSums, JointSum, Noise, SimulationNoise
+from coterie.privacy.mechanisms.sums import DRAWN_BY_THE_RUN
 from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import Released
 from coterie.tree import flatten, leaves, unflatten
@@ -174,7 +175,7 @@ class Releases:
         shapes = self._shapes(ask, env, None if added is None else added.get("shapes"))
         mechanism = self.mechanism(groups, sum(s.numel() for s in shapes.values()))
         total = self._total(mechanism, added)
-        released = mechanism.release(total, self._noise(env), self.ledger.book, drawn=True)  # by the run
+        released = mechanism.release(total, self._noise(env), self.ledger.book, drawn=DRAWN_BY_THE_RUN)
         self.released.append(released.map(lambda _: None))
         count, sums = self._parts(mechanism, released.value)
         return self._answer(ask, env, shapes, count, sums, everyone, about)

@@ -304,7 +304,7 @@ class Session:
             values,
             n_users=self.n_users,
             public=(expected, *known),
-            choices=self.choices | {"rounds": "fixed in advance", "clip": "public"},
+            choices={"rounds": "fixed in advance", "clip": "public"} | self.choices,
             guarantee="joint",
             not_covered=SIMULATION_ONLY,
         )

@@ -191,6 +191,10 @@ def _train(
                 saved = run.done
         if run.out is not None and run.done > saved:
             run.save()
+    if interrupted and run.done < rounds and run.session is not None:
+        run.session.choices["rounds"] = (
+            f"stopped by hand after {run.done} of {rounds}, by whatever was seen; resume the run"
+        )
     result = run.result(rounds, alone)
     if run.out is not None:  # whoever pressed Ctrl-C does not wait for the clients to be trained alone
         (run.result(rounds, alone=False) if interrupted else result).save(run.out)
