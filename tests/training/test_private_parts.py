@@ -113,10 +113,19 @@ def base_rate() -> nn.Module:
     return made
 
 
+def jittered() -> nn.Module:
+    """Weights that were trained somewhere, with a little noise of the seed's."""
+    made = nn.Linear(4, 3)
+    with torch.no_grad():
+        for p in made.parameters():
+            p.mul_(0.05).add_(torch.arange(p.numel()).reshape(p.shape) / 10)
+    return made
+
+
 def test_networks_that_may_hold_a_mean_of_all_rows_need_to_be_declared(fed: ct.Federation) -> None:
     kept = nn.Linear(4, 3)
     borrowed = partial(tree_map, lambda _: copy.deepcopy(kept), torch.zeros(1))  # a function of this package's, and not
-    for model in (Shifted, base_rate, borrowed):
+    for model in (Shifted, base_rate, borrowed, jittered):
         assert not run(fed, ct.Task(model)).valid, model
         assert run(fed, public(ct.Task(model))).valid
     usual = nn.Sequential(nn.Linear(4, 5), nn.PReLU(), nn.LayerNorm(5), nn.Linear(5, 3))

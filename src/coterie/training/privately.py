@@ -6,7 +6,8 @@ and not from the run's seed. A cohort of fixed size is accounted as if everybody
 cohort that is asked more than once in a round: its releases share one draw, and are not independent samples.
 
 What the accountant assumes is enforced before anything is released (`Session.require`): only drawn clients are asked, each
-once per ask, and not more often in a round than planned. The server's side of a round sees noisy sums and nothing else.
+once per ask, and not more often in a round than planned. The server's side of a round sees noisy sums and nothing else, and
+not whom a Poisson cohort has: it asks everybody, and the question goes to those who were drawn.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from coterie.training.validity import doubts, unpaid
 
 LEDGER = "ledger.sqlite"
 SIMULATION_ONLY = (
-    "history (losses, numbers of clients and bytes)",
+    "history (losses, numbers of clients and bytes), and warnings that follow from it",
     "evaluate() and scores()",
     "clusters and models of other clients than one's own",
     "participation() and gains",
@@ -240,6 +241,18 @@ class Session:
         draws = np.frombuffer(os.urandom(8 * len(federation)), np.uint64)
         below = int(self.sampler.rate * 2.0**64)  # a product with a power of two is exact; the probability is no larger
         return np.flatnonzero(draws < below) if below < 1 << 64 else np.arange(len(federation))
+
+    @property
+    def _secret(self) -> bool:
+        return type(self.sampler) is Poisson
+
+    def told(self, drawn: Ints) -> Ints:
+        """The cohort as the server's side of a round may know it: a state that kept a secret one would tell it."""
+        return np.arange(self.n_users) if self._secret else drawn
+
+    def admitted(self, ask: Ask, drawn: Ints) -> Ask:
+        """The question to those of its clients who were drawn, where the server does not know them."""
+        return ask.only(np.isin(ask.clients, drawn)) if self._secret else ask
 
     def require(self, ask: Ask, drawn: Ints) -> None:
         """Refuse, before anything is released, a question that the accountant does not know."""

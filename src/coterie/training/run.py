@@ -284,7 +284,8 @@ class Run:
         info: dict[str, tuple[float, int]] = {}
         answered, dropped = 0, np.zeros(0, np.int64)
         try:
-            rounds = conversation(self.algorithm, self.state, Cohort(who, self.done, self.seed))
+            told = who if self.session is None else self.session.told(who)
+            rounds = conversation(self.algorithm, self.state, Cohort(told, self.done, self.seed))
             reply: Reply | None = None
             while True:
                 try:
@@ -320,9 +321,10 @@ class Run:
         return row
 
     def _exchange(self, ask: Ask, who: Ints) -> Reply:
-        asked = ask.clients
         if self.session is not None:
             check_private(ask)
+            ask = self.session.admitted(ask, who)
+        asked = ask.clients
         for channel in self.channels:
             ask = channel.ask(ask, self.env.where)
         if self.session is not None:
