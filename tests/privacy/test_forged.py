@@ -96,6 +96,22 @@ def test_a_receipt_lists_the_values_that_somebody_called_public() -> None:
     assert "declared public by the user: a value (ndarray)" in write_receipt(ledger, values, n_users=50).public
 
 
+def test_names_that_were_released_are_not_public_by_themselves(tmp_path: Any) -> None:
+    """A ledger paid for them, and nobody knows whether it is that of the run they go into."""
+    ledger = Ledger(Privacy(9.0, 1e-3, clip=1.0))
+    released = SUM(ROWS, ExactNoise(), ledger.book)
+    data = {name: (np.ones((4, 2)), np.array([0, 1, 0, 1])) for name in "ab"}
+    for classes, known in ((public([0, 1]), True), (released.map(lambda _: [0, 1]), False)):
+        assert ("classes" in ct.Federation.from_arrays(data, classes=classes).declared) == known
+    counts = np.random.default_rng(0).poisson(1.0, (200, 3))
+    for number, (words, known) in enumerate(
+        ((public(list("xyz")), True), (released.map(lambda _: list("xyz")), False))
+    ):
+        folder = ct.save_counts(tmp_path / str(number), [counts], vocabulary=words)
+        made = ct.HistogramMixture(clusters=2, privacy=Privacy(5.0, 1e-5, clip=1.0)).fit(folder)
+        assert made.receipt_.valid == known
+
+
 # ---- edited receipts whose checksum was made anew ---------------------------------------------------------------------
 
 

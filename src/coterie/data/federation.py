@@ -383,7 +383,7 @@ class Federation:
         check_arguments(locals())
         declared = frozenset({"kind"} if kind is not None else ())
         if isinstance(classes, Released):
-            declared |= {"classes", "kind"} if classes.clean else frozenset()
+            declared |= {"classes", "kind"} if classes.free else frozenset()
             classes = classes.value
         ids = checked_ids(clients)
         sizes = np.asarray(sizes, np.int64)
