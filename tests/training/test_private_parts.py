@@ -133,6 +133,11 @@ def test_networks_that_may_hold_a_mean_of_all_rows_need_to_be_declared(fed: ct.F
     assert run(fed, ct.Task(ct.models.mlp(4, 6, 3))).valid
 
 
+def test_a_loss_of_this_package_that_was_given_rows_is_a_loss_of_the_users(fed: ct.Federation) -> None:
+    weighted = partial(tree_map, lambda o, y: nn.functional.cross_entropy(o, y, torch.ones(3), reduction="none"))
+    assert not run(fed, ct.Task(ct.models.mlp(4, 6, 3), weighted)).valid
+
+
 def test_targets_standardised_by_all_rows_void_the_receipt(make_fed: Any) -> None:
     fed = make_fed(kind="regression")
     moved = replace(fed, y=5 * fed.y + 3).declare_public("kind")

@@ -192,10 +192,8 @@ def _our_model(model: Any) -> bool:
     """Whether a network comes from this package's own factories, made with nothing but sizes and names."""
     made = model
     while isinstance(made, partial):
-        if not all(map(_is_size, (made.args, made.keywords))):
-            return False
         made = made.func
-    return getattr(made, "__module__", None) in _MODELS
+    return _ours(model) and getattr(made, "__module__", None) in _MODELS
 
 
 def _is_size(value: Any) -> bool:
@@ -224,6 +222,8 @@ def _registered(made: Any, registry: Mapping[str, type]) -> bool:
 
 def _ours(value: Any) -> bool:
     while isinstance(value, partial):
+        if not all(map(_is_size, (value.args, value.keywords))):
+            return False
         value = value.func
     module = getattr(value, "__module__", None) if isinstance(value, type) or callable(value) else None
     module = module or type(value).__module__
