@@ -44,6 +44,12 @@ def build(
     return ct.Federation.from_arrays(data, clusters=clusters, seed=3, dtype=dtype)
 
 
+@pytest.fixture(autouse=True)
+def nobody_has_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests share rows; what one of them chose on them is not another's."""
+    monkeypatch.setattr("coterie.training.validity._LOOKED", {})
+
+
 @pytest.fixture(scope="session")
 def make_fed() -> Build:
     return build

@@ -16,6 +16,8 @@ import coterie as ct
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.messages import Ask, Context, From, Ints, MeanBy, Up
 from coterie.privacy import ExactNoise, GroupSums, JointSum, Ledger, public, write_receipt
+from coterie.training.neighbours import Recorder
+from coterie.training.privately import Session
 from coterie.tree import row
 
 pytestmark = pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
@@ -61,12 +63,39 @@ class Attack(ct.Algorithm):
         return state.model
 
 
+@dataclass(frozen=True)
+class Remembers(Attack):
+    """Keeps in its state who took part last."""
+
+    kind: str = "plain"
+
+    def round(self, state: State, cohort: Any) -> Any:
+        new = yield from super().round(state, cohort)
+        return replace(new, told=torch.from_numpy(cohort.clients))
+
+
 # ---- algorithms ------------------------------------------------------------------------------------------------------
 
 
-def test_asking_everyone_under_a_poisson_cohort_is_refused(fed: ct.Federation, task: ct.Task) -> None:
+def test_a_question_to_everyone_reaches_the_drawn_clients_only(
+    fed: ct.Federation, task: ct.Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server does not know whom a Poisson cohort has; of a cohort of fixed size it may not ask others."""
     with pytest.raises(ct.ConfigError, match="cohort only"):
-        run(public(Attack("everyone")), fed, task, cohort=0.2)
+        run(public(Attack("everyone")), fed, task, cohort=3)
+    drawn = np.array([1, 4, 7])
+    monkeypatch.setattr(Session, "drawn", lambda session, *_: (setattr(session, "_asked", 0), drawn)[1])
+    kept = Recorder()
+    result = run(public(Attack("everyone")), fed, task, cohort=0.2, channels=[public(kept)])
+    assert set(kept.sent) == set(fed.clients[drawn])
+    assert result.receipt.releases[0]["sampling"] == 0.2
+
+
+def test_the_server_is_not_told_who_was_drawn(fed: ct.Federation, task: ct.Task) -> None:
+    """A state that keeps the cohort would show whom the noise is to hide."""
+    for cohort in (0.2, 0.01):
+        result = run(public(Remembers()), fed, task, cohort=cohort)
+        assert result.state.told.tolist() == list(range(len(fed)))
 
 
 def test_asking_a_client_five_times_is_refused(fed: ct.Federation, task: ct.Task) -> None:
@@ -118,8 +147,8 @@ def test_neither_a_subclass_nor_an_object_of_ones_own_among_the_settings_passes(
 
 
 def test_settings_tried_on_clear_rows_void_the_receipt(make_fed: Any, task: ct.Task) -> None:
-    for look in ("grid", "fit_seeds"):
-        fed = make_fed().declare_public("classes", "kind")
+    for seed, look in enumerate(("grid", "fit_seeds")):
+        fed = make_fed(seed=seed).declare_public("classes", "kind")
         assert run(ct.FedAvg(FEW), fed, task).receipt.valid
         if look == "grid":
             ct.grid(ct.FedAvg(FEW), {"local.lr": [0.1, 0.2]}, fed, task, rounds=2)
@@ -166,8 +195,6 @@ def test_a_subclass_of_a_sampler_is_refused(fed: ct.Federation, task: ct.Task) -
 
 def test_secret_cohorts_have_the_accounted_probability(monkeypatch: pytest.MonkeyPatch, fed: ct.Federation) -> None:
     """Included exactly below rate · 2⁶⁴; the draws come from the operating system."""
-    from coterie.training.privately import Session
-
     session = Session.open(EXACT, ct.FedAvg(FEW), ct.Poisson(0.25), len(fed), 1, None, None)
     edge = [2**62 - 1, 2**62, 2**62 + 1, 0] * 3
     monkeypatch.setattr("coterie.training.privately.os.urandom", lambda n: np.array(edge, np.uint64).tobytes())

@@ -73,7 +73,8 @@ class GaussianPrior(Algorithm):
     def round(self, state: LearnedPriorState, cohort: Cohort) -> Exchange[LearnedPriorState]:
         updates = {"model": From("model")} | ({"spread": None} if self.learn else {})
         down = {"model": state.model, "scale": state.scale}
-        reply = yield Ask(self.train, cohort.clients, down, reduce=MeanBy(), updates=updates)
+        known = {"spread": state.scale} if self.learn else {}
+        reply = yield Ask(self.train, cohort.clients, down, reduce=MeanBy(), updates=updates, known=known)
         if not len(reply.clients):
             return state
         mean = row(reply.values, 0)

@@ -23,6 +23,7 @@ from coterie.learning.metrics import METRICS
 from coterie.learning.standardised import rescaled
 from coterie.learning.task import Task
 from coterie.privacy.settings import Privacy
+from coterie.privacy.taint import public
 from coterie.settings import setting, with_setting
 from coterie.text import suggest
 from coterie.training.result import Result
@@ -97,8 +98,10 @@ class Private:
     ) -> Result:  # fmt: skip
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", CoterieWarning)
+            # of the default task nothing but the range is the user's, who declared it public
+            known = public(work) if self.task is None else work
             result = fit(
-                self.algorithm, data, work, rounds=rounds, seed=seed, engine=engine, alone=alone or False,
+                self.algorithm, data, known, rounds=rounds, seed=seed, engine=engine, alone=alone or False,
                 progress=False, privacy=privacy,
             )  # fmt: skip
         for warning in caught:

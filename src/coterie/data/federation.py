@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import uuid
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -102,6 +103,8 @@ class Federation:
     """Whether clients were left out or merged because of their rows."""
     encoded: bool = False
     """Whether the meaning of inputs was read from rows: which columns hold numbers, the names of categories, characters."""
+    origin: str = field(default_factory=lambda: uuid.uuid4().hex, repr=False)
+    """Shared by everything that is made of one federation: its subsets, its other splits, its copies."""
 
     def __post_init__(self) -> None:
         if not len(self.n_valid):

@@ -37,7 +37,7 @@ def plain(value: Any) -> Any:
 
 
 def is_public(value: Any) -> bool:
-    return isinstance(value, Released) and value.clean
+    return isinstance(value, Released) and value.free
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from coterie.exchange.channels.updates import expected_shapes, public_references
 from coterie.exchange.messages import Ask, MeanBy, Reply
 from coterie.privacy.ledger import Ledger
 from coterie.privacy.mechanisms import ExactNoise, GroupSums, JointSum, Noise, SimulationNoise
+from coterie.privacy.mechanisms.sums import DRAWN_BY_THE_RUN
 from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import Released
 from coterie.tree import flatten, leaves, unflatten
@@ -60,7 +61,6 @@ class Releases:
     sampling: float
     expected: float
     released: list[Released[None]] = field(default_factory=list)
-    _seen: dict[str, Shapes] = field(default_factory=dict)  # the shapes of every ask's updates, from its first answer
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickled for the processes where clients are: the ledger and what was released stay with the server."""
@@ -172,15 +172,24 @@ class Releases:
         if not ask.updates:
             share = torch.full((groups,), self.expected / groups, dtype=torch.float64)
             return Reply(everyone, {}, share, share.round().long(), **about)
-        if added is not None and "shapes" in added:
-            self._seen[ask.name] = added["shapes"]
-        shapes = self._seen.get(ask.name) or expected_shapes(ask, flatten(env.initial))
+        shapes = self._shapes(ask, env, None if added is None else added.get("shapes"))
         mechanism = self.mechanism(groups, sum(s.numel() for s in shapes.values()))
         total = self._total(mechanism, added)
-        released = mechanism.release(total, self._noise(env), self.ledger.book, drawn=True)  # by the run
+        released = mechanism.release(total, self._noise(env), self.ledger.book, drawn=DRAWN_BY_THE_RUN)
         self.released.append(released.map(lambda _: None))
         count, sums = self._parts(mechanism, released.value)
         return self._answer(ask, env, shapes, count, sums, everyone, about)
+
+    def _shapes(self, ask: Ask, env: Env, sent: Shapes | None) -> Shapes:
+        """The shapes of a release. They must not tell whether anybody was drawn: a release of nobody looks alike."""
+        expected = expected_shapes(ask, flatten(env.initial))
+        if sent is not None and self.expected < self.n_users and sent != expected:
+            odd = next(path for path in (*sent, *expected) if sent.get(path) != expected.get(path))
+            raise ConfigError(
+                f"A private round must look the same when nobody is drawn, and '{ask.name}' does not say what shape {odd!r} "
+                f"then has. Put a tree of that shape into the ask: known={{{odd.partition('/')[0]!r}: …}}."
+            )
+        return expected if sent is None else sent
 
     def _total(self, mechanism: JointSum | GroupSums, added: dict[str, Any] | None) -> Any:
         """The sum of all clients as integers on the lattice."""

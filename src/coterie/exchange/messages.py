@@ -186,7 +186,8 @@ class Ask:
     `updates` declares which fields of the answer are a client's contribution, and what each is measured from (None: it is
     an update by itself, such as a gradient). `auxiliary` declares the other fields. Attacks, clipping, compression and
     privacy act on updates; they refuse an ask with undeclared fields. `known` holds what the server has for every group and
-    does not send: privacy measures updates from it where a client is sent a row of its own.
+    does not send: privacy measures updates from it where a client is sent a row of its own. Under the name of an update by
+    itself it holds a tree of the same shape, where that is not the model's: what a private round has when nobody is drawn.
 
     `owner` is the position of the client whose model the ask is about, if it is one client's. `optional` lets the round go
     on when no answer is a finite number; otherwise the run has diverged then (as it has when that is so of all asks of a

@@ -311,7 +311,7 @@ class Task:
                 f"The loss of a fresh model must be a finite number for every sample; it is {float(losses[bad])} for one of "
                 f"client {federation.name(int(owner[int(bad)]))}. Check the loss, or that client's data for extreme values."
             )
-        kind = (x.shape[1:], x.dtype, y.shape[1:], y.dtype)
+        kind = (x.shape[1:], x.dtype, y.shape[1:], y.dtype, look)  # what is found may depend on the numbers looked at
         if kind not in self._found:
             self._found[kind] = self._traits(params, x[:_TRIED], y[:_TRIED])
         self._found["last"] = self._found[kind]

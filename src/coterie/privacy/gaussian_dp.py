@@ -15,16 +15,21 @@ from scipy.special import log_ndtr
 
 from coterie.errors import ConfigError
 
+_ROUNDING = 1e-15  # of a logarithm, relative
+
 
 def delta_of(mu: float, epsilon: float) -> float:
-    """δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2), computed so that small values keep their digits."""
+    """δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2), computed so that small values keep their digits, and rounded up."""
     if mu == 0:
         return max(0.0, -math.expm1(min(epsilon, 0.0)))
     if math.isinf(mu):
         return 1.0
     first = float(log_ndtr(-epsilon / mu + mu / 2))
+    if first < -745:  # below the smallest number above 0
+        return 0.0
     second = epsilon + float(log_ndtr(-epsilon / mu - mu / 2))
-    return float(np.exp(first) * -np.expm1(min(second - first, 0.0)))
+    rounding = _ROUNDING * (1 + abs(first))  # of the two logarithms, which nearly cancel where μ is tiny
+    return min(float(np.exp(first) * (rounding - np.expm1(min(second - first, 0.0)))), 1.0)
 
 
 def epsilon_of(mu: float, delta: float) -> float:
@@ -33,7 +38,11 @@ def epsilon_of(mu: float, delta: float) -> float:
         return 0.0
     # Above this point Φ(−ε/μ + μ/2) alone is below δ.
     high = mu * mu / 2 + mu * (math.sqrt(2 * math.log(1 / delta)) + 1)
-    return float(brentq(lambda e: delta_of(mu, e) - delta, 0.0, high, xtol=1e-13 * max(high, 1), rtol=1e-13))
+    found = float(brentq(lambda e: delta_of(mu, e) - delta, 0.0, high, xtol=1e-13 * high, rtol=1e-13))
+    step = 1e-13 * high
+    while delta_of(mu, found) > delta:  # a root is found from both sides
+        found, step = found + step, 2 * step
+    return found
 
 
 def mu_of(epsilon: float, delta: float) -> float:
@@ -41,7 +50,10 @@ def mu_of(epsilon: float, delta: float) -> float:
     high = 1.0
     while delta_of(high, epsilon) < delta:
         high *= 2
-    found = float(brentq(lambda m: delta_of(m, epsilon) - delta, 0.0, high, xtol=1e-15, rtol=1e-13))
+    found = float(brentq(lambda m: delta_of(m, epsilon) - delta, 0.0, high, xtol=1e-300, rtol=1e-13, maxiter=2000))
+    step = 1e-13
+    while found > 0 and delta_of(found, epsilon) > delta:
+        found, step = found * (1 - step), min(2 * step, 0.5)
     if found <= 0:
         raise ConfigError(
             f"no noise is large enough for ε = {epsilon:g} at δ = {delta:g}, got both so small; raise one."

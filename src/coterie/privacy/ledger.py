@@ -214,10 +214,11 @@ class Ledger:
         with self._store.transaction() as db:
             return spent(db, self.privacy.users, self.run, other=True)
 
-    def numbers(self) -> set[int]:
-        """The numbers of this run's bookings."""
+    def numbers(self, *, everyone: bool = False) -> set[int]:
+        """The numbers of this run's bookings; with ``everyone`` those of all runs on these users."""
+        column, value = ("users", self.privacy.users) if everyone else ("run", self.run)
         with self._store.transaction() as db:
-            return {int(n) for (n,) in db.execute("SELECT number FROM releases WHERE run = ?", (self.run,))}
+            return {int(n) for (n,) in db.execute(f"SELECT number FROM releases WHERE {column} = ?", (value,))}
 
     def costs(self) -> Composition:
         """What this run has cost so far."""

@@ -157,7 +157,7 @@ def write_receipt(
         unit="one user (client) with all of its data",
         adjacency=privacy.adjacency,
         n_users=int(n_users),
-        public=(f"the number of users, {int(n_users):,}", f"the clip, {privacy.clip:g}", *public),
+        public=(f"the number of users, {int(n_users):,}", f"the clip, {privacy.clip:g}", *public, *_given(values)),
         releases=tuple(_line(event, ledger) for event in events),
         guarantee=guarantee,
         who_sees_what=who_sees_what or WHO_SEES[guarantee],
@@ -170,6 +170,12 @@ def write_receipt(
         strength="; ".join(text for text in (WEAK if epsilon > 8 else "", weak_delta(delta, int(n_users))) if text),
     )
     return receipt.signed(ledger)
+
+
+def _given(values: Sequence[Released[Any]]) -> list[str]:
+    """Values that no release stands behind: somebody said that they need nobody's data."""
+    kinds = [type(v.value).__name__ for v in values if not v.bookings and not isinstance(v.value, str)]
+    return [f"declared public by the user: a value ({kind})" for kind in dict.fromkeys(kinds)]
 
 
 def weak_delta(delta: float, n_users: int) -> str:
@@ -191,7 +197,7 @@ def _reasons(
     known = ledger.numbers()
     for value in values:
         for booking in value.bookings:
-            if booking.ledger and (booking.ledger != ledger.id or booking.number not in known):
+            if booking.ledger != ledger.id or booking.number not in known:
                 found.append(f"unaccounted: the release {booking.event.name!r} is not booked in this run's ledger")
     if guarantee == "local" and any(event.guarantee != "local" for event in events):
         found.append("a local guarantee was claimed, and a release is not local")

@@ -44,6 +44,11 @@ class Released(Generic[Value]):
         return not self.taint
 
     @property
+    def free(self) -> bool:
+        """Whether nobody's data are behind it: declared public, and not released (which some ledger has paid for)."""
+        return not self.taint and not self.bookings
+
+    @property
     def events(self) -> tuple[Event, ...]:
         """The events behind the value."""
         return tuple(booking.event for booking in self.bookings)

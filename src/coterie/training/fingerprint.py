@@ -42,6 +42,11 @@ class Fingerprint:
         """A short name of the run."""
         return digest(self.parts.values())[:16]
 
+    @property
+    def public(self) -> str:
+        """A name of the run's settings and start: whoever guesses the data cannot check the guess by it."""
+        return digest(value for name, value in self.parts.items() if name != "data")[:16]
+
     def about(self) -> dict[str, Any]:
         """What a checkpoint keeps of it, beside `tensors`."""
         return {"fingerprint": self.text, "parts": self.parts}

@@ -22,6 +22,7 @@ from coterie.errors import ConfigError, DataError
 from coterie.learning.task import Task
 from coterie.settings import setting, whole_number, with_setting
 from coterie.training.run import fit
+from coterie.training.validity import looked_at
 
 _FIRST, _MORE, _MOST = 6, 3, 24  # numbers tried first, how many more at a time, and the largest
 
@@ -66,6 +67,7 @@ def choose_clusters(
     check_arguments(locals())
     if setting(algorithm, "clusters", 0) is not None:
         raise ConfigError(f"{type(algorithm).__name__} has no clusters=None to choose. Pass the number yourself.")
+    looked_at(federation, "choose_clusters")
     fitting = federation.holdout(holdout)
     if not fitting.n_test.any():
         raise DataError(

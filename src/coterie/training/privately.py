@@ -6,7 +6,8 @@ and not from the run's seed. A cohort of fixed size is accounted as if everybody
 cohort that is asked more than once in a round: its releases share one draw, and are not independent samples.
 
 What the accountant assumes is enforced before anything is released (`Session.require`): only drawn clients are asked, each
-once per ask, and not more often in a round than planned. The server's side of a round sees noisy sums and nothing else.
+once per ask, and not more often in a round than planned. The server's side of a round sees noisy sums and nothing else, and
+not whom a Poisson cohort has: it asks everybody, and the question goes to those who were drawn.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import Released, public
 from coterie.settings import setting
 from coterie.training.cohorts import Everyone, FixedSize, Poisson, Sampler
-from coterie.training.validity import doubts, public_ranges
+from coterie.training.validity import doubts, public_ranges, unpaid
 
 LEDGER = "ledger.sqlite"
 SIMULATION_ONLY = (
-    "history (losses, numbers of clients and bytes)",
+    "history (losses, numbers of clients and bytes), and warnings that follow from it",
     "evaluate() and scores()",
     "clusters and models of other clients than one's own",
     "participation() and gains",
@@ -99,12 +100,12 @@ def _changes(before: Any, after: Any, place: str) -> list[str]:
     return found
 
 
-def unwrapped(start: Any) -> tuple[Any, tuple[str, ...]]:
-    """A start without its history, and why it voids a receipt: one of unknown origin does."""
+def unwrapped(start: Any) -> tuple[Any, Released[None]]:
+    """A start, and its history without it: one of unknown origin voids a receipt."""
     if isinstance(start, Released):
-        return start.value, start.taint
+        return start.value, start.map(lambda _: None)
     unknown = "unaccounted: the start is of unknown origin; wrap one that needs nobody's data in privacy.public(…)"
-    return start, () if start is None else (unknown,)
+    return start, Released(None, (), () if start is None else (unknown,))
 
 
 def participation(sampler: Sampler, n_users: int) -> tuple[float, float]:
@@ -216,7 +217,7 @@ class Session:
         return self
 
     @classmethod
-    def of(cls, run: Any, stored: dict[str, Any] | None, taint: tuple[str, ...]) -> Session | None:
+    def of(cls, run: Any, stored: dict[str, Any] | None, start: Released[None]) -> Session | None:
         """The session of a run that has a budget; `stored` is what its checkpoint says, if it is resumed."""
         if run.privacy is None:
             return None
@@ -226,7 +227,8 @@ class Session:
             )
         state, n = (None if stored is None else stored["privacy"]), len(run.federation)
         self = cls.open(run.privacy, run.algorithm, run.sampler, n, run.rounds, run.out, state)
-        for reason in (*taint, *_mixing(run.channels), *doubts(run)):
+        paid = unpaid((*start.bookings, *run.declared.bookings), self.ledger)
+        for reason in (*start.taint, *paid, *_mixing(run.channels), *doubts(run)):
             self.ledger.void(reason)
         self.notes += [f"declared public by the user: {part}" for part in run.declared.parts]
         if (prepared := _prepared(run.federation)) is not None:
@@ -252,6 +254,18 @@ class Session:
         draws = np.frombuffer(os.urandom(8 * len(federation)), np.uint64)
         below = int(self.sampler.rate * 2.0**64)  # a product with a power of two is exact; the probability is no larger
         return np.flatnonzero(draws < below) if below < 1 << 64 else np.arange(len(federation))
+
+    @property
+    def _secret(self) -> bool:
+        return type(self.sampler) is Poisson
+
+    def told(self, drawn: Ints) -> Ints:
+        """The cohort as the server's side of a round may know it: a state that kept a secret one would tell it."""
+        return np.arange(self.n_users) if self._secret else drawn
+
+    def admitted(self, ask: Ask, drawn: Ints) -> Ask:
+        """The question to those of its clients who were drawn, where the server does not know them."""
+        return ask.only(np.isin(ask.clients, drawn)) if self._secret else ask
 
     def require(self, ask: Ask, drawn: Ints) -> None:
         """Refuse, before anything is released, a question that the accountant does not know."""
@@ -316,7 +330,7 @@ class Session:
             values,
             n_users=self.n_users,
             public=(expected, *known),
-            choices=self.choices | {"rounds": "fixed in advance", "clip": "public"},
+            choices={"rounds": "fixed in advance", "clip": "public"} | self.choices,
             guarantee="joint",
             not_covered=SIMULATION_ONLY,
         )

@@ -17,6 +17,7 @@ from coterie.exchange.messages import Algorithm
 from coterie.learning.task import Task
 from coterie.training.result import Result
 from coterie.training.run import fit
+from coterie.training.validity import looked_at
 
 
 def best_of(
@@ -35,6 +36,13 @@ def best_of(
     candidates = list(algorithm) if isinstance(algorithm, Sequence) else [algorithm]
     if not candidates:
         raise ConfigError("best_of needs at least one algorithm; got an empty list.")
+    budget = options.get("privacy")
+    if budget is not None and not budget.simulated and restarts * len(candidates) > 1:
+        raise ConfigError(
+            "best_of chooses by the clients' clear training losses, which no receipt covers; got a private run. Call fit "
+            "once, or use Privacy(…, noise='simulation')."
+        )
+    looked_at(federation, "best_of")
     best: Result | None = None
     failure: Diverged | None = None
     losses: list[float] = []

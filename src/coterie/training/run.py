@@ -191,6 +191,10 @@ def _train(
                 saved = run.done
         if run.out is not None and run.done > saved:
             run.save()
+    if interrupted and run.done < rounds and run.session is not None:
+        run.session.choices["rounds"] = (
+            f"stopped by hand after {run.done} of {rounds}, by whatever was seen; resume the run"
+        )
     result = run.result(rounds, alone)
     if run.out is not None:  # whoever pressed Ctrl-C does not wait for the clients to be trained alone
         (run.result(rounds, alone=False) if interrupted else result).save(run.out)
@@ -226,7 +230,7 @@ class Run:
         self.task.check(self.federation, look=self.privacy is None)
         require_statistics(self.algorithm, self.task)
         require_optimiser(self.algorithm)
-        self.start, taint = unwrapped(self.start)
+        self.start, origin = unwrapped(self.start)
         dtype = self.federation.x.dtype if self.federation.x.is_floating_point() else torch.float32
         self.env = Env(
             self.task,
@@ -248,7 +252,7 @@ class Run:
         if not resume:
             self._clear(overwrite)
         stored = checkpoint.read(file) if resume and file is not None else None
-        self.session = Session.of(self, None if stored is None else stored[1], taint)
+        self.session = Session.of(self, None if stored is None else stored[1], origin)
         self.env.private = None if self.session is None else self.session.releases
         self.fingerprint = self._fingerprint()
         if stored is not None and file is not None:
@@ -281,7 +285,8 @@ class Run:
         info: dict[str, tuple[float, int]] = {}
         answered, dropped = 0, np.zeros(0, np.int64)
         try:
-            rounds = conversation(self.algorithm, self.state, Cohort(who, self.done, self.seed))
+            told = who if self.session is None else self.session.told(who)
+            rounds = conversation(self.algorithm, self.state, Cohort(told, self.done, self.seed))
             reply: Reply | None = None
             while True:
                 try:
@@ -317,9 +322,10 @@ class Run:
         return row
 
     def _exchange(self, ask: Ask, who: Ints) -> Reply:
-        asked = ask.clients
         if self.session is not None:
             check_private(ask)
+            ask = self.session.admitted(ask, who)
+        asked = ask.clients
         for channel in self.channels:
             ask = channel.ask(ask, self.env.where)
         if self.session is not None:
@@ -374,7 +380,7 @@ class Run:
                 "seed": self.seed,
                 "rounds": self.done,
                 "finished": self.done >= rounds,
-                "fingerprint": self.fingerprint.text,
+                "fingerprint": self.fingerprint.text if self.session is None else self.fingerprint.public,
                 "yardstick": _yardstick(alone),
             }
             | explosion([row["loss"] for row in self.history], self.fingerprint.start_loss)

@@ -71,7 +71,8 @@ def fit_seeds(
     chosen = tuple(range(int(seeds))) if isinstance(seeds, int | Integral) else tuple(int(s) for s in seeds)
     if not chosen:
         raise ConfigError(f"fit_seeds needs at least one seed; got {seeds!r}.")
-    if isinstance(federation, Federation) and options.get("privacy") is None:
+    budget = options.get("privacy")
+    if isinstance(federation, Federation) and (budget is None or budget.simulated):  # their scores are clear values
         looked_at(federation, "fit_seeds")
     if processes == 1:
         return Seeds(tuple(_one(algorithm, federation, task, seed, options) for seed in chosen), chosen)

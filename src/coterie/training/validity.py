@@ -3,31 +3,38 @@
 A receipt is valid because every part of the run is known to hold nobody's data. The package's own algorithms, networks,
 channels and samplers with plain settings are. Anything else may have seen clients' rows: a network with weights, an array
 among the settings, a class of the user's, a callback. It voids the receipt, unless the user states with
-`coterie.privacy.public(…)` that it does not depend on anybody's data; the receipt lists what was declared so.
+`coterie.privacy.public(…)` that it does not depend on anybody's data; the receipt lists what was declared so. A declaration
+is about one object: another callback of the same name, or another channel of the same class, needs its own.
+
+One thing cannot be seen: a function that makes a network of plain layers may mix a little of clients' data into its weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from torch import nn
 
 from coterie.algorithms import ALGORITHMS
 from coterie.data.federation import Federation
-from coterie.engines import ENGINES
 from coterie.exchange.channels import CHANNELS
 from coterie.learning.standardised import Rescaled
 from coterie.learning.task import Task
-from coterie.privacy.taint import Released
+from coterie.privacy.ledger import Ledger
+from coterie.privacy.taint import Booking, Released
 from coterie.training.tensorboard import TensorBoard
 from coterie.tree import leaves
 
-_LOOKED: WeakKeyDictionary[Federation, str] = WeakKeyDictionary()
+_LOOKED: dict[Any, str] = {}
+_MODELS = ("coterie.learning.models", "coterie.learning.big_models")
+_FEW = 16  # so many plain numbers in a list are settings; more may be rows
+_APART = 0.5  # of their length: independent draws of weights are 1.4 of it apart
+_USUAL = (0.0, 0.25, 1.0)  # what layers start with where they draw nothing; 0.25 is that of nn.PReLU
 _UNKNOWN = "unaccounted: {} may hold clients' data; wrap {} in privacy.public(…) if it does not"
 
 
@@ -37,30 +44,60 @@ class Declared:
 
     parts: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+    objects: tuple[Any, ...] = ()  # the wrapped items of lists
+    bookings: tuple[Booking, ...] = ()  # of the releases that wrapped parts come from
+
+    def has(self, item: Any) -> bool:
+        """Whether this very item of a list was declared public."""
+        return any(item is one for one in self.objects)
 
 
 def opened(**given: Any) -> tuple[dict[str, Any], Declared]:
     """The parts of a run without their history; lists are opened item by item."""
     plain: dict[str, Any] = {}
     parts: list[str] = []
-    doubts: list[str] = []
+    wrapped: list[Released[Any]] = []
+    objects: list[Any] = []
     for name, value in given.items():
         if isinstance(value, Released):
             parts.append(f"the {name}")
-            doubts += value.taint
+            wrapped.append(value)
             value = value.value
+            objects += value if isinstance(value, list | tuple) else ()
         elif isinstance(value, list | tuple):
-            wrapped = [v for v in value if isinstance(v, Released)]
-            parts += [f"the {name.removesuffix('s')} {_name(v.value)}" for v in wrapped]
-            doubts += [reason for v in wrapped for reason in v.taint]
+            items = [v for v in value if isinstance(v, Released)]
+            parts += [f"the {name.removesuffix('s')} {_name(v.value)}" for v in items]
+            wrapped += items
+            objects += [v.value for v in items]
             value = [v.value if isinstance(v, Released) else v for v in value]
         plain[name] = value
-    return plain, Declared(tuple(dict.fromkeys(parts)), tuple(doubts))
+    doubts = [reason for v in wrapped for reason in v.taint]
+    bookings = [booking for v in wrapped for booking in v.bookings]
+    return plain, Declared(tuple(dict.fromkeys(parts)), tuple(doubts), tuple(objects), tuple(bookings))
+
+
+def unpaid(bookings: Iterable[Booking], ledger: Ledger) -> Iterator[str]:
+    """Why a run that is made of released values gets no receipt: its ledger does not count what they cost."""
+    known = ledger.numbers(everyone=True)
+    for booking in bookings:
+        if booking.ledger != ledger.id or booking.number not in known:
+            yield (
+                f"unaccounted: a part of this run comes from the release {booking.event.name!r}, which its ledger does not "
+                "hold; name one ledger file for both"
+            )
 
 
 def looked_at(federation: Federation, how: str) -> None:
-    """Remember that settings may have been chosen on these clear rows."""
-    _LOOKED[federation] = how
+    """Remember that settings may have been chosen on these clear rows; they stay the same under other names and splits."""
+    for trace in _traces(federation):
+        _LOOKED[trace] = how
+
+
+def _traces(federation: Federation) -> tuple[Any, Any]:
+    """By what the same rows are known again: in whatever was made of this federation, and in one that was built anew."""
+    parts = torch.split(federation.x.flatten(1).contiguous().view(torch.uint8), 1 << 16)
+    sums = tuple(torch.stack([part.sum(0, dtype=torch.int64) for part in parts]).sum(0).tolist())  # in whatever order
+    return federation.origin, (federation.n_samples.tobytes(), federation.keys.tobytes(), sums)
 
 
 def doubts(run: Any) -> Iterator[str]:
@@ -69,25 +106,24 @@ def doubts(run: Any) -> Iterator[str]:
     yield from declared.doubts
     if "the algorithm" not in declared.parts:
         yield from _of_algorithm(run.algorithm)
-        if run.federation in _LOOKED:
+        if _LOOKED and (how := next((_LOOKED[t] for t in _traces(run.federation) if t in _LOOKED), None)):
             yield (
-                f"unaccounted: {_LOOKED[run.federation]} was called on these clients' clear rows before, and settings may "
-                "come from it; wrap the algorithm in privacy.public(…) if they do not"
+                f"unaccounted: {how} was called on these clients' clear rows before, and settings may come from it; wrap "
+                "the algorithm in privacy.public(…) if they do not"
             )
     if "the task" not in declared.parts:
         yield from _of_task(run.task)
     for channel in run.channels:
-        if type(channel) not in CHANNELS.values() and f"the channel {_name(channel)}" not in declared.parts:
+        if not _registered(channel, CHANNELS) and not declared.has(channel):
             yield _UNKNOWN.format(f"the channel {_name(channel)}", "it")
-    if type(run.engine) not in ENGINES.values() and not type(run.engine).__module__.startswith("coterie."):
+    if not _ours(type(run.engine)):
         yield f"unaccounted: the engine {_name(run.engine)} is not one of this package's"
 
 
 def of_callbacks(callbacks: Sequence[Any], declared: Declared) -> Iterator[str]:
     """A callback sees clear values, and may end the run or write into it."""
     for one in callbacks:
-        known = type(one) is TensorBoard or {"the callbacks", f"the callback {_name(one)}"} & set(declared.parts)
-        if not known:
+        if type(one) is not TensorBoard and not declared.has(one):
             yield (
                 f"unaccounted: the callback {_name(one)} sees clear values and may end the run by them; wrap it in "
                 "privacy.public(…) if it decides nothing"
@@ -106,7 +142,7 @@ def unchanged(state: Any, before: tuple[Any, list[torch.Tensor]]) -> bool:
 
 
 def _of_algorithm(algorithm: Any) -> Iterator[str]:
-    if type(algorithm) not in ALGORITHMS.values():
+    if not _registered(algorithm, ALGORITHMS):
         yield _UNKNOWN.format(f"the algorithm {_name(algorithm)}, which is not one of this package's,", "it")
         return
     for path, what in _foreign(algorithm, type(algorithm).__name__):
@@ -131,7 +167,10 @@ def _foreign(value: Any, path: str) -> Iterator[tuple[str, str]]:
             yield from _foreign(getattr(value, f.name), f"{path}.{f.name}")
 
 
-def _foreign_items(values: Iterable[Any], path: str) -> Iterator[tuple[str, str]]:
+def _foreign_items(values: Sequence[Any] | Set[Any], path: str) -> Iterator[tuple[str, str]]:
+    if len(values) > _FEW and all(isinstance(part, int | float) for part in values):
+        yield path, f"{len(values)} numbers"
+        return
     for i, part in enumerate(values):
         yield from _foreign(part, f"{path}[{i}]")
 
@@ -153,22 +192,53 @@ def _of_task(task: Task) -> Iterator[str]:
         if model.public_range is None:
             yield "unaccounted: the target was standardised by statistics of all clients' rows; name a public range"
         model = model.model
-    if not _ours(model):
-        for name in _weights_of_its_own(task):
-            yield _UNKNOWN.format(f"the network's {name!r}, which does not follow from the run's seed,", "the task")
+    if _our_model(model):
+        return
+    for part in task.module(0).modules():
+        if type(part).__module__.split(".", 1)[0] not in ("torch", "coterie"):
+            yield _UNKNOWN.format(f"{_name(part)}, a network of the user's,", "the task")
             return
+    for name in _weights_of_its_own(task):
+        yield _UNKNOWN.format(f"the network's {name!r}, which does not follow from the run's seed,", "the task")
+        return
+
+
+def _our_model(model: Any) -> bool:
+    """Whether a network comes from this package's own factories, made with nothing but sizes and names."""
+    made = model
+    while isinstance(made, partial):
+        made = made.func
+    return _ours(model) and getattr(made, "__module__", None) in _MODELS
+
+
+def _is_size(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_size, value.values()))
+    if isinstance(value, tuple | list):
+        return all(map(_is_size, value))
+    layer = isinstance(value, type) and issubclass(value, nn.Module) and value.__module__.startswith("torch.")
+    return layer or value is None or isinstance(value, bool | int | float | str)
 
 
 def _weights_of_its_own(task: Task) -> Iterator[str]:
-    """Tensors of a network that two seeds give alike, and that are not one number again and again."""
+    """Tensors of a network that two seeds give nearly alike, and that are not one of the usual numbers again and again."""
     one, two = (task.module(seed).state_dict() for seed in (11, 12))
     for name, t in one.items():
-        if t.numel() and torch.equal(t, two[name]) and not bool((t == t.flatten()[0]).all()):
+        a, b = t.double(), two[name].double()
+        near = float((a - b).norm()) <= _APART * max(float(a.norm()), float(b.norm()))
+        if t.numel() and near and not any(bool((a == usual).all()) for usual in _USUAL):
             yield name
+
+
+def _registered(made: Any, registry: Mapping[str, type]) -> bool:
+    """Whether it is of a class that this package itself put on its list."""
+    return type(made) in registry.values() and _ours(type(made))
 
 
 def _ours(value: Any) -> bool:
     while isinstance(value, partial):
+        if not all(map(_is_size, (value.args, value.keywords))):
+            return False
         value = value.func
     module = getattr(value, "__module__", None) if isinstance(value, type) or callable(value) else None
     module = module or type(value).__module__

@@ -81,6 +81,7 @@ class FedAvgHistogram(CenterModel):
                 )
             tune = self.lam is None and self.concentration is None
             privacy = checked(self.privacy, "FedAvgHistogram")
+            self.__dict__.pop("concentration_", None)  # of an earlier fit, on clear counts
             fit = fit_fedavg(_users(table.counts, counts, 1), privacy, tune=tune, seed=self.seed)
             self._take(fit, table.vocabulary)
             self.n_iter_ = 1

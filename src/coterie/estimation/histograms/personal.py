@@ -127,7 +127,7 @@ class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _take(self, fit: PrivateFit, vocabulary: NDArray[Any] | None) -> None:
         """What a private run gives out; what an earlier fit knew of single users is forgotten."""
-        for name in ("labels_", "objective_", "history_", "n_empty_users_"):
+        for name in ("labels_", "objective_", "history_", "n_empty_users_", "note_", "scores_"):
             self.__dict__.pop(name, None)
         self.reduction_, self.users_, self.vocabulary_ = None, None, vocabulary
         self.centers_, self.weights_, self.mean_, self.receipt_ = fit.centers, fit.weights, fit.mean, fit.receipt

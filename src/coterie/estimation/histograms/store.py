@@ -94,7 +94,7 @@ def save_counts(folder: str | Path, blocks: Iterable[Any], users: Any = None, vo
     A private fit of the folder needs `vocabulary=privacy.public([...])`: tokens of unknown origin void its receipt."""
     folder = Path(folder)
     (folder / PUBLIC).unlink(missing_ok=True)
-    known = isinstance(vocabulary, Released) and vocabulary.clean
+    known = isinstance(vocabulary, Released) and vocabulary.free
     vocabulary = vocabulary.value if isinstance(vocabulary, Released) else vocabulary
     lengths, width = [np.zeros(1, dtype=np.int64)], None
     with (

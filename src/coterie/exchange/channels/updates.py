@@ -81,18 +81,24 @@ def _public(rest: str, shape: torch.Size, origin: From, ask: Ask) -> Tensor:
 
 
 def expected_shapes(ask: Ask, like: Mapping[str, Tensor]) -> dict[str, torch.Size]:
-    """The shapes of the updates nobody has sent yet: those of what they are measured from, or of the model `like`."""
+    """The shapes of the updates nobody has sent yet: those of what they are measured from, of what the ask has in `known`
+    under their own name, or of the model `like`."""
     shapes: dict[str, torch.Size] = {}
     for name, origin in ask.updates.items():
         if origin is None:
-            shapes |= {f"{name}/{k}": t.shape for k, t in like.items()}
+            alike = flatten(ask.known[name]) if name in ask.known else like
+            shapes |= {_path(name, k): t.shape for k, t in alike.items()}
             continue
         if origin.groups is not None:
             rows = flatten(ask.down.get(origin.groups, ask.known.get(origin.groups, {})))
-            shapes |= {f"{name}/{k}": t.shape[1:] for k, t in rows.items()}
+            shapes |= {_path(name, k): t.shape[1:] for k, t in rows.items()}
         for field in reversed(origin.fields):
-            shapes |= {f"{name}/{k}": t.shape for k, t in flatten(ask.down.get(field, {})).items()}
+            shapes |= {_path(name, k): t.shape for k, t in flatten(ask.down.get(field, {})).items()}
     return shapes
+
+
+def _path(name: str, rest: str) -> str:
+    return f"{name}/{rest}" if rest else name
 
 
 def _rows(ask: Ask, name: str, rest: str) -> Tensor | None:

@@ -74,7 +74,7 @@ class LocalGaussian:
     def __call__(self, rows: Any, noise: Noise, book: Book | None = None) -> Released[NDArray[np.float64]]:
         """One noisy report per user, (n, d)."""
         whole_numbers = self.lattice.round(rows)
-        booking, taint = booked(self.event(noise.name), book)
+        booking, taint = booked(self.event(noise.name), book, noise)
         noisy = noise.gaussian(whole_numbers, self.sigma / self.lattice.step)
         return Released(noisy.astype(np.float64) * self.lattice.step, (booking,), taint)
 
@@ -131,7 +131,7 @@ class OneBit:
         if x.ndim != 1:
             raise DataError(f"one number per user is needed, got shape {x.shape}; pass a vector.")
         x = np.clip(np.where(np.isfinite(x), x, 0.0), 0.0, 1.0)
-        booking, taint = booked(self.event(noise.name), book)
+        booking, taint = booked(self.event(noise.name), book, noise)
         first, second = noise.bits(len(x)), noise.bits(len(x))
         bit = (first >> np.uint64(11)).astype(np.float64) * 2.0**-53 < x
         flipped = second < np.uint64(int(self.flip * 2**64))

@@ -117,7 +117,7 @@ class NoisyPower:
         basis: Released[NDArray[np.float64]] = public(self.first_basis(seed))
         for _ in range(self.iterations):
             total = self.partial(rows, basis.value)
-            booking, taint = booked(self.event(noise.name), book)
+            booking, taint = booked(self.event(noise.name), book, noise)
             noisy = self.noisy(total, noise)
             basis = combine(lambda _, y: np.linalg.qr(y)[0], basis, Released(noisy, (booking,), taint))
         return basis

@@ -84,7 +84,7 @@ class Quantile:
         for _ in range(self.steps):
             middle = (low + high) / 2
             count = self.count(values, math.exp(middle))
-            booking, taint = booked(self.event(noise.name), book)
+            booking, taint = booked(self.event(noise.name), book, noise)
             noisy = float(self.noisy([count], noise)[0])
             used = combine(lambda *_: None, used, Released(noisy, (booking,), taint))
             low, high = (low, middle) if noisy >= self.level * self.n_users else (middle, high)

@@ -20,7 +20,7 @@ from coterie.errors import DataError
 from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
 from coterie.privacy.events import Event
 from coterie.privacy.mechanisms.lattice import Integers, Lattice, require_room, require_square
-from coterie.privacy.mechanisms.noise import Noise
+from coterie.privacy.mechanisms.noise import ExactNoise, Noise
 from coterie.privacy.taint import Booking, Released
 
 Book = Callable[[Event], Booking]
@@ -30,17 +30,26 @@ _SAMPLED = (
     "train with fit(cohort=…), which draws it"
 )
 _SIMULATED = "NOT A DP RELEASE: the noise of {!r} was a simulation"
+_FOREIGN = "unaccounted: the noise of {!r} came from {}, which is not this package's; use ExactNoise()"
+_OTHER = "unaccounted: the release {!r} was booked as another one"
+DRAWN_BY_THE_RUN = object()
+"""What `fit` passes as `drawn`: it draws cohorts itself, and keeps them secret."""
 
 
-def booked(event: Event, book: Book | None, *, drawn: bool = False) -> tuple[Booking, tuple[str, ...]]:
-    """Book first. A ledger that has too little left raises here, before any noise is drawn. `drawn`: the caller has drawn
-    the sample that the event claims, and keeps it secret."""
-    reasons: tuple[str, ...] = () if event.noise == "exact" else (_SIMULATED.format(event.name),)
-    if event.sampling < 1.0 and not drawn:
-        reasons = (*reasons, _SAMPLED.format(event.name))
+def booked(event: Event, book: Book | None, noise: Noise, *, drawn: object = None) -> tuple[Booking, tuple[str, ...]]:
+    """Book first. A ledger that has too little left raises here, before any noise is drawn. `drawn`: `DRAWN_BY_THE_RUN`,
+    where a run has drawn the sample that the event claims."""
+    reasons = [] if event.noise == "exact" else [_SIMULATED.format(event.name)]
+    if event.noise == "exact" and type(noise) is not ExactNoise:
+        reasons.append(_FOREIGN.format(event.name, type(noise).__name__))
+    if event.sampling < 1.0 and drawn is not DRAWN_BY_THE_RUN:
+        reasons.append(_SAMPLED.format(event.name))
+    booking = Booking(event) if book is None else book(event)
     if book is None:
-        return Booking(event), (*reasons, _UNBOOKED.format(event.name))
-    return book(event), reasons
+        reasons.append(_UNBOOKED.format(event.name))
+    elif booking.event != event:
+        reasons.append(_OTHER.format(event.name))
+    return booking, tuple(reasons)
 
 
 @dataclass(frozen=True)
@@ -113,13 +122,13 @@ class JointSum:
         require_room(n_users, self.lattice.radius)
 
     def release(
-        self, total: Integers, noise: Noise, book: Book | None = None, *, drawn: bool = False
+        self, total: Integers, noise: Noise, book: Book | None = None, *, drawn: object = None
     ) -> Released[NDArray[np.float64]]:
         """Book, draw noise, and give out the noisy sum in the units of the data."""
         total = np.asarray(total)
         if total.shape != (self.dimension,):
             raise DataError(f"the sum must have shape ({self.dimension},), got {total.shape}; add up partial sums.")
-        booking, taint = booked(self.event(noise.name), book, drawn=drawn)
+        booking, taint = booked(self.event(noise.name), book, noise, drawn=drawn)
         return Released(self.noisy(total, noise), (booking,), taint)
 
     def noisy(self, total: Integers, noise: Noise) -> NDArray[np.float64]:
@@ -228,13 +237,13 @@ class GroupSums:
         return np.concatenate([counts[:, None], np.asarray(member @ whole_numbers, dtype=np.int64)], axis=1)
 
     def release(
-        self, total: Integers, noise: Noise, book: Book | None = None, *, drawn: bool = False
+        self, total: Integers, noise: Noise, book: Book | None = None, *, drawn: object = None
     ) -> Released[tuple[NDArray[np.float64], NDArray[np.float64]]]:
         """Book, draw noise, and give out (noisy counts, noisy sums)."""
         total = np.asarray(total)
         if total.shape != (self.n_groups, 1 + self.dimension):
             raise DataError(f"the total must have shape {(self.n_groups, 1 + self.dimension)}, got {total.shape}.")
-        booking, taint = booked(self.event(noise.name), book, drawn=drawn)
+        booking, taint = booked(self.event(noise.name), book, noise, drawn=drawn)
         return Released(self.noisy(total, noise), (booking,), taint)
 
     def noisy(self, total: Integers, noise: Noise) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

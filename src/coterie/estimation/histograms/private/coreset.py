@@ -49,7 +49,7 @@ def private_directions(
         total = np.zeros((width, n_components), np.int64)
         for part in rows.each(partial(_product, mechanism, space.value, found.value.basis)):
             total += part
-        booking, taint = booked(mechanism.event(books.noise.name), books.book)
+        booking, taint = booked(mechanism.event(books.noise.name), books.book, books.noise)
         noisy = books.noise.gaussian(total, mechanism.sigma / mechanism.step).astype(np.float64) * mechanism.step
         found = combine(lambda old, y: _next(old, y / rows.users), found, Released(noisy, (booking,), taint))
     return found
