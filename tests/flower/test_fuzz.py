@@ -165,11 +165,11 @@ def test_ten_thousand_answers_are_taken_or_refused_in_one_sentence(tmp_path: Pat
         SitesEngine._let_in = original  # type: ignore[method-assign]
     told = [wire.unpack(a)[0] for n, a in nodes.got if n == 100]
     joined, digits, spread = (next(a for a in told if k in a) for k in ("columns", "digits", "spread"))
-    left = {"a": [sum(row) for row in digits["digits"]["a"]]}
+    asked, most = {"a": len(digits["digits"]["a"])}, {"a": sum(digits["digits"]["a"][0])}
     rows = {c: int(four[0]) for c, four in spread["spread"].items()}
     checks: list[tuple[bytes, Any]] = [
         (wire.pack(joined), lambda h, t: answers.joined(h, work.data, private=False)),
-        (wire.pack(digits), lambda h, t: answers.digits(h, left)),
+        (wire.pack(digits), lambda h, t: answers.digits(h, asked, most)),
         (wire.pack(spread), lambda h, t: answers.spread(h, rows)),
         (wire.pack({"scores": {"accuracy": [1.0, 2]}}), lambda h, t: answers.scores(h.get("scores"), ("accuracy",), 3)),
         (wire.pack({"ticket": "abc"}), lambda h, t: answers.ticket(h)),

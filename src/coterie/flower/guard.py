@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.data.sites import LEVELS
+from coterie.data.digits import LEVELS
 from coterie.disk import locked, private_file, unlinked, write_text
 from coterie.engines.private import RELEASE
 from coterie.errors import ConfigError

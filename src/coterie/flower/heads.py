@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from coterie.data.digits import LEVELS
 from coterie.data.preprocessing import PLAN_COLUMNS
-from coterie.data.sites import LEVELS
 from coterie.flower.answers import finite, text, whole
 from coterie.flower.wire import Malformed
 
