@@ -175,7 +175,7 @@ def test_no_cell_that_leaves_a_site_is_of_fewer_than_five_rows() -> None:
     for table in (few, one):
         alone = SiteTable.of(table, OPTIONS | {"one_class": "allow", "test_fraction": 0.0 if table is few else 0.25})
         assert alone.spread({"dose": 0.0})["dose"][:3] == [0, 0.0, 0.0]
-    with pytest.raises(ct.DataError, match="names of classes with fewer than 5 rows") as told:
+    with pytest.raises(ct.ConfigError, match="names of classes with fewer than 5 rows") as told:
         site.federation(agree({"all": site}))
     assert "the only" not in str(told.value)
 

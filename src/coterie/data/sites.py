@@ -223,7 +223,7 @@ class SiteTable:
             return regression_target(values, self.rows.owner, self.rows.clients), None
         codes, labels = class_labels(values)
         if not {_as_agreed(label, agreement.classes) for label in labels} <= set(agreement.classes):
-            raise DataError(
+            raise ConfigError(
                 f"Every class of a site's rows must be agreed on, and names of classes with fewer than {self.least} rows at "
                 'a site do not leave it. Name all classes with classes = ["…", "…"] under [data].'
             )

@@ -16,7 +16,7 @@ from coterie.flower.answers import finite, text, whole
 from coterie.flower.wire import Malformed
 
 MOST_GROUPS = 64  # of an ask, or the clusters of the algorithm if these are more
-_MOST_CLIENTS = 10**8
+_MOST_CLIENTS = 10**7
 _MOST_ROUNDS = 10**9
 _NAME = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)
 _PLACE = re.compile(r"[A-Za-z0-9_.]{1,200}", re.ASCII)

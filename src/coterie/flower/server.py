@@ -22,7 +22,7 @@ import torch
 from coterie.data.digits import LEVELS
 from coterie.data.federation import Federation
 from coterie.data.sites import Agreement, Columns, agreed_classes
-from coterie.disk import locked, write_text, writing
+from coterie.disk import locked, unlinked, write_text, writing
 from coterie.errors import ConfigError, CoterieWarning, DataError, EngineError
 from coterie.exchange.messages import shown_to
 from coterie.flower import answers, wire
@@ -159,11 +159,11 @@ class Server:
     def save(self, engine: SitesEngine, done: int) -> None:
         self.tags = {k: v for k, v in self.tags.items() if int(k) == done - 1} | {str(done): dict(engine.base)}
         kept = {"run": self.sites.run, "tickets": self.sites.tickets, "clients": self.clients, "blind": self.blind}
-        write_text(self.folder / SITES, json.dumps(kept | {"tags": self.tags, "starts": self.starts}))
+        write_text(self.folder / SITES, json.dumps(kept | {"tags": self.tags, "starts": self.starts}), private=True)
 
     def log(self, engine: SitesEngine) -> None:
         """Add what was noted to the log."""
-        with (self.folder / EVENTS).open("a", encoding="utf-8") as file:
+        with unlinked(self.folder / EVENTS).open("a", encoding="utf-8") as file:
             for event in engine.events:
                 file.write(json.dumps(event) + "\n")
         engine.events.clear()
