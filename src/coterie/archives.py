@@ -96,11 +96,11 @@ def _sheet(stream: Any) -> Iterator[int]:
     """A sheet of Excel is read as a whole rectangle: two cells far apart are a table of billions of cells."""
     rows, columns, told, before = 0, 0, 0, b""
     while block := stream.read(_BLOCK):
-        block = block.replace(b"\0", b"") or b"\0"  # UTF-16
-        for letters, row in _CELL.findall(before + block):
+        text = before + block.replace(b"\0", b"")  # of UTF-16
+        for letters, row in _CELL.findall(text):
             rows, columns = max(rows, int(row)), max(columns, _column(letters))
         yield len(block) + _POINTER * rows * columns - told
-        told, before = _POINTER * rows * columns, block[-_LONGEST:]
+        told, before = _POINTER * rows * columns, text[-_LONGEST:]
 
 
 def _column(letters: bytes) -> int:

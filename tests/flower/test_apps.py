@@ -145,7 +145,7 @@ def test_flowers_error_codes_are_lost_clients_with_a_sentence(code: int, tmp_pat
 
     def breaking(self: Any, message: Message, context: Context) -> Message:
         count["n"] += 1
-        if count["n"] == 13 + 24:  # after join, eight digits, spread, begin and the first round, three messages each
+        if count["n"] == 13:  # after join, spread, begin and the first round, three messages each
             grid.broken = {12: code}
         return asked(self, message, context)
 
