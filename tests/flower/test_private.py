@@ -256,27 +256,27 @@ def a_question(work: Job, folder: Path) -> tuple[dict[str, Any], Any]:
 
 def test_the_budget_of_a_site_is_what_its_runs_cost_and_not_a_number_of_questions(tmp_path: Path) -> None:
     """A second run's file with more rounds, or a larger clip, cannot ask past what the first has spent."""
-    first, more = private("exact", rounds=4), private("exact", rounds=40)
+    first, more = private("exact", rounds=2), private("exact", rounds=8)
     site, rows = Site(first, table(SIZES), tmp_path / "site"), table(SIZES)
     begun(site)
     head, tree = a_question(first, tmp_path / "first")
-    for i in range(4):
+    for i in range(2):
         site.answer(wire.pack(head | {"round": i}, tree))
     other, (head, tree) = Site(more, rows, tmp_path / "site"), a_question(more, tmp_path / "more")
     begun(other, "second")
-    for i in range(40):
+    for i in range(8):
         with pytest.raises(ct.CoterieError, match="budget of this site is spent"):
             other.answer(wire.pack(head | {"run": "second", "round": i}, tree))
     bigger = ct.Privacy(epsilon=8.0, delta=1e-5, clip=0.5, noise="exact", total_epsilon=12.0)
-    third = Job(ct.FedAvg(local=FEW), job(ct.FedAvg()).task, PRIVATE, 40, privacy=bigger)
+    third = Job(ct.FedAvg(local=FEW), job(ct.FedAvg()).task, PRIVATE, 8, privacy=bigger)
     other, refused = Site(third, rows, tmp_path / "site"), []
     begun(other, "third")
-    for i in range(40):
+    for i in range(8):
         try:
             other.answer(wire.pack(head | {"run": "third", "round": i}, tree))
         except ct.CoterieError as why:
             refused.append(str(why))
-    assert 0 < len(refused) < 40  # the first ones cost the rest of 12 that 8 left, composed
+    assert 0 < len(refused) < 8  # the first ones cost the rest of 12 that 8 left, composed
     assert all("ε = 12" in why for why in refused)
 
 

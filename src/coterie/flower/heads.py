@@ -143,7 +143,17 @@ TABLE: dict[str, dict[str, Check]] = {
         "plain": (lambda v: isinstance(v, dict) and _plain(v), "plain values"),
     },
 }  # fmt: skip
+PARTS = {"ask": ("down", "each", "known"), "finish": ("state",)}
 _MAY_BE_NULL = ("have", "base", "reduce", "private")
+
+
+def checked_tree(kind: str, tree: dict[str, Any]) -> dict[str, Any]:
+    """The tensors of a message: all of them inside the parts that it may have."""
+    if not set(tree) <= set(PARTS.get(kind, ())) or not all(isinstance(part, dict) for part in tree.values()):
+        raise Malformed(
+            f"The tensors of the message {kind!r} must be inside {', '.join(PARTS.get(kind, ['nothing']))}."
+        )
+    return tree
 
 
 def checked_head(head: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -40,7 +40,7 @@ from coterie.exchange.messages import Ask, From, Ints, MeanBy, SumBy
 from coterie.flower import wire
 from coterie.flower.finish import keep_results
 from coterie.flower.guard import Guard, planned
-from coterie.flower.heads import checked_head
+from coterie.flower.heads import checked_head, checked_tree
 from coterie.flower.job import Job
 from coterie.training import checkpoint
 from coterie.tree import Tree, flatten, leaves, unflatten
@@ -54,17 +54,21 @@ _PATIENCE = 60.0  # seconds to wait for another message to this site that is bei
 @dataclass
 class Site:
     """table: the site's own file, or its rows. folder: where prepared rows, states and results are kept. client: the name of
-    the only client here, where the table has no column for it."""
+    the only client here, where the table has no column for it. least: rows below which this site does not go into detail, if
+    its owner wants another number than the run's."""
 
     job: Job
     table: str | Path | pd.DataFrame
     folder: Path
     client: str | None = None
+    least: int | None = None
     _runs: dict[str, SiteRun] = field(default_factory=dict, repr=False)
 
     def answer(self, block: bytes) -> bytes:
         """What the message asks for, or one sentence why not: nothing is done before every field of it is checked."""
-        kind, head, tree = *checked_head((told := wire.unpack(block))[0]), told[1]
+        told, sent = wire.unpack(block)
+        kind, head = checked_head(told)
+        tree = checked_tree(kind, sent)
         try:
             return Guard(self.job, private_folder(self.folder)).note(kind, head, self._answer(kind, head, tree))
         except CoterieError:
@@ -109,7 +113,7 @@ class Site:
             frame = read_table(frame, client=given, **self.job.reading)
         if self.client is not None:
             frame = frame.assign(**{options["client"]: self.client})
-        return SiteTable.of(frame, options, self.job.least)
+        return SiteTable.of(frame, options, self.job.least if self.least is None else self.least)
 
     def _begin(self, head: Mapping[str, Any]) -> bytes:
         """Prepare the rows and put them at the places the server gave these clients."""
