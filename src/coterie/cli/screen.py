@@ -16,4 +16,4 @@ class Screen(Console):
 
     def render(self, *given: Any, **options: Any) -> Iterable[Segment]:
         for segment in super().render(*given, **options):
-            yield segment if segment.control else segment._replace(text=harmless(segment.text))
+            yield segment if segment.control else Segment(harmless(segment.text), segment.style)
