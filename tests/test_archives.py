@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 
@@ -166,3 +168,32 @@ def test_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(VARIABLE, bad)
         with pytest.raises(ConfigError, match="must be a whole number of bytes above 0"):
             most_unpacked(1)
+
+
+@pytest.mark.parametrize("part", ["xl/worksheets/sheet1.xml", "elsewhere.xml"])
+@pytest.mark.parametrize("how", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_two_cells_of_a_sheet_that_are_far_apart_are_a_large_table(part: str, how: int, tmp_path: Path) -> None:
+    """Readers fill the rectangle between them: 1,048,576 rows of 16,384 columns."""
+    cells = {"far": ("A1048576", "XFD1"), "near": ("A1048576", "B1")}
+    for name, (one, two) in cells.items():
+        with zipfile.ZipFile(tmp_path / f"{name}.xlsx", "w", how) as archive:
+            text = f'<row r="1"><c r="{two}"/></row>{" " * 3_000_000}<row><c t="n" r = "{one}"/></row>'
+            archive.writestr(part, text.encode("utf-16" if part == "elsewhere.xml" else "utf-8"))
+    check_unpacked(tmp_path / "near.xlsx")
+    with pytest.raises(ct.DataError, match="must unpack to at most"):
+        check_unpacked(tmp_path / "far.xlsx")
+
+
+@pytest.mark.parametrize("kind", ["null", "list", "struct"])
+def test_nulls_of_a_parquet_file_take_their_place(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nulls = pa.nulls(1_000_000)
+    column = {
+        "null": nulls,
+        "list": pa.ListArray.from_arrays(pa.array([0, 1_000_000], pa.int32()), nulls),
+        "struct": pa.StructArray.from_arrays([nulls], ["a"]),
+    }[kind]
+    pq.write_table(pa.table({"a": column}), tmp_path / "a.parquet")
+    check_unpacked(tmp_path / "a.parquet")
+    monkeypatch.setenv("COTERIE_MAX_UNPACKED", "7999999")
+    with pytest.raises(ct.DataError, match="must unpack to at most"):
+        check_unpacked(tmp_path / "a.parquet")

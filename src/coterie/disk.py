@@ -106,13 +106,16 @@ def private_file(path: str | Path) -> Path:
 def writing(path: str | Path, private: bool = False) -> Iterator[Path]:
     """A file to write instead of `path`; it takes the place of `path` when the block ends well, and is removed otherwise.
 
-    A reader, or a process killed at any moment, sees the old file or the new one. private: for its owner alone."""
+    A reader, or a process killed at any moment, sees the old file or the new one. private: for its owner alone, as every
+    file in a folder that its owner alone may open."""
     path = unlinked(path)
     partial = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}{PARTIAL}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.unlink(missing_ok=True)
-        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o600 if private else 0o666)
+        closed = os.name == "posix" and not path.parent.stat().st_mode & 0o077  # as its folder is
+        mode = 0o600 if private or closed else 0o666
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, mode)
         mode = os.fstat(handle).st_mode & 0o777  # what the umask gives
         os.close(handle)
         yield partial

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import coterie as ct
+from coterie.training import files
 
 ASCII = {"LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
@@ -37,3 +41,31 @@ def test_an_ascii_terminal_gets_the_sentence(tmp_path: Path) -> None:
 def test_a_model_that_cannot_be_made_is_one_sentence(hidden: object) -> None:
     with pytest.raises(ct.TaskError, match="The model cannot be made"):
         ct.Task(lambda: torch.nn.Linear(2, hidden))  # type: ignore[arg-type]
+
+
+def _run(folder: Path, *, alone: bool) -> None:
+    x = np.sin(np.arange(40.0))
+    rows = pd.DataFrame({"who": np.repeat(["a", "b"], 20), "x": x, "y": np.resize(["no", "yes"], 40)})
+    fed = ct.Federation.from_frame(rows, client="who", target="y")
+    ct.fit(ct.FedAvg(), fed, rounds=1, out=folder, alone=alone, progress=False)
+
+
+def test_a_folder_of_others_does_not_steer_the_terminal(tmp_path: Path) -> None:
+    """Whatever text a handed-over result holds, under a right checksum."""
+    _run(tmp_path, alone=True)
+    file, steer = tmp_path / "result.json", "\x1b]0;x\x07\x1b[2J\x9b31m\u202e"
+    about = {k: v for k, v in json.loads(file.read_text()).items() if k != "checksum"}
+    about |= {"algorithm": steer, "clients": [f"{steer}1", f"{steer}2"], "warnings": [steer], "notes": [steer]}
+    file.write_text(json.dumps(about | {"checksum": files._checksum(about)}))
+    told = _coterie("report", str(tmp_path), NO_COLOR="1", TERM="dumb")
+    assert told.returncode == 0, told.stderr
+    assert not set(steer) & set(told.stdout + told.stderr) - set("]0;x[2J31m")
+    assert r"\x1b" in told.stdout
+
+
+def test_a_run_that_was_compared_with_nothing_has_a_report(tmp_path: Path) -> None:
+    """Such as the result at a site of a deployment."""
+    _run(tmp_path, alone=False)
+    told = _coterie("report", str(tmp_path))
+    assert told.returncode == 0, told.stderr
+    assert (tmp_path / "report.html").is_file()

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import coterie as ct
-from coterie.data.sites import LEVELS, Agreement, Columns, SiteTable, agreed_classes, require_named, sortable, unsorted
+from coterie.data.digits import LEVELS, sortable, unsorted
+from coterie.data.sites import Agreement, Columns, SiteTable, agreed_classes, require_named
 
 OPTIONS: dict[str, Any] = {
     "client": "site", "target": "y", "features": ["age", "dose", "kind", "same"], "kind": "classification"
@@ -157,7 +158,7 @@ def test_few_rows_are_not_told_apart_and_the_median_is_close() -> None:
 
 
 def test_sites_that_hold_back_leave_the_median_to_the_others() -> None:
-    values = {"a": np.full(40, 7.0), "b": np.array([1.0, 3.0, 900.0])}
+    values = {"a": np.repeat([6.0, 7.0, 8.0], [13, 14, 13]), "b": np.array([1.0, 3.0, 900.0])}
     frame = pd.concat(
         [pd.DataFrame({"site": k, "age": v, "y": np.resize(["no", "yes"], len(v))}) for k, v in values.items()]
     )
@@ -178,3 +179,32 @@ def test_names_of_rare_categories_do_not_leave_their_site() -> None:
     assert "kind=(other)" in made.frame()["column"].tolist()
     mine = tables["abc"].federation(made)
     assert float(mine.x[:, mine.columns.index("kind=(other)")].sum()) > 0
+
+
+def test_no_cell_that_leaves_a_site_is_of_fewer_than_five_rows() -> None:
+    """Counts of digits, labels, means and deviations."""
+    frame = rows()
+    frame.loc[[3, 7], "y"] = "the only two"
+    few = frame.iloc[:4].assign(dose=[1.5, 2.5, 3.5, 4.5])
+    one = frame.assign(dose=np.where(np.arange(300) == np.flatnonzero(frame["site"] == "c")[0], 7.77, np.nan))
+    site = SiteTable.of(frame, OPTIONS)
+    assert site.summary(private=False)["labels"] == ["no", "yes"]
+    (counts,) = site.digits(0, {"dose": [0]})["dose"]
+    for head in np.flatnonzero(counts).tolist():
+        (next_bytes,) = site.digits(1, {"dose": [head]})["dose"]
+        assert all(n == 0 or n >= 5 for n in counts + next_bytes)
+        exact = sortable(frame["dose"].to_numpy()[site.rows.train]) >> np.uint64(56) == head
+        assert sum(next_bytes) in (0, int(exact.sum()))  # nobody is left out
+    for table in (few, one):
+        alone = SiteTable.of(table, OPTIONS | {"one_class": "allow", "test_fraction": 0.0 if table is few else 0.25})
+        assert alone.spread({"dose": 0.0})["dose"][:3] == [0, 0.0, 0.0]
+    with pytest.raises(ct.ConfigError, match="names of classes with fewer than 5 rows") as told:
+        site.federation(agree({"all": site}))
+    assert "the only" not in str(told.value)
+
+
+def test_a_column_with_too_few_values_everywhere_is_left_out() -> None:
+    frame = rows().assign(dose=np.where(np.arange(300) % 100 == 0, 3.0, np.nan))
+    tables = {k: SiteTable.of(frame[frame["site"].isin(list(k))], OPTIONS) for k in ("abc", "def")}
+    plan = agree(tables).frame()
+    assert plan.loc[plan["source"] == "dose", "note"].tolist() == ["too few values at every site"]

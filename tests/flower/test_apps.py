@@ -145,7 +145,7 @@ def test_flowers_error_codes_are_lost_clients_with_a_sentence(code: int, tmp_pat
 
     def breaking(self: Any, message: Message, context: Context) -> Message:
         count["n"] += 1
-        if count["n"] == 13 + 24:  # after join, eight digits, spread, begin and the first round, three messages each
+        if count["n"] == 13:  # after join, spread, begin and the first round, three messages each
             grid.broken = {12: code}
         return asked(self, message, context)
 
@@ -215,3 +215,21 @@ def test_an_error_on_purpose_is_logged_as_a_sentence(tmp_path: Path, caplog: pyt
                 log.error("ServerApp raised an exception", exc_info=raised)
     assert [r.getMessage() for r in caplog.records] == ["Too few sites.", "ServerApp raised an exception"]
     assert [bool(r.exc_info) for r in caplog.records] == [False, True]
+
+
+@pytest.mark.parametrize(("least", "told"), [(1, "rare"), (None, "names of classes with fewer than 5"), (0, "from 1")])
+def test_the_owner_of_a_site_says_from_how_many_rows_it_goes_into_detail(
+    least: int | None, told: str, tmp_path: Path
+) -> None:
+    rows = table((12, 30, 22, 16, 40, 9)).fillna({"a": 0.5})
+    rows.loc[[2, 90], "label"] = "rare"
+    server, client = project(tmp_path, "fedavg")
+    there = {k: node | ({} if least is None else {"least": least}) for k, node in nodes(tmp_path, rows).items()}
+    grid = InProcessGrid(client, there)
+    context = Context(1, 0, {}, RecordDict(), {"out": str(tmp_path / "out"), "sites": 3, "timeout": 5.0})
+    if least == 1:
+        server(grid, context)
+        assert told in json.loads((tmp_path / "out" / "sites.json").read_text())["blind"]["classes"]
+        return
+    with pytest.raises(ct.EngineError, match=told):
+        server(grid, context)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from conformance_settings import configured
+from safetensors.torch import save
 from together import SIZES, InProcess, deployed, job, split, table
 
 import coterie as ct
@@ -21,7 +22,7 @@ from coterie.flower.engine import SitesEngine, checked
 from coterie.flower.heads import TABLE, checked_head
 from coterie.tree import flatten, unflatten
 
-MANY = 10_000
+MANY, PARTS = 10_000, 8
 ODD: list[Any] = [
     None, True, False, -1, 0, 1, 2, 2**31, 2**63, -(2**63), 2**64, 10**40, 0.5, -0.0, float("nan"), float("inf"), "", "x",
     "../../../../NAME", "x/../../../../NAME", "/tmp/NAME", "a\x00b", "\ud800", "\x1b[2J", "a" * 300, [], [[]], [None], {},
@@ -87,23 +88,34 @@ def works(told: Callable[[], Any]) -> bool:
     except ct.CoterieError as error:
         said = str(error)
     assert not said or (said.endswith(".") and len(said.splitlines()) == 1)
+    assert "does not fit this run" not in said  # the table of fields has no gap
     return not said
 
 
-def test_ten_thousand_messages_end_in_an_answer_or_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_ten_thousand_messages_end_in_an_answer_or_one_sentence(part: int, tmp_path: Path) -> None:
     work = job(ct.Ditto(local=ct.LocalSGD(steps=1, lr=0.1, batch_size=None)), rounds=1)
     nodes = InProcess(work, split(table((9, 8, 7)), 1), tmp_path / "a" / "b" / "c")
     deployed(work, None, tmp_path / "a" / "b" / "c", 1, nodes=nodes)
-    site, rng, good = nodes.sites[100], random.Random(0), 0
+    site, rng, good = nodes.sites[100], random.Random(part), 0
     kinds = {wire.unpack(m)[0]["do"]: m for _, m in nodes.sent}
     ends = [kinds.pop(k) for k in ("ask", "finish")]
     before = files(tmp_path) - files(site.folder)
-    for i in range(MANY):
+    for i in range(MANY // PARTS):
         block = ends[0] if i % 3 else rng.choice([*kinds.values(), ends[1]])
         good += works(lambda block=block: site.answer(mutated(rng, block)))  # type: ignore[misc]
     assert files(tmp_path) - files(site.folder) == before  # nothing was written beside the site's folder
-    assert 0 < good < MANY
+    assert 0 < good < MANY // PARTS
     assert set(kinds) | {"ask", "finish", "hello"} == set(TABLE)
+
+
+@pytest.mark.parametrize("name", ["down", "state/x", "x", "", "/", "down/" + "a/" * 3000])
+def test_tensors_are_inside_the_parts_of_their_message(name: str, tmp_path: Path) -> None:
+    _, nodes, _ = deployed(job(configured("fedavg"), rounds=1), table(SIZES), tmp_path)
+    head = next(h for h in (wire.unpack(m)[0] for _, m in nodes.sent) if h["do"] == "ask")
+    block = save({name: torch.zeros(1)}, {"head": json.dumps(head | {"number": 2**70}), "order": json.dumps([name])})
+    with pytest.raises(wire.Malformed, match=r"must be inside down, each, known|does not fit the message"):
+        nodes.sites[100].answer(block)
 
 
 @pytest.mark.parametrize("field", ["run", "attempt", "have", "base"])
@@ -149,7 +161,8 @@ def test_every_field_of_every_message_is_required(tmp_path: Path) -> None:
                     checked_head(head | {field: object()})
 
 
-def test_ten_thousand_answers_are_taken_or_refused_in_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_ten_thousand_answers_are_taken_or_refused_in_one_sentence(part: int, tmp_path: Path) -> None:
     work = job(configured("fedavg"), rounds=1)
     nodes, kept = InProcess(work, split(table(SIZES), 3), tmp_path), []
     original = SitesEngine._let_in
@@ -165,21 +178,21 @@ def test_ten_thousand_answers_are_taken_or_refused_in_one_sentence(tmp_path: Pat
         SitesEngine._let_in = original  # type: ignore[method-assign]
     told = [wire.unpack(a)[0] for n, a in nodes.got if n == 100]
     joined, digits, spread = (next(a for a in told if k in a) for k in ("columns", "digits", "spread"))
-    left = {"a": [sum(row) for row in digits["digits"]["a"]]}
+    asked, most = {"a": len(digits["digits"]["a"])}, {"a": sum(digits["digits"]["a"][0])}
     rows = {c: int(four[0]) for c, four in spread["spread"].items()}
     checks: list[tuple[bytes, Any]] = [
         (wire.pack(joined), lambda h, t: answers.joined(h, work.data, private=False)),
-        (wire.pack(digits), lambda h, t: answers.digits(h, left)),
+        (wire.pack(digits), lambda h, t: answers.digits(h, asked, most)),
         (wire.pack(spread), lambda h, t: answers.spread(h, rows)),
         (wire.pack({"scores": {"accuracy": [1.0, 2]}}), lambda h, t: answers.scores(h.get("scores"), ("accuracy",), 3)),
         (wire.pack({"ticket": "abc"}), lambda h, t: answers.ticket(h)),
         *[(a, lambda h, t, more=more: checked(h, t, *more)) for a, *more in kept],
     ]
-    rng, good = random.Random(1), 0
-    for _ in range(MANY):
+    rng, good = random.Random(100 + part), 0
+    for _ in range(MANY // PARTS):
         block, check = rng.choice(checks)
         good += works(lambda block=block, check=check: check(*wire.unpack(mutated(rng, block))))  # type: ignore[misc]
-    assert 0 < good < MANY
+    assert 0 < good < MANY // PARTS
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from together import DATA, SIZES, InProcess, deployed, job, local, split, table
 from torch import nn
 
 import coterie as ct
-from coterie.flower import Job, wire
+from coterie.flower import Job, Site, wire
 from coterie.flower.server import Server
 from coterie.privacy.receipt import Receipt
 from coterie.training.run import Run
@@ -293,3 +294,107 @@ def test_a_clients_share_of_a_sites_sum_does_not_depend_on_the_others(tmp_path: 
         assert torch.equal(now[101], before[101])
         assert torch.equal(now[102], before[102])
         assert torch.equal(both[100] - now[100], last[100] - before[100])
+
+
+def begun(site: Site, run: str = "r", **change: Any) -> dict[str, Any]:
+    """A run at a site that has all clients, begun by a server of our own."""
+    clients = wire.unpack(site.answer(wire.pack({"do": "join"})))[0]["clients"]
+    head = {
+        "do": "begin", "run": run, "ticket": "t", "agreement": {"plan": [], "classes": PRIVATE["classes"]},
+        "n_clients": len(clients), "places": {c: i for i, c in enumerate(clients)},
+    }  # fmt: skip
+    return wire.unpack(site.answer(wire.pack(head | change)))[0]
+
+
+def a_question(work: Job, folder: Path) -> tuple[dict[str, Any], Any]:
+    """What an honest server asks first, for a run of the name r."""
+    _, nodes, _ = deployed(work, table(SIZES), folder, 1)
+    head, tree = asked(nodes, 100)[0]
+    return head | {"run": "r", "have": None, "base": None, "number": 2**60}, tree
+
+
+def test_the_budget_of_a_site_is_what_its_runs_cost_and_not_a_number_of_questions(tmp_path: Path) -> None:
+    """A second run's file with more rounds, or a larger clip, cannot ask past what the first has spent."""
+    first, more = private("exact", rounds=2), private("exact", rounds=8)
+    site, rows = Site(first, table(SIZES), tmp_path / "site"), table(SIZES)
+    begun(site)
+    head, tree = a_question(first, tmp_path / "first")
+    for i in range(2):
+        site.answer(wire.pack(head | {"round": i}, tree))
+    other, (head, tree) = Site(more, rows, tmp_path / "site"), a_question(more, tmp_path / "more")
+    begun(other, "second")
+    for i in range(8):
+        with pytest.raises(ct.CoterieError, match="budget of this site is spent"):
+            other.answer(wire.pack(head | {"run": "second", "round": i}, tree))
+    bigger = ct.Privacy(epsilon=8.0, delta=1e-5, clip=0.5, noise="exact", total_epsilon=12.0)
+    third = Job(ct.FedAvg(local=FEW), job(ct.FedAvg()).task, PRIVATE, 8, privacy=bigger)
+    other, refused = Site(third, rows, tmp_path / "site"), []
+    begun(other, "third")
+    for i in range(8):
+        try:
+            other.answer(wire.pack(head | {"run": "third", "round": i}, tree))
+        except ct.CoterieError as why:
+            refused.append(str(why))
+    assert 0 < len(refused) < 8  # the first ones cost the rest of 12 that 8 left, composed
+    assert all("ε = 12" in why for why in refused)
+
+
+def test_two_sums_cannot_differ_in_one_client_where_everyone_takes_part(tmp_path: Path) -> None:
+    work = private("exact", rounds=2)
+    site = Site(work, table(SIZES), tmp_path / "site")
+    begun(site)
+    head, tree = a_question(work, tmp_path)
+    site.answer(wire.pack(head, tree))
+    with pytest.raises(ct.CoterieError, match="leaves out clients"):
+        site.answer(wire.pack(head | {"round": 1, "clients": head["clients"][1:]}, tree))
+
+
+def test_nothing_but_the_sum_tells_whose_update_is_a_number(tmp_path: Path) -> None:
+    """A model of the server's choice that overflows for some rows alone would be a question about these rows."""
+    work = private("exact", rounds=2)
+    rows = table(SIZES)
+    rows.loc[rows["who"] == "client 02", "label"] = "yes"
+    site = Site(work, rows, tmp_path / "site")
+    begun(site)
+    head, tree = a_question(work, tmp_path)
+    for t in tree["down"]["model"].values():
+        t.fill_(1e38)
+    told, sent = wire.unpack(site.answer(wire.pack(head, tree)))
+    assert not sent["sums"][""].any()  # nobody's update was a number
+    assert (sorted(told["clients"]), told["dropped"]) == (sorted(head["clients"]), [])
+
+
+@pytest.mark.parametrize("classes", [["no", "yes"], ["no", "other", "yes"], [], None])
+def test_classes_of_the_servers_choice_do_not_make_a_site_name_labels(classes: Any, tmp_path: Path) -> None:
+    site = Site(private("exact"), table(SIZES), tmp_path)
+    with pytest.raises(ct.CoterieError, match="other classes or columns"):
+        begun(site, agreement={"plan": [], "classes": classes})
+    row = {"source": "a", "column": "a", "kind": "numeric", "category": None, "fill": 0.0, "mean": 0.0, "scale": 1.0}
+    with pytest.raises(ct.CoterieError, match="other classes or columns"):
+        begun(site, agreement={"plan": [row | {"note": ""}], "classes": PRIVATE["classes"]})
+
+
+def test_the_error_of_a_private_question_does_not_tell_what_clients_chose(tmp_path: Path) -> None:
+    budget = ct.Privacy(epsilon=8.0, delta=1e-5, clip=0.5, noise="exact")
+    work = Job(ct.IFCA(clusters=3, local=FEW), job(ct.FedAvg()).task, PRIVATE, 3, privacy=budget)
+    site = Site(work, table(SIZES), tmp_path / "site")
+    begun(site)
+    _, nodes, _ = deployed(work, table(SIZES), tmp_path, 1)
+    head, tree = next(m for m in asked(nodes, 100) if m[0]["updates"])
+    head |= {"run": "r", "have": None, "base": None, "number": 2**60, "reduce": ["MeanBy", 2]}
+    for t in tree["down"]["models"].values():
+        t[:2] = 1e3  # everybody chooses the third
+    with pytest.raises(ct.CoterieError, match=r"could not be worked on; the site's log says why\.$"):
+        site.answer(wire.pack(head, tree))
+
+
+def test_files_of_a_site_and_tickets_of_a_server_are_for_their_owners_alone(tmp_path: Path) -> None:
+    old = os.umask(0o022)
+    try:
+        work = Job(ct.Ditto(local=FEW), job(ct.FedAvg()).task, PRIVATE, 1, privacy=private("exact").privacy)
+        deployed(work, table(SIZES), tmp_path)
+    finally:
+        os.umask(old)
+    found = [*(tmp_path / "site0").rglob("*"), tmp_path / "server" / "sites.json"]
+    assert len(found) > 12
+    assert not [p for p in found if p.stat().st_mode & 0o077]

@@ -11,7 +11,8 @@ from conformance_settings import configured
 from together import SIZES, InProcess, deployed, job, split, table
 
 import coterie as ct
-from coterie.data.sites import LEAST, LEVELS, sortable
+from coterie.data.digits import LEVELS, sortable
+from coterie.data.sites import LEAST
 from coterie.flower import Site, wire
 
 

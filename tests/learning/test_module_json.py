@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import coterie as ct
 from coterie.learning import models, module_json
 
 
@@ -63,3 +64,22 @@ def tied() -> nn.Module:
 )
 def test_what_cannot_be_rebuilt_is_not_described(make: Any) -> None:
     assert module_json.describe(make()) is None
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"type": "Linear", "arguments": {"in_features": 10**6, "out_features": 10**6}},
+        {"type": "BatchNorm1d", "arguments": {"num_features": 10**12, "affine": False}},
+        {"type": "functional", "arguments": {}},
+        {"type": "factory_kwargs", "arguments": {"kwargs": {}}},
+        {"type": "os.system", "arguments": {}},
+        {"type": "Linear", "arguments": {"x": 1}},
+        {"type": 5},
+        {},
+    ],
+)
+def test_an_architecture_that_was_not_saved_here_is_refused_before_it_takes_memory(spec: dict[str, Any]) -> None:
+    for nested in (spec, {"type": "Sequential", "parts": {"0": spec}}):
+        with pytest.raises(ct.ConfigError, match=r"architecture of this model cannot be built: .*\.$"):
+            module_json.build(nested, 100)

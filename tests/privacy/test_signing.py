@@ -203,3 +203,30 @@ def test_no_exit_of_a_simulation_looks_like_a_release() -> None:
     assert json.loads(receipt.to_json())["reasons"][0].startswith("NOT A DP RELEASE")
     assert not receipt.valid
     assert "valid = true" in edited(receipt, valid=True, reasons=[]).verify().fault
+
+
+@pytest.mark.parametrize("kind", ["empty", "text", "database"])
+def test_a_receipt_that_names_another_file_does_not_change_it(kind: str, tmp_path: Path) -> None:
+    """Whoever hands over a receipt chooses the path of its ledger; that file may be any file of the reader's."""
+    file = tmp_path / "mine"
+    file.write_text("" if kind == "empty" else "mine")
+    if kind == "database":
+        file.unlink()
+        with sqlite3.connect(file) as db:
+            db.execute("CREATE TABLE mine (mine)")
+        db.close()
+    file.chmod(0o644)
+    before = file.read_bytes()
+    receipt = run(tmp_path / "book.sqlite")
+    other = replace(receipt, signature=receipt.signature | {"file": str(file)})
+    with pytest.raises(LedgerError, match=r"mine"):
+        other.verify()
+    assert file.read_bytes() == before
+    assert file.stat().st_mode & 0o777 == 0o644
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["book.sqlite", "mine"]
+
+
+def test_a_signature_of_odd_characters_is_a_wrong_signature(tmp_path: Path) -> None:
+    receipt = run(tmp_path / "book.sqlite")
+    verdict = replace(receipt, signature=receipt.signature | {"mac": "é\ud800"}).verify()
+    assert "its signature is not that of the ledger" in verdict.fault

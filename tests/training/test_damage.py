@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,9 +17,10 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
+from coterie.disk import file_digest
 from coterie.estimation.histograms.counts import read_counts
 from coterie.estimation.histograms.store import open_store, save_counts
-from coterie.training import checkpoint
+from coterie.training import checkpoint, files
 
 SGD = ct.LocalSGD(steps=2, lr=0.1, batch_size=8)
 
@@ -272,3 +274,53 @@ def test_another_server_state_to_start_from_is_noticed(fed: ct.Federation, task:
     ct.fit(ct.FedAvg(SGD), fed, task, rounds=1, start=states[0], **options)
     with pytest.raises(ct.ConfigError, match=r"\(start differ\)"):
         ct.fit(ct.FedAvg(SGD), fed, task, rounds=2, start=states[1], resume=True, **options)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metrics": ["another"]},
+        {"metrics": [["accuracy"]]},
+        {"seed": "\x1b[2J"},
+        {"rounds": 7},
+        {"clusters": []},
+    ],
+)
+def test_an_edited_result_with_a_right_checksum_is_one_sentence(
+    change: dict[str, Any], saved: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "result.json"
+    about = {k: v for k, v in (json.loads(file.read_text()) | change).items() if k != "checksum"}
+    file.write_text(json.dumps(about | {"checksum": files._checksum(about)}))
+    with pytest.raises(ct.ConfigError, match=r"result.json is damaged"):
+        ct.Result.load(tmp_path)
+
+
+def test_models_that_are_not_there_are_one_sentence(saved: Path, tmp_path: Path) -> None:
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    tensors, _ = checkpoint.read(tmp_path / "models.safetensors")
+    checkpoint.write(tmp_path / "models.safetensors", tensors | {"model_of": tensors["model_of"] + 5}, {})
+    about = {k: v for k, v in json.loads((tmp_path / "result.json").read_text()).items() if k != "checksum"}
+    about["files"]["models.safetensors"] = file_digest(tmp_path / "models.safetensors")
+    (tmp_path / "result.json").write_text(json.dumps(about | {"checksum": files._checksum(about)}))
+    with pytest.raises(ct.ConfigError, match="does not fit the other files"):
+        ct.Result.load(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+@pytest.mark.parametrize("name", ["result.json", "checkpoint.safetensors", "federation.json"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(
+    name: str, saved: Path, fed: ct.Federation, tmp_path: Path
+) -> None:
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    fed.save(tmp_path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    read = {
+        "result.json": lambda: ct.Result.load(tmp_path),
+        "checkpoint.safetensors": lambda: checkpoint.read(tmp_path / checkpoint.FILE),
+        "federation.json": lambda: ct.Federation.load(tmp_path),
+    }
+    with pytest.raises(ct.CoterieError):
+        read[name]()

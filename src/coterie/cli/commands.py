@@ -31,6 +31,7 @@ from coterie.cli.comparing import (
 from coterie.cli.flower import app as flower_commands
 from coterie.cli.privacy import app as privacy_commands
 from coterie.cli.reproduce import reproduce
+from coterie.cli.screen import Screen
 from coterie.cli.table_options import TableSource, names, reads_table
 from coterie.cli.usage import is_usage_error, usage_sentence
 from coterie.comparison.methods import NAMES
@@ -46,8 +47,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-console = Console()
-errors = Console(stderr=True, soft_wrap=True, highlight=False)
+console = Screen()
+errors = Screen(stderr=True, soft_wrap=True, highlight=False)
 
 
 class OneClass(StrEnum):

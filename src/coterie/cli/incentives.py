@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from coterie.cli.screen import Screen
 from coterie.disk import writing
 from coterie.incentives.market.bargaining import nash_bargaining
 from coterie.incentives.market.duopoly import Duopoly
@@ -68,7 +68,7 @@ def duopoly(
         numbers = zip((market.q_low, market.q_high), market.prices, market.demands, market.revenues, strict=True)
         for title, firm, row in zip((name, ""), ("low", "high"), numbers, strict=True):
             table.add_row(title, firm, *(f"{value:.4f}" for value in row), end_section=firm == "high")
-    Console().print(table)
+    Screen().print(table)
     if now.revenues.low > 0:
         low, high = (after / before for after, before in zip(bargain.revenues, now.revenues, strict=True))
         typer.echo(f"The bargain multiplies the low firm's revenue by {low:.2f} and the high firm's by {high:.2f}:")
@@ -106,7 +106,7 @@ def pricing(
         cells = (row["buyer_utility"], row["belief"], row["truthful_share"], row["regret"])
         band = f"{row['seller_q10']:.2f}–{row['seller_q90']:.2f}"
         table.add_row(str(name), f"{row['seller_utility']:.3f}", band, *(f"{cell:.3f}" for cell in cells))
-    Console().print(table)
+    Screen().print(table)
     best = game.commitment()
     typer.echo(
         f"One-shot equilibrium: the seller earns {game.seller_utility(0):.4g} if it never uses signals and "

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from coterie.cli.screen import Screen
 from coterie.reproduce.names import EXPERIMENTS
 
-console = Console()
+console = Screen()
 
 
 def reproduce(

@@ -144,7 +144,7 @@ class Comparison:
     def best(self) -> str | None:
         """The trained way to learn together with the largest mean gain."""
         others = [m for m in self.learned if m != "local"]
-        return str(self.gains.loc[others].mean(axis=1).idxmax()) if others else None
+        return str(self.gains.loc[others].mean(axis=1).fillna(-np.inf).idxmax()) if others else None
 
     @property
     def groups(self) -> pd.Series[Any] | None:

@@ -72,7 +72,7 @@ def _save_features(federation: Federation, folder: Path) -> None:
 
 
 def load(folder: Path, *, mapped: bool) -> Federation:
-    if not (folder / _ABOUT).exists():
+    if not (folder / _ABOUT).is_file():
         raise DataError(f"{folder} holds no saved federation (no federation.json). Write one with Federation.save.")
     about: Any = _read(folder / _ABOUT, lambda path: json.loads(path.read_text("utf-8")))
     if not isinstance(about, dict) or about.pop("checksum", None) != _checksum(about):

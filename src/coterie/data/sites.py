@@ -2,9 +2,9 @@
 
 A site says of its training rows how many there are, which columns are numbers, sums of them, counts of categories, its
 labels. `Agreement` turns all sites' answers into the plan that `fit_preprocessing` would have made of one table. Medians are
-found digit by digit from counts. Fewer rows than a least count (5) are not told apart any further: a median then is the
-middle of a narrow range, and rare categories are one. Columns are named by the user (`features`): choosing them by their
-values would need a look at all rows.
+found digit by digit from counts. No cell that leaves a site has fewer rows than a least count (5): a median then is near
+the middle, rare categories are one, rare labels stay at home, and a site with fewer values tells no mean. Columns are named
+by the user (`features`): choosing them by their values would need a look at all rows.
 
     join       columns, categories, labels, sizes     1 message
     digits     medians of columns with missing values 8 messages, only if there are any
@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from coterie.data.digits import histogram, sortable, unsorted
 from coterie.data.federation import Federation
 from coterie.data.own_scaling import columns_for_own, scaled_by_clients
 from coterie.data.preprocessing import (
@@ -47,9 +48,7 @@ OPTIONS = (
     "max_categories", "dtype", "drop_missing", "min_rows", "same_clients", "scaling", "classes", "categories", "public",
 )  # fmt: skip
 LEAST = 5  # rows below which a site does not go into detail
-LEVELS = 8  # bytes of a number: a median is found byte by byte
 Summary = dict[str, Any]
-_TOP = np.uint64(1 << 63)
 
 
 def require_named(options: Mapping[str, Any], private: bool) -> None:
@@ -145,7 +144,9 @@ class SiteTable:
         values = self.frame[self.options["target"]]
         if pd.isna(values).any():
             raise DataError(f"The target must not be missing; column {values.name!r} is. Set drop_missing = true.")
-        return class_labels(values)[1]
+        codes, labels = class_labels(values)
+        counts = np.bincount(codes, minlength=len(labels))
+        return [label for label, n in zip(labels, counts, strict=True) if n >= self.least]
 
     def _column(self, values: pd.Series[Any], private: bool) -> Summary:
         if private or (self.own and self.named is not None):
@@ -172,22 +173,24 @@ class SiteTable:
         }  # fmt: skip
 
     def digits(self, level: int, prefixes: Mapping[str, Sequence[int]]) -> dict[str, list[list[int]]]:
-        """Of each column: how many training values that begin with a prefix have each of 256 next bytes; only zeros, where
-        fewer than the least count begin with it."""
+        """Of each column: how many training values that begin with a prefix have each of 256 next bytes, neighbours of few
+        rows together; only zeros, where fewer than the least count begin with it."""
         found = {}
         for column, heads in prefixes.items():
             numbers = to_numbers(self.frame[column].iloc[self.rows.train])
             bits = sortable(numbers[~np.isnan(numbers)])
-            found[column] = [_histogram(bits, level, head, self.least) for head in heads]
+            found[column] = [histogram(bits, level, head, self.least) for head in heads]
         return found
 
     def spread(self, fills: Mapping[str, float]) -> dict[str, list[float]]:
         """Of each numeric column, holes filled: number of training rows, mean, squared deviations from it in a unit, and
-        that unit, a power of two: the largest value itself stays here."""
+        that unit, a power of two: the largest value itself stays here. Too few values: no rows at all."""
         found = {}
         for column, fill in fills.items():
             numbers = to_numbers(self.frame[column].iloc[self.rows.train])
             x = np.where(np.isnan(numbers), fill, numbers)
+            if 0 < int((~np.isnan(numbers)).sum()) < self.least:
+                x = x[:0]
             unit = math.ldexp(1.0, min(math.frexp(float(np.abs(x).max(initial=0.0)) or 0.5)[1], 1023))
             mean = float((x / unit).mean()) if len(x) else 0.0
             found[column] = [len(x), mean * unit, float(((x / unit - mean) ** 2).sum()), unit]
@@ -243,6 +246,11 @@ class SiteTable:
         if agreement.classes is None:
             return regression_target(values, self.rows.owner, self.rows.clients), None
         codes, labels = class_labels(values)
+        if not {_as_agreed(label, agreement.classes) for label in labels} <= set(agreement.classes):
+            raise ConfigError(
+                f"Every class of a site's rows must be agreed on, and names of classes with fewer than {self.least} rows at "
+                'a site do not leave it. Name all classes with classes = ["…", "…"] under [data].'
+            )
         mapped = np.empty(len(labels), dtype=object)
         mapped[:] = [_as_agreed(label, agreement.classes) for label in labels]
         return mapped[codes], agreement.classes
@@ -250,29 +258,6 @@ class SiteTable:
 
 def _as_agreed(label: Any, classes: Sequence[Any]) -> Any:
     return label if label in classes else str(label)
-
-
-def sortable(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.uint64]:
-    """Numbers as whole numbers in the same order."""
-    bits = np.ascontiguousarray(numbers + 0.0).view(np.uint64)  # −0 and 0 are one number
-    return np.where(bits & _TOP, ~bits, bits | _TOP)
-
-
-def unsorted(bits: int) -> float:
-    """The number that `sortable` gives these bits."""
-    back = bits & ~int(_TOP) if bits & int(_TOP) else ~bits & (1 << 64) - 1
-    return float(np.array([back], np.uint64).view(np.float64)[0])
-
-
-def _histogram(bits: npt.NDArray[np.uint64], level: int, head: int, least: int) -> list[int]:
-    shift = np.uint64(8 * (LEVELS - level))
-    mine = bits if level == 0 else bits[bits >> shift == np.uint64(head)]
-    if len(mine) < least:
-        return [0] * 256
-    counts: list[int] = np.bincount(
-        (mine >> np.uint64(8 * (LEVELS - level - 1)) & np.uint64(255)).astype(np.int64), minlength=256
-    ).tolist()
-    return counts
 
 
 # ---- what all sites say together -------------------------------------------------------------------------------------
@@ -305,7 +290,8 @@ def agreed_classes(summaries: Mapping[str, Summary]) -> list[Any] | None:
     classes = sorted(set(labels))
     if len(classes) < 2:
         raise DataError(
-            f"Classification needs at least two classes; all sites have only {classes[0]!r}. Name another target."
+            f"Classification needs at least two classes with enough rows at a site; the sites name {classes!r}. Name "
+            'another target, or all classes with classes = ["…", "…"] under [data].'
         )
     return classes
 
@@ -404,6 +390,10 @@ class Columns:
     def _numbers(self, column: str, spreads: Sequence[Mapping[str, Sequence[float]]]) -> list[dict[str, Any]]:
         if column not in self.numeric:
             return [dropped_row(column, "no value in any training row")]
+        known = [bool(k["present"] and s[column][0]) for k, s in zip(self._of(column), spreads, strict=True)]
+        spreads = [s for s in spreads if s[column][0]]  # of sites that have enough values to tell, or none at all
+        if not any(known):
+            return [dropped_row(column, "too few values at every site")]
         n = sum(int(s[column][0]) for s in spreads)
         unit = max(float(s[column][3]) for s in spreads)
         mean = sum(s[column][0] * (s[column][1] / unit) for s in spreads) / n

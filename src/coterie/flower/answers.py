@@ -62,29 +62,32 @@ def joined(told: Mapping[str, Any], data: Mapping[str, Any], *, private: bool) -
     return found
 
 
-def digits(told: Mapping[str, Any], left: Mapping[str, Sequence[int]]) -> dict[str, list[list[int]]]:
-    """Counts of 256 bytes for each column and prefix; `left` is how many values have that prefix by what was said
-    before. Only zeros: the site has too few to tell them apart."""
+def digits(told: Mapping[str, Any], asked: Mapping[str, int], most: Mapping[str, int]) -> dict[str, list[list[int]]]:
+    """Counts of 256 bytes for each column and each of the prefixes asked for, of at most so many values as the column has.
+    Only zeros: the site has too few to tell them apart."""
 
-    def fits(many: Sequence[int], rows: Any) -> bool:
-        return isinstance(rows, list) and len(rows) == len(many) and all(map(counts, rows, many))
+    def fits(prefixes: int, many: int, rows: Any) -> bool:
+        return isinstance(rows, list) and len(rows) == prefixes and all(counts(row, many) for row in rows)
 
     def counts(row: Any, many: int) -> bool:
-        return isinstance(row, list) and len(row) == 256 and all(whole(n, many) for n in row) and sum(row) in (0, many)
+        return isinstance(row, list) and len(row) == 256 and all(whole(n, many) for n in row) and sum(row) <= many
 
     found: dict[str, list[list[int]]] = _need(told, "digits", lambda v: isinstance(v, dict), "counts of every column")
-    for column, many in left.items():
-        _need(found, column, partial(fits, many), "counts of bytes that add up to those before")
-    return {column: found[column] for column in left}
+    for column, prefixes in asked.items():
+        _need(found, column, partial(fits, prefixes, most[column]), "counts of bytes, of no more values than there are")
+    return {column: found[column] for column in asked}
 
 
 def spread(told: Mapping[str, Any], rows: Mapping[str, int]) -> dict[str, list[float]]:
-    """Number of rows, mean, squares and unit of each column; `rows` is how many training rows were said before."""
+    """Number of rows, mean, squares and unit of each column; `rows` is how many training rows were said before.
+    No rows: the site has too few values to tell."""
 
     def fits(n: int, four: Any) -> bool:
-        if not (isinstance(four, list) and len(four) == 4 and all(map(finite, four)) and four[0] == n and four[3] > 0):
+        if not (
+            isinstance(four, list) and len(four) == 4 and all(map(finite, four)) and four[0] in (0, n) and four[3] > 0
+        ):
             return False
-        return bool(abs(four[1]) <= 2 * four[3] and 0 <= four[2] <= 16 * n)  # values lie within two units
+        return bool(abs(four[1]) <= 2 * four[3] and 0 <= four[2] <= 16 * four[0])  # values lie within two units
 
     found: dict[str, list[float]] = _need(told, "spread", lambda v: isinstance(v, dict), "numbers of every column")
     for column, n in rows.items():
@@ -109,7 +112,7 @@ def text(told: Any) -> bool:
 
 
 def _labels(told: Any) -> bool:
-    return isinstance(told, list) and len(told) > 0 and all(text(v) or isinstance(v, bool) or finite(v) for v in told)
+    return isinstance(told, list) and all(text(v) or isinstance(v, bool) or finite(v) for v in told)
 
 
 def _sizes(told: Mapping[str, Any], clients: Sequence[str]) -> dict[str, list[int]]:

@@ -118,13 +118,14 @@ def server_app(job: Callable[[], Job]) -> ServerApp:
 
 def client_app(job: Callable[[], Job]) -> ClientApp:
     """The node configuration says `table` (the site's file), `folder` (where it keeps rows, states and results; left out:
-    beside the table) and, where the table has no client column, `client`."""
+    beside the table), where the table has no client column `client`, and `least`, the rows below which the site does not go
+    into detail before a run (5)."""
     app = ClientApp()
     sites: dict[Any, Site] = {}
 
     @app.query("coterie")
     def answer(message: Message, context: Context) -> Message:
-        node = {k: context.node_config.get(k) for k in ("table", "folder", "client")}
+        node = {k: context.node_config.get(k) for k in ("table", "folder", "client", "least")}
         try:
             key = tuple(node.values())
             if key not in sites:
@@ -144,6 +145,9 @@ def _site(job: Job, node: Mapping[str, Any]) -> Site:
         raise ConfigError(
             "This site does not say where its table is. Start its SuperNode with --node-config 'table=\"…\"'."
         )
+    least = node["least"]
+    if least is not None and (type(least) is not int or least < 1):
+        raise ConfigError(f"least must be a whole number from 1; the node configuration says {least!r}.")
     folder = Path(str(node["folder"])) if node["folder"] else Path(f"{table}.coterie")
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    return Site(job, str(table), folder, None if node["client"] is None else str(node["client"]))
+    return Site(job, str(table), folder, None if node["client"] is None else str(node["client"]), least)

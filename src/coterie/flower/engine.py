@@ -31,6 +31,7 @@ from coterie.tree import Tree, finite_rows, flatten, leaves, n_bytes, take
 log = logging.getLogger("coterie.flower")
 _SPARE = 1 << 20  # bytes of a message beside its tensors
 _POSITION = 24  # bytes of a client's position in JSON
+_MOST = 1e300  # of weights and sums, which are added up in float64
 _ROUNDING = 1e-9  # relative, of norms in float64
 _ROWS = 8  # made-up rows of the trial
 
@@ -263,6 +264,11 @@ def _require_numbers(share: Share, ask: Ask, env: Env) -> None:
     """Refuse sums that are no numbers any more as what the server makes of them, means or sums in the model's type."""
     dtype = next(leaves(env.initial)).dtype
     mean = isinstance(ask.reduce, MeanBy) and env.private is None
+    for t in (share["weights"], *flatten(share["sums"]).values()):
+        if t.is_floating_point() and float(t.abs().amax() if t.numel() else 0.0) > _MOST:
+            raise wire.Malformed(
+                f"Weights and sums are at most {_MOST:g}: with those of others they must stay numbers."
+            )
     for path, t in flatten(share["sums"], "sums").items():
         if mean:  # where nothing weighs there is no sum
             t = t / share["weights"].reshape(-1, *[1] * (t.dim() - 1)).where(t != 0, 1.0)

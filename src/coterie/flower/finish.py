@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from coterie.disk import private_folder
 from coterie.engines.base import Env
 from coterie.exchange.messages import Ints
 from coterie.learning import module_json, predictors
@@ -43,6 +44,6 @@ def keep_results(algorithm: Any, env: Env, state: Any, own: Ints, engine: Any, f
     }  # fmt: skip
     if (special := algorithm.predictor()) is not None:
         about["predictor"] = predictors.describe(special)
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     files.save(folder, about, tensors, pd.DataFrame({"round": np.arange(1, env.round + 1)}), table)
     return told

@@ -1,7 +1,8 @@
 """How a site defends itself, whatever its server asks: it counts its own releases and writes down what leaves.
 
-`budget.json` holds the releases of all runs in the site's folder. It is written before an answer is worked on, so that
-neither a killed process nor a second run gives any of it back. `statistics.json` holds the one agreement on columns that
+`budget.json` holds the releases of all runs in the site's folder, with their noise: what they cost together is what counts,
+whatever the runs' files say. It is written before an answer is worked on, so that neither a killed process nor a second
+run gives any of it back. `statistics.json` holds the one agreement on columns that
 this folder takes part in: the same questions are answered again, others are not. `outgoing.jsonl` has a line per answer;
 lines are only added.
 """
@@ -13,12 +14,13 @@ import json
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.data.sites import LEVELS
+from coterie.data.digits import LEVELS
 from coterie.disk import locked, private_file, unlinked, write_text
 from coterie.engines.private import RELEASE
 from coterie.errors import ConfigError
@@ -26,9 +28,11 @@ from coterie.exchange.messages import Ints
 from coterie.flower import wire
 from coterie.flower.heads import MOST_GROUPS
 from coterie.flower.job import Job
+from coterie.privacy.accounting import compose
+from coterie.privacy.events import Event
 from coterie.privacy.plan import Line, make_plan
 from coterie.settings import setting
-from coterie.training.cohorts import Poisson, sampler
+from coterie.training.cohorts import Everyone, Poisson, sampler
 from coterie.training.privately import participation
 from coterie.tree import Tree, flatten
 
@@ -41,6 +45,8 @@ def planned(job: Job, n_users: int) -> dict[str, float]:
     """The numbers of a private run, from this site's own copy of the job."""
     assert job.privacy is not None
     sampling, expected = participation(sampler(job.cohort), n_users)
+    if int(getattr(job.algorithm, "asks_per_round", 1)) > 1:
+        sampling = 1.0  # asks of one cohort are not independent samples
     found = {"noise_multiplier": 1.0, "n_users": n_users, "sampling": sampling, "expected": expected}
     if count := _releases(job):
         plan = make_plan(
@@ -82,34 +88,63 @@ class Guard:
         if len(head["clients"]) == 1 < len(own) and not isinstance(sampler(self.job.cohort), Poisson):
             raise ConfigError("Several clients share this site, and the server asks one alone; a sum would be its own.")
         if head["updates"]:
-            self._count(head, tree)
+            if len(head["clients"]) < len(own) and isinstance(sampler(self.job.cohort), Everyone):
+                raise ConfigError(
+                    "Everyone takes part in this run, and the server leaves out clients of this site; two sums would show "
+                    "the clients in which they differ."
+                )
+            self._count(head, tree, plan)
 
-    def _count(self, head: Mapping[str, Any], tree: Tree) -> None:
+    def _count(self, head: Mapping[str, Any], tree: Tree, plan: Mapping[str, float]) -> None:
         """One release more, unless the same question was asked before: a server that was started again repeats it."""
-        assert self.job.privacy is not None
-        most = _releases(self.job) * max(1, int(self.job.privacy.total / self.job.privacy.epsilon))
         place, content = f"{head['run']} {head['round']} {head['ask']}", _digest(head, tree)
         with locked(self.folder, _PATIENCE):
             spent = self.spent()
-            before = spent.setdefault(place, [])
+            before = spent.setdefault(place, {})
             if content in before:
                 return
             if before and not isinstance(sampler(self.job.cohort), Poisson):
                 raise ConfigError("The server repeats a question with other content; this site has answered it once.")
-            if sum(map(len, spent.values())) >= most:
-                raise ConfigError(
-                    f"The budget of this site is spent: it has answered the {most} questions that the run's file allows."
-                )
-            before.append(content)
+            before[content] = [plan["noise_multiplier"], plan["sampling"]]
+            self._require_budget(spent, head["run"])
             write_text(self.folder / BUDGET, json.dumps(spent), private=True)
 
-    def spent(self) -> dict[str, list[str]]:
-        """The releases of all runs here: run, round and ask, and a checksum of each question."""
-        return self._kept(BUDGET)
+    def _require_budget(self, spent: Mapping[str, Mapping[str, list[float]]], run: str) -> None:
+        """Refuse more questions than a run has, and what costs more than all runs here may cost together."""
+        budget, most = self.job.privacy, _releases(self.job)
+        assert budget is not None
+        alone = sum(len(asked) for place, asked in spent.items() if place.split(" ")[0] == run)
+        made = Counter((z, q) for asked in spent.values() for z, q in asked.values())
+        together = [
+            Event(RELEASE, 1.0, "planned", z, z, 1, sampling=q, count=n, adjacency=budget.adjacency)
+            for (z, q), n in made.items()
+        ]
+        if alone > most or compose(together).epsilon(budget.delta) > budget.total:
+            raise ConfigError(
+                f"The budget of this site is spent: a run may ask {most} questions, and all runs in its folder together may "
+                f"cost ε = {budget.total:g}."
+            )
+
+    def spent(self) -> dict[str, dict[str, list[float]]]:
+        """The releases of all runs here: run, round and ask, a checksum of each question, its noise and sampling."""
+        found = self._kept(BUDGET)
+        if not all(
+            isinstance(asked, dict) and all(isinstance(how, list) and len(how) == 2 for how in asked.values())
+            for asked in found.values()
+        ):
+            raise ConfigError(f"{BUDGET} of this site is damaged or of an older version. Give the site another folder.")
+        return found
 
     def _kept(self, name: str) -> dict[str, Any]:
         file = unlinked(self.folder / name)
-        found: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        try:
+            found = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise ConfigError(
+                f"{name} of this site is damaged. Bring it back from a copy, or give the site another folder."
+            )
         return found
 
     def admit_statistics(self, kind: str, head: Mapping[str, Any]) -> None:

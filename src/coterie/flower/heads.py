@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from coterie.data.digits import LEVELS
 from coterie.data.preprocessing import PLAN_COLUMNS
-from coterie.data.sites import LEVELS
 from coterie.flower.answers import finite, text, whole
 from coterie.flower.wire import Malformed
 
 MOST_GROUPS = 64  # of an ask, or the clusters of the algorithm if these are more
-_MOST_CLIENTS = 10**8
+_MOST_CLIENTS = 10**7
 _MOST_ROUNDS = 10**9
 _NAME = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)
 _PLACE = re.compile(r"[A-Za-z0-9_.]{1,200}", re.ASCII)
@@ -143,7 +143,17 @@ TABLE: dict[str, dict[str, Check]] = {
         "plain": (lambda v: isinstance(v, dict) and _plain(v), "plain values"),
     },
 }  # fmt: skip
+PARTS = {"ask": ("down", "each", "known"), "finish": ("state",)}
 _MAY_BE_NULL = ("have", "base", "reduce", "private")
+
+
+def checked_tree(kind: str, tree: dict[str, Any]) -> dict[str, Any]:
+    """The tensors of a message: all of them inside the parts that it may have."""
+    if not set(tree) <= set(PARTS.get(kind, ())) or not all(isinstance(part, dict) for part in tree.values()):
+        raise Malformed(
+            f"The tensors of the message {kind!r} must be inside {', '.join(PARTS.get(kind, ['nothing']))}."
+        )
+    return tree
 
 
 def checked_head(head: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

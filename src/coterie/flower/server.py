@@ -19,9 +19,10 @@ import numpy as np
 import pandas as pd
 import torch
 
+from coterie.data.digits import LEVELS
 from coterie.data.federation import Federation
-from coterie.data.sites import LEVELS, Agreement, Columns, agreed_classes
-from coterie.disk import locked, write_text, writing
+from coterie.data.sites import Agreement, Columns, agreed_classes
+from coterie.disk import locked, unlinked, write_text, writing
 from coterie.errors import ConfigError, CoterieWarning, DataError, EngineError
 from coterie.exchange.messages import shown_to
 from coterie.flower import answers, wire
@@ -157,11 +158,11 @@ class Server:
     def save(self, engine: SitesEngine, done: int) -> None:
         self.tags = {k: v for k, v in self.tags.items() if int(k) == done - 1} | {str(done): dict(engine.base)}
         kept = {"run": self.sites.run, "tickets": self.sites.tickets, "clients": self.clients, "blind": self.blind}
-        write_text(self.folder / SITES, json.dumps(kept | {"tags": self.tags, "starts": self.starts}))
+        write_text(self.folder / SITES, json.dumps(kept | {"tags": self.tags, "starts": self.starts}), private=True)
 
     def log(self, engine: SitesEngine) -> None:
         """Add what was noted to the log."""
-        with (self.folder / EVENTS).open("a", encoding="utf-8") as file:
+        with unlinked(self.folder / EVENTS).open("a", encoding="utf-8") as file:
             for event in engine.events:
                 file.write(json.dumps(event) + "\n")
         engine.events.clear()
@@ -257,16 +258,18 @@ def _meet(job: Job, nodes: Nodes, folder: Path, count: int, tell: Callable[[str]
 
 
 def _medians(columns: Columns, summaries: Mapping[str, Any], ask: Any) -> None:
-    """Byte by byte; every site's counts must go on where its counts before stopped."""
+    """Byte by byte."""
     if not columns.with_holes:
         return
-    left = {s: {c: [t["columns"][c]["present"]] * 2 for c in columns.with_holes} for s, t in summaries.items()}
+    most = {s: {c: t["columns"][c]["present"] for c in columns.with_holes} for s, t in summaries.items()}
     for level in range(LEVELS):
-        question = {"do": "digits", "level": level, "prefixes": columns.prefixes()}
-        found = ask(question, lambda site, told: answers.digits(told, left[site]))  # noqa: B023
+        heads = columns.prefixes()
+        asked = {c: len(h) for c, h in heads.items()}
+        found = ask(
+            {"do": "digits", "level": level, "prefixes": heads},
+            lambda site, told: answers.digits(told, asked, most[site]),  # noqa: B023
+        )
         columns.narrow(list(found.values()))
-        now = columns.prefixes()
-        left = {s: {c: [n[h & 255] for n, h in zip(a[c], now[c], strict=True)] for c in a} for s, a in found.items()}
 
 
 def _blind(job: Job, summaries: Mapping[str, Any], agreement: Agreement, columns: Columns) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import json
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ import torch
 from coterie.data.federation import Federation
 from coterie.data.reading import read_table
 from coterie.data.sites import Agreement, SiteTable
-from coterie.disk import locked, private_folder, unlinked, write_text
+from coterie.disk import locked, private_folder, unlinked, write_text, writing
 from coterie.engines.base import ClientStates, Env, first_contact
 from coterie.engines.private import Releases, check_private
 from coterie.engines.reduce import merged
@@ -40,7 +40,7 @@ from coterie.exchange.messages import Ask, From, Ints, MeanBy, SumBy
 from coterie.flower import wire
 from coterie.flower.finish import keep_results
 from coterie.flower.guard import Guard, planned
-from coterie.flower.heads import checked_head
+from coterie.flower.heads import checked_head, checked_tree
 from coterie.flower.job import Job
 from coterie.training import checkpoint
 from coterie.tree import Tree, flatten, leaves, unflatten
@@ -54,22 +54,32 @@ _PATIENCE = 60.0  # seconds to wait for another message to this site that is bei
 @dataclass
 class Site:
     """table: the site's own file, or its rows. folder: where prepared rows, states and results are kept. client: the name of
-    the only client here, where the table has no column for it."""
+    the only client here, where the table has no column for it. least: rows below which this site does not go into detail, if
+    its owner wants another number than the run's."""
 
     job: Job
     table: str | Path | pd.DataFrame
     folder: Path
     client: str | None = None
+    least: int | None = None
     _runs: dict[str, SiteRun] = field(default_factory=dict, repr=False)
 
     def answer(self, block: bytes) -> bytes:
         """What the message asks for, or one sentence why not: nothing is done before every field of it is checked."""
-        kind, head, tree = *checked_head((told := wire.unpack(block))[0]), told[1]
+        told, sent = wire.unpack(block)
+        kind, head = checked_head(told)
+        tree = checked_tree(kind, sent)
         try:
             return Guard(self.job, private_folder(self.folder)).note(kind, head, self._answer(kind, head, tree))
         except CoterieError:
             raise
-        except (*wire.ODD, RuntimeError, ArithmeticError, AssertionError) as error:  # of tensors that fit no question
+        except (
+            *wire.ODD,
+            RuntimeError,
+            ArithmeticError,
+            AssertionError,
+            MemoryError,
+        ) as error:  # tensors of another run
             log.warning("a message %r could not be worked on", kind, exc_info=error)
             raise wire.Malformed(
                 f"The message {kind!r} does not fit this run ({type(error).__name__}); the site's log says more."
@@ -103,11 +113,19 @@ class Site:
             frame = read_table(frame, client=given, text=self.job.privacy is not None, **self.job.reading)
         if self.client is not None:
             frame = frame.assign(**{options["client"]: self.client})
-        return SiteTable.of(frame, options, self.job.least, private=self.job.privacy is not None)
+        least = self.job.least if self.least is None else self.least
+        return SiteTable.of(frame, options, least, private=self.job.privacy is not None)
 
     def _begin(self, head: Mapping[str, Any]) -> bytes:
         """Prepare the rows and put them at the places the server gave these clients."""
-        fed = self._rows().federation(Agreement(**head["agreement"]))
+        agreement = Agreement(**head["agreement"])
+        declared = list(self.job.data.get("classes") or ())
+        if (declared and agreement.classes != declared) or (self.job.privacy is not None and agreement.plan):
+            raise ConfigError(
+                "The server agrees on other classes or columns than the run's file. Give both the same project."
+            )
+        with untold("This site's table does not fit what was agreed on columns and classes"):
+            fed = self._rows().federation(agreement)
         places = [head["places"].get(str(c)) for c in fed.clients]
         if None in places or len(places) != len(head["places"]):
             raise DataError("The clients of this site are not those it said when it joined. Start the run again.")
@@ -115,8 +133,9 @@ class Site:
         if folder.exists():
             raise ConfigError("This site has begun a run of that name already. Start the run again.")
         private_folder(folder)
-        fed.subset([fed.clients[i] for i in np.argsort(places)]).save(folder / "rows")
-        np.save(folder / "places.npy", np.sort(np.array(places, np.int64)))
+        fed.subset([fed.clients[i] for i in np.argsort(places)]).save(private_folder(folder / "rows"))
+        with writing(folder / "places.npy", private=True) as partial, partial.open("wb") as file:
+            np.save(file, np.sort(np.array(places, np.int64)))
         write_text(folder / "ticket.txt", head["ticket"], private=True)
         write_text(folder / "n_clients.txt", str(head["n_clients"]), private=True)
         if self.job.privacy is not None:
@@ -159,9 +178,12 @@ class SiteRun:
             pass
         states = self._states(head.get("have"))
         env = replace(self.env, round=head["round"], ask=head["ask"], states=states, private=private)
-        first_contact(self.job.algorithm, ask.clients, env, self.engine)
-        share = merged(self.engine.shares(ask, env))
+        with untold(f"The question {ask.name!r} could not be worked on") if private is not None else nullcontext():
+            first_contact(self.job.algorithm, ask.clients, env, self.engine)
+            share = merged(self.engine.shares(ask, env))
         tag = self._keep(head, states)
+        if private is not None:  # whose update is a number is told by nothing but the sum
+            share |= {"clients": ask.clients, "dropped": ask.clients[:0]}
         answer = {"clients": share["clients"].tolist(), "dropped": share["dropped"].tolist(), "bytes": share["bytes"]}
         told = {} if private is not None else {k: list(v) for k, v in share["info"].items() if math.isfinite(v[0])}
         shapes = {k: list(s) for k, s in share.get("shapes", {}).items()}
@@ -218,8 +240,22 @@ class SiteRun:
             pass
         env = replace(self.env, round=head["round"], states=self._states(head.get("have")))
         state = server_state(self.job, self.env, tree.get("state", {}), head["plain"])
-        told = keep_results(self.job.algorithm, env, state, self.own, self.engine, self.folder / "result")
+        with untold("The end of the run could not be worked on") if self.job.privacy is not None else nullcontext():
+            told = keep_results(self.job.algorithm, env, state, self.own, self.engine, self.folder / "result")
         return wire.pack({"scores": {} if self.job.privacy is not None else told})
+
+
+@contextmanager
+def untold(what: str) -> Iterator[None]:
+    """Keep what an error says at this site: it may quote a cell, and a server that tries many questions would read many.
+    Errors of settings quote none."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        log.warning("%s: %s", what, wire.one_line(error))
+        raise ConfigError(f"{what}; the site's log says why.") from None
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------

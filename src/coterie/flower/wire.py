@@ -22,6 +22,7 @@ from coterie.tree import Tree, flatten, unflatten
 
 _HEAD, _ORDER = "head", "order"  # safetensors sorts its tensors; vectors of models are in the order of their names
 _MOST_HEAD = 64 << 20
+_DEEPEST = 32  # of names in names
 ODD = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)  # what odd headers raise
 _MOST_TEXT = 300  # characters of what others wrote
 
@@ -49,7 +50,11 @@ def unpack(block: Any, most: int | None = None) -> tuple[dict[str, Any], Tree]:
         header = json.loads(block[8 : 8 + size])
         head, order = (json.loads(header["__metadata__"][name]) for name in (_HEAD, _ORDER))
         tensors = load(block)
-        if not isinstance(head, dict) or sorted(order) != sorted(tensors):
+        if (
+            not isinstance(head, dict)
+            or sorted(order) != sorted(tensors)
+            or any(n.count("/") > _DEEPEST for n in order)
+        ):
             raise Malformed("the header does not fit the message")
         return head, unflatten({name: tensors[name] for name in order})
     except (SafetensorError, Malformed, *ODD) as error:

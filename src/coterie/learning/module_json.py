@@ -7,10 +7,14 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import torch
 from torch import nn
 
+from coterie.disk import said
+from coterie.errors import ConfigError
 from coterie.learning.big_models import KINDS
 
+_SPARE = 1 << 20  # numbers of a module that are not stored: tables of positions, counters
 _IGNORED = {"device", "dtype", "inplace"}
 
 
@@ -47,15 +51,33 @@ def _describe(module: nn.Module) -> dict[str, Any] | None:
     return {"type": name, "arguments": arguments}
 
 
-def build(spec: dict[str, Any]) -> nn.Module:
+def build(spec: dict[str, Any], most: int | None = None) -> nn.Module:
+    """The module that `describe` described. most: how many numbers it may have; it is refused before it takes memory."""
+    try:
+        with torch.device("meta"):
+            trial = _build(spec)
+        size = sum(t.numel() for t in (*trial.parameters(), *trial.buffers()))
+        if most is not None and size > most + _SPARE:
+            raise ConfigError(f"it has {size} numbers, and {most} are stored")
+        return _build(spec)
+    except Exception as error:
+        raise ConfigError(
+            f"The architecture of this model cannot be built: {said(error)}. Take the file from a copy, or load with task=…."
+        ) from None
+
+
+def _build(spec: dict[str, Any]) -> nn.Module:
     if spec["type"].startswith("coterie."):
         network: nn.Module = KINDS[spec["type"].removeprefix("coterie.")](*spec["recipe"])
         return network
     if spec["type"] == "Sequential":
         module = nn.Sequential()
         for key, part in spec["parts"].items():
-            module.add_module(key, build(part))
+            module.add_module(key, _build(part))
         return module
     arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in spec["arguments"].items()}
-    layer: nn.Module = getattr(nn, spec["type"])(**arguments)
+    kind = getattr(nn, spec["type"], None)
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise ConfigError(f"torch.nn has no layer {spec['type']!r}")
+    layer: nn.Module = kind(**arguments)
     return layer

@@ -41,10 +41,12 @@ def broken(text: bytes, signature: dict[str, Any], file: Path | None) -> tuple[s
         if file is not None:
             raise LedgerError(f"there is no ledger {file}; name the file that the receipt's run used.")
         return "", False
-    store = Store(place)
+    store = Store(place, look=True)
     if store.ledger != signature["ledger"]:
         return f"it was not signed by the ledger {place}", True
-    if not hmac.compare_digest(_code(text, signature, store.key()), str(signature["mac"])):
+    if not hmac.compare_digest(
+        _code(text, signature, store.key()).encode(), str(signature["mac"]).encode("utf-8", "replace")
+    ):
         return f"its signature is not that of the ledger {place}, so it was changed after it was written", True
     if store.at(int(signature["bookings"])) != signature["head"]:
         return f"the ledger {place} does not hold the bookings it was signed over", True

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coterie.disk import private_file
+from coterie.disk import private_file, unlinked
 from coterie.errors import CoterieError
 from coterie.privacy.events import Event
 
@@ -42,15 +42,19 @@ class LedgerError(CoterieError, RuntimeError):
 
 
 class Store:
-    """A file, or memory if the path is None."""
+    """A file, or memory if the path is None. look: the file is read and never changed, whatever it turns out to be; for a
+    file that somebody else named."""
 
-    def __init__(self, path: Path | None) -> None:
-        self.path = path if path is None else private_file(path)
+    def __init__(self, path: Path | None, *, look: bool = False) -> None:
+        self.path = path if path is None or look else private_file(path)
+        self.look = look
         self._memory = self._open() if path is None else None
         with self.transaction() as db:
-            for statement in _SCHEMA:
+            for statement in () if look else _SCHEMA:
                 db.execute(statement)
             if get(db, "ledger") is None:
+                if look:
+                    raise LedgerError(f"{self.path} is no ledger; name the file that the receipt's run used.")
                 if db.execute("SELECT COUNT(*) FROM releases").fetchone()[0]:
                     raise LedgerError(f"the ledger {self.path} has bookings and no name of its own; it was changed.")
                 created = db.execute("SELECT CURRENT_TIMESTAMP").fetchone()[0]
@@ -119,7 +123,10 @@ class Store:
             return bytes.fromhex(get(db, "key") or "")
 
     def _open(self) -> sqlite3.Connection:
-        db = sqlite3.connect(":memory:" if self.path is None else self.path, timeout=60, isolation_level=None)
+        where = ":memory:" if self.path is None else str(self.path)
+        if self.look and self.path is not None:
+            where = f"{unlinked(self.path).resolve().as_uri()}?mode=ro"
+        db = sqlite3.connect(where, timeout=60, isolation_level=None, uri=self.look)
         db.execute("PRAGMA synchronous = FULL")
         return db
 
@@ -129,7 +136,7 @@ class Store:
         try:
             db = self._memory if self._memory is not None else self._open()
             try:
-                db.execute("BEGIN IMMEDIATE")
+                db.execute("BEGIN" if self.look else "BEGIN IMMEDIATE")
                 try:
                     yield db
                     db.execute("COMMIT")

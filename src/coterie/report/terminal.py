@@ -95,7 +95,7 @@ def _clients(comparison: Comparison, methods: list[str]) -> Table:
     others = [m for m in methods if m != comparison.baseline(m)]
     shown = comparison.method if comparison.method in others else None
     if shown is None and others:
-        shown = str(comparison.gains.loc[others].mean(axis=1).idxmax())
+        shown = str(comparison.gains.loc[others].mean(axis=1).fillna(-math.inf).idxmax())
     clients, title = _chosen(comparison, shown)
     table = _table(title)
     heads = ["rows", *(method_label(m).replace(" (", "\n(")[:13] for m in methods)]

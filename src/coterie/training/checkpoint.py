@@ -41,13 +41,13 @@ def require(folder: Path | None) -> None:
     """Refuse to resume where there is nothing to resume."""
     if folder is None:
         raise ConfigError("resume needs the folder of the run. Pass out=….")
-    if not (folder / FILE).exists():
+    if not (folder / FILE).is_file():
         raise ConfigError(f"There is no checkpoint in {folder}. Start the run without resume.")
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `write` wrote; a damaged file is refused."""
-    if not path.exists():
+    if not path.is_file():
         raise ConfigError(f"There is no checkpoint at {path}. Start the run without resume.")
     try:
         with safe_open(str(path), "pt") as file:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from torch import Tensor
 
 from coterie.disk import digest, file_digest, said, write_text, writing
@@ -16,7 +17,7 @@ from coterie.training import checkpoint
 
 FILES = ("result.json", "history.parquet", "evaluation.parquet", "models.safetensors")
 _ABOUT, _HISTORY, _EVALUATION, _MODELS = FILES
-_NEEDED = {"clients": list, "clusters": list, "metrics": list, "rounds": int}
+_NEEDED = {"clients": list, "clusters": list, "metrics": list, "rounds": int, "seed": int}
 
 
 def save(
@@ -36,7 +37,7 @@ def save(
 
 def load(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], pd.DataFrame, pd.DataFrame]:
     """(about, tensors, history, scores) of a saved result; a damaged one is refused."""
-    missing = [name for name in FILES if not (folder / name).exists()]
+    missing = [name for name in FILES if not (folder / name).is_file()]  # a pipe would be waited for
     if missing:
         raise ConfigError(
             f"{folder} holds no finished result (missing {', '.join(missing)}). If the run was interrupted, "
@@ -50,9 +51,18 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], pd.DataFrame,
     history, scores = (_read(folder / name, pd.read_parquet) for name in (_HISTORY, _EVALUATION))
     n = len(about["clients"])
     sizes = (len(about["clusters"]), len(scores), len(tensors.get("model_of", ())))
-    if sizes != (n, n, n) or about["rounds"] != len(history):
+    metrics = all(isinstance(m, str) and m in scores for m in about["metrics"])
+    if sizes != (n, n, n) or about["rounds"] != len(history) or not metrics or not _models_fit(tensors):
         raise _damaged(folder / _ABOUT, "it does not fit the other files")
     return about, tensors, history, scores
+
+
+def _models_fit(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether every client's model is there."""
+    which = tensors["model_of"]
+    models = [t for name, t in tensors.items() if name.startswith("model/")]
+    good = which.dtype == torch.int64 and which.dim() == 1 and all(t.dim() > 0 for t in models)
+    return good and all(bool(((which >= 0) & (which < len(t))).all()) for t in models)
 
 
 def _about(folder: Path) -> dict[str, Any]:

@@ -228,7 +228,7 @@ class Result:
                 "This network is not made of plain torch.nn layers, so its code was not saved. "
                 "Load with Result.load(folder, task=…)."
             )
-        return fill(module_json.build(spec), params)
+        return fill(module_json.build(spec, sum(t.numel() for t in params.values())), params)
 
     # ---- disk --------------------------------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class Result:
         if federation is not None:
             stored["federation"] = federation
         clusters = pd.Series(about.pop("clusters"), index=clients, name="cluster")
-        receipt = Receipt.from_json((folder / RECEIPT).read_text("utf-8")) if (folder / RECEIPT).exists() else None
+        receipt = Receipt.from_json((folder / RECEIPT).read_text("utf-8")) if (folder / RECEIPT).is_file() else None
         return cls(history, about, clients, clusters, _stored=stored, receipt=receipt)
 
     # ---- pictures ----------------------------------------------------------------------------------------------------

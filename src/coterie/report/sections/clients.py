@@ -55,7 +55,9 @@ def _shown(c: Comparison) -> list[str]:
 
 def _dots(c: Comparison, names: list[str]) -> Markup:
     shown = figures.others(c)
-    chosen = c.method if c.judged and c.method in shown else str(c.gains.loc[shown].mean(axis=1).idxmax())
+    chosen = (
+        c.method if c.judged and c.method in shown else str(c.gains.loc[shown].mean(axis=1).fillna(-np.inf).idxmax())
+    )
     marks, gains = c.marks.T[chosen], c.gains.T[chosen].astype(float)
     alt = (
         f"Gain of each of {len(c.table.columns)} clients with {chosen}: from {number(float(gains.min()), '+')} to "

@@ -1,0 +1,94 @@
+"""Attacks on a deployment without a budget: what a server, a site or another user of the machine may try."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conformance_settings import configured
+from together import SIZES, InProcess, deployed, job, split, table
+
+import coterie as ct
+from coterie.data.sites import LEAST
+from coterie.flower import Site, wire
+from coterie.tree import flatten
+
+NUMBERS = [
+    {"source": c, "column": c, "kind": "numeric", "category": None, "fill": 0.0, "mean": 0.0, "scale": 1.0, "note": ""}
+    for c in "abcd"
+]
+
+
+def begin(site: Site, **change: Any) -> bytes:
+    clients = wire.unpack(site.answer(wire.pack({"do": "join"})))[0]["clients"]
+    head = {
+        "do": "begin", "run": "r", "ticket": "t", "n_clients": len(clients),
+        "agreement": {"plan": NUMBERS, "classes": ["no", "perhaps", "yes"]},
+        "places": {c: i for i, c in enumerate(clients)},
+    }  # fmt: skip
+    return site.answer(wire.pack(head | change))
+
+
+@pytest.mark.parametrize(
+    "agreement",
+    [
+        {"plan": NUMBERS, "classes": ["no", "yes"]},
+        {"plan": NUMBERS, "classes": None},
+        {"plan": [NUMBERS[0] | {"source": "label", "column": "label"}], "classes": ["no", "perhaps", "yes"]},
+    ],
+)
+def test_an_agreement_of_the_servers_choice_quotes_no_cell(
+    agreement: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site(job(configured("fedavg")), table(SIZES), tmp_path)
+    with pytest.raises(ct.CoterieError) as told:
+        begin(site, agreement=agreement)
+    assert not any(cell in str(told.value) for cell in ("'no'", "'yes'", "'perhaps'", "client 0"))
+    assert "the site's log says why" not in str(told.value) or caplog.text
+
+
+def test_so_many_clients_that_their_names_fill_the_memory_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ct.CoterieError, match="n_clients"):
+        begin(Site(job(configured("fedavg")), table(SIZES), tmp_path), n_clients=10**8)
+
+
+def test_sums_that_overflow_together_are_their_sites_failure(tmp_path: Path) -> None:
+    """Each is a number, and so is its mean; two of them are infinite."""
+    work = job(configured("fedavg"), rounds=3)
+    nodes = InProcess(work, split(table(SIZES), 3), tmp_path)
+
+    def change(node: int, asked: dict[str, Any], answer: Any) -> Any:
+        if asked["do"] != "ask" or asked["round"] != 1 or node == 100:
+            return answer
+        head, tree = wire.unpack(answer)
+        tree["weights"] = torch.full_like(tree["weights"], 1.7e308)
+        tree["sums"]["model"] = {k: torch.full_like(t, 1.7e308) for k, t in tree["sums"]["model"].items()}
+        return wire.pack(head, tree)
+
+    nodes.change = change
+    run, _, told = deployed(work, None, tmp_path, nodes=nodes)
+    assert told["finished"]
+    assert all(bool(t.isfinite().all()) for t in flatten(run.state.model).values())
+    assert (tmp_path / "server" / "events.jsonl").read_text().count("must stay numbers") == 2
+
+
+def test_a_log_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "server").mkdir()
+    target = tmp_path / "elsewhere"
+    (tmp_path / "server" / "events.jsonl").symlink_to(target)
+    with pytest.raises(ct.ConfigError, match="symbolic link"):
+        deployed(job(configured("fedavg"), rounds=1), table(SIZES), tmp_path)
+    assert not os.path.lexists(target)
+
+
+def test_a_class_that_few_rows_have_is_named_by_the_user_or_not_at_all(tmp_path: Path) -> None:
+    rows = table(SIZES)
+    rows.loc[[3, 50], "label"] = "the only two"
+    work = job(configured("fedavg"), rounds=1, least=LEAST)
+    nodes = InProcess(work, split(rows, 3), tmp_path)
+    with pytest.raises(ct.EngineError, match="names of classes with fewer than 5 rows at a site do not leave it"):
+        deployed(work, None, tmp_path, nodes=nodes)
+    assert not any(b"the only two" in message for _, message in (*nodes.sent, *nodes.got))
