@@ -95,5 +95,6 @@ def _claim_faults(receipt: Receipt, epsilon: float) -> Iterator[str]:
         yield "it speaks for this run alone, and states a total for all runs"
     if receipt.valid and total is not None and total > budget["total_epsilon"] * (1 + _DIGITS):
         yield f"all runs cost ε = {total:g}, which is more than their budget of {budget['total_epsilon']:g}"
-    if (receipt.strength == "") != (receipt.epsilon <= 8):
-        yield "a guarantee above ε = 8 is weak, and it does not say so"
+    said = ("weak formal guarantee" in receipt.strength, "δ = " in receipt.strength)
+    if said != (receipt.epsilon > 8, receipt.delta >= 1 / max(receipt.n_users, 1)):
+        yield "it does not say rightly whether its guarantee is weak"
