@@ -149,6 +149,13 @@ def test_every_field_of_every_message_is_required(tmp_path: Path) -> None:
                     checked_head(head | {field: object()})
 
 
+def test_places_lie_below_the_number_of_clients() -> None:
+    begin = {"do": "begin", "run": "r", "ticket": "t", "agreement": {"plan": [], "classes": None}, "n_clients": 2}
+    assert checked_head(begin | {"places": {"a": 1, "b": 0}})[1]["places"] == {"a": 1, "b": 0}
+    with pytest.raises(wire.Malformed, match="must be below n_clients"):
+        checked_head(begin | {"places": {"a": 0, "b": 2}})
+
+
 def test_ten_thousand_answers_are_taken_or_refused_in_one_sentence(tmp_path: Path) -> None:
     work = job(configured("fedavg"), rounds=1)
     nodes, kept = InProcess(work, split(table(SIZES), 3), tmp_path), []

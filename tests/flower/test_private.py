@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from together import DATA, SIZES, InProcess, deployed, job, local, split, table
 
 import coterie as ct
+from coterie.data.provenance import undeclared
 from coterie.flower import Job, wire
 from coterie.flower.server import Server
 from coterie.privacy.receipt import Receipt
@@ -169,6 +171,24 @@ def test_a_private_count_of_more_clients_than_there_are_is_refused(counts: list[
     nodes.change = change
     assert deployed(work, None, tmp_path, nodes=nodes)[2]["finished"]
     assert "each at most once" in (tmp_path / "server" / "events.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "filtered"),
+    [
+        ({}, False),
+        ({"min_rows": 1}, False),
+        ({"min_rows": 2}, True),
+        ({"drop_missing": True}, True),
+        ({"same_clients": True}, True),
+    ],
+)
+def test_a_server_knows_whether_clients_were_chosen_by_their_rows(options: dict[str, Any], filtered: bool) -> None:
+    work = replace(private("exact"), data=PRIVATE | options)
+    known = {"columns": ["a"], "classes": ["no", "yes"], "dtype": "float32", "n_train": {"c": 1}}
+    made = Server(work, Path("nowhere"), None, {"site 1": ["c"]}, known).federation()  # type: ignore[arg-type]
+    assert made.filtered == filtered
+    assert any("clients take part came from" in why for why in undeclared(made, groups=False)) == filtered
 
 
 # ---- a malicious server ----------------------------------------------------------------------------------------------
