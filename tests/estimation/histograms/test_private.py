@@ -7,12 +7,13 @@ import scipy.sparse as sp
 from sklearn.base import clone
 
 import coterie as ct
+from coterie.estimation.histograms.counts import has_public_vocabulary
 from coterie.estimation.histograms.kl import mean_kl, normalise
 from coterie.estimation.histograms.model import sample_histograms
 from coterie.estimation.histograms.private import paper
 from coterie.estimation.histograms.private.space import Space, whitened, whitened_norms
 from coterie.estimation.histograms.private.tuning import GRID, left_out_losses
-from coterie.privacy import public
+from coterie.privacy import non_private, public
 
 EXACT = ct.Privacy(3, 1e-6, clip=1.0)
 SIMULATED = ct.Privacy(3, 1e-6, clip=1.0, noise="simulation")
@@ -242,3 +243,14 @@ def test_a_vocabulary_of_a_folder_counts_as_public_only_if_declared(small, tmp_p
         ct.save_counts(tmp_path, [small.counts], vocabulary=vocabulary)
         model = ct.HistogramMixture(3, privacy=EXACT, threads=1, rounds=2).fit_stream(tmp_path)
         assert model.receipt_.valid is valid
+
+
+def test_a_folder_that_is_written_again_says_nothing_of_before(small, tmp_path):
+    words, users = [f"t{i}" for i in range(60)], [f"u{i}" for i in range(small.counts.shape[0])]
+    for later in (None, words, non_private(words, "read from users")):
+        ct.save_counts(tmp_path, [small.counts], users, public(words))
+        assert has_public_vocabulary(tmp_path)
+        ct.save_counts(tmp_path, [small.counts], vocabulary=later)
+        assert not has_public_vocabulary(tmp_path)
+        assert not (tmp_path / "users.npy").exists()
+        assert (tmp_path / "vocabulary.npy").exists() == (later is not None)
