@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import matplotlib as mpl
@@ -14,6 +14,7 @@ from hypothesis import settings
 from torch import nn
 
 import coterie as ct
+from coterie.training import validity
 
 # Tests have small models and run side by side: more threads would mostly wait. Those about workers say how many.
 os.environ.setdefault("COTERIE_CORES", "1")
@@ -42,6 +43,13 @@ def build(
             y[:2] = (0, 1)  # never one class only
         data[name], clusters[name] = (x, y), i % 2
     return ct.Federation.from_arrays(data, clusters=clusters, seed=3, dtype=dtype)
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_looked_at() -> Iterator[None]:
+    """Settings tried on a shared federation in one test void no receipt in the next."""
+    yield
+    validity._LOOKED.clear()
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import pytest
 import coterie as ct
 from coterie.cli.commands import main
 from coterie.cli.config import Config
+from coterie.cli.table_options import TableSource
 
 pytestmark = pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
 
@@ -47,6 +48,30 @@ def test_receipt_of_a_run(folder: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out)["valid"] is True
     assert call("receipt", str(tmp_path)) == 2
     assert "holds no receipt" in capsys.readouterr().err
+
+
+def test_a_receipt_that_promises_nothing_ends_with_1(
+    folder: Path, fed: ct.Federation, task: ct.Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lie = json.loads((folder / "receipt.json").read_text()) | {"epsilon": 0.1}
+    (tmp_path / "receipt.json").write_text(json.dumps(lie))
+    assert call("receipt", str(tmp_path)) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "cannot be believed: it states ε = 0.1" in told.err
+    void = {"privacy": ct.Privacy(2.0, 1e-5, clip=1.0), "callbacks": [lambda run: None], "out": tmp_path / "void"}
+    ct.fit(ct.FedAvg(), fed, task, rounds=1, alone=False, progress=False, **void)
+    assert call("receipt", str(tmp_path / "void")) == 1
+    told = capsys.readouterr()
+    assert told.out.startswith("NO PRIVACY CLAIM")
+    assert "Checked" in told.out
+
+
+def test_declared_classes_are_whole_numbers_where_they_look_like_some() -> None:
+    source = TableSource(Path("t.csv"), "who", "y", classes="-1, 0,12,2.5,--3,²,a-1")
+    assert source._classes().value == [-1, 0, 12, "2.5", "--3", "²", "a-1"]
+    assert source._classes().clean
+    assert TableSource(Path("t.csv"), "who", "y")._classes() is None
 
 
 def test_audit_of_a_run_and_of_a_mechanism(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ A command decorated with `reads_table` takes one parameter `source: TableSource`
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
@@ -92,7 +93,7 @@ class TableSource:
         told = names(self.classes)
         if told is None:
             return None
-        return public([int(t) if t.lstrip("-").isdigit() else t for t in told])
+        return public([int(t) if re.fullmatch("-?[0-9]+", t) else t for t in told])
 
 
 def reads_table(command: Callable[..., None]) -> Callable[..., None]:
