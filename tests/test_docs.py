@@ -65,6 +65,12 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_tests_that_a_page_names_exist(page: Path) -> None:
+    for file, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page.read_text(encoding="utf-8")):
+        assert not name or f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), (file, name)
+
+
 def test_the_tutorial_shows_what_its_commands_print() -> None:
     subprocess.run([sys.executable, ROOT / "tools" / "tutorial.py", "--check"], check=True)
 

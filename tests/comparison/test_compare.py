@@ -245,8 +245,8 @@ def test_names_are_tuned_and_repeatable() -> None:
         ({"algorithms": []}, "at least one algorithm"),
         ({"metric": "acuracy"}, "There is no metric 'acuracy'. Did you mean 'accuracy'"),
         ({"metric": "mse"}, "does not fit classification"),
-        ({"seeds": 0}, "at least one seed"),
-        ({"rounds": 0}, "one round"),
+        ({"seeds": 0}, "seeds must be a whole number ≥ 1"),
+        ({"rounds": 0}, "rounds must be a whole number ≥ 1"),
     ],
 )
 def test_bad_input(options: dict[str, object], words: str) -> None:

@@ -12,17 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conformance_settings import INDIVIDUAL, NAMES, configured
+from conformance_settings import INDIVIDUAL, NAMES
+from neighbour_settings import CHANGES, SIZES, clients, unstable, unstable_task
 from torch import nn
 
 import coterie as ct
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.messages import Ints
-from coterie.settings import with_setting
 from coterie.tree import flatten
 
-SIZES = (30, 30, 30, 30, 17, 17, 29, 5, 12, 30, 28, 30)  # a grown first client is the largest
-CHANGES = ("other rows", "grown", "shrunk", "alone with its size", "removed")
 ENGINES = {
     "vectorised": lambda: ct.LocalEngine(workers=1),
     "two workers": lambda: ct.LocalEngine(workers=2),
@@ -43,39 +41,6 @@ class Noted(Channel):
             for client, row in zip(clients, t, strict=True):
                 self.sent.setdefault(where.federation.clients[client], []).append((f"{ask.name} {path}", row.clone()))
         return send
-
-
-def unstable_task(seed: int = 0) -> ct.Task:
-    """Many inputs, saturating and smooth activations: layers of both kinds of rounding."""
-    return ct.Task(lambda: nn.Sequential(nn.Linear(7, 64), nn.GELU(), nn.Linear(64, 3)))
-
-
-def clients(change: str | None, dtype: str, weighted: bool = False) -> ct.Federation:
-    """The federation; the first client is another one, or gone."""
-    rng = np.random.default_rng(0)
-    data: dict[str, Any] = {
-        f"client {i}": (rng.normal(size=(n, 7)), rng.integers(0, 3, n)) for i, n in enumerate(SIZES)
-    }
-    other = np.random.default_rng(1)
-    rows = {"other rows": 30, "grown": 36, "shrunk": 3, "alone with its size": 41}.get(change or "")
-    if change == "removed":
-        del data["client 0"]
-    elif rows is not None:
-        data["client 0"] = (100 * other.normal(size=(rows, 7)), other.integers(0, 3, rows))
-    if weighted:
-        for i, (client, (x, y)) in enumerate(data.items()):
-            low = 0.01 if client == "client 0" and change else 1.0
-            data[client] = (x, y, np.random.default_rng(i).uniform(low, 3 * low, len(y)))
-    return ct.Federation.from_arrays(
-        data, classes=[0, 1, 2], one_class="allow", test_fraction=0.0, dtype=dtype, clusters=dict.fromkeys(data, 0)
-    )  # type: ignore[arg-type]
-
-
-def unstable(name: str) -> Any:
-    """The algorithm with steps so long that training is chaotic, and finite."""
-    made = configured(name)
-    steps = ct.LocalSGD(steps=25, lr=5.0, batch_size=None if name == "fedavg" else 8, clip=10.0)
-    return with_setting(made, "local", steps) or made
 
 
 def messages(name: str, change: str | None, engine: Any, dtype: str, **options: Any) -> dict[Any, Any]:

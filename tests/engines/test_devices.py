@@ -120,7 +120,7 @@ def test_the_cpu_is_the_cpu(fed: ct.Federation, task: ct.Task) -> None:
     [
         ("gpu", r"device must be one that torch knows, such as 'cpu' or 'cuda'; got 'gpu'\.$"),
         ("meta", r"The device 'meta' cannot be used here: .*\. Use device='cpu'\.$"),
-        (3.5, r"device must be one that torch knows"),
+        (3.5, r"device must be text such as 'cpu' or 'cuda'"),
     ],
 )
 def test_a_device_that_cannot_be_used_is_refused_in_a_sentence(

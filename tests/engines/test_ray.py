@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from conformance_settings import COHORT, NAMES, PAIR, PAIRS, ROUNDS, close, configured, difference, same_course, some
+from neighbour_settings import CHANGES, clients, unstable, unstable_task
 from torch import nn
 
 import coterie as ct
@@ -37,7 +38,8 @@ QUIET: dict[str, Any] = {"alone": False, "progress": False}
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[ct.RayEngine]:
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import a test file
+    for module in (__name__, "neighbour_settings"):  # actors cannot import a test file
+        ray.cloudpickle.register_pickle_by_value(sys.modules[module])
     made = ct.RayEngine(actors=2)
     yield made
     made.close()
@@ -137,6 +139,28 @@ def test_private_sums_are_made_in_the_actors_and_booked_here(
         configured(name), fed, task, rounds=1, privacy=ct.Privacy(3.0, 1e-6, clip=0.3), engine=engine, **QUIET
     )
     assert exact.about["finished"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["fedavg", "ifca", "ditto", "scaffold"])
+def test_a_clients_share_of_a_private_sum_does_not_depend_on_the_others(
+    name: str, dtype: str, engine: ct.RayEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first client's data change in the sum is one number, whatever the last client's data are."""
+    totals: list[np.ndarray] = []
+    monkeypatch.setattr(
+        ct.privacy.ExactNoise, "gaussian", lambda self, total, sigma: totals.append(total) or np.zeros_like(total)
+    )
+
+    def summed(first: str | None, last: str | None) -> np.ndarray:
+        totals.clear()
+        how: dict[str, Any] = {"rounds": 1, "engine": engine, "privacy": ct.Privacy(3.0, 1e-5, clip=1.0), **QUIET}
+        ct.fit(unstable(name), clients(first, dtype, last=last), unstable_task(), **how)
+        return np.concatenate([np.ravel(t) for t in totals])
+
+    before = summed(None, None) - summed(None, "grown")
+    for change in CHANGES:
+        np.testing.assert_array_equal(summed(change, None) - summed(change, "grown"), before)
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def test_two_tokens_are_a_rate():
         ({"X": np.ones((6, 1)), "y": list("abcabc"), "groups": [0, 0, 1, 1, 2, 2], "family": "trees"}, "family"),
         ({"X": np.ones((6, 1)), "y": [1, 0, np.nan, 1, 0, 1], "groups": [0, 0, 1, 1, 2, 2]}, "label for every row"),
         ({"X": np.ones((6, 1)), "y": ["a", "b", None, "a", "b", "a"], "groups": [0, 0, 1, 1, 2, 2]}, "label for every"),
-        ({"federation": np.ones((3, 3))}, "takes a Federation"),
+        ({"federation": np.ones((3, 3))}, "federation must be a Federation"),
         ({"samples": np.ones((3, 3)), "clusters": 1}, "clusters"),
         ({"samples": np.ones((3, 3)), "level": 90}, "level"),
     ],

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from together import DATA, SIZES, InProcess, deployed, job, local, split, table
+from torch import nn
 
 import coterie as ct
 from coterie.data.provenance import undeclared
@@ -276,3 +278,32 @@ def test_a_cohort_that_draws_a_client_alone_costs_its_contribution(tmp_path: Pat
     _, nodes, told = deployed(work, table(SIZES), tmp_path, 1)
     assert told["finished"]
     assert not asked(nodes, 100)
+
+
+def sums_of_sites(rows: pd.DataFrame, folder: Path) -> dict[int, torch.Tensor]:
+    """What each site sends in a round of unstable training."""
+    steps = ct.LocalSGD(steps=80, lr=5.0, batch_size=None, clip=10.0)
+    budget = ct.Privacy(epsilon=8.0, delta=1e-5, clip=0.5)
+    task = lambda fed: ct.Task(lambda: nn.Sequential(nn.Linear(4, 64), nn.GELU(), nn.Linear(64, 3)))  # noqa: E731
+    _, nodes, _ = deployed(Job(ct.FedAvg(local=steps), task, PRIVATE, 1, privacy=budget), rows, folder)
+    sent = [(node, wire.unpack(answer)[1]) for node, answer in nodes.got]
+    return {node: tree["sums"][""] for node, tree in sent if "sums" in tree}
+
+
+def test_a_clients_share_of_a_sites_sum_does_not_depend_on_the_others(tmp_path: Path) -> None:
+    """What a client's data change in its site's sum is one number, whatever its company; other sites notice nothing."""
+
+    def summed(first: int, last: int) -> dict[int, torch.Tensor]:
+        rows = table(SIZES)
+        rest = rows[~rows["who"].isin(["client 00", "client 06"])]  # these two share the first of three sites
+        changed = [table((n,), seed=n).assign(who=who) for n, who in ((first, "client 00"), (last, "client 06"))]
+        whole = pd.concat([changed[0], rest, changed[1]], ignore_index=True).fillna({"a": 0.5})
+        return sums_of_sites(whole, tmp_path / f"{first}-{last}")
+
+    before, last = summed(12, 25), summed(12, 47)
+    assert not torch.equal(before[100], last[100])
+    for size in (36, 5):
+        now, both = summed(size, 25), summed(size, 47)
+        assert torch.equal(now[101], before[101])
+        assert torch.equal(now[102], before[102])
+        assert torch.equal(both[100] - now[100], last[100] - before[100])

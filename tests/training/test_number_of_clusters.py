@@ -69,7 +69,7 @@ def test_the_best_of_several_runs_has_the_smallest_training_loss() -> None:
     assert max(losses) > 1.5 * min(losses)  # the runs differ
     assert best.about["seed"] == int(np.argmin(losses))
     assert best.clusters.equals(runs[int(np.argmin(losses))].clusters)
-    with pytest.raises(ct.ConfigError, match="at least one"):
+    with pytest.raises(ct.ConfigError, match="restarts must be a whole number ≥ 1"):
         ct.best_of(0, plain, fed, TASK)
 
 

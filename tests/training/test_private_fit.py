@@ -284,7 +284,9 @@ def test_sums_of_those_who_answer_are_divided_by_the_public_number(
 
 
 def test_a_budget_is_a_privacy(fed: ct.Federation, task: ct.Task) -> None:
-    with pytest.raises(ct.ConfigError, match=r"fit needs privacy=ct.Privacy\(epsilon, delta, clip\), got str"):
+    with pytest.raises(
+        ct.ConfigError, match=r"privacy must be ct.Privacy\(epsilon, delta, clip\), or None; got 'exact'"
+    ):
         run(ct.FedAvg(SGD), fed, task, "exact")  # type: ignore[arg-type]
 
 

@@ -239,6 +239,7 @@ def _noise(events: Sequence[Event], noise: str, source: str) -> dict[str, Any]:
         "lattice_steps": sorted({event.step for event in events if event.step}),
         "lattice_epsilon": sum(event.slack * event.count for event in events),
         "versions": {
+            "coterie": version("coterie"),
             "python": platform.python_version(),
             "numpy": np.__version__,
             "opendp": version("opendp"),

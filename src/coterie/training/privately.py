@@ -58,10 +58,6 @@ _NEEDS = {
 
 def private_form(algorithm: Any, privacy: Privacy) -> tuple[Any, Privacy, dict[str, str]]:
     """The algorithm with additive asks only, its budget, and what was changed, in the words of a receipt's choices."""
-    if not isinstance(privacy, Privacy):
-        raise ConfigError(
-            f"fit needs privacy=ct.Privacy(epsilon, delta, clip), got {type(privacy).__name__}; pass one, or None."
-        )
     form, budget = _summed(algorithm, privacy)
     form = form.private() if hasattr(form, "private") else form
     changes = _changes(algorithm, form, type(algorithm).__name__)

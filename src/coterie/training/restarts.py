@@ -33,8 +33,8 @@ def best_of(
     cannot select). `about["restarts"]` lists all losses, algorithm by algorithm; a run that diverged has an infinite one."""
     check_arguments(locals(), algorithm=ALGORITHM | several("a list of them", ALGORITHM))
     candidates = list(algorithm) if isinstance(algorithm, Sequence) else [algorithm]
-    if restarts < 1 or not candidates:
-        raise ConfigError(f"best_of needs at least one run and algorithm; got {restarts} and {len(candidates)}.")
+    if not candidates:
+        raise ConfigError("best_of needs at least one algorithm; got an empty list.")
     best: Result | None = None
     failure: Diverged | None = None
     losses: list[float] = []
