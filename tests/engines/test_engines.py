@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -252,24 +251,6 @@ def test_a_rolled_back_round_leaves_no_trace() -> None:
     assert states.missing(np.array([1, 3, 6])).tolist() == [6]
     states.rollback()
     assert states.used == 2
-
-
-def test_a_private_clients_place_in_its_chunk_is_its_own(make_fed: Any, task: ct.Task) -> None:
-    """Whoever else is asked: places follow from names, and each place that is nobody's holds a copy."""
-    fed = make_fed(sizes=[20] * 12)
-    e = env(fed, task, private=SimpleNamespace(exact=True))
-
-    def places(clients: Any) -> dict[int, int]:
-        who = np.asarray(clients)
-        jobs = list(ct.LocalEngine(workers=1)._chunks(who, e, ("train",)))
-        assert len({len(job.places) for job in jobs}) == 1
-        return {int(who[job.places[s]]): int(s) for job in jobs for s in job.real}
-
-    everyone = places(np.arange(12))
-    assert sorted(everyone) == list(range(12))
-    assert len(set(everyone.values())) > 3
-    for cohort in ([3], [11, 2, 7], [0, 5, 6, 7, 8], np.arange(12)[::-1]):
-        assert places(cohort) == {c: everyone[c] for c in cohort}
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------

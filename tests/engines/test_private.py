@@ -1,10 +1,13 @@
-"""The private engine's sums where a whole chunk of clients has nothing finite to say, or clients are too many."""
+"""The private engine: clients with nothing finite to say, too many clients, and places that follow from names."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 import coterie as ct
+from coterie.engines.base import Env
 from coterie.engines.private import Releases
 
 
@@ -43,3 +46,21 @@ def test_users_whose_sum_could_wrap_around_are_refused(groups):
     few.mechanism(groups, 5)
     with pytest.raises(ct.ConfigError, match="may not fit into 64 bits"):
         many.mechanism(groups, 5)
+
+
+def test_a_private_clients_place_in_its_chunk_is_its_own(make_fed, task):
+    """Whoever else is asked: places follow from names, and each place that is nobody's holds a copy."""
+    fed = make_fed(sizes=[20] * 12)
+    e = Env(task, fed, task.init(0, fed.x.dtype), 0, private=SimpleNamespace(exact=True))
+
+    def places(clients):
+        who = np.asarray(clients)
+        jobs = list(ct.LocalEngine(workers=1)._chunks(who, e, ("train",)))
+        assert len({len(job.places) for job in jobs}) == 1
+        return {int(who[job.places[s]]): int(s) for job in jobs for s in job.real}
+
+    everyone = places(np.arange(12))
+    assert sorted(everyone) == list(range(12))
+    assert len(set(everyone.values())) > 3
+    for cohort in ([3], [11, 2, 7], [0, 5, 6, 7, 8], np.arange(12)[::-1]):
+        assert places(cohort) == {c: everyone[c] for c in cohort}

@@ -25,7 +25,7 @@ from torch import nn
 import coterie as ct
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, Population, Up
 from coterie.training import checkpoint
-from coterie.training.run import Run, begin_local
+from coterie.training.run import Run
 from coterie.tree import Params, flatten
 
 SGD = ct.LocalSGD(steps=3, lr=0.1, batch_size=8)
@@ -246,30 +246,6 @@ def test_divergence_names_round_client_and_what_to_lower(
     before = ct.fit(ct.Local(sgd), fed, number_task, rounds=good, engine=engine)  # states rolled back, all of them
     one, two = (flatten(r.evaluation.env.states.values) for r in (kept, before))
     assert all(torch.equal(one[name], two[name]) for name in two)
-
-
-@dataclass(frozen=True)
-class FailsLater(ct.Local):
-    """Its server fails in the second round, when the clients have trained already."""
-
-    def round(self, state: Any, cohort: Cohort) -> Exchange[Any]:
-        after = yield from super().round(state, cohort)
-        if cohort.round == 1:
-            raise OSError("the disk is gone")
-        return after
-
-
-def test_a_round_that_fails_leaves_server_and_clients_as_they_were(fed: ct.Federation, task: ct.Task) -> None:
-    run = begin_local(FailsLater(SGD), fed, task, 0, ct.LocalEngine(workers=1))
-    run.one_round()
-    state, before = run.state, {k: t.clone() for k, t in flatten(run.env.states.packed()[1]).items()}
-    assert before
-    with pytest.raises(OSError, match="the disk is gone"):
-        run.one_round()
-    after = flatten(run.env.states.packed()[1])
-    assert all(torch.equal(after[k], t) for k, t in before.items())
-    assert run.state is state
-    assert (run.done, len(run.history)) == (1, 1)
 
 
 def test_a_server_that_diverges_says_so(fed: ct.Federation, task: ct.Task) -> None:
