@@ -64,3 +64,13 @@ def test_a_private_clients_place_in_its_chunk_is_its_own(make_fed, task):
     assert len(set(everyone.values())) > 3
     for cohort in ([3], [11, 2, 7], [0, 5, 6, 7, 8], np.arange(12)[::-1]):
         assert places(cohort) == {c: everyone[c] for c in cohort}
+
+
+def test_a_group_whose_count_may_be_noise_is_taken_as_empty():
+    private = Releases(ct.Privacy(8.0, 1e-4, clip=1.0), None, 3.0, 100, 1.0, 100.0)
+    made = private.mechanism(3, 2)
+    deviation = made.sigma / made.count_weight
+    counts = deviation * np.array([3.9, 4.1, -5.0])
+    found, sums = private._parts(made, (counts, np.ones((3, 2))))
+    np.testing.assert_allclose(found, [0.0, counts[1], 0.0])
+    assert sums.shape == (3, 2)

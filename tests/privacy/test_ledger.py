@@ -134,6 +134,14 @@ def test_an_open_plan_is_reserved_and_a_closed_one_gives_back(tmp_path: Path) ->
     assert sum(e.count for e in second.earlier()) == 1
 
 
+def test_a_plan_is_made_for_the_budgets_delta_and_adjacency() -> None:
+    lines = [Line("rounds", 1, 4)]
+    Ledger(Privacy(1, 1e-5, 1.0), make_plan(1, 1e-6, lines))  # a smaller delta promises more
+    for plan in (make_plan(1, 1.1e-5, lines), make_plan(1, 1e-5, lines, "replace")):
+        with pytest.raises(ConfigError, match="the adjacency of the budget and no larger delta"):
+            Ledger(Privacy(1, 1e-5, 1.0), plan)
+
+
 def test_a_plan_of_which_nothing_was_released_is_reserved_too(tmp_path: Path) -> None:
     budget = Privacy(1, 1e-5, 1.0, ledger=tmp_path / "l.sqlite")
     first = Ledger(budget, make_plan(1, 1e-5, [Line("rounds", 1, 4)]))

@@ -161,5 +161,10 @@ def test_a_local_run_says_so() -> None:
     assert "not even the server" in receipt.who_sees_what
     with pytest.raises(ConfigError, match="guarantee must be"):
         write_receipt(book, [], n_users=50, guarantee="total")
+    both = Ledger(Privacy(3, 1e-5, 1.0))
+    values = [made(ROWS, ExactNoise(), both.book), JointSum("sum", 3, 1.0, 9.0)(ROWS, ExactNoise(), both.book)]
+    mixed = write_receipt(both, values, n_users=50, guarantee="local")
+    assert mixed.reasons == ("a local guarantee was claimed, and a release is not local",)
+    assert write_receipt(both, values, n_users=50).guarantee == "central"
     with pytest.raises(ConfigError, match="not a privacy receipt"):
         Receipt.from_json("{}")

@@ -106,6 +106,18 @@ def test_edited_releases_do_not_fit_and_a_new_checksum_does_not_help(tmp_path: P
     assert "not signed by the ledger" in other.verify(tmp_path / "book.sqlite").fault
 
 
+def test_a_curve_and_a_total_must_follow_too(tmp_path: Path) -> None:
+    receipt = run(tmp_path / "book.sqlite", 1.0, total=2.0)
+    assert receipt.verify().fault == ""
+    (e, d), *rest = receipt.curve
+    assert "its curve states" in replace(receipt, curve=((e, d / 2), *rest)).verify().fault
+    for total, told in ((0.9 * receipt.epsilon, "less than this run's"), (2.1, "more than their budget of 2")):
+        assert told in replace(receipt, cumulative=receipt.cumulative | {"epsilon": total}).verify().fault
+    alone = run(None)
+    forged = replace(alone, cumulative=alone.cumulative | {"epsilon": alone.epsilon})
+    assert "speaks for this run alone" in forged.verify().fault
+
+
 def test_a_signature_holds_for_the_bookings_it_was_made_over_and_no_others(tmp_path: Path) -> None:
     first, second = run(tmp_path / "book.sqlite", 1.0), run(tmp_path / "book.sqlite", 1.0, total=9.0)
     assert first.signature["bookings"] < second.signature["bookings"]
