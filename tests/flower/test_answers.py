@@ -109,6 +109,14 @@ def test_counts_of_digits_are_all_values_or_none() -> None:
             answers.digits(wrong, {"a": [7]})
 
 
+def test_a_mean_and_squares_lie_within_two_units() -> None:
+    for right in ([3, 2.0, 0.0, 1.0], [3, -2.0, 48.0, 1.0]):
+        assert answers.spread({"spread": {"a": right}}, {"a": 3}) == {"a": right}
+    for wrong in ([3, 2.1, 0.0, 1.0], [3, -9.0, 0.0, 1.0], [3, 0.0, 49.0, 1.0], [3, 0.0, 1.0, 0.0]):
+        with pytest.raises(wire.Malformed, match="that fit together"):
+            answers.spread({"spread": {"a": wrong}}, {"a": 3})
+
+
 @pytest.mark.parametrize("told", [True, False])
 def test_true_and_false_are_no_numbers(told: bool) -> None:
     """JSON has its own words for them, and Python takes them for 1 and 0."""

@@ -53,6 +53,7 @@ def test_the_numbers_of_a_private_fit_where_noise_has_a_seed(tmp_path: Path) -> 
     for _, answer in nodes.got:
         head, tree = wire.unpack(answer)
         assert not head.get("info")
+        assert not head.get("scores")
         assert not {"sizes", "n_test"} & set(head)
         if "sums" in tree:
             total = torch.cat([t.flatten() for t in tree["sums"]["model"].values()])

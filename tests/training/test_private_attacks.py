@@ -4,6 +4,7 @@ Each of them once earned a valid receipt. Each is now refused before anything is
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,17 @@ from torch import nn
 import coterie as ct
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.messages import Ask, Context, From, Ints, MeanBy, Up
-from coterie.privacy import BudgetSpent, ExactNoise, GroupSums, JointSum, Ledger, non_private, public, write_receipt
+from coterie.privacy import (
+    BudgetSpent,
+    ExactNoise,
+    GroupSums,
+    JointSum,
+    Ledger,
+    LedgerError,
+    non_private,
+    public,
+    write_receipt,
+)
 from coterie.training.privately import Session
 from coterie.tree import row
 
@@ -164,6 +175,21 @@ def _session(out: Path | None, **changes: Any) -> Session:
 def test_a_run_that_died_before_its_first_release_holds_no_budget(tmp_path: Path) -> None:
     first = _session(tmp_path)  # and it dies: nobody closes its ledger
     assert _session(tmp_path).ledger.run == first.ledger.run
+
+
+def test_of_two_copies_of_a_folder_one_goes_on(tmp_path: Path, fed: ct.Federation, task: ct.Task) -> None:
+    budget, first, copy = replace(EXACT, ledger=tmp_path / "book.sqlite"), tmp_path / "first", tmp_path / "copy"
+
+    def dies(live: Any) -> None:
+        if live.done == 2:
+            raise OSError("the power is gone")
+
+    with pytest.raises(OSError, match="the power is gone"):
+        run(ct.FedAvg(FEW), fed, task, budget, rounds=4, out=first, callbacks=[dies])
+    shutil.copytree(first, copy)
+    assert run(ct.FedAvg(FEW), fed, task, budget, rounds=4, out=first, resume=True).about["rounds"] == 3
+    with pytest.raises(LedgerError, match="the run was resumed from another copy of its folder"):
+        run(ct.FedAvg(FEW), fed, task, budget, rounds=4, out=copy, resume=True)
 
 
 def test_only_releases_that_no_saved_round_holds_are_called_lost() -> None:
