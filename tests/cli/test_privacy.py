@@ -9,7 +9,7 @@ import pytest
 
 import coterie as ct
 from coterie.cli.commands import main
-from coterie.cli.config import Config
+from coterie.cli.config import Config, loader
 from coterie.cli.table_options import TableSource
 
 pytestmark = pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
@@ -89,6 +89,15 @@ def test_audit_of_a_run_and_of_a_mechanism(folder: Path, tmp_path: Path, capsys:
     assert call("audit", str(tmp_path), "--trials", "5000", "--out", str(picture)) == 1
     assert "audit: fail" in capsys.readouterr().out
     assert call("audit", "nothing", "--out", str(picture)) == 2
+
+
+def test_classes_in_a_file_are_declared(tmp_path: Path) -> None:
+    """Who writes a configuration has not looked at anybody's rows."""
+    rows = [f"c{i % 3},{i * 0.37 % 1:.3f},{i // 3 % 2}" for i in range(30)]
+    (tmp_path / "t.csv").write_text("who,a,y\n" + "\n".join(rows))
+    data = {"path": "t.csv", "client": "who", "target": "y"}
+    assert "classes" not in loader(data, tmp_path)().declared
+    assert "classes" in loader(data | {"classes": [0, 1]}, tmp_path)().declared
 
 
 def test_a_configuration_has_a_privacy_section(tmp_path: Path) -> None:
