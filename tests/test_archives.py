@@ -19,6 +19,7 @@ import pytest
 import scipy.sparse as sp
 
 import coterie as ct
+from coterie import archives
 from coterie.archives import VARIABLE, check_unpacked, most_unpacked
 from coterie.data.reading import read_table
 from coterie.datasets.files import convert_cifar10
@@ -48,8 +49,8 @@ def parquet_numbers(path: Path) -> None:
 
 
 def parquet_texts(path: Path) -> None:
-    """One long text that all rows share: a megabyte a row, a few kilobytes in all."""
-    pd.DataFrame({"user": ["u" * 1_000_000] * 50, "token": ["t"] * 50, "count": 1}).to_parquet(path)
+    """One long text that all rows share, each time shorter than the limit: 100 kB a row, a few kilobytes in all."""
+    pd.DataFrame({"user": ["u" * 100_000] * 50, "token": ["t"] * 50, "count": 1}).to_parquet(path)
 
 
 def npz(path: Path) -> None:
@@ -158,6 +159,24 @@ def test_honest_and_damaged_files_pass(tmp_path: Path) -> None:
     for path in tmp_path.glob("cut*"):
         with pytest.raises(DataError, match="cannot be read as a table"):
             read_table(path)
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "binary", "large_binary"])
+def test_a_long_text_of_many_rows_is_never_written_out(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred rows share a text of 4 MB. What Arrow holds of them at a time must stay near that, not near 400 MB."""
+    text, path = "u" * 4_000_000, tmp_path / "t.parquet"
+    column = pa.array([text], pa.string()).take(pa.array([0] * 100)).cast(getattr(pa, kind)())
+    pq.write_table(pa.table({"a": column}), path)
+    held, size, whole = [], archives._size, 100 * (len(text) + 4)
+    monkeypatch.setattr(archives, "_size", lambda column: held.append(column.nbytes) or size(column))
+    monkeypatch.setenv(VARIABLE, str(whole))
+    check_unpacked(path)
+    assert max(held) < 2 * len(text)
+    monkeypatch.setenv(VARIABLE, str(whole - 1))
+    with pytest.raises(DataError, match=f"unpack to {whole} or more"):
+        check_unpacked(path)
 
 
 def test_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

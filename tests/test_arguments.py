@@ -111,6 +111,11 @@ def test_cells_that_are_lists_are_refused() -> None:
             ct.Federation.from_frame(FRAME.assign(**{column: lists}), client="c", target="y")
 
 
+def test_a_number_that_no_float_can_hold_is_refused() -> None:
+    with pytest.raises(ct.ConfigError, match="level must be a number between 0 and 1; got 1000"):
+        check_arguments({"level": 10**400})
+
+
 def test_a_long_value_is_cut() -> None:
     with pytest.raises(ct.ConfigError) as refused:
         check_arguments({"rounds": "x" * 500})

@@ -10,6 +10,7 @@ import pytest
 
 import coterie as ct
 from coterie import incentives, robust
+from coterie.arguments import refuse_masked
 from coterie.privacy.mechanisms.lattice import clip_rows
 
 rng = np.random.default_rng(0)
@@ -68,6 +69,14 @@ ENTRANCES: dict[str, Callable[[Any], Any]] = {
 def test_masked_values_are_refused(entrance: str) -> None:
     with pytest.raises(ct.DataError, match="masked values"):
         ENTRANCES[entrance](masked)
+
+
+def test_a_masked_array_inside_an_array_of_objects_is_refused() -> None:
+    inside = np.empty(2, object)
+    inside[:] = [X, masked(X)]
+    for given in (inside, [inside], {"a": inside}):
+        with pytest.raises(ct.DataError, match="rows holds masked values"):
+            refuse_masked(rows=given)
 
 
 def test_a_mask_that_masks_nothing_is_read() -> None:

@@ -119,7 +119,7 @@ def _parquet(path: Path) -> Iterator[int]:
     with suppress(*_DAMAGE, pa.ArrowException):
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow
-        texts = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_binary(field.type)]
+        texts = [field.name for field in schema if _is_text(field.type)]
         with pq.ParquetFile(path, read_dictionary=texts) as file:
             for batch in file.iter_batches(batch_size=_ROWS):
                 yield sum(_size(column) for column in batch.columns)
@@ -140,6 +140,15 @@ def _size(column: Any) -> int:
     if not pa.types.is_dictionary(column.type):
         return int(column.nbytes)
     entries = column.dictionary
-    if not (pa.types.is_string(entries.type) or pa.types.is_binary(entries.type)):
+    if not _is_text(entries.type):
         return int(column.nbytes)
     return int(pc.sum(pc.binary_length(entries).take(column.indices)).as_py() or 0) + 4 * len(column)
+
+
+def _is_text(kind: Any) -> bool:
+    """Texts and bytes, also those that pandas writes (large_string)."""
+    import pyarrow.types as types
+
+    return any(
+        is_it(kind) for is_it in (types.is_string, types.is_binary, types.is_large_string, types.is_large_binary)
+    )

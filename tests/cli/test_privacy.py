@@ -9,7 +9,8 @@ import pytest
 
 import coterie as ct
 from coterie.cli.commands import main
-from coterie.cli.config import Config
+from coterie.cli.config import Config, loader
+from coterie.cli.table_options import TableSource
 
 pytestmark = pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
 
@@ -49,6 +50,30 @@ def test_receipt_of_a_run(folder: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "holds no receipt" in capsys.readouterr().err
 
 
+def test_a_receipt_that_promises_nothing_ends_with_1(
+    folder: Path, fed: ct.Federation, task: ct.Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lie = json.loads((folder / "receipt.json").read_text()) | {"epsilon": 0.1}
+    (tmp_path / "receipt.json").write_text(json.dumps(lie))
+    assert call("receipt", str(tmp_path)) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "cannot be believed: it states ε = 0.1" in told.err
+    void = {"privacy": ct.Privacy(2.0, 1e-5, clip=1.0), "callbacks": [lambda run: None], "out": tmp_path / "void"}
+    ct.fit(ct.FedAvg(), fed, task, rounds=1, alone=False, progress=False, **void)
+    assert call("receipt", str(tmp_path / "void")) == 1
+    told = capsys.readouterr()
+    assert told.out.startswith("NO PRIVACY CLAIM")
+    assert "Checked" in told.out
+
+
+def test_declared_classes_are_whole_numbers_where_they_look_like_some() -> None:
+    source = TableSource(Path("t.csv"), "who", "y", classes="-1, 0,12,2.5,--3,²,a-1")
+    assert source._classes().value == [-1, 0, 12, "2.5", "--3", "²", "a-1"]
+    assert source._classes().clean
+    assert TableSource(Path("t.csv"), "who", "y")._classes() is None
+
+
 def test_audit_of_a_run_and_of_a_mechanism(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "audit.png"
     for what in (str(folder), "joint-sum", "group-sums"):
@@ -64,6 +89,15 @@ def test_audit_of_a_run_and_of_a_mechanism(folder: Path, tmp_path: Path, capsys:
     assert call("audit", str(tmp_path), "--trials", "5000", "--out", str(picture)) == 1
     assert "audit: fail" in capsys.readouterr().out
     assert call("audit", "nothing", "--out", str(picture)) == 2
+
+
+def test_classes_in_a_file_are_declared(tmp_path: Path) -> None:
+    """Who writes a configuration has not looked at anybody's rows."""
+    rows = [f"c{i % 3},{i * 0.37 % 1:.3f},{i // 3 % 2}" for i in range(30)]
+    (tmp_path / "t.csv").write_text("who,a,y\n" + "\n".join(rows))
+    data = {"path": "t.csv", "client": "who", "target": "y"}
+    assert "classes" not in loader(data, tmp_path)().declared
+    assert "classes" in loader(data | {"classes": [0, 1]}, tmp_path)().declared
 
 
 def test_a_configuration_has_a_privacy_section(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ def test_the_error_of_a_mean_gain_is_the_largest_of_three() -> None:
     np.testing.assert_allclose(
         mean_error(gains[:, :9], errors[:9] / 100, 0.0)[1], 0.015 * np.linalg.norm(errors[:9]) / 9
     )
+    ten = gains[:, :10]
+    np.testing.assert_allclose(mean_error(ten, errors[:10] / 100, 0.0)[1], ten.mean(0).std(ddof=1) / np.sqrt(10))
     assert mean_error(gains, errors, 7.0)[1] == 7.0
 
 

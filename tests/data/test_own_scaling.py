@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import coterie as ct
+from coterie.data.own_scaling import scaled_by_clients
 
 
 @pytest.fixture
@@ -34,6 +35,13 @@ def test_each_client_is_centred_and_scaled_by_its_own_training_rows(table: pd.Da
         x, _ = fed.train(client)
         torch.testing.assert_close(x.mean(0), torch.zeros(3), atol=1e-5, rtol=0)
         torch.testing.assert_close(x.std(0, correction=0), torch.ones(3), atol=1e-5, rtol=0)
+
+
+def test_missing_values_get_the_median_of_those_that_are_there_and_only_training_rows_count() -> None:
+    rows = np.array([[10.0], [np.nan], [20.0], [60.0], [np.nan], [1e6]])  # the last two are test rows
+    x = scaled_by_clients(rows, np.array([6]), np.array([4]))[:, 0]
+    train = np.array([10.0, 20.0, 20.0, 60.0])
+    np.testing.assert_allclose(x, (np.array([*train, 20.0, 1e6]) - train.mean()) / train.std(), rtol=1e-12)
 
 
 def test_one_clients_rows_change_nothing_for_the_others(table: pd.DataFrame) -> None:

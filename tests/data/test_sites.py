@@ -168,6 +168,21 @@ def test_sites_that_hold_back_leave_the_median_to_the_others() -> None:
     assert agree(tables).frame()["fill"].iloc[0] == 7.0
 
 
+def test_values_held_back_are_taken_to_lie_as_the_others_do() -> None:
+    """60 values tell a median of 3.5. Four more that their site holds back must not move it, wherever they lie."""
+    told = {"kind": "numeric", "missing": 1, "holes": True}
+    columns = Columns({s: {"columns": {"age": told | {"present": n}}} for s, n in (("a", 60), ("b", 4))})
+    bits = sortable(np.repeat(np.arange(1.0, 7.0), 10)).tolist()
+    for level in range(LEVELS):
+        counts = [[0] * 256 for _ in range(2)]
+        for row, head in zip(counts, columns.prefixes()["age"], strict=True):
+            for b in bits:
+                if b >> 8 * (LEVELS - level) == head:
+                    row[b >> 8 * (LEVELS - level - 1) & 255] += 1
+        columns.narrow([{"age": counts}, {"age": [[0] * 256] * 2}])
+    assert columns.fills() == {"age": 3.5}
+
+
 def test_names_of_rare_categories_do_not_leave_their_site() -> None:
     frame = rows()
     frame.loc[[0, 5, 9, 14], "kind"] = "the only patient with it"

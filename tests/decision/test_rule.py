@@ -46,6 +46,19 @@ def test_what_does_not_beat_the_average_is_not_learned() -> None:
     assert (found.recommendation, found.sure, found.proven) == ("alone", "nothing", ())
 
 
+@pytest.mark.parametrize(("errors", "learned"), [(2.0, False), (2.4, True)])
+def test_four_methods_may_beat_the_average_by_chance(errors: float, learned: bool) -> None:
+    """One method alone is enough to say that something can be learned, so each must be ahead by more than 2.24 errors."""
+    made = scores({"together": 1.0})
+    place, constant = METHODS.index("together"), METHODS.index("constant")
+    before = gain(made, place, constant)
+    rows = made.rows.copy()
+    rows[:, place] += before.mean - errors * before.se_rows
+    moved = Scores(made.metric, rows, made.fold, 10, made.owner, made.scored, made.n_clients)
+    assert gain(moved, place, constant).mean == pytest.approx(errors * before.se_rows)
+    assert ("together" in judge(moved).learnable) == learned
+
+
 def test_less_than_one_per_cent_of_the_room_is_not_worth_it() -> None:
     """Room 0.4; a sure gain of 0.002 is half of one per cent."""
     found = judge(scores({"together": 0.598}, noise=0.003, rows=200))

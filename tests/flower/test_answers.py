@@ -19,7 +19,7 @@ from together import SIZES, InProcess, deployed, difference, job, local, split, 
 import coterie as ct
 from coterie.engines.base import ClientStates, Env
 from coterie.exchange.messages import Ask, MeanBy
-from coterie.flower import Failure, serve, wire
+from coterie.flower import Failure, answers, heads, serve, wire
 from coterie.flower.engine import SitesEngine
 from coterie.flower.nodes import Sites
 from coterie.flower.server import Server
@@ -85,6 +85,63 @@ def test_a_wrong_answer_before_a_run_names_its_site(kind: str, tmp_path: Path) -
     nodes.change = change
     with pytest.raises(ct.CoterieError, match=r"^site 2 \(node 101\) cannot take part: .*\.$"):
         deployed(work, None, tmp_path, nodes=nodes)
+
+
+def _digits(**counts: int) -> dict[str, Any]:
+    """Counts of 256 bytes of column a, for one prefix."""
+    row = [0] * 256
+    for byte, n in counts.items():
+        row[int(byte.removeprefix("b"))] = n
+    return {"digits": {"a": [row]}}
+
+
+def test_counts_of_digits_are_all_values_or_none() -> None:
+    for right in (_digits(b3=7), _digits(b0=3, b255=4), _digits()):  # none: too few to tell apart
+        assert answers.digits(right, {"a": [7]}) == right["digits"]
+    for wrong in (
+        _digits(b3=6),
+        _digits(b3=8),
+        _digits(b0=4, b255=4),
+        _digits(b0=True, b1=6),
+        {"digits": {"b": [[0]]}},
+    ):
+        with pytest.raises(wire.Malformed, match="counts of bytes that add up"):
+            answers.digits(wrong, {"a": [7]})
+
+
+def test_a_mean_and_squares_lie_within_two_units() -> None:
+    for right in ([3, 2.0, 0.0, 1.0], [3, -2.0, 48.0, 1.0]):
+        assert answers.spread({"spread": {"a": right}}, {"a": 3}) == {"a": right}
+    for wrong in ([3, 2.1, 0.0, 1.0], [3, -9.0, 0.0, 1.0], [3, 0.0, 49.0, 1.0], [3, 0.0, 1.0, 0.0]):
+        with pytest.raises(wire.Malformed, match="that fit together"):
+            answers.spread({"spread": {"a": wrong}}, {"a": 3})
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_true_and_false_are_no_numbers(told: bool) -> None:
+    """JSON has its own words for them, and Python takes them for 1 and 0."""
+    assert not answers.finite(told)
+    assert not answers.whole(told, 10)
+    for pair in ([told, 1], [1.0, told]):
+        with pytest.raises(wire.Malformed, match="a finite sum and a number of clients"):
+            answers.total(pair, "accuracy", 3)
+    with pytest.raises(wire.Malformed, match="that fit together"):
+        answers.spread({"spread": {"a": [1, told, 0.0, 1.0]}}, {"a": 1})
+    private = {"noise_multiplier": 2.0, "n_users": 1, "sampling": 1.0, "expected": 1.0}
+    assert heads._private(private)
+    for name in private:
+        assert not heads._private(private | {name: told})
+
+
+@pytest.mark.parametrize(("n_valid", "n_test", "right"), [(0, 9, True), (4, 5, True), (0, 10, False), (4, 6, False)])
+def test_a_client_needs_one_row_to_train_on(n_valid: int, n_test: int, right: bool) -> None:
+    told = {"clients": ["c"], "sizes": [10], "n_valid": [n_valid], "n_test": [n_test], "columns": {}}
+    data = {"kind": "regression", "features": []}
+    if right:
+        assert answers.joined(told, data, private=False)["n_test"] == [n_test]
+    else:
+        with pytest.raises(wire.Malformed, match="Client 'c' has no row to train on"):
+            answers.joined(told, data, private=False)
 
 
 def test_nodes_beyond_the_sites_of_a_run_are_left_out_and_that_is_said(tmp_path: Path) -> None:

@@ -161,6 +161,20 @@ def test_every_field_of_every_message_is_required(tmp_path: Path) -> None:
                     checked_head(head | {field: object()})
 
 
+def test_a_number_has_eight_bytes() -> None:
+    digits = {"do": "digits", "prefixes": {"a": [0]}}
+    assert [checked_head(digits | {"level": n})[1]["level"] for n in (0, 7)] == [0, 7]
+    with pytest.raises(wire.Malformed, match="'level' of the message"):
+        checked_head(digits | {"level": 8})
+
+
+def test_places_lie_below_the_number_of_clients() -> None:
+    begin = {"do": "begin", "run": "r", "ticket": "t", "agreement": {"plan": [], "classes": None}, "n_clients": 2}
+    assert checked_head(begin | {"places": {"a": 1, "b": 0}})[1]["places"] == {"a": 1, "b": 0}
+    with pytest.raises(wire.Malformed, match="must be below n_clients"):
+        checked_head(begin | {"places": {"a": 0, "b": 2}})
+
+
 @pytest.mark.parametrize("part", range(PARTS))
 def test_ten_thousand_answers_are_taken_or_refused_in_one_sentence(part: int, tmp_path: Path) -> None:
     work = job(configured("fedavg"), rounds=1)

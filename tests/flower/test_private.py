@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -16,7 +17,11 @@ from together import DATA, SIZES, InProcess, deployed, job, local, split, table
 from torch import nn
 
 import coterie as ct
+from coterie.data.provenance import undeclared
+from coterie.engines.private import Releases
+from coterie.exchange.messages import Ask, SumBy
 from coterie.flower import Job, Site, wire
+from coterie.flower.engine import _require_within
 from coterie.flower.server import Server
 from coterie.privacy.receipt import Receipt
 from coterie.training.run import Run
@@ -50,6 +55,7 @@ def test_the_numbers_of_a_private_fit_where_noise_has_a_seed(tmp_path: Path) -> 
     for _, answer in nodes.got:
         head, tree = wire.unpack(answer)
         assert not head.get("info")
+        assert not head.get("scores")
         assert not {"sizes", "n_test"} & set(head)
         if "sums" in tree:
             total = torch.cat([t.flatten() for t in tree["sums"]["model"].values()])
@@ -200,6 +206,42 @@ def test_a_private_count_of_more_clients_than_there_are_is_refused(counts: list[
     nodes.change = change
     assert deployed(work, None, tmp_path, nodes=nodes)[2]["finished"]
     assert "each at most once" in (tmp_path / "server" / "events.jsonl").read_text()
+
+
+@pytest.mark.parametrize("noise", ["exact", "simulation"])
+@pytest.mark.parametrize(("length", "fits"), [(0.49, True), (0.6, False)])
+def test_a_groups_sum_is_bounded_by_its_own_clients(length: float, fits: bool, noise: str) -> None:
+    """One client in the first group and three in the second, each at most 0.5 long."""
+    private = Releases(ct.Privacy(8.0, 1e-5, clip=0.5, noise=noise), None, 1.0, 4, 1.0, 4.0)  # type: ignore[arg-type]
+    made, counts = private.mechanism(2, 3), torch.tensor([1, 3])
+    sums = torch.tensor([[length, 0.0, 0.0], [0.0, 1.4, 0.0]], dtype=torch.float64)
+    if noise == "exact":
+        steps = (sums / made.lattice.step).round().long()
+        sums = torch.cat([(counts * made.weight).unsqueeze(1), steps], 1)  # type: ignore[union-attr]
+    share, ask = {"sums": {"": sums}, "counts": counts}, Ask(FEW.fit, np.arange(4), reduce=SumBy(2))
+    if fits:
+        _require_within(share, ask, private, 4)
+    else:
+        with pytest.raises(wire.Malformed, match="A private sum is longer"):
+            _require_within(share, ask, private, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "filtered"),
+    [
+        ({}, False),
+        ({"min_rows": 1}, False),
+        ({"min_rows": 2}, True),
+        ({"drop_missing": True}, True),
+        ({"same_clients": True}, True),
+    ],
+)
+def test_a_server_knows_whether_clients_were_chosen_by_their_rows(options: dict[str, Any], filtered: bool) -> None:
+    work = replace(private("exact"), data=PRIVATE | options)
+    known = {"columns": ["a"], "classes": ["no", "yes"], "dtype": "float32", "n_train": {"c": 1}}
+    made = Server(work, Path("nowhere"), None, {"site 1": ["c"]}, known).federation()  # type: ignore[arg-type]
+    assert made.filtered == filtered
+    assert any("clients take part came from" in why for why in undeclared(made, groups=False)) == filtered
 
 
 # ---- a malicious server ----------------------------------------------------------------------------------------------

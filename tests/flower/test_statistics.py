@@ -41,6 +41,22 @@ def test_chosen_prefixes_do_not_recover_a_column(tmp_path: Path) -> None:
     assert found == 0  # long before the last byte
 
 
+def test_prefixes_continue_those_before(tmp_path: Path) -> None:
+    """Else a server could ask in every level for others, and follow sixteen values instead of two."""
+    site = Site(job(configured("fedavg")), table(SIZES), tmp_path)
+    refused = pytest.raises(ct.CoterieError, match="one agreement")
+    with refused:
+        question(site, 1, [0])  # the first level was not asked for
+    question(site, 0, [0])
+    with refused:
+        question(site, 1, [256])
+    question(site, 1, [64, 191])
+    for wrong in (65 << 8, 63 << 8 | 255, 64):
+        with refused:
+            question(site, 2, [64 << 8, wrong])
+    question(site, 2, [64 << 8 | 7, 191 << 8])
+
+
 def test_only_features_and_only_one_fill(tmp_path: Path) -> None:
     site = Site(job(configured("fedavg")), table(SIZES), tmp_path)
     for question_ in (

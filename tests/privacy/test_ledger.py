@@ -30,6 +30,7 @@ from coterie.privacy import (
     make_plan,
     noise_multiplier,
 )
+from coterie.privacy.accounting import compose
 
 LINES = [Line("quantile", 0.02, 8), Line("mean", 0.1), Line("rounds", 0.88, 10)]
 
@@ -131,6 +132,36 @@ def test_an_open_plan_is_reserved_and_a_closed_one_gives_back(tmp_path: Path) ->
     half = make_plan(0.6, 1e-5, [Line("rounds", 1, 4)])
     second = Ledger(budget, half)
     assert sum(e.count for e in second.earlier()) == 1
+
+
+def test_a_plan_is_made_for_the_budgets_delta_and_adjacency() -> None:
+    lines = [Line("rounds", 1, 4)]
+    Ledger(Privacy(1, 1e-5, 1.0), make_plan(1, 1e-6, lines))  # a smaller delta promises more
+    for plan in (make_plan(1, 1.1e-5, lines), make_plan(1, 1e-5, lines, "replace")):
+        with pytest.raises(ConfigError, match="the adjacency of the budget and no larger delta"):
+            Ledger(Privacy(1, 1e-5, 1.0), plan)
+
+
+def test_a_plan_of_which_nothing_was_released_is_reserved_too(tmp_path: Path) -> None:
+    budget = Privacy(1, 1e-5, 1.0, ledger=tmp_path / "l.sqlite")
+    first = Ledger(budget, make_plan(1, 1e-5, [Line("rounds", 1, 4)]))
+    small = make_plan(0.1, 1e-5, [Line("rounds", 1, 4)])
+    with pytest.raises(BudgetSpent, match="all runs"):
+        Ledger(budget, small)
+    first.close()
+    Ledger(budget, small)
+
+
+def test_several_releases_in_one_booking_each_pay_for_their_lattice() -> None:
+    plan = make_plan(1, 1e-5, [Line("rounds", 1, 10)])
+    z = plan.noise_multiplier("rounds")
+    steps = (event(z, "rounds", step=z * 2.0**-k) for k in range(60))
+    coarse = next(e for e in steps if e.slack <= plan.reserve)
+    assert coarse.slack > plan.reserve / 5  # the reserve is enough for one of them, and not for five
+    assert compose([replace(coarse, count=5)]).slack == pytest.approx(5 * coarse.slack, rel=1e-12, abs=0)
+    Ledger(Privacy(1, 1e-5, 1.0), plan).book(coarse)
+    with pytest.raises(BudgetSpent):
+        Ledger(Privacy(1, 1e-5, 1.0), plan).book(replace(coarse, count=5))
 
 
 def _writer(path: str, tries: int, queue: Any) -> None:

@@ -23,6 +23,7 @@ from coterie.privacy import (
     make_noise,
     rate_moments,
 )
+from coterie.privacy.mechanisms import lattice
 
 SOURCES: dict[str, Noise] = {"exact": ExactNoise(), "simulation": SimulationNoise(7)}
 
@@ -172,3 +173,18 @@ def test_what_could_wrap_around_is_refused_before_anything_is_added() -> None:
         mechanism.require_room(2**31)
         with pytest.raises(ConfigError, match="may not fit into 64 bits"):
             mechanism.require_room(2**32)
+
+
+def test_a_quantile_counts_users_at_or_below_its_threshold() -> None:
+    made = Quantile("q", 0.5, 1.0, 8.0, 1.0, 6)
+    values = [1.0, 2.0, 2.0, 3.0, np.nan, -np.inf]
+    assert [made.count(values, x) for x in (0.5, 1.0, 2.0, 2.5, 3.0)] == [0, 1, 3, 3, 4]
+
+
+def test_a_sum_of_products_needs_room_for_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2^30 users are too many for a test, so the room is made smaller: two products of 2^32 fit, three do not."""
+    monkeypatch.setattr(lattice, "ROOM", 2.5 * 2.0**32)
+    power = NoisyPower("x", 2, 1, 1.0, 1.0)
+    power.partial(np.ones((2, 2)), power.first_basis())
+    with pytest.raises(ConfigError, match="may not fit into 64 bits"):
+        power.partial(np.ones((3, 2)), power.first_basis())

@@ -26,6 +26,7 @@ from coterie.privacy import (
     public,
     write_receipt,
 )
+from coterie.privacy.receipt import weak_delta
 
 ROWS = np.random.default_rng(0).normal(size=(50, 3))
 
@@ -97,6 +98,23 @@ def test_a_large_epsilon_is_called_weak() -> None:
     assert "weak formal guarantee" in write_receipt(book, values, n_users=50).to_text()
 
 
+def test_a_delta_of_one_in_n_is_named() -> None:
+    for n in range(1, 2000):
+        assert weak_delta(1 / n, n), n  # 1/49 · 49 is a little less than 1
+        assert not weak_delta(1 / (n + 1), n), n
+
+
+def test_a_release_of_another_run_is_not_covered(tmp_path: Path) -> None:
+    budget = Privacy(1, 1e-6, 1.0, ledger=tmp_path / "l.sqlite", total_epsilon=3.0)
+    first, second = Ledger(budget), Ledger(budget)
+    made = JointSum("mean", 3, 1.0, 20.0)
+    others, own = (made(ROWS, ExactNoise(), book.book) for book in (first, second))
+    assert write_receipt(second, [own], n_users=50).valid
+    assert write_receipt(second, [own, others], n_users=50).reasons == (
+        "unaccounted: the release 'mean' is not booked in this run's ledger",
+    )
+
+
 def test_taint_travels_with_the_values() -> None:
     book, values = run(ExactNoise())
     seeds = non_private(ROWS[:2], "the start publishes raw rows")
@@ -143,5 +161,10 @@ def test_a_local_run_says_so() -> None:
     assert "not even the server" in receipt.who_sees_what
     with pytest.raises(ConfigError, match="guarantee must be"):
         write_receipt(book, [], n_users=50, guarantee="total")
+    both = Ledger(Privacy(3, 1e-5, 1.0))
+    values = [made(ROWS, ExactNoise(), both.book), JointSum("sum", 3, 1.0, 9.0)(ROWS, ExactNoise(), both.book)]
+    mixed = write_receipt(both, values, n_users=50, guarantee="local")
+    assert mixed.reasons == ("a local guarantee was claimed, and a release is not local",)
+    assert write_receipt(both, values, n_users=50).guarantee == "central"
     with pytest.raises(ConfigError, match="not a privacy receipt"):
         Receipt.from_json("{}")

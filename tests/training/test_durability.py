@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ import torch
 
 import coterie as ct
 from coterie import disk
+from coterie.exchange.messages import Cohort, Exchange
 from coterie.training import checkpoint
 from coterie.training.explosion import explosion
-from coterie.training.run import Run
+from coterie.training.run import Run, begin_local
+from coterie.tree import flatten
 
 SGD = ct.LocalSGD(steps=2, lr=0.1, batch_size=8)
 
@@ -245,3 +248,27 @@ def test_a_run_that_exploded_says_so_in_the_result_and_on_the_terminal(
     assert told in console.export_text()
     assert "warnings" not in ct.fit(tame, fed, number_task, rounds=3, alone=False).about
     assert torch.isfinite(result.state.model["weight"]).all()
+
+
+@dataclass(frozen=True)
+class FailsLater(ct.Local):
+    """Its server fails in the second round, when the clients have trained already."""
+
+    def round(self, state: Any, cohort: Cohort) -> Exchange[Any]:
+        after = yield from super().round(state, cohort)
+        if cohort.round == 1:
+            raise OSError("the disk is gone")
+        return after
+
+
+def test_a_round_that_fails_leaves_server_and_clients_as_they_were(fed: ct.Federation, task: ct.Task) -> None:
+    run = begin_local(FailsLater(SGD), fed, task, 0, ct.LocalEngine(workers=1))
+    run.one_round()
+    state, before = run.state, {k: t.clone() for k, t in flatten(run.env.states.packed()[1]).items()}
+    assert before
+    with pytest.raises(OSError, match="the disk is gone"):
+        run.one_round()
+    after = flatten(run.env.states.packed()[1])
+    assert all(torch.equal(after[k], t) for k, t in before.items())
+    assert run.state is state
+    assert (run.done, len(run.history)) == (1, 1)

@@ -146,7 +146,7 @@ def _ends_well(kind: str, folder: Path, whole: Path, answer: dict[str, Any], kil
     booked = _booked(folder)
     assert booked <= ROUNDS
     result = ct.Result.load(folder)
-    assert result.receipt.valid, result.receipt.taint
+    assert result.receipt.valid, result.receipt.reasons
     assert result.receipt.epsilon <= EPSILON
     assert result.receipt.releases[0]["count"] == booked
     assert ROUNDS - killed <= len(result.history) <= booked  # a kill costs at most the round it ends

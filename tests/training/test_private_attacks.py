@@ -4,7 +4,9 @@ Each of them once earned a valid receipt. Each is now refused before anything is
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,17 @@ from torch import nn
 import coterie as ct
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.messages import Ask, Context, From, Ints, MeanBy, Up
-from coterie.privacy import ExactNoise, GroupSums, JointSum, Ledger, public, write_receipt
+from coterie.privacy import (
+    BudgetSpent,
+    ExactNoise,
+    GroupSums,
+    JointSum,
+    Ledger,
+    LedgerError,
+    non_private,
+    public,
+    write_receipt,
+)
 from coterie.training.neighbours import Recorder
 from coterie.training.privately import Session
 from coterie.tree import row
@@ -160,6 +172,65 @@ def test_settings_tried_on_clear_rows_void_the_receipt(make_fed: Any, task: ct.T
         assert run(public(ct.FedAvg(FEW)), fed, task).receipt.valid
 
 
+@dataclass(frozen=True)
+class Measures(ct.FedAvg):
+    """Keeps the sizes that it is told of."""
+
+    seen: list[Any] = field(default_factory=list)
+
+    def init(self, task: Any, population: Any, seed: int, start: Any) -> Any:
+        self.seen.append(population.sizes.tolist())
+        return super().init(task, population, seed, start)
+
+
+def test_a_private_algorithm_is_not_told_how_many_rows_clients_have(make_fed: Any, task: ct.Task) -> None:
+    fed = make_fed()
+    for privacy, told in ((None, fed.n_train.tolist()), (EXACT, [1] * len(fed))):
+        made = Measures(FEW)
+        run(made, fed, task, privacy, rounds=0)
+        assert made.seen
+        assert all(sizes == told for sizes in made.seen)
+
+
+# ---- what a killed run leaves ----------------------------------------------------------------------------------------
+
+
+def _session(out: Path | None, **changes: Any) -> Session:
+    how = {"algorithm": Attack("", 2), "sampler": ct.Everyone(), "n_users": 12, "rounds": 3, "out": out, "state": None}
+    return Session.open(EXACT, **how | changes)
+
+
+def test_a_run_that_died_before_its_first_release_holds_no_budget(tmp_path: Path) -> None:
+    first = _session(tmp_path)  # and it dies: nobody closes its ledger
+    assert _session(tmp_path).ledger.run == first.ledger.run
+
+
+def test_of_two_copies_of_a_folder_one_goes_on(tmp_path: Path, fed: ct.Federation, task: ct.Task) -> None:
+    budget, first, copy = replace(EXACT, ledger=tmp_path / "book.sqlite"), tmp_path / "first", tmp_path / "copy"
+
+    def dies(live: Any) -> None:
+        if live.done == 2:
+            raise OSError("the power is gone")
+
+    with pytest.raises(OSError, match="the power is gone"):
+        run(ct.FedAvg(FEW), fed, task, budget, rounds=4, out=first, callbacks=[dies])
+    shutil.copytree(first, copy)
+    assert run(ct.FedAvg(FEW), fed, task, budget, rounds=4, out=first, resume=True).about["rounds"] == 3
+    with pytest.raises(LedgerError, match="the run was resumed from another copy of its folder"):
+        run(ct.FedAvg(FEW), fed, task, budget, rounds=4, out=copy, resume=True)
+
+
+def test_only_releases_that_no_saved_round_holds_are_called_lost() -> None:
+    session, spent = _session(None), BudgetSpent("the budget is 3")
+    release = session.releases.mechanism(1, 4).event()
+    for _ in range(4):
+        session.ledger.book(release)
+    assert session.why_spent(2, spent) == "the budget is 3"  # two rounds of two asks
+    session.ledger.book(release)
+    assert ": 1 booked release died with the process" in session.why_spent(2, spent)
+    assert ": 3 booked releases died with the process" in session.why_spent(1, spent)
+
+
 # ---- channels, samplers, callbacks -----------------------------------------------------------------------------------
 
 
@@ -181,6 +252,42 @@ def test_a_channel_can_neither_double_clients_nor_pass_unnamed(fed: ct.Federatio
         run(ct.FedAvg(FEW), fed, task, channels=[Twice()])
     assert not run(ct.FedAvg(FEW), fed, task, channels=[Peeks()]).receipt.valid
     assert run(ct.FedAvg(FEW), fed, task, channels=[public(Peeks())]).receipt.valid
+
+
+def test_what_was_computed_from_clear_data_stays_so_in_a_list(fed: ct.Federation, task: ct.Task) -> None:
+    seen = non_private(Peeks(), "the channel was tuned on rows")
+    receipt = run(ct.FedAvg(FEW), fed, task, channels=[public(Peeks()), seen]).receipt
+    assert receipt.reasons == ("unaccounted: the channel was tuned on rows",)
+
+
+class Mixes(Channel):
+    """Does not say that what one client sends depends on no other."""
+
+
+def test_a_channel_that_may_mix_clients_voids_the_receipt_whoever_declares_it(
+    fed: ct.Federation, task: ct.Task
+) -> None:
+    (reason,) = run(ct.FedAvg(FEW), fed, task, channels=[public(Mixes())]).receipt.reasons
+    assert "with the channel Mixes, what one client sends may depend on other clients' data" in reason
+
+
+class AsksMore(Channel):
+    """Makes a question of which the server would see single replies, or more than updates."""
+
+    separate = True
+
+    def __init__(self, **changes: Any) -> None:
+        self.changes = changes
+
+    def ask(self, ask: Ask, where: Where) -> Ask:
+        return replace(ask, **self.changes)
+
+
+def test_a_question_that_a_channel_changed_is_looked_at_again(fed: ct.Federation, task: ct.Task) -> None:
+    with pytest.raises(ct.ConfigError, match="shows the server every client's reply"):
+        run(ct.FedAvg(FEW), fed, task, channels=[public(AsksMore(reduce=None))])
+    with pytest.raises(ct.ConfigError, match="also sends 'more'"):
+        run(ct.FedAvg(FEW), fed, task, channels=[public(AsksMore(auxiliary=("more",)))])
 
 
 class Always(ct.Poisson):
@@ -228,6 +335,16 @@ def test_a_callback_voids_the_receipt_and_one_that_writes_always_does(
         assert "declared public by the user: the callback early" in declared.public
 
 
+def test_a_callback_that_changes_a_plain_value_of_the_state_voids_the_receipt(
+    fed: ct.Federation, task: ct.Task
+) -> None:
+    def restart(live: Any) -> None:
+        live.state = replace(live.state, started=False)
+
+    receipt = run(ct.IFCA(2, local=FEW), fed, task, rounds=1, callbacks=[public(restart)]).receipt
+    assert receipt.reasons == ("unaccounted: a callback changed the server's state",)
+
+
 # ---- networks and starts ---------------------------------------------------------------------------------------------
 
 
@@ -246,6 +363,26 @@ def test_a_network_with_weights_and_a_loss_of_ones_own_need_to_be_declared(fed: 
         assert not run(ct.FedAvg(FEW), fed, made).receipt.valid
         assert run(ct.FedAvg(FEW), fed, public(made)).receipt.valid
     assert run(ct.FedAvg(FEW), fed, ct.Task(lambda: nn.Linear(4, 3))).receipt.valid
+
+
+class Shifted(nn.Module):
+    """A network whose buffer holds numbers of unknown origin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("shift", torch.tensor([0.1, 0.2, 0.3, 0.4]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layer(x - self.shift)
+        return out
+
+
+def test_numbers_in_a_buffer_are_weights_too(fed: ct.Federation) -> None:
+    receipt = run(ct.FedAvg(FEW), fed, ct.Task(Shifted)).receipt
+    assert not receipt.valid
+    assert "'shift'" in receipt.reasons[0]
+    assert run(ct.FedAvg(FEW), fed, public(ct.Task(Shifted))).receipt.valid
 
 
 # ---- mechanisms and labels -------------------------------------------------------------------------------------------

@@ -180,7 +180,7 @@ def _given(values: Sequence[Released[Any]]) -> list[str]:
 
 def weak_delta(delta: float, n_users: int) -> str:
     """What is to be said about a δ that lets somebody publish one user at random; nothing where it does not."""
-    if delta * n_users < 1:
+    if delta < 1 / n_users:
         return ""
     return f"δ = {delta:g} is not smaller than 1/{n_users}: it permits showing everything about one user in {n_users}"
 

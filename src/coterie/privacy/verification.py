@@ -95,9 +95,9 @@ def _claim_faults(receipt: Receipt, epsilon: float) -> Iterator[str]:
         yield "it speaks for this run alone, and states a total for all runs"
     if receipt.valid and total is not None and total > budget["total_epsilon"] * (1 + _DIGITS):
         yield f"all runs cost ε = {total:g}, which is more than their budget of {budget['total_epsilon']:g}"
-    if ("weak" in receipt.strength) != (receipt.epsilon > 8):
+    if ("weak formal guarantee" in receipt.strength) != (receipt.epsilon > 8):
         yield "a guarantee above ε = 8 is weak, and what it says of its strength is something else"
-    if ("δ" in receipt.strength) != (receipt.delta * receipt.n_users >= 1):
+    if ("δ = " in receipt.strength) != (receipt.delta >= 1 / max(receipt.n_users, 1)):
         yield f"it says otherwise than that δ = {receipt.delta:g} is to be compared with 1/{receipt.n_users}"
     if receipt.adjacency == "replace" and any(line["adjacency"] != "replace" for line in receipt.releases):
         yield "it claims replace adjacency, and a release has the Δ of zero-out"

@@ -7,12 +7,13 @@ import scipy.sparse as sp
 from sklearn.base import clone
 
 import coterie as ct
+from coterie.estimation.histograms.counts import has_public_vocabulary
 from coterie.estimation.histograms.kl import mean_kl, normalise
 from coterie.estimation.histograms.model import sample_histograms
 from coterie.estimation.histograms.private import paper
 from coterie.estimation.histograms.private.space import Space, whitened, whitened_norms
 from coterie.estimation.histograms.private.tuning import GRID, left_out_losses
-from coterie.privacy import public
+from coterie.privacy import non_private, public
 
 EXACT = ct.Privacy(3, 1e-6, clip=1.0)
 SIMULATED = ct.Privacy(3, 1e-6, clip=1.0, noise="simulation")
@@ -259,3 +260,14 @@ def test_a_start_that_would_be_ignored_is_refused(small):
     for start in (rows, public(rows), "mean"):
         with pytest.raises(ct.errors.ConfigError, match="starts from a private mean"):
             ct.IFCAHistograms(3, max_iter=2, init=start, privacy=EXACT).fit(small.counts)
+
+
+def test_a_folder_that_is_written_again_says_nothing_of_before(small, tmp_path):
+    words, users = [f"t{i}" for i in range(60)], [f"u{i}" for i in range(small.counts.shape[0])]
+    for later in (None, words, non_private(words, "read from users")):
+        ct.save_counts(tmp_path, [small.counts], users, public(words))
+        assert has_public_vocabulary(tmp_path)
+        ct.save_counts(tmp_path, [small.counts], vocabulary=later)
+        assert not has_public_vocabulary(tmp_path)
+        assert not (tmp_path / "users.npy").exists()
+        assert (tmp_path / "vocabulary.npy").exists() == (later is not None)

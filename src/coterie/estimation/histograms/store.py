@@ -117,6 +117,8 @@ def save_counts(folder: str | Path, blocks: Iterable[Any], users: Any = None, vo
     for name, values in (("users", users), ("vocabulary", vocabulary)):
         if values is not None:
             _save(folder, name, np.asarray(values))
+        else:  # that of other users goes
+            (folder / f"{name}.npy").unlink(missing_ok=True)
     if known:
         write_text(folder / PUBLIC, "declared by the user\n")
     return folder
