@@ -2,6 +2,7 @@
 
 `check_arguments(locals())` is the first line of a public function. Names that are not in the table pass. An argument that
 means something else in one function is given its own rule there: `check_arguments(locals(), progress=CALLABLE)`.
+`coterie.annotations` has the same for functions and classes whose annotations say all that is to be known.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from coterie.errors import ConfigError, DataError
 
+_MOST = 2**63  # what NumPy and torch take for a whole number
 _SHOWN = 80  # characters of a wrong value in the message
 
 
@@ -41,7 +43,7 @@ def is_number(value: Any) -> bool:
 
 
 def whole(least: int) -> Rule:
-    return Rule(f"a whole number ≥ {least}", lambda v: is_whole(v) and v >= least)
+    return Rule(f"a whole number ≥ {least}", lambda v: is_whole(v) and least <= v < _MOST)
 
 
 def made_by(*names: str) -> Rule:
@@ -72,6 +74,7 @@ NAMES = Rule("names", lambda v: isinstance(v, Sequence | Set) and all(isinstance
 PATH = Rule("a path", lambda v: isinstance(v, str | os.PathLike))
 CALLABLE = Rule("a function", callable)
 NUMBER = Rule("a finite number", is_number)
+WHOLE = Rule("a whole number below 2⁶³", lambda v: is_whole(v) and abs(v) < _MOST)
 LEVEL = Rule("a number between 0 and 1", lambda v: is_number(v) and 0 < v < 1)
 SEEDS = whole(1) | several("a list of whole numbers", whole(0)) | Rule("a range", lambda v: isinstance(v, range))
 FEDERATION = made_by("Federation")
@@ -125,7 +128,7 @@ def check_arguments(given: Mapping[str, Any], **own: Rule) -> None:
     refuse_masked(**given)
     for name, value in given.items():
         rule = rules.get(name)
-        if rule is not None and not _holds(rule, value):
+        if rule is not None and not holds(rule, value):
             raise ConfigError(f"{name} must be {rule.words}; got {shown(value)}.")
 
 
@@ -150,7 +153,7 @@ def _masked(value: Any, depth: int = 3) -> bool:
     return inside and any(_masked(one, depth - 1) for one in value)
 
 
-def _holds(rule: Rule, value: Any) -> bool:
+def holds(rule: Rule, value: Any) -> bool:
     try:
         return bool(rule.holds(value))
     except (TypeError, ValueError, OverflowError):  # a value that cannot even be compared

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from coterie.aggregation.gram import combine, gram, one_thread, squared_distances
 from coterie.aggregation.radius import Percentile, RadiusRule, radius_rule
+from coterie.annotations import guarded
 from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError, DataError
 from coterie.settings import whole_number
@@ -63,6 +64,7 @@ class ThresholdResult:
         return np.array(self.centers, dtype=dtype)
 
 
+@guarded
 def threshold_clustering(
     points: Array | Tensor,
     centers: Array | Tensor,

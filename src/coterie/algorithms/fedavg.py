@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.aggregation import Aggregator, Mean, aggregated
+from coterie.annotations import guarded
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
@@ -46,6 +47,7 @@ def average(phase: Any, model: Params, cohort: Cohort, aggregate: Aggregator) ->
     return aggregated(aggregate, models, reply.weight, len(cohort.clients), key=cohort.key("aggregate"), start=model)
 
 
+@guarded
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
     """`server_lr` and `server_momentum` are the server's own step; a robust `aggregate` takes the mean's place."""

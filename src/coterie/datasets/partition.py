@@ -13,18 +13,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.annotations import guarded
 from coterie.data.federation import Ints
 from coterie.errors import DataError
 
 Partition = tuple[Ints, Ints]
 
 
+@guarded
 def iid(n: int, *, clients: int, seed: int) -> Partition:
     """n rows shuffled and cut into equal parts (sizes differ by at most one)."""
     _check(n, clients)
     return np.random.default_rng(seed).permutation(n), _even(n, clients)
 
 
+@guarded
 def label_shards(y: npt.ArrayLike, *, clients: int, shards: int = 2, seed: int) -> Partition:
     """Rows sorted by label, cut into clients · shards pieces; every client draws `shards` of them.
 
@@ -43,6 +46,7 @@ def label_shards(y: npt.ArrayLike, *, clients: int, shards: int = 2, seed: int) 
     return np.concatenate([cuts[p] for p in drawn]), sizes[drawn].reshape(clients, shards).sum(axis=1)
 
 
+@guarded
 def dirichlet(y: npt.ArrayLike, *, clients: int, alpha: float, min_samples: int = 2, seed: int) -> Partition:
     """Label skew: the rows of every class are shared out by a draw from Dirichlet(alpha).
 
@@ -75,6 +79,7 @@ def dirichlet(y: npt.ArrayLike, *, clients: int, alpha: float, min_samples: int 
     return by_label[np.argsort(owner, kind="stable")], table.sum(axis=0)
 
 
+@guarded
 def pathological(y: npt.ArrayLike, *, clients: int, classes: int = 2, seed: int) -> Partition:
     """Every client has rows of exactly `classes` classes; a class's rows are cut evenly among those who have it.
 
@@ -116,6 +121,7 @@ def _dealt(rng: np.random.Generator, clients: int, each: int, classes: int) -> n
     return held
 
 
+@guarded
 def by_group(
     group: npt.ArrayLike,
     chosen: npt.ArrayLike | None = None,

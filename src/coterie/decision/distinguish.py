@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from coterie.annotations import guarded
 from coterie.decision.decision import Decision
 from coterie.errors import DataError
 
 
+@guarded
 def distinguish(decision: Decision, X: Any = None, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """A row per group and column, the largest differences first.
 

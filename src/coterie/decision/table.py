@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from coterie.annotations import guarded
 from coterie.arguments import refuse_masked
 from coterie.decision.candidates import Candidate, Fit, Rows
 from coterie.decision.candidates.rows import Floats, Ints
@@ -48,6 +49,7 @@ class Table:
         return np.asarray(np.eye(self.n_classes)[self.y.astype(np.int64)])
 
 
+@guarded
 def make_table(X: Any, y: Any, clients: Any, kind: str, names: Sequence[str] | None) -> Table:
     """Check the input and code clients and classes; every refusal is one sentence."""
     refuse_masked(X=X, y=y, clients=clients)

@@ -20,6 +20,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from sklearn.base import BaseEstimator, TransformerMixin
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.books import checked
 from coterie.estimation.checks import (
@@ -64,6 +65,7 @@ def combine(noise: Array, prior_variance: float, mechanism_variance: float = 0.0
     return Combination(own, shares, np.maximum(risk, 0.0))
 
 
+@guarded
 def least_risk(
     *,
     samples: float,

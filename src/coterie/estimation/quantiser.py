@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.checks import Array, Ints, finite
 from coterie.settings import whole_number
@@ -31,6 +32,7 @@ class Mechanism(Protocol):
     def __call__(self, x: Array, rng: np.random.Generator, /) -> Array: ...
 
 
+@guarded
 @dataclass(frozen=True)
 class Quantiser:
     """Round stochastically to one of 2^k levels on [−b, b]: unbiased, variance at most b²/(2^k − 1)²."""
@@ -77,6 +79,7 @@ class Quantiser:
         return scaled
 
 
+@guarded
 def clipping_radius(
     *,
     clients: int,
@@ -103,6 +106,7 @@ def clipping_radius(
     return float(mean_bound + (np.sqrt(prior_variance) + np.sqrt(noise_variance / samples)) * np.sqrt(log))
 
 
+@guarded
 def norm_bound(
     *,
     clients: int,

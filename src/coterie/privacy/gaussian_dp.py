@@ -13,6 +13,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 
 
@@ -36,6 +37,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     return float(brentq(lambda e: delta_of(mu, e) - delta, 0.0, high, xtol=1e-13 * max(high, 1), rtol=1e-13))
 
 
+@guarded
 def mu_of(epsilon: float, delta: float) -> float:
     """The largest μ whose releases are (ε, δ)-private."""
     high = 1.0

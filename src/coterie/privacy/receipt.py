@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.privacy.accounting import compose, cross_check, curve, round_up
 from coterie.privacy.events import GUARANTEES, Event
@@ -118,6 +119,7 @@ class Receipt:
         return html_page(self)
 
 
+@guarded
 def write_receipt(
     ledger: Ledger,
     values: Sequence[Released[Any]],

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.privacy.checks import ADJACENCIES, LEAST_CLIP, MOST_CLIP, NOISES, choice, positive, probability, within
 
 
+@guarded
 @dataclass(frozen=True)
 class Privacy:
     """A budget for one run, at the level of whole users (clients).

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from coterie import randomness
+from coterie.annotations import guarded
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Ints
@@ -29,6 +30,7 @@ class Everyone:
         return np.arange(len(federation))
 
 
+@guarded
 @dataclass(frozen=True)
 class FixedSize:
     """`size` clients, uniformly without replacement."""
@@ -48,6 +50,7 @@ class FixedSize:
         return np.sort(order[: self.size])
 
 
+@guarded
 @dataclass(frozen=True)
 class Poisson:
     """Every client independently with probability `rate`."""

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 
 if TYPE_CHECKING:
     from coterie.training.run import Run
 
 
+@guarded
 class TensorBoard:
     """`fit(…, callbacks=[TensorBoard("logs/first")])`, then `tensorboard --logdir logs`.
 

@@ -14,6 +14,7 @@ import pandas as pd
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from coterie.annotations import guarded
 from coterie.archives import check_unpacked
 from coterie.disk import write_text, writing
 from coterie.errors import DataError
@@ -88,6 +89,7 @@ class CountStore:
             return np.array(self._part(name))
 
 
+@guarded
 def save_counts(folder: str | Path, blocks: Iterable[Any], users: Any = None, vocabulary: Any = None) -> Path:
     """Write blocks of users (CSR or dense, the same tokens in each), in order, as a folder `fit_stream` reads.
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
 
+from coterie.annotations import guarded
 from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import Duopoly, FloatArray, Pair, equilibrium_revenues
@@ -48,6 +49,7 @@ class Bargain:
         return self.q_low
 
 
+@guarded
 def nash_product(revenue_low: ArrayLike, revenue_high: ArrayLike, disagreement: Pair) -> FloatArray:
     """(U_l − U_l0)(U_h − U_h0) where neither firm loses, NaN elsewhere: two losses are not an agreement."""
     refuse_masked(revenue_low=revenue_low, revenue_high=revenue_high)
@@ -57,6 +59,7 @@ def nash_product(revenue_low: ArrayLike, revenue_high: ArrayLike, disagreement: 
     return np.where(agreed, np.maximum(gain_low, 0.0) * np.maximum(gain_high, 0.0), np.nan)
 
 
+@guarded
 def nash_bargaining(q_low0: float, q_high0: float, q_max: float = 1.0) -> Bargain:
     """Qualities that maximise the Nash product, starting from qualities `q_low0` ≤ `q_high0` ≤ `q_max`.
 
@@ -94,6 +97,7 @@ def nash_bargaining(q_low0: float, q_high0: float, q_max: float = 1.0) -> Bargai
 def quality_cap(rho: float, growth: float) -> float: ...
 @overload
 def quality_cap(rho: FloatArray | float, growth: FloatArray | float) -> FloatArray | float: ...
+@guarded
 def quality_cap(rho: FloatArray | float, growth: FloatArray | float) -> FloatArray | float:
     """B(ρ, b): the largest new ratio q_l/q_h that leaves the high firm's revenue whole when q_h grows by b ≥ 1.
 
@@ -110,6 +114,7 @@ def quality_cap(rho: FloatArray | float, growth: FloatArray | float) -> FloatArr
     return float(cap) if cap.ndim == 0 else cap
 
 
+@guarded
 def pacing_bound(rho: float) -> float:
     """b_ρ: the largest growth b of q_h in one round with (4 − 5ρ) log₁₀ b ≤ B(ρ, b) − ρ; infinite for ρ ≥ 0.8."""
     if not 0 <= rho <= 1:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.annotations import guarded
 from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError
 
@@ -35,6 +36,7 @@ class Pair(NamedTuple):
     high: float
 
 
+@guarded
 def equilibrium_revenues(q_low: ArrayLike, q_high: ArrayLike) -> tuple[FloatArray, FloatArray]:
     """Revenues of both firms at equilibrium prices, element by element, in firm order (Lemma 22, roles by quality)."""
     refuse_masked(q_low=q_low, q_high=q_high)
@@ -45,6 +47,7 @@ def equilibrium_revenues(q_low: ArrayLike, q_high: ArrayLike) -> tuple[FloatArra
     return np.where(first <= second, worse, better), np.where(first <= second, better, worse)
 
 
+@guarded
 @dataclass(frozen=True)
 class Duopoly:
     """The market of two firms with qualities `q_low` and `q_high`.

@@ -23,6 +23,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 from coterie.incentives.pricing.game import PricingGame
@@ -39,6 +40,7 @@ class Buyers(Protocol):
     def evades(self, belief: FloatArray, draws: FloatArray, game: PricingGame) -> BoolArray: ...
 
 
+@guarded
 @dataclass(frozen=True)
 class CBER:
     """Consistent-belief best responders: evade with probability q* when the belief exceeds α*, else be truthful.
@@ -77,6 +79,7 @@ class CBER:
         return np.asarray(np.clip(belief + low + (high - low) * draws, 0.0, 1.0) > game.alpha_star)
 
 
+@guarded
 @dataclass(frozen=True)
 class FixedEvasion:
     """Buyers who do not learn: θ_H buyers evade with a fixed probability (0: truthful; None: q*)."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 import pandas as pd
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 from coterie.incentives.pricing.buyers import BUYERS, CBER, Buyers
@@ -99,6 +100,7 @@ class Simulation:
         return figures.plot_actions(self, ax)
 
 
+@guarded
 def simulate(
     game: PricingGame,
     seller: SellersLike = "all",
@@ -133,6 +135,7 @@ def simulate(
     return Simulation(game, crowd, n_buyers, rounds, pd.concat(frames, ignore_index=True))
 
 
+@guarded
 def policy_regret(simulation: Simulation, *, step: float = 0.05, seeds: int = 3) -> pd.DataFrame:
     """What each seller lost against the best *constant mixed* seller, whose buyers would have behaved differently.
 
@@ -161,6 +164,7 @@ def policy_regret(simulation: Simulation, *, step: float = 0.05, seeds: int = 3)
     return table
 
 
+@guarded
 def bias_sweep(
     game: PricingGame,
     seller: SellersLike = ("exp3", "cexp3", "stackelberg"),

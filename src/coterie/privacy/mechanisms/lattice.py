@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.annotations import guarded
 from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError, DataError
 from coterie.privacy.checks import LEAST_CLIP, MOST_CLIP, choice, whole, within
@@ -48,6 +49,7 @@ class Clipped:
     n_nonfinite: int
 
 
+@guarded
 def clip_rows(rows: Any, bound: float) -> Clipped:
     """L2 clipping of each row, the joint vector of everything one user sends.
 
@@ -71,6 +73,7 @@ def clip_rows(rows: Any, bound: float) -> Clipped:
     return Clipped(x, int(over.sum()), int((~finite).sum()))
 
 
+@guarded
 @dataclass(frozen=True)
 class Lattice:
     """Multiples of ``step`` = clip·2^−bits in ``dimension`` coordinates."""

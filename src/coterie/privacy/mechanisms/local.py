@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.annotations import guarded
 from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError, DataError
 from coterie.privacy.checks import positive, probability, whole
@@ -26,6 +27,7 @@ from coterie.privacy.mechanisms.sums import Book, booked
 from coterie.privacy.taint import Released
 
 
+@guarded
 @dataclass(frozen=True)
 class LocalGaussian:
     """Each user reports clip_R(x) + N(0, σ²) once; σ = noise_multiplier·2R. Two users' vectors differ by at most 2R."""
@@ -79,6 +81,7 @@ class LocalGaussian:
         return Released(noisy.astype(np.float64) * self.lattice.step, (booking,), taint)
 
 
+@guarded
 @dataclass(frozen=True)
 class OneBit:
     """Each user reports one bit about a number in [0, 1]; ε0-private, unbiased after decoding.
@@ -148,6 +151,7 @@ class Moments:
     split: NDArray[np.bool_]
 
 
+@guarded
 def rate_moments(
     successes: Any, trials: int, epsilon: float, noise: Noise, book: Book | None = None, seed: int = 0
 ) -> Released[Moments]:

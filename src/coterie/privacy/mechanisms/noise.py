@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError, DataError
 from coterie.privacy.checks import choice
 from coterie.privacy.mechanisms.lattice import ROOM, Integers
@@ -87,6 +88,7 @@ class ExactNoise:
         return np.frombuffer(os.urandom(8 * size), dtype=np.uint64)
 
 
+@guarded
 @dataclass(frozen=True)
 class SimulationNoise:
     """NumPy's Gaussian, rounded to the lattice; ``seed`` is a whole number or a Generator."""
@@ -110,6 +112,7 @@ class SimulationNoise:
         return self._rng.integers(0, 2**64, size=size, dtype=np.uint64, endpoint=False)
 
 
+@guarded
 def make_noise(name: str, seed: int | np.random.Generator | None = None) -> Noise:
     """The source a ``Privacy`` names. Exact noise refuses a seed; simulation needs one."""
     choice(name, "noise", ("exact", "simulation"))
