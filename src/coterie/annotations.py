@@ -24,6 +24,7 @@ from coterie.arguments import (
     NONE,
     NUMBER,
     PATH,
+    SHARE,
     TABLE,
     TEXT,
     WHOLE,
@@ -34,6 +35,7 @@ from coterie.arguments import (
     one_of,
     refuse_masked,
     shown,
+    whole,
 )
 from coterie.errors import ConfigError
 
@@ -43,12 +45,25 @@ _PLAIN: dict[Any, Rule] = {
     None: NONE,
     types.NoneType: NONE,
     bool: BOOL,
-    int: WHOLE,
     float: NUMBER,
     str: TEXT,
     os.PathLike: PATH,
     Hashable: Rule("hashable", lambda v: isinstance(v, Hashable) and hash(v) is not None),
 }
+_SIZES = (
+    "n_in",
+    "n_out",
+    "hidden",
+    "channels",
+    "side",
+    "vocabulary",
+    "length",
+    "width",
+    "heads",
+    "layers",
+)  # of networks
+_BY_NAME = TABLE | dict.fromkeys((*_SIZES, "seeds", "repeats", "evaluate_clients"), whole(1))
+_SHARES = ("dropout", "drop")
 _INFINITE = Rule("a number, or infinite", lambda v: is_number(v) or (isinstance(v, float) and not isnan(v)))
 
 
@@ -111,10 +126,8 @@ def _or_default(rule: Rule, default: Any) -> Rule:
 
 
 def _named(name: str, default: Any, annotation: Any) -> Rule:
-    if annotation is int and name in TABLE:
-        return TABLE[name]
     infinite = isinstance(default, float) and default in (float("inf"), float("-inf"))
-    return _INFINITE if annotation is float and infinite else rule_of(annotation)
+    return _INFINITE if annotation is float and infinite else rule_of(annotation, name)
 
 
 class _Names(dict[str, Any]):
@@ -134,17 +147,21 @@ class _Names(dict[str, Any]):
             return Any
 
 
-def rule_of(annotation: Any) -> Rule:
-    """What an annotation allows; `ANYTHING` where it does not say."""
+def rule_of(annotation: Any, name: str = "") -> Rule:
+    """What an annotation allows, of an argument of this name; `ANYTHING` where it does not say."""
+    if annotation is int:
+        return _BY_NAME.get(name, WHOLE)
+    if annotation is float and name in _SHARES:
+        return SHARE
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return one_of(*inside) if all(isinstance(word, str) for word in inside) else ANYTHING
     if origin in (Union, types.UnionType):
-        return _any_of([rule_of(part) for part in inside])
+        return _any_of([rule_of(part, name) for part in inside])
     if origin is tuple:
-        return _tuple(inside)
+        return _tuple(inside, name)
     if origin is np.ndarray:
         return ANYTHING
     kind = origin or annotation
@@ -162,8 +179,8 @@ def _any_of(rules: list[Rule]) -> Rule:
     return Rule(words, lambda v: any(holds(rule, v) for rule in rules))
 
 
-def _tuple(inside: tuple[Any, ...]) -> Rule:
-    parts = [rule_of(part) for part in inside if part is not Ellipsis]
+def _tuple(inside: tuple[Any, ...], name: str) -> Rule:
+    parts = [rule_of(part, name) for part in inside if part is not Ellipsis]
     if Ellipsis in inside:
         return _many(tuple, parts[0])
     words = f"a pair ({parts[0].words}, {parts[1].words})" if len(parts) == 2 else f"a tuple of {len(parts)}"
@@ -178,10 +195,14 @@ def _many(kind: Any, one: Rule) -> Rule:
     words = "a list" if one is ANYTHING else f"a list, each {one.words}"
 
     def all_hold(value: Any) -> bool:
-        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        if (
+            isinstance(value, str | bytes | Mapping)
+            or not isinstance(value, Iterable)
+            or getattr(value, "ndim", 1) != 1
+        ):
             return False
         sized = hasattr(value, "__len__")
-        if kind is not Iterable and not sized:
+        if not (sized and hasattr(value, "__getitem__")) and kind is not Iterable:
             return False
         return not sized or all(holds(one, v) for v in value)
 

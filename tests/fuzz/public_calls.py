@@ -231,7 +231,7 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
     "DirichletMultinomialMixture": ({"clusters": 2, "max_iter": 3}, histograms),
     "FedAvgHistogram": ({}, histograms),
     "LocalHistograms": ({}, histograms),
-    "estimation.advise": ({"samples": [x for x, _ in PAIRS.values()], "resamples": 5}, nothing),
+    "estimation.advise": ({"samples": [x for x, _ in PAIRS.values()], "resamples": 20}, nothing),
     "estimation.clipping_radius": (
         {"clients": 9, "samples": 5.0, "prior_variance": 1.0, "noise_variance": 1.0},
         nothing,
@@ -289,12 +289,12 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
     "privacy.non_private": ({"value": 3, "reason": "a test"}, nothing),
     "privacy.public": ({"value": 3}, nothing),
     "privacy.rate_moments": (
-        {"successes": [3, 4, 5], "trials": 9, "epsilon": 1.0, "noise": privacy.make_noise("simulation", 0)},
+        {"successes": [3, 4, 5, 6], "trials": 9, "epsilon": 1.0, "noise": privacy.make_noise("simulation", 0)},
         nothing,
     ),
     "privacy.signal": ({"noise_multiplier": 1.0, "dimension": 3, "clients": 9}, nothing),
     "privacy.write_receipt": ({"ledger": privacy.Ledger(PRIVATE), "values": [], "n_users": 9}, nothing),
-    "decision.coalitions": ({"X": X, "y": Y, "clients": OWNER, "kind": "classification", "folds": 2}, nothing),
+    "decision.coalitions": ({"X": X, "y": Y, "clients": OWNER, "kind": "classification", "folds": 3}, nothing),
     "decision.decide_table": (
         {"table": decision.make_table(X, Y, OWNER, "classification", None), "folds": 2, "repeats": 1},
         nothing,
@@ -397,7 +397,7 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
     "datasets.digits": ({}, nothing),
     "datasets.dirichlet": ({"y": Y, "clients": 2, "alpha": 1.0, "seed": 0}, nothing),
     "datasets.elections": ({}, nothing),
-    "datasets.find_data": ({"name": "mnist"}, nothing),
+    "datasets.find_data": ({"name": "mnist.npz"}, nothing),
     "datasets.heart": ({}, nothing),
     "datasets.heart_frame": ({}, nothing),
     "datasets.iid": ({"n": 20, "clients": 2, "seed": 0}, nothing),

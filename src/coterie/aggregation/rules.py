@@ -87,7 +87,7 @@ def _tensor(values: Any) -> Tensor:
     refuse_masked(values=values)
     try:
         return torch.from_numpy(np.array(values))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         raise ConfigError(
             f"An aggregator needs one row of numbers per client, all of one length; got a {type(values).__name__} "
             "that is no such table. Make the rows equally long."
@@ -384,7 +384,7 @@ class NearestNeighbourMixing:
 
 
 def _clients(stacked: Any) -> int:
-    sizes = {len(t) for t in leaves(stacked)}
+    sizes = {len(t) if t.ndim else 0 for t in leaves(stacked)}
     if len(sizes) != 1 or 0 in sizes:
         raise ConfigError(
             f"An aggregator needs at least one client, and one row per client in every part; got {sorted(sizes)} rows. "

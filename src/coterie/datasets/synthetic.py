@@ -119,6 +119,8 @@ def blobs(
     single sample (its target is its cluster), ready for clustering the clients themselves.
     """
     _check(clusters, points, 1, features)
+    if not box >= 0:
+        raise DataError(f"box must be ≥ 0, half the width of the cube of centres; got {box}. Use for example 10.")
     centres = np.random.default_rng([seed, 0]).uniform(-box, box, (clusters, features))
     cluster = np.arange(points) % clusters
     z = centres[cluster] + noise * np.random.default_rng([seed, 1]).standard_normal((points, features))

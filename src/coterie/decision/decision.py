@@ -172,6 +172,10 @@ def from_evaluation(
     table: Table, found: Evaluation, metric: str, *, level: float, folds: int, repeats: int, seed: int
 ) -> Decision:
     """The decision from scores already measured, for another metric say."""
+    if metric not in found.scores:
+        raise ConfigError(
+            f"metric must be one that was measured, {', '.join(map(repr, found.scores))}; got {metric!r}."
+        )
     scores = found.scores[metric]
     _refuse_unscored(len(scores.scored), metric)
     verdict = decide_scores(scores, 1 - level, seed, found.proper(metric))

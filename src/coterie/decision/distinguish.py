@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from coterie.annotations import guarded
+from coterie.arguments import finite
 from coterie.decision.decision import Decision
 from coterie.errors import DataError
 
@@ -21,7 +22,7 @@ def distinguish(decision: Decision, X: Any = None, columns: Sequence[str] | None
     ``X`` may hold other columns of the same rows (positions, say); they then have a mean difference only."""
     group = decision.groups.to_numpy()
     known = X is None
-    values = decision.table.X if known else np.asarray(X, dtype=np.float64)
+    values = decision.table.X if known else finite("X", X)
     if values.ndim != 2 or len(values) != len(decision.table.y):
         raise DataError(
             f"X must have one row per row of the table ({len(decision.table.y)}), but has shape {values.shape}."

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from sklearn.exceptions import NotFittedError
 
-from coterie.arguments import refuse_masked
+from coterie.arguments import finite, refuse_masked
 from coterie.errors import ConfigError, DataError
 
 Array = NDArray[np.float64]
@@ -53,24 +53,6 @@ class ClientSums:
     def shaped(self, values: Array) -> Array:
         """Drop the coordinate axis again where the samples were plain numbers."""
         return values[..., 0] if self.scalar else values
-
-
-def finite(name: str, values: ArrayLike) -> Array:
-    """`values` as floats, refusing NaN, infinity and masked values."""
-    refuse_masked(**{name: values})
-    if issparse(values):
-        raise DataError(f"{name} must be dense; got a sparse matrix, which is not supported. Use {name}.toarray().")
-    if np.iscomplexobj(np.asarray(values) if hasattr(values, "__array__") else values):
-        raise DataError(f"Complex data not supported: {name} must be real numbers; got complex ones. Take real parts.")
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"{name} must be numbers in a regular array; got {type(values).__name__}: {error}. Convert them."
-        ) from None
-    if not np.isfinite(array).all():
-        raise DataError(f"{name} must be finite; got NaN or infinity. Drop or impute the missing values first.")
-    return array
 
 
 def client_sums(samples: Samples) -> ClientSums:

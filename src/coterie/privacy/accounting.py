@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from coterie.annotations import guarded
+from coterie.arguments import shown
+from coterie.errors import ConfigError
 from coterie.privacy import poisson
 from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
 from coterie.privacy.events import Event
@@ -109,6 +111,10 @@ def compose(events: Iterable[Event]) -> Composition:
     sampled: Counter[tuple[float, float, str]] = Counter()
     pure: Counter[float] = Counter()
     for event in events:
+        if not isinstance(event, Event):
+            raise ConfigError(
+                f"events must be Events, which mechanisms make; got {shown(event)}. Pass mechanism.event()."
+            )
         slack += event.slack * event.count
         if event.count == 0:
             continue

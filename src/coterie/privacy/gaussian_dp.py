@@ -40,6 +40,8 @@ def epsilon_of(mu: float, delta: float) -> float:
 @guarded
 def mu_of(epsilon: float, delta: float) -> float:
     """The largest μ whose releases are (ε, δ)-private."""
+    if not (epsilon >= 0 and 0 < delta < 1):
+        raise ConfigError(f"ε must be ≥ 0 and δ in (0, 1); got {epsilon:g} and {delta:g}. Correct the one outside.")
     high = 1.0
     while delta_of(high, epsilon) < delta:
         high *= 2

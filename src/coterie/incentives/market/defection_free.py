@@ -56,6 +56,8 @@ def descent(
     quality: Callable[[FloatArray], float] | None = None,
 ) -> Learner[FloatArray]:
     """Gradient descent on an analytic loss; quality is 1 − loss unless another function judges it."""
+    if not smoothness > 0:
+        raise ConfigError(f"smoothness must be positive; got {smoothness}. Pass a bound on the second derivatives.")
     return Learner(
         quality=quality or (lambda x: 1.0 - loss(x)),
         step=lambda x, size: x - size * gradient(x),
@@ -273,6 +275,8 @@ def quadratic_firms(
             f"be negative); got q_low0={q_low0}, q_high0={q_high0}, q_max={q_max}, difference={difference}. "
             "Correct the one outside."
         )
+    if max_step is not None and not max_step > 0:
+        raise ConfigError(f"max_step must be positive, or None for 1/smoothness; got {max_step}. Pass None.")
     if not (smoothness > 0 and 0 < flatness <= 1):
         raise ConfigError(
             f"smoothness must be positive and flatness in (0, 1]; got {smoothness} and {flatness}. Correct the one outside."

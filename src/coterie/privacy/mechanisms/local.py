@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.annotations import guarded
-from coterie.arguments import refuse_masked
+from coterie.arguments import numbers
 from coterie.errors import ConfigError, DataError
 from coterie.privacy.checks import positive, probability, whole
 from coterie.privacy.events import Event
@@ -129,8 +129,7 @@ class OneBit:
 
     def __call__(self, values: Any, noise: Noise, book: Book | None = None) -> Released[NDArray[np.float64]]:
         """Decoded reports: two-valued, with the mean of ``values``. What is not finite is reported as 0."""
-        refuse_masked(values=values)
-        x = np.asarray(values, dtype=np.float64)
+        x = numbers("values", values)
         if x.ndim != 1:
             raise DataError(f"one number per user is needed, got shape {x.shape}; pass a vector.")
         x = np.clip(np.where(np.isfinite(x), x, 0.0), 0.0, 1.0)
@@ -159,8 +158,7 @@ def rate_moments(
 
     Z(Z−1)/(n(n−1)) has mean E p², so the binomial variance is already subtracted. The split is drawn from public coins."""
     n = whole(trials, "trials", least=2)
-    refuse_masked(successes=successes)
-    z = np.asarray(successes, dtype=np.float64)
+    z = numbers("successes", successes)
     if z.ndim != 1 or len(z) < 4:
         raise DataError(f"at least 4 users with one count each are needed, got shape {z.shape}; pass a vector.")
     split = np.random.default_rng(seed).permutation(len(z)) < len(z) // 2
