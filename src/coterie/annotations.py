@@ -12,7 +12,7 @@ import sys
 import types
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache, wraps
-from math import isnan
+from math import isinf, isnan
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import numpy as np
@@ -37,7 +37,7 @@ from coterie.arguments import (
     shown,
     whole,
 )
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, CoterieError
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 
@@ -45,7 +45,6 @@ _PLAIN: dict[Any, Rule] = {
     None: NONE,
     types.NoneType: NONE,
     bool: BOOL,
-    float: NUMBER,
     str: TEXT,
     os.PathLike: PATH,
     Hashable: Rule("hashable", lambda v: isinstance(v, Hashable) and hash(v) is not None),
@@ -62,7 +61,12 @@ _SIZES = (
     "heads",
     "layers",
 )  # of networks
-_BY_NAME = TABLE | dict.fromkeys((*_SIZES, "seeds", "repeats", "evaluate_clients"), whole(1))
+_BY_NAME = (
+    TABLE
+    | {"random_state": whole(0)}
+    | dict.fromkeys((*_SIZES, "n_clusters", "clusters", "seeds", "repeats", "evaluate_clients"), whole(1))
+)
+_MAY_BE_INFINITE = ("std",)  # of a lie
 _SHARES = ("dropout", "drop")
 _INFINITE = Rule("a number, or infinite", lambda v: is_number(v) or (isinstance(v, float) and not isnan(v)))
 
@@ -85,10 +89,26 @@ def _checking(function: Callable[..., Any], owner: type | None) -> Callable[...,
             bound = signature.bind(*args, **given)
         except TypeError:  # a name that is not there, or one too few: Python's own sentence
             return function(*args, **given)
-        _check(function, bound.arguments, owner)
+        try:
+            _check(function, bound.arguments, owner)
+        except ConfigError:
+            if owner is None:
+                raise
+            _own_words(function, args, given)
+            raise
         return function(*args, **given)
 
     return call
+
+
+def _own_words(init: Callable[..., Any], args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
+    """What a class says of its settings itself names the bounds too, so it is heard first; making one has no effects."""
+    try:
+        init(*args, **given)
+    except CoterieError:
+        raise
+    except Exception:
+        return
 
 
 def check_settings(estimator: Any) -> None:
@@ -116,7 +136,10 @@ def _rules(function: Callable[..., Any], owner: type | None) -> dict[str, Rule]:
         several = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         if several or parameter.annotation is inspect.Parameter.empty:
             continue
-        rule = _named(name, parameter.default, known.read(parameter.annotation))
+        annotation = known.read(parameter.annotation)
+        if owner is None and get_origin(annotation) is Literal:
+            annotation = str  # a function that takes a few words says itself which
+        rule = _named(name, parameter.default, annotation)
         rules[name] = rule if parameter.default is parameter.empty else _or_default(rule, parameter.default)
     return rules
 
@@ -126,7 +149,7 @@ def _or_default(rule: Rule, default: Any) -> Rule:
 
 
 def _named(name: str, default: Any, annotation: Any) -> Rule:
-    infinite = isinstance(default, float) and default in (float("inf"), float("-inf"))
+    infinite = name in _MAY_BE_INFINITE or (isinstance(default, float) and isinf(default))
     return _INFINITE if annotation is float and infinite else rule_of(annotation, name)
 
 
@@ -151,8 +174,8 @@ def rule_of(annotation: Any, name: str = "") -> Rule:
     """What an annotation allows, of an argument of this name; `ANYTHING` where it does not say."""
     if annotation is int:
         return _BY_NAME.get(name, WHOLE)
-    if annotation is float and name in _SHARES:
-        return SHARE
+    if annotation is float:
+        return SHARE if name in _SHARES else TABLE.get(name, NUMBER)
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     origin, inside = get_origin(annotation), get_args(annotation)

@@ -76,7 +76,7 @@ NAMES = Rule("names", lambda v: isinstance(v, Sequence | Set) and all(isinstance
 PATH = Rule("a path", lambda v: isinstance(v, str | os.PathLike))
 CALLABLE = Rule("a function", callable)
 NUMBER = Rule("a finite number", is_number)
-WHOLE = Rule("a whole number below 2⁶³", lambda v: is_whole(v) and abs(v) < _MOST)
+WHOLE = Rule("a whole number", lambda v: is_whole(v) and abs(v) < _MOST)
 LEVEL = Rule("a number between 0 and 1", lambda v: is_number(v) and 0 < v < 1)
 SHARE = Rule("a number from 0 to 1", lambda v: is_number(v) and 0 <= v <= 1)
 SEEDS = whole(1) | Rule(
@@ -177,6 +177,15 @@ def numbers(name: str, values: Any) -> NDArray[np.float64]:
         raise DataError(
             f"{name} must be numbers in a regular array; got {type(values).__name__}: {reason}. Convert them."
         ) from None
+
+
+def regular(name: str, values: Any) -> NDArray[Any]:
+    """`values` as an array of whatever type; rows of different lengths are refused."""
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{name} must be a regular array; got {type(values).__name__}: {reason}. Reshape it.") from None
 
 
 def finite(name: str, values: Any) -> NDArray[np.float64]:

@@ -166,6 +166,7 @@ MODULES = {
     "schedules.": ct.schedules,
     "attacks.": ct.attacks,
 }
+STARTS_PROCESSES = {"RayEngine"}
 HEAVY_DATA = {"cifar10", "femnist", "mnist", "har", "train_tickets", "user_tokens"}
 
 VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
@@ -207,15 +208,14 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
     "FixedSize": ({"size": 2}, sample),
     "Poisson": ({"rate": 0.5}, sample),
     "Everyone": ({}, sample),
-    "Quantiser": ({"bits": 3}, lambda made: made(X, np.random.default_rng(0))),
+    "Quantiser": ({"bits": 3, "radius": 9.0}, lambda made: made(X, np.random.default_rng(0))),
     "Task": ({"model": ct.models.linear(2, 2)}, lambda made: ct.fit(ct.FedAvg(), federation(), made, rounds=1)),
     "TensorBoard": ({"where": folder() / "board"}, nothing),
     "Scorer": ({"given": "accuracy"}, nothing),
     "Privacy": ({"epsilon": 5.0, "delta": 1e-3, "clip": 1.0}, nothing),
-    "TokenReduction": ({"keep": 2}, lambda made: histograms(ct.HistogramMixture(2, reduce=made))),
+    "TokenReduction": ({"keep": 2}, lambda made: histograms(ct.HistogramMixture(2, reduction=made))),
     "LocalEngine": ({}, lambda made: ct.fit(ct.FedAvg(), federation(), task(), rounds=1, engine=made)),
     "LoopEngine": ({}, lambda made: ct.fit(ct.FedAvg(), federation(), task(), rounds=1, engine=made)),
-    "RayEngine": ({}, nothing),
     "LocalSGD": ({"steps": 1}, lambda made: learn(ct.FedAvg(made))),
     "LocalAdam": ({"steps": 1}, lambda made: learn(ct.FedAvg(made))),
     "MeanBy": ({}, nothing),
@@ -474,11 +474,21 @@ def _fitted() -> dict[str, Any]:
             {"counts": COUNTS, "X": COUNTS},
         ),
         "ThresholdClustering": (ct.ThresholdClustering(2).fit(X), {"X": X, "points": X}),
-        "Quantiser": (ct.Quantiser(3), {"x": X, "rng": np.random.default_rng(0), "codes": np.ones((2, 2), np.int64)}),
+        "Quantiser": (
+            ct.Quantiser(3, 9.0),
+            {"x": X, "rng": np.random.default_rng(0), "codes": np.ones((2, 2), np.int64)},
+        ),
     }
 
 
 PLUMBING = {"set_params", "get_params", "fit_sums", "shared_weight", "set_output", "get_metadata_routing", "fit_stream"}
+
+
+def _by_place(call: Callable[..., Any], first: str) -> Callable[..., Any]:
+    def placed(**given: Any) -> Any:
+        return call(given.pop(first), **given)
+
+    return placed
 
 
 def _methods() -> Iterator[tuple[str, Call]]:
@@ -489,8 +499,11 @@ def _methods() -> Iterator[tuple[str, Call]]:
                 continue
             wanted = list(inspect.signature(static).parameters)[1:]
             valid = {k: known[k] for k in wanted if k in known}
+            call: Callable[..., Any] = getattr(fitted, name)
+            if wanted and name in ("transform", "fit_transform") and "X" not in wanted:
+                call = _by_place(call, wanted[0])  # scikit-learn's wrapper calls the first argument X
             if wanted:
-                yield f"{owner}.{name}", Call(getattr(fitted, name), valid, nothing, ("y",) if "y" not in known else ())
+                yield f"{owner}.{name}", Call(call, valid, nothing, ("y",) if "y" not in known else ())
 
 
 def _target(name: str) -> Callable[..., Any]:
@@ -523,7 +536,7 @@ def calls() -> dict[str, Call]:
     seen: set[Any] = set()
     for prefix, module in MODULES.items():
         for name, thing in offered(module):
-            if name in RECORDS | PROTOCOLS | HEAVY_DATA or thing in seen or name == "Federation":
+            if name in RECORDS | PROTOCOLS | HEAVY_DATA | STARTS_PROCESSES or thing in seen or name == "Federation":
                 continue
             seen.add(thing)
             full = prefix + name

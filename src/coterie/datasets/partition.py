@@ -88,7 +88,7 @@ def pathological(y: npt.ArrayLike, *, clients: int, classes: int = 2, seed: int)
     Clients take the classes in turn from shuffled decks, so that all classes are held by as many clients, give or take one.
     """
     labels = np.unique(one_column("y", y), return_inverse=True)[1]
-    _check(len(labels), clients)
+    _check(max(len(labels), clients), clients)
     count = np.bincount(labels)
     if not 1 <= classes <= len(count):
         raise DataError(f"classes must be in 1 … {len(count)}, the classes there are; got {classes}.")

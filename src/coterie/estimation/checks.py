@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from sklearn.exceptions import NotFittedError
 
-from coterie.arguments import finite, refuse_masked
+from coterie.arguments import LEVEL, NUMBER, finite, holds, refuse_masked, shown
 from coterie.errors import ConfigError, DataError
 
 Array = NDArray[np.float64]
@@ -104,23 +104,24 @@ def _from_block(block: Array) -> ClientSums:
 
 def known_variance(name: str, value: float | None) -> float | None:
     """A variance given by the user: finite and not negative, or None if it is to be estimated."""
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if value is not None and not (number and np.isfinite(value) and value >= 0):
+    if value is not None and not (holds(NUMBER, value) and value >= 0):
         raise ConfigError(
-            f"{name} must be a finite number >= 0, or None to estimate it; got {value!r}. Pass one of these."
+            f"{name} must be a finite number >= 0, or None to estimate it; got {shown(value)}. Pass one of these."
         )
     return None if value is None else float(value)
 
 
 def confidence(level: float) -> float:
-    if not 0 < level < 1:
-        raise ConfigError(f"level must be between 0 and 1; got {level}. Pass for example 0.95.")
+    if not holds(LEVEL, level):
+        raise ConfigError(f"level must be between 0 and 1; got {shown(level)}. Pass for example 0.95.")
     return float(level)
 
 
 def choice(name: str, value: str, options: Sequence[str]) -> str:
-    if value not in options:
-        raise ConfigError(f"{name} must be one of {', '.join(map(repr, options))}; got {value!r}. Choose one of them.")
+    if not isinstance(value, str) or value not in options:
+        raise ConfigError(
+            f"{name} must be one of {', '.join(map(repr, options))}; got {shown(value)}. Choose one of them."
+        )
     return value
 
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from coterie.arguments import refuse_masked
+from coterie.arguments import refuse_masked, regular, shown
 from coterie.errors import DataError
 from coterie.estimation.checks import Array, ClientSums, client_sums, finite
 
@@ -135,7 +135,7 @@ def read_clients(estimator: Any, samples: Any, groups: Any, *, reset: bool) -> C
     if groups is not None:
         scalar = np.ndim(samples) == 1
         rows = columns(estimator, np.asarray(samples)[:, None] if scalar else samples, reset=reset)
-        owner = labels(np.asarray(groups))
+        owner = labels(regular("groups", groups))
         if owner.shape != (len(rows),):
             raise DataError(
                 f"groups must name one client per row; got {owner.shape} for {len(rows)} rows. Name each row's client."
@@ -163,6 +163,8 @@ def read_clients(estimator: Any, samples: Any, groups: Any, *, reset: bool) -> C
 
 def labels(groups: Any) -> Any:
     """Client names that can be sorted and compared: text for anything that is not a number."""
+    if groups.ndim != 1 or any(isinstance(g, list | dict | set | np.ndarray) for g in groups):
+        raise DataError(f"groups must name one client per row; got {shown(groups)}. Name each row's client.")
     if groups.dtype.kind == "f" and np.isnan(groups).any():
         raise DataError("groups must name a client for every row; got NaN. Drop those rows, or name them.")
     if groups.dtype.kind != "O":

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import softmax, xlogy
 
+from coterie.annotations import check_settings
 from coterie.errors import ConfigError
 from coterie.estimation.books import checked
 from coterie.estimation.histograms.counts import (
@@ -71,6 +72,7 @@ class FedAvgHistogram(CenterModel):
         )
 
     def fit(self, counts: Source, y: object = None) -> Self:
+        check_settings(self)
         self._check_fine_tuning()
         table = read_counts(counts)
         self._columns(counts, table.counts.shape[1])
@@ -155,6 +157,7 @@ class IFCAHistograms(CenterModel):
         self.lam, self.concentration, self.threads = lam, concentration, threads
 
     def fit(self, counts: Source, y: object = None) -> Self:
+        check_settings(self)
         self._check_fine_tuning()
         table = read_counts(counts)
         self._columns(counts, table.counts.shape[1])

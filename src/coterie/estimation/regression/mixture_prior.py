@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.special import expit, softmax
 from sklearn.utils.multiclass import type_of_target
 
+from coterie.annotations import check_settings
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.checks import Array, Ints, choice, finite
 from coterie.estimation.conventions import joined_targets, target
@@ -97,6 +98,7 @@ class MixtureModels(ClientModels):
 
     def fit(self, X: Any, y: Any = None, groups: Any = None, sample_weight: ArrayLike | None = None) -> Self:
         """Rows, targets and clients as in `LinearModels`."""
+        check_settings(self)
         for name in ("clusters", "rounds", "steps"):
             whole_number(name, getattr(self, name))
         if not self.floor > 0:
