@@ -105,8 +105,9 @@ def _own_words(init: Callable[..., Any], args: tuple[Any, ...], given: Mapping[s
     """What a class says of its settings itself names the bounds too, so it is heard first; making one has no effects."""
     try:
         init(*args, **given)
-    except CoterieError:
-        raise
+    except CoterieError as own:
+        if "\n" not in str(own):
+            raise
     except Exception:
         return
 
@@ -115,7 +116,7 @@ def check_settings(estimator: Any) -> None:
     """Check the settings of an estimator, which scikit-learn wants checked by `fit` and not before."""
     kind = type(estimator)
     names = inspect.signature(kind.__init__).parameters
-    _check(kind.__init__, {name: getattr(estimator, name) for name in names if name != "self"}, kind)
+    _check(inspect.unwrap(kind.__init__), {name: getattr(estimator, name) for name in names if name != "self"}, kind)
 
 
 def _check(function: Callable[..., Any], given: Mapping[str, Any], owner: type | None) -> None:
@@ -136,10 +137,7 @@ def _rules(function: Callable[..., Any], owner: type | None) -> dict[str, Rule]:
         several = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         if several or parameter.annotation is inspect.Parameter.empty:
             continue
-        annotation = known.read(parameter.annotation)
-        if owner is None and get_origin(annotation) is Literal:
-            annotation = str  # a function that takes a few words says itself which
-        rule = _named(name, parameter.default, annotation)
+        rule = _named(name, parameter.default, known.read(parameter.annotation))
         rules[name] = rule if parameter.default is parameter.empty else _or_default(rule, parameter.default)
     return rules
 

@@ -457,7 +457,7 @@ def _fitted() -> dict[str, Any]:
     samples = [x for x, _ in PAIRS.values()]
     return {
         "GaussianMeans": (ct.GaussianMeans().fit(samples), {"samples": samples}),
-        "MixtureMeans": (ct.MixtureMeans(restarts=1).fit(samples), {"samples": samples}),
+        "MixtureMeans": (ct.MixtureMeans(restarts=1).fit(samples), {"samples": samples, "sums": None}),
         "BernoulliRates": (
             ct.BernoulliRates().fit([3, 4, 5], [9, 9, 9]),
             {"successes": [3, 4, 5], "trials": [9, 9, 9]},

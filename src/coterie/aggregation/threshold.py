@@ -35,7 +35,7 @@ from torch import Tensor
 from coterie.aggregation.gram import combine, gram, one_thread, squared_distances
 from coterie.aggregation.radius import Percentile, RadiusRule, radius_rule
 from coterie.annotations import check_settings, guarded
-from coterie.arguments import finite, refuse_masked
+from coterie.arguments import finite, numbers, refuse_masked
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.conventions import one_sentence
 from coterie.settings import whole_number
@@ -180,7 +180,11 @@ def _measure(
 
 
 def _matrix(values: Any, name: str) -> Tensor:
-    t = values.detach() if isinstance(values, Tensor) else torch.from_numpy(np.require(values, requirements=["C", "W"]))
+    t = (
+        values.detach()
+        if isinstance(values, Tensor)
+        else torch.from_numpy(np.require(numbers(name, values), requirements=["C", "W"]))
+    )
     t = t if t.is_floating_point() else t.double()
     t = t.unsqueeze(0) if name == "centers" and t.dim() == 1 else t
     if t.dim() != 2 or not len(t):

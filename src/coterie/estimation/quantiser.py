@@ -56,6 +56,7 @@ class Quantiser:
         """σ_q² = b²/L², the largest variance over all inputs."""
         return (self.radius / self.levels) ** 2
 
+    @guarded
     def encode(self, x: ArrayLike, rng: np.random.Generator) -> Ints:
         """The whole numbers 0..L to send, `bits` bits each."""
         scaled = self._scaled(x)
@@ -63,7 +64,7 @@ class Quantiser:
         return (floor + (rng.random(scaled.shape) < scaled - floor)).astype(np.int64)
 
     def decode(self, codes: Ints) -> Array:
-        return 2 * self.radius / self.levels * np.asarray(codes, dtype=np.float64) - self.radius
+        return 2 * self.radius / self.levels * finite("codes", codes) - self.radius
 
     def __call__(self, x: ArrayLike, rng: np.random.Generator, /) -> Array:
         return self.decode(self.encode(x, rng))

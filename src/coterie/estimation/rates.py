@@ -295,7 +295,7 @@ def read_rates(successes: Any, trials: Any) -> tuple[Array, Array, Any]:
         return *check_counts(both[:, 0], both[:, 1]), names
     successes = pd.Series(successes) if isinstance(successes, Mapping) else successes
     trials = pd.Series(trials) if isinstance(trials, Mapping) else trials
-    names = np.arange(np.size(successes))
+    names = np.arange(finite("successes", successes).size)
     if isinstance(successes, pd.Series):
         names = successes.index.to_numpy()
         if isinstance(trials, pd.Series):

@@ -7,10 +7,12 @@ from numbers import Integral, Real
 from typing import Protocol
 
 import numpy as np
+import pandas as pd
 import torch
 
 from coterie import randomness
 from coterie.annotations import guarded
+from coterie.arguments import shown
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Ints
@@ -92,7 +94,7 @@ def sampler(cohort: Sampler | int | float | None) -> Sampler:
     if cohort is None:
         return Everyone()
     if isinstance(cohort, bool) or not isinstance(cohort, Real):
-        if hasattr(cohort, "sample"):
+        if callable(getattr(cohort, "sample", None)) and not isinstance(cohort, pd.DataFrame | pd.Series | type):
             return cohort
-        raise ConfigError(f"cohort must be None, a number of clients, a probability or a sampler; got {cohort!r}.")
+        raise ConfigError(f"cohort must be None, a number of clients, a probability or a sampler; got {shown(cohort)}.")
     return FixedSize(int(cohort)) if isinstance(cohort, Integral) else Poisson(float(cohort))

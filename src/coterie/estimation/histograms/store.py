@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from coterie.annotations import guarded
 from coterie.archives import check_unpacked
+from coterie.arguments import labels
 from coterie.disk import write_text, writing
 from coterie.errors import DataError
 from coterie.estimation.histograms.counts import (
@@ -118,7 +119,7 @@ def save_counts(folder: str | Path, blocks: Iterable[Any], users: Any = None, vo
     _save(folder, "shape", np.array([len(pointers) - 1, width]))
     for name, values in (("users", users), ("vocabulary", vocabulary)):
         if values is not None:
-            _save(folder, name, np.asarray(values))
+            _save(folder, name, labels(name, values))
     if known:
         write_text(folder / PUBLIC, "declared by the user\n")
     return folder
