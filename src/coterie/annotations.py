@@ -90,7 +90,7 @@ def _checking(function: Callable[..., Any], owner: type | None) -> Callable[...,
         except TypeError:  # a name that is not there, or one too few: Python's own sentence
             return function(*args, **given)
         try:
-            _check(function, bound.arguments, owner)
+            _check(function, bound.arguments, owner, "{owner} needs {name} to be" if owner else "{name} must be")
         except ConfigError:
             if owner is None:
                 raise
@@ -116,15 +116,16 @@ def check_settings(estimator: Any) -> None:
     """Check the settings of an estimator, which scikit-learn wants checked by `fit` and not before."""
     kind = type(estimator)
     names = inspect.signature(kind.__init__).parameters
-    _check(inspect.unwrap(kind.__init__), {name: getattr(estimator, name) for name in names if name != "self"}, kind)
+    given = {name: getattr(estimator, name) for name in names if name != "self"}
+    _check(inspect.unwrap(kind.__init__), given, kind, "{name} must be")
 
 
-def _check(function: Callable[..., Any], given: Mapping[str, Any], owner: type | None) -> None:
+def _check(function: Callable[..., Any], given: Mapping[str, Any], owner: type | None, needs: str) -> None:
     refuse_masked(**given)
     for name, rule in _rules(function, owner).items():
         if name in given and not holds(rule, given[name]):
-            needs = f"{owner.__name__} needs {name} to be" if owner else f"{name} must be"
-            raise ConfigError(f"{needs} {rule.words}; got {shown(given[name])}.")
+            rule_of_it = needs.format(owner=getattr(owner, "__name__", ""), name=name)
+            raise ConfigError(f"{rule_of_it} {rule.words}; got {shown(given[name])}.")
 
 
 @lru_cache(None)

@@ -10,7 +10,7 @@ import inspect
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from sklearn.base import clone
 
 import coterie as ct
 from coterie import decision, estimation, privacy
@@ -457,7 +458,7 @@ def _fitted() -> dict[str, Any]:
     samples = [x for x, _ in PAIRS.values()]
     return {
         "GaussianMeans": (ct.GaussianMeans().fit(samples), {"samples": samples}),
-        "MixtureMeans": (ct.MixtureMeans(restarts=1).fit(samples), {"samples": samples, "sums": None}),
+        "MixtureMeans": (ct.MixtureMeans(restarts=1).fit(samples), {"samples": samples}),
         "BernoulliRates": (
             ct.BernoulliRates().fit([3, 4, 5], [9, 9, 9]),
             {"successes": [3, 4, 5], "trials": [9, 9, 9]},
@@ -484,6 +485,16 @@ def _fitted() -> dict[str, Any]:
 PLUMBING = {"set_params", "get_params", "fit_sums", "shared_weight", "set_output", "get_metadata_routing", "fit_stream"}
 
 
+def _fresh(fitted: Any, name: str) -> Callable[..., Any]:
+    """A method of a new estimator in every call, so that no call spoils the next."""
+
+    @wraps(getattr(fitted, name))
+    def call(*args: Any, **given: Any) -> Any:
+        return getattr(clone(fitted), name)(*args, **given)
+
+    return call
+
+
 def _by_place(call: Callable[..., Any], first: str) -> Callable[..., Any]:
     def placed(**given: Any) -> Any:
         return call(given.pop(first), **given)
@@ -499,7 +510,7 @@ def _methods() -> Iterator[tuple[str, Call]]:
                 continue
             wanted = list(inspect.signature(static).parameters)[1:]
             valid = {k: known[k] for k in wanted if k in known}
-            call: Callable[..., Any] = getattr(fitted, name)
+            call: Callable[..., Any] = _fresh(fitted, name) if name.startswith("fit") else getattr(fitted, name)
             if wanted and name in ("transform", "fit_transform") and "X" not in wanted:
                 call = _by_place(call, wanted[0])  # scikit-learn's wrapper calls the first argument X
             if wanted:

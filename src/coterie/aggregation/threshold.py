@@ -227,8 +227,8 @@ class ThresholdClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
-        check_settings(self)
         whole_number("n_clusters", self.n_clusters, owner=self)
+        check_settings(self)
         X = self._rows(X, reset=True)
         radius = Percentile(100 / self.n_clusters) if self.radius is None else self.radius
         result = threshold_clustering(X, self._starts(X), radius, self.rounds, history=False)

@@ -20,7 +20,7 @@ ArrayPair = tuple[npt.ArrayLike, npt.ArrayLike] | tuple[npt.ArrayLike, npt.Array
 
 def shown(client: Any) -> str:
     """An id as messages show it: 1, not np.int64(1)."""
-    return repr(client.item() if isinstance(client, np.generic) else client)
+    return brief(client.item() if isinstance(client, np.generic) else client)
 
 
 def plain(value: Any) -> Any:

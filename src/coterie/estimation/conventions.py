@@ -15,6 +15,8 @@ from coterie.arguments import refuse_masked, regular, shown
 from coterie.errors import DataError
 from coterie.estimation.checks import Array, ClientSums, client_sums, finite
 
+_MOST_WEIGHT = 1e15  # beyond it, products of floating-point numbers lose the rows of weight 1
+
 
 def one_sentence(error: Exception, name: str) -> DataError:
     """What scikit-learn says about `name`, as an error of ours."""
@@ -53,10 +55,11 @@ def row_weights(sample_weight: ArrayLike | None, rows: int) -> Array | None:
         return None
     weight = finite("sample_weight", sample_weight)
     weight = np.full(rows, float(weight)) if weight.ndim == 0 else weight
-    if weight.shape != (rows,) or weight.min(initial=0.0) < 0 or not weight.any():
+    if weight.shape != (rows,) or weight.min(initial=0.0) < 0 or not weight.any() or weight.max() > _MOST_WEIGHT:
         raise DataError(
-            f"sample_weight must hold one number >= 0 per row, {rows} of them, and not zeros alone; got shape "
-            f"{weight.shape}, the smallest {weight.min(initial=0.0):g}. Correct the one that differs."
+            f"sample_weight must hold one number >= 0 per row, {rows} of them, and not zeros alone, up to "
+            f"{_MOST_WEIGHT:g}; got shape {weight.shape}, from {weight.min(initial=0.0):g} to {weight.max(initial=0.0):g}. "
+            "Correct the one that differs."
         )
     return weight
 

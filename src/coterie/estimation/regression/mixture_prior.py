@@ -19,7 +19,7 @@ from scipy.special import expit, softmax
 from sklearn.utils.multiclass import type_of_target
 
 from coterie.annotations import check_settings
-from coterie.arguments import regular, shown
+from coterie.arguments import shown
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.checks import Array, Ints, choice, finite
 from coterie.estimation.conventions import joined_targets, target
@@ -88,7 +88,7 @@ class MixtureModels(ClientModels):
     def _target(self, y: Any, reset: bool) -> Array:
         if self.task is not None:
             choice("task", self.task, ("regression", "classification"))
-        y = regular("y", y)
+        y = known_labels(y)
         if any(isinstance(one, list) for one in y.tolist()):
             raise DataError(f"y must be one column of numbers or labels; got {shown(y)}.")
         classes = self.task == "classification" or (self.task is None and type_of_target(y) == "binary")

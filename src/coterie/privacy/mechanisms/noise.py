@@ -8,6 +8,7 @@ point and a known seed make it unfit for a release.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import version
@@ -93,7 +94,7 @@ class ExactNoise:
 class SimulationNoise:
     """NumPy's Gaussian, rounded to the lattice; ``seed`` is a whole number or a Generator."""
 
-    seed: int | np.random.Generator
+    seed: int | Sequence[int] | np.random.Generator
     name: str = field(default="simulation", init=False)
     _rng: np.random.Generator = field(init=False, repr=False, compare=False)
 
@@ -113,7 +114,7 @@ class SimulationNoise:
 
 
 @guarded
-def make_noise(name: str, seed: int | np.random.Generator | None = None) -> Noise:
+def make_noise(name: str, seed: int | Sequence[int] | np.random.Generator | None = None) -> Noise:
     """The source a ``Privacy`` names. Exact noise refuses a seed; simulation needs one."""
     choice(name, "noise", ("exact", "simulation"))
     if name == "exact":
