@@ -112,7 +112,7 @@ def nothing(made: Any) -> None:
 
 @dataclass(frozen=True)
 class Call:
-    """`slow` calls train or fit; `without` are arguments nobody is meant to pass."""
+    """`use` is what shows whether a setting works; `without` are arguments nobody is meant to pass."""
 
     target: Callable[..., Any]
     valid: dict[str, Any] = field(default_factory=dict)
@@ -126,12 +126,26 @@ class Call:
         names = [n for n, p in known.items() if p.kind not in kinds and not n.startswith("_")]
         return [n for n in dict.fromkeys([*names, *self.valid]) if n not in (*self.without, "self")]
 
+    def takes_function(self, argument: str) -> bool:
+        """Whether a function is a right value; what a user's own function then does is the user's affair."""
+        parameter = inspect.signature(self.target).parameters.get(argument)
+        words = str(parameter.annotation) if parameter else ""
+        return any(word in words for word in FUNCTIONS) or callable(self.valid.get(argument))
+
+    @property
+    def trains(self) -> bool:
+        return self.use in (learn, attack, schedule)
+
+    def make(self, **changed: Any) -> Any:
+        return self.target(**(self.valid | changed))
+
     def run(self, **changed: Any) -> Any:
-        made = self.target(**(self.valid | changed))
+        made = self.make(**changed)
         self.use(made)
         return made
 
 
+FUNCTIONS = ("Callable", "Aggregator", "RadiusRule", "Progress", "Note", "Scheme", "Book", "SampleLoss", "Schedule")
 RECORDS = set(
     """
     Advice Choice Coalition Cohort Comparison Context Coalitions Decision Evaluation Grid Participation Reply
@@ -540,7 +554,6 @@ def _guessed(prefix: str, thing: Any) -> Call | None:
     return Call(thing, {}, build) if prefix == "models." else None
 
 
-@cache
 def calls() -> dict[str, Call]:
     """Every public callable with a valid call; one without is an error, so that none is forgotten."""
     found: dict[str, Call] = {}
@@ -557,3 +570,6 @@ def calls() -> dict[str, Call]:
             found[full] = call
     found |= {name: Call(_target(name), *VALID[name]) for name in VALID if name.startswith("Federation.")}
     return found | dict(_methods())
+
+
+CALLS = calls()
