@@ -41,13 +41,20 @@ from coterie.errors import ConfigError, CoterieError
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 
+_SINGLE = (str, bytes, int, float, tuple, np.generic)  # what can name a client
 _PLAIN: dict[Any, Rule] = {
     None: NONE,
     types.NoneType: NONE,
     bool: BOOL,
     str: TEXT,
     os.PathLike: PATH,
-    Hashable: Rule("hashable", lambda v: isinstance(v, Hashable) and hash(v) is not None),
+    Hashable: Rule("a name", lambda v: isinstance(v, _SINGLE) and bool(v == v) and hash(v) is not None),
+}
+_EXAMPLES = {
+    "Aggregator": "a rule such as Median()",
+    "LocalSteps": "steps, such as LocalSGD(steps=10, lr=0.1) or LocalAdam()",
+    "Mapping": "a dict",
+    "Privacy": "a Privacy such as Privacy(epsilon=2.0, delta=1e-6, clip=1.0)",
 }
 _SIZES = (
     "n_in",
@@ -67,6 +74,7 @@ _BY_NAME = (
     | dict.fromkeys((*_SIZES, "n_clusters", "clusters", "seeds", "repeats", "evaluate_clients"), whole(1))
 )
 _MAY_BE_INFINITE = ("std",)  # of a lie
+_WHOLE_FLOATS = ("steps", "epochs", "batch_size")  # 2.0 steps are two
 _SHARES = ("dropout", "drop")
 _INFINITE = Rule("a number, or infinite", lambda v: is_number(v) or (isinstance(v, float) and not isnan(v)))
 
@@ -171,6 +179,8 @@ class _Names(dict[str, Any]):
 
 def rule_of(annotation: Any, name: str = "") -> Rule:
     """What an annotation allows, of an argument of this name; `ANYTHING` where it does not say."""
+    if annotation is int and name in _WHOLE_FLOATS:
+        return Rule("a whole number", lambda v: WHOLE.holds(v) or (isinstance(v, float) and v.is_integer()))
     if annotation is int:
         return _BY_NAME.get(name, WHOLE)
     if annotation is float:
@@ -188,7 +198,10 @@ def rule_of(annotation: Any, name: str = "") -> Rule:
         return ANYTHING
     kind = origin or annotation
     if kind in (Sequence, list, Iterable):
-        return _many(kind, rule_of(inside[0]) if inside else ANYTHING)
+        if inside == (str,):
+            return TEXT | _many(Iterable, TEXT)  # a name, or several: `names` of coterie.tree reads both
+        pairs = bool(inside) and get_origin(inside[0]) is tuple  # who takes them says more
+        return _many(kind, ANYTHING if pairs or not inside else rule_of(inside[0]))
     if kind is Callable:
         return CALLABLE
     return _instance(kind) if isinstance(kind, type) and kind not in (object, Any) else ANYTHING
@@ -232,14 +245,21 @@ def _many(kind: Any, one: Rule) -> Rule:
 
 
 def _instance(kind: type) -> Rule:
+    if kind.__name__.startswith("_"):  # a part of ArrayLike
+        return ANYTHING
     if getattr(kind, "known_by_name", False):
-        return made_by(kind.__name__)
+        return Rule(_words(kind), made_by(kind.__name__).holds)
     if getattr(kind, "_is_protocol", False):
         methods = [n for n, m in vars(kind).items() if inspect.isfunction(m) and (n == "__call__" or n[0] != "_")]
         return Rule(
-            f"a {kind.__name__}",
+            _words(kind),
             lambda v: not isinstance(v, type) and all(callable(getattr(v, m, None)) for m in methods),
         )
     if kind.__name__ == "Path":
         return PATH
-    return Rule("a dict" if kind is Mapping else f"a {kind.__name__}", lambda v: isinstance(v, kind))
+    return Rule(_words(kind), lambda v: isinstance(v, kind))
+
+
+def _words(kind: type) -> str:
+    name = kind.__name__
+    return _EXAMPLES.get(name, f"{'an' if name[0] in 'AEIOU' else 'a'} {name}")

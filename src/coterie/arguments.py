@@ -165,7 +165,7 @@ def numbers(name: str, values: Any) -> NDArray[np.float64]:
     if type(values).__module__.startswith("scipy.sparse"):
         raise DataError(f"{name} must be dense; got a sparse matrix, which is not supported. Use {name}.toarray().")
     try:
-        if np.iscomplexobj(values):
+        if np.iscomplexobj(np.asarray(values) if hasattr(values, "__array__") else values):
             raise DataError(
                 f"Complex data not supported: {name} must be real numbers; got complex ones. Take real parts."
             )

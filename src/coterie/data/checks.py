@@ -20,7 +20,8 @@ ArrayPair = tuple[npt.ArrayLike, npt.ArrayLike] | tuple[npt.ArrayLike, npt.Array
 
 def shown(client: Any) -> str:
     """An id as messages show it: 1, not np.int64(1)."""
-    return brief(client.item() if isinstance(client, np.generic) else client)
+    client = client.item() if isinstance(client, np.generic) else client
+    return repr(client) if isinstance(client, str | int | float) else brief(client)
 
 
 def plain(value: Any) -> Any:

@@ -27,6 +27,7 @@ def distinguish(decision: Decision, X: Any = None, columns: Sequence[str] | None
         raise DataError(
             f"X must have one row per row of the table ({len(decision.table.y)}), but has shape {values.shape}."
         )
+    columns = None if columns is None else list(columns)
     if columns is None:
         columns = decision.table.names if known else [f"x{j}" for j in range(values.shape[1])]
         if isinstance(X, pd.DataFrame):

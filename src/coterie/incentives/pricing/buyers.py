@@ -54,7 +54,7 @@ class CBER:
 
     def __post_init__(self) -> None:
         low, high = (finite("bias", end) for end in self.bias)
-        if not (low <= high).all():
+        if low.shape != high.shape or not (low <= high).all():
             raise ConfigError(
                 f"bias must be an interval (a, b) with a <= b; got {shown(self.bias)}. Swap them, or pass (0, 0)."
             )
