@@ -40,7 +40,7 @@ def is_whole(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     """A finite number that is no truth value; NumPy's numbers are numbers, whole ones that fit no tensor are not."""
-    fits = not isinstance(value, Integral) or abs(value) < _MOST
+    fits = not isinstance(value, Integral) or abs(int(value)) < _MOST
     return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value) and bool(fits)
 
 

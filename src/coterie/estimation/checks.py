@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from sklearn.exceptions import NotFittedError
 
-from coterie.arguments import LEVEL, NUMBER, finite, holds, refuse_masked, shown
+from coterie.arguments import LEVEL, NUMBER, holds, refuse_masked, shown
+from coterie.arguments import finite as finite
 from coterie.errors import ConfigError, DataError
 
 Array = NDArray[np.float64]

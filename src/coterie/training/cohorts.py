@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import pandas as pd
@@ -95,6 +95,7 @@ def sampler(cohort: Sampler | int | float | None) -> Sampler:
         return Everyone()
     if isinstance(cohort, bool) or not isinstance(cohort, Real):
         if callable(getattr(cohort, "sample", None)) and not isinstance(cohort, pd.DataFrame | pd.Series | type):
-            return cohort
+            found: Any = cohort
+            return cast(Sampler, found)
         raise ConfigError(f"cohort must be None, a number of clients, a probability or a sampler; got {shown(cohort)}.")
     return FixedSize(int(cohort)) if isinstance(cohort, Integral) else Poisson(float(cohort))
