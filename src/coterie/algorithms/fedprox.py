@@ -26,6 +26,7 @@ class FedProx(FedAvg):
     mu: float = 0.01
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         finite_numbers(self, "mu")
         if not self.mu >= 0:
             raise ConfigError(f"FedProx needs mu ≥ 0; got {self.mu}.")

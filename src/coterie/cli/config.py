@@ -70,6 +70,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8"))
     except UnicodeDecodeError:
         raise ConfigError(f"A config file must be UTF-8; {path} is not. Save it again with that encoding.") from None
+    except RecursionError:
+        raise ConfigError(f"{path} nests lists or tables too deeply. Write them with fewer brackets.") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}. Check that line.") from None
 
@@ -189,7 +191,7 @@ class Config(Section):
         metric = self.task_.metric
         for key, named, known in (
             ("metric", [metric] if isinstance(metric, str) else metric or [], METRICS),
-            ("loss", [self.task_.loss] if self.task_.loss else [], LOSSES),
+            ("loss", [] if self.task_.loss is None else [self.task_.loss], LOSSES),
         ):
             for name in named:
                 if name not in known:
