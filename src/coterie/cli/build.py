@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, Never, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
@@ -153,11 +153,11 @@ def _scalar(hint: Any, value: Any, place: str) -> Any:
 
 
 def _by_class(hint: Any) -> Any:
-    """A hint of a class that pydantic does not know; a protocol cannot be asked, and takes a table with a name alone."""
+    """A hint of a class that pydantic does not know; nothing in a file can be an object of a protocol."""
     try:
         return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
     except SchemaError:
-        return TypeAdapter(Never)
+        return TypeAdapter(Literal["no value of a file"])
 
 
 _NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}

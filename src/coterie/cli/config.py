@@ -67,7 +67,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     if path.suffix in (".csv", ".parquet", ".xlsx"):
         raise ConfigError(f"{path} is a table, not a config file. Compare its clients with `coterie compare {path}`.")
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8-sig"))
     except UnicodeDecodeError:
         raise ConfigError(f"A config file must be UTF-8; {path} is not. Save it again with that encoding.") from None
     except RecursionError:
@@ -119,7 +119,7 @@ class RunSection(Section):
     evaluate_every: int = Field(0, ge=0)
     evaluate_clients: int | None = Field(None, ge=1)
     checkpoint_every: int = Field(10, ge=1)
-    out: str = "runs/coterie"
+    out: str = Field("runs/coterie", min_length=1)
 
 
 class Named(BaseModel):
