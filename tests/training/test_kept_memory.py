@@ -1,4 +1,4 @@
-"""Clients that keep an optimiser's memory between rounds can be compared with training alone, and kept memory may be empty."""
+"""Clients that keep an optimiser's memory can be compared with training alone; the memory may be empty."""
 
 from __future__ import annotations
 
