@@ -145,7 +145,18 @@ class Call:
         return made
 
 
-FUNCTIONS = ("Callable", "Aggregator", "RadiusRule", "Progress", "Note", "Scheme", "Book", "SampleLoss", "Schedule")
+FUNCTIONS = (
+    "Callable",
+    "Aggregator",
+    "RadiusRule",
+    "Progress",
+    "Note",
+    "Scheme",
+    "Book",
+    "SampleLoss",
+    "Schedule",
+    "Split",
+)
 RECORDS = set(
     """
     Advice Choice Coalition Cohort Comparison Context Coalitions Decision Evaluation Grid Participation Reply
@@ -220,6 +231,7 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
     "Theory": ({"delta": 1.0, "sigma": 1.0, "separation": 3.0}, nothing),
     "Proof": ({"delta": 1.0, "sigma": 1.0, "separation": 3.0, "members": 4}, nothing),
     "Dropout": ({"rate": 0.1}, attack),
+    "FedBN": ({"keep": ["1.bias"]}, learn),
     "FixedSize": ({"size": 2}, sample),
     "Poisson": ({"rate": 0.5}, sample),
     "Everyone": ({}, sample),
