@@ -2,6 +2,7 @@
 
 `check_arguments(locals())` is the first line of a public function. Names that are not in the table pass. An argument that
 means something else in one function is given its own rule there: `check_arguments(locals(), progress=CALLABLE)`.
+`coterie.annotations` has the same for functions and classes whose annotations say all that is to be known.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie.errors import ConfigError, DataError
 
+_MOST = 2**63  # what NumPy and torch take for a whole number
 _SHOWN = 80  # characters of a wrong value in the message
 
 
@@ -36,12 +39,13 @@ def is_whole(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """A finite number that is no truth value; NumPy's numbers are numbers."""
-    return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+    """A finite number that is no truth value; NumPy's numbers are numbers, whole ones that fit no tensor are not."""
+    fits = not isinstance(value, Integral) or abs(int(value)) < _MOST
+    return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value) and bool(fits)
 
 
 def whole(least: int) -> Rule:
-    return Rule(f"a whole number ≥ {least}", lambda v: is_whole(v) and v >= least)
+    return Rule(f"a whole number ≥ {least}", lambda v: is_whole(v) and least <= v < _MOST)
 
 
 def made_by(*names: str) -> Rule:
@@ -77,8 +81,13 @@ NAMES = Rule("names", lambda v: isinstance(v, Sequence | Set) and all(isinstance
 PATH = Rule("a path", lambda v: isinstance(v, str | os.PathLike))
 CALLABLE = Rule("a function", callable)
 NUMBER = Rule("a finite number", is_number)
+WHOLE = Rule("a whole number", lambda v: is_whole(v) and abs(v) < _MOST)
 LEVEL = Rule("a number between 0 and 1", lambda v: is_number(v) and 0 < v < 1)
-SEEDS = whole(1) | several("a list of whole numbers", whole(0)) | Rule("a range", lambda v: isinstance(v, range))
+SHARE = Rule("a number from 0 to 1", lambda v: is_number(v) and 0 <= v <= 1)
+SEEDS = whole(1) | Rule(
+    "a list of whole numbers",
+    lambda v: isinstance(v, Sequence) and len(v) > 0 and all(map(whole(0).holds, v)),
+)
 FEDERATION = made_by("Federation")
 
 ALGORITHM = having("an algorithm such as FedAvg()", "init", "round")
@@ -130,7 +139,7 @@ def check_arguments(given: Mapping[str, Any], **own: Rule) -> None:
     refuse_masked(**given)
     for name, value in given.items():
         rule = rules.get(name)
-        if rule is not None and not _holds(rule, value):
+        if rule is not None and not holds(rule, value):
             raise ConfigError(f"{name} must be {rule.words}; got {shown(value)}.")
 
 
@@ -155,7 +164,66 @@ def _masked(value: Any, depth: int = 3) -> bool:
     return inside and any(_masked(one, depth - 1) for one in value)
 
 
-def _holds(rule: Rule, value: Any) -> bool:
+def numbers(name: str, values: Any) -> NDArray[np.float64]:
+    """`values` as an array of floats, NaN and infinity among them; what is no regular array of real numbers is refused."""
+    refuse_masked(**{name: values})
+    if type(values).__module__.startswith("scipy.sparse"):
+        raise DataError(f"{name} must be dense; got a sparse matrix, which is not supported. Use {name}.toarray().")
+    try:
+        if np.iscomplexobj(np.asarray(values) if hasattr(values, "__array__") else values):
+            raise DataError(
+                f"Complex data not supported: {name} must be real numbers; got complex ones. Take real parts."
+            )
+        return np.asarray(values, dtype=np.float64)
+    except DataError:
+        raise
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"{name} must be numbers in a regular array; got {type(values).__name__}: {reason}. Convert them."
+        ) from None
+
+
+def regular(name: str, values: Any) -> NDArray[Any]:
+    """`values` as an array of whatever type; rows of different lengths are refused."""
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{name} must be a regular array; got {type(values).__name__}: {reason}. Reshape it.") from None
+
+
+def finite(name: str, values: Any) -> NDArray[np.float64]:
+    """`values` as floats, refusing NaN, infinity and masked values."""
+    array = numbers(name, values)
+    if not np.isfinite(array).all():
+        raise DataError(f"{name} must be finite; got NaN or infinity. Drop or impute the missing values first.")
+    return array
+
+
+def labels(name: str, values: Any) -> NDArray[Any]:
+    """`values` as one column of numbers or words: none missing, none a list, all comparable."""
+    refuse_masked(**{name: values})
+    try:
+        column = np.asarray(values)
+        good = column.ndim == 1 and column.size > 0 and column.dtype.kind in "biufUSOM"
+        good = (
+            good
+            and bool(np.all(column == column))
+            and not any(one is None or isinstance(one, list) for one in column.tolist())
+        )
+        np.unique(column) if good else None
+    except (TypeError, ValueError, RuntimeError):
+        good = False
+    if not good:
+        raise DataError(
+            f"{name} must be one column of numbers or words, none of them missing; got {shown(values)}. "
+            "Pass one value per row."
+        )
+    return column
+
+
+def holds(rule: Rule, value: Any) -> bool:
     try:
         return bool(rule.holds(value))
     except (TypeError, ValueError, OverflowError):  # a value that cannot even be compared

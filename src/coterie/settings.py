@@ -14,8 +14,14 @@ def whole_number(name: str, value: Any, least: int = 1, *, owner: Any = None) ->
     """A setting as a plain int; None is for the caller to allow. `owner` is the object it is a setting of."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         needs = f"{name} must be" if owner is None else f"{type(owner).__name__} needs {name} to be"
-        raise ConfigError(f"{needs} a whole number ≥ {least}; got {value!r}.")
+        raise ConfigError(f"{needs} a whole number ≥ {least}; got {_brief(value)}.")
     return int(value)
+
+
+def _brief(value: Any) -> str:
+    """On one line, and not too long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def finite_numbers(owner: Any, *names: str) -> None:
@@ -24,7 +30,7 @@ def finite_numbers(owner: Any, *names: str) -> None:
         given = getattr(owner, name)
         for value in given if isinstance(given, tuple) else (given,):
             if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value)):
-                raise ConfigError(f"{type(owner).__name__} needs {name} to be a finite number; got {value!r}.")
+                raise ConfigError(f"{type(owner).__name__} needs {name} to be a finite number; got {_brief(value)}.")
 
 
 def cluster_count(owner: Any) -> int:

@@ -237,6 +237,5 @@ def test_settings_that_cannot_be_meant(make):
 
 @pytest.mark.parametrize("local", [None, "sgd", ct.LocalSGD])
 def test_local_steps_that_are_none(local, fed, task):
-    for algorithm in (ct.FedAvg(local=local), ct.FineTuned(base=ct.FedAvg(local=local))):
-        with pytest.raises(ct.ConfigError, match="needs local to be steps"):
-            ct.fit(algorithm, fed, task, rounds=1)
+    with pytest.raises(ct.ConfigError, match="FedAvg needs local to be steps, such as LocalSGD"):
+        ct.FedAvg(local=local)

@@ -10,7 +10,7 @@ import torch
 
 from coterie.data.federation import Federation
 from coterie.datasets import cifar10, digits, femnist, mnist
-from coterie.errors import DataError
+from coterie.errors import ConfigError, DataError
 
 
 def rows_of(fed: Federation, client: int, turns: int = 0) -> tuple[set[bytes], set[bytes]]:
@@ -77,7 +77,7 @@ def test_impossible_settings_are_refused() -> None:
         digits(clusters=4, clients=3)
     with pytest.raises(DataError, match="angle must be"):
         digits(angle=45)
-    with pytest.raises(DataError, match="transform must be"):
+    with pytest.raises(ConfigError, match="transform must be"):
         digits(transform="mirror")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="1 to 1348 samples"):
         digits(samples=2000)

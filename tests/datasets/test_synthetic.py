@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from coterie.datasets import blobs, cluster_quadratics, linear_model
-from coterie.errors import DataError
+from coterie.errors import ConfigError, DataError
 
 
 def cluster_data(fed: object, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -34,7 +34,7 @@ def test_the_two_scales_of_the_linear_model() -> None:
     _, norm = linear_model(clients=2, samples=1, features=1000, radius=0.5, scale="norm")
     np.testing.assert_allclose(np.linalg.norm(norm.parameters, axis=1), 0.5)
     assert norm.separation == pytest.approx(0.5, rel=0.1)  # cosine ½: the distance is about R
-    with pytest.raises(DataError, match="scale must be"):
+    with pytest.raises(ConfigError, match="scale must be"):
         linear_model(scale="max")  # type: ignore[arg-type]
 
 

@@ -30,5 +30,5 @@ def test_unfitted_estimators_say_so_as_scikit_learn_does(use):
 
 @pytest.mark.parametrize("bad", ["a", [1.0], -1.0, np.inf])
 def test_a_variance_must_be_a_number(bad):
-    with pytest.raises(ValueError, match="noise_variance must be a finite number >= 0"):
+    with pytest.raises(ValueError, match="noise_variance must be a finite number"):
         ct.GaussianMeans(noise_variance=bad).fit(np.ones((3, 2)))

@@ -148,5 +148,5 @@ def test_a_range_that_ends_at_its_limit_says_so(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("wrong", [(0, 1), (1, 2.5), (-1,)])
 def test_candidates_are_whole_numbers(wrong: tuple[float, ...]) -> None:
-    with pytest.raises(ct.ConfigError, match="candidate must be a whole number ≥ 1"):
+    with pytest.raises(ct.ConfigError, match=r"candidates? must be (a whole number ≥ 1|a list, each a whole number)"):
         ct.choose_clusters(ct.IFCA(local=LOCAL), planted(1, clients=6), TASK, candidates=wrong, rounds=1)  # type: ignore[arg-type]

@@ -20,12 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 
 RadiusRule = Callable[[Tensor, int], Tensor]
 """The radii (…, K) of inner round l = 0, 1, … from the current distances (…, K, N)."""
 
 
+@guarded
 @dataclass(frozen=True)
 class Percentile:
     """The p-th percentile of the current distances of all N points, an own point at distance 0 included.
@@ -48,6 +50,7 @@ class Percentile:
         return ordered[..., low] + (place - low) * (above - ordered[..., low])
 
 
+@guarded
 @dataclass(frozen=True)
 class Fixed:
     """The same radius for every centre and round."""
@@ -62,6 +65,7 @@ class Fixed:
         return torch.full_like(distances[..., 0], self.radius)
 
 
+@guarded
 @dataclass(frozen=True)
 class Theory:
     """τ = √(δσΔ), the radius of Theorem 1; `delta=1` gives the √(σΔ) of the section "Setting τ" (erratum EC-12).
@@ -79,6 +83,7 @@ class Theory:
         return torch.full_like(distances[..., 0], math.sqrt(self.delta * self.sigma * self.separation))
 
 
+@guarded
 @dataclass(frozen=True)
 class Proof:
     """τ_l² = c_l² + A⁴E‖∇f̄‖² + δσΔ, the radius in the proofs (erratum EC-12), c_l² the squared error before round l.

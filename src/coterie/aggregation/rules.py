@@ -23,6 +23,7 @@ from torch import Tensor
 
 from coterie import randomness
 from coterie.aggregation.gram import combine, comparable, gram, pairwise, squared_distances
+from coterie.annotations import guarded
 from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError, DataError, TooFew
 from coterie.settings import whole_number
@@ -86,7 +87,7 @@ def _tensor(values: Any) -> Tensor:
     refuse_masked(values=values)
     try:
         return torch.from_numpy(np.array(values))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         raise ConfigError(
             f"An aggregator needs one row of numbers per client, all of one length; got a {type(values).__name__} "
             "that is no such table. Make the rows equally long."
@@ -130,6 +131,7 @@ class Median:
         return _trim(stacked, (n - 1) // 2)
 
 
+@guarded
 @dataclass(frozen=True)
 class TrimmedMean:
     """The mean of every coordinate without its `n_corrupted` largest and smallest values.
@@ -159,6 +161,7 @@ class TrimmedMean:
 # ---- whole vectors ---------------------------------------------------------------------------------------------------
 
 
+@guarded
 @dataclass(frozen=True)
 class Krum:
     """The client's vector with the smallest sum of squared distances to its N − n_corrupted − 2 nearest others.
@@ -182,6 +185,7 @@ class Krum:
         return chosen
 
 
+@guarded
 @dataclass(frozen=True)
 class MultiKrum:
     """The mean of the `keep` clients with the best Krum scores (None: all but n_corrupted)."""
@@ -210,6 +214,7 @@ class MultiKrum:
         return _combine(torch.zeros_like(scores).index_fill(0, chosen, 1 / keep), stacked)
 
 
+@guarded
 @dataclass(frozen=True)
 class GeometricMedian:
     """The point with the smallest sum of distances to all clients' vectors, by Weiszfeld's steps with distances smoothed
@@ -244,6 +249,7 @@ class GeometricMedian:
         return _combine(w[0], stacked)
 
 
+@guarded
 @dataclass(frozen=True)
 class CentredClipping:
     """v ← v + (1/N) Σ_i (z_i − v) min(1, radius / ‖z_i − v‖), `iterations` times.
@@ -298,6 +304,7 @@ class CentredClipping:
         return result
 
 
+@guarded
 @dataclass(frozen=True)
 class Bucketing:
     """Means of random buckets of `size` clients, aggregated by `inner`.
@@ -336,6 +343,7 @@ class Bucketing:
         return self.inner(means, total.squeeze(1), key=randomness.fold(key, "inner"), start=start)
 
 
+@guarded
 @dataclass(frozen=True)
 class NearestNeighbourMixing:
     """Every client's vector becomes the mean of its N − n_corrupted nearest ones, itself among them; `inner` aggregates.
@@ -376,7 +384,7 @@ class NearestNeighbourMixing:
 
 
 def _clients(stacked: Any) -> int:
-    sizes = {len(t) for t in leaves(stacked)}
+    sizes = {len(t) if t.ndim else 0 for t in leaves(stacked)}
     if len(sizes) != 1 or 0 in sizes:
         raise ConfigError(
             f"An aggregator needs at least one client, and one row per client in every part; got {sorted(sizes)} rows. "

@@ -34,8 +34,10 @@ from torch import Tensor
 
 from coterie.aggregation.gram import combine, gram, one_thread, squared_distances
 from coterie.aggregation.radius import Percentile, RadiusRule, radius_rule
-from coterie.arguments import refuse_masked
+from coterie.annotations import check_settings, guarded
+from coterie.arguments import finite, numbers, refuse_masked
 from coterie.errors import ConfigError, DataError
+from coterie.estimation.conventions import one_sentence
 from coterie.settings import whole_number
 from coterie.tree import tree_map
 
@@ -63,6 +65,7 @@ class ThresholdResult:
         return np.array(self.centers, dtype=dtype)
 
 
+@guarded
 def threshold_clustering(
     points: Array | Tensor,
     centers: Array | Tensor,
@@ -177,7 +180,11 @@ def _measure(
 
 
 def _matrix(values: Any, name: str) -> Tensor:
-    t = values.detach() if isinstance(values, Tensor) else torch.from_numpy(np.require(values, requirements=["C", "W"]))
+    t = (
+        values.detach()
+        if isinstance(values, Tensor)
+        else torch.from_numpy(np.require(numbers(name, values), requirements=["C", "W"]))
+    )
     t = t if t.is_floating_point() else t.double()
     t = t.unsqueeze(0) if name == "centers" and t.dim() == 1 else t
     if t.dim() != 2 or not len(t):
@@ -221,8 +228,8 @@ class ThresholdClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
         whole_number("n_clusters", self.n_clusters, owner=self)
-        refuse_masked(X=X)
-        X = np.asarray(validate_data(self, X, dtype=[np.float64, np.float32]))
+        check_settings(self)
+        X = self._rows(X, reset=True)
         radius = Percentile(100 / self.n_clusters) if self.radius is None else self.radius
         result = threshold_clustering(X, self._starts(X), radius, self.rounds, history=False)
         self.cluster_centers_, self.radii_, self.members_ = result.centers, result.radii[-1], result.members
@@ -237,13 +244,21 @@ class ThresholdClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: npt.ArrayLike) -> Array:
         """The nearest centre."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        X = self._rows(X, reset=False)
         nearest: Array = pairwise_distances_argmin(X, self.cluster_centers_)
         return nearest
 
+    def _rows(self, X: npt.ArrayLike, *, reset: bool) -> Array:
+        """What scikit-learn checks, as an error of ours."""
+        refuse_masked(X=X)
+        try:
+            return np.asarray(validate_data(self, X, reset=reset, dtype=[np.float64, np.float32]))
+        except (TypeError, ValueError) as error:
+            raise one_sentence(error, "X") from None
+
     def _starts(self, X: Array) -> Array:
         if not isinstance(self.init, str):
-            return np.asarray(self.init, X.dtype)
+            return finite("init", self.init).astype(X.dtype)
         if self.init == "points":
             return X
         if self.init != "k-means++":

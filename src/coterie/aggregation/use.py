@@ -10,10 +10,12 @@ from torch import Tensor
 
 from coterie import randomness
 from coterie.aggregation.rules import Aggregator
+from coterie.annotations import guarded
 from coterie.errors import ConfigError, TooFew
 from coterie.settings import setting, with_setting
 
 
+@guarded
 def aggregated(
     aggregate: Aggregator, stacked: Any, weights: Tensor, asked: int, *, key: Tensor, start: Any = None
 ) -> Any | None:
@@ -26,6 +28,7 @@ def aggregated(
         return None
 
 
+@guarded
 def for_group(aggregate: Aggregator, members: int, asked: int) -> Any:
     """The rule for one group of `members` among `asked` clients: the numbers of liars (and of those kept) in proportion,
     rounded up, and lowered as far as so small a group demands."""
@@ -51,6 +54,7 @@ def _enough(rule: Aggregator, members: int) -> bool:
     return True
 
 
+@guarded
 def with_aggregate(algorithm: Any, aggregate: Aggregator) -> Any:
     """The same algorithm with another aggregator, also inside a wrapper's `base`; an error if its server sees only sums."""
     changed = with_setting(algorithm, "aggregate", aggregate)

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.priors import by_student, by_teacher, distillation, loss_and_slope, require_predictions
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
@@ -43,6 +44,7 @@ class AdaPeDState:
     psi: Tensor
 
 
+@guarded
 @dataclass(frozen=True)
 class AdaPeD(Algorithm):
     """`psi` is where ψ starts and `psi_floor` where it stops; a client catches up on

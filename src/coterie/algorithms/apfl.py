@@ -20,6 +20,7 @@ from torch import Tensor
 from coterie.aggregation import Aggregator, Mean
 from coterie.algorithms.fedavg import FedAvgState, average
 from coterie.algorithms.priors import keep, own_or, unseen
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population, Up
 from coterie.learning.local_sgd import LocalSGD
@@ -29,6 +30,7 @@ from coterie.settings import finite_numbers
 from coterie.tree import Params, Tree, tree_map
 
 
+@guarded
 @dataclass(frozen=True)
 class APFL(Algorithm):
     """`alpha` is the share of a client's own model, at the start if it adapts."""

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from coterie import randomness
 from coterie.aggregation import Aggregator, Mean, aggregated
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Ints, Population, Up, one_per
 from coterie.learning.local_sgd import LocalSGD
@@ -54,6 +55,7 @@ def bipartition(updates: Tensor, rule: Linkage = "single") -> npt.NDArray[np.boo
     return part
 
 
+@guarded
 @dataclass(frozen=True)
 class CFL(Algorithm):
     """`quiet` is ε₁ and `loud` ε₂, absolute norms of model updates; `first` rounds pass before the first split. `relative`

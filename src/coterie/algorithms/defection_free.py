@@ -36,6 +36,7 @@ import torch
 from torch import Tensor
 
 from coterie import randomness
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import (
     Algorithm,
@@ -94,6 +95,7 @@ class DefectionFreeState:
             object.__setattr__(self, "first", self.models)
 
 
+@guarded
 @dataclass(frozen=True)
 class DefectionFree(Algorithm):
     """Two firms learn together so that no round lowers either firm's revenue; `ledger(result)` shows it.

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from coterie.aggregation.kmeans import kmeans_rows
 from coterie.algorithms.priors import blend, prior_weight, require_predictions
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, Population, Reply, SumBy, Up
 from coterie.learning.local_sgd import LocalSGD
@@ -44,6 +45,7 @@ class DiscretePriorState:
     found: int  # how many of the models come from clients; the others are the start
 
 
+@guarded
 @dataclass(frozen=True)
 class DiscretePrior(Algorithm):
     """`models` is k. `noise` is σ_x² of the loss "mse"."""

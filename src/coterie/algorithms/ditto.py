@@ -15,6 +15,7 @@ from torch import Tensor
 
 from coterie.aggregation import Aggregator, Mean
 from coterie.algorithms.fedavg import FedAvgState, average
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population, Up
 from coterie.learning.local_sgd import LocalSGD
@@ -24,6 +25,7 @@ from coterie.settings import finite_numbers
 from coterie.tree import Params, Tree
 
 
+@guarded
 @dataclass(frozen=True)
 class Ditto(Algorithm):
     """`lam` is λ, how strongly a client's own model is pulled towards the common one."""

@@ -14,10 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.aggregation import Aggregator, Mean, aggregated
+from coterie.annotations import guarded
+from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
+from coterie.settings import finite_numbers
 from coterie.tree import Params, Tree, row, tree_map
 
 
@@ -46,6 +49,7 @@ def average(phase: Any, model: Params, cohort: Cohort, aggregate: Aggregator) ->
     return aggregated(aggregate, models, reply.weight, len(cohort.clients), key=cohort.key("aggregate"), start=model)
 
 
+@guarded
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
     """`server_lr` and `server_momentum` are the server's own step; a robust `aggregate` takes the mean's place."""
@@ -54,6 +58,14 @@ class FedAvg(Algorithm):
     server_lr: float = 1.0
     server_momentum: float = 0.0
     aggregate: Aggregator = field(default_factory=Mean)
+
+    def __post_init__(self) -> None:
+        finite_numbers(self, "server_lr", "server_momentum")
+        if not (self.server_lr > 0 and 0 <= self.server_momentum < 1):
+            raise ConfigError(
+                f"{type(self).__name__} needs server_lr above 0 and server_momentum in [0, 1); "
+                f"got {self.server_lr} and {self.server_momentum}."
+            )
 
     @property
     def carries_statistics(self) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
@@ -31,6 +32,7 @@ class FedBNState:
     common: Params
 
 
+@guarded
 @dataclass(frozen=True)
 class FedBN(Algorithm):
     """`keep` is what stays on the clients: "layers" (all of every BatchNorm layer), "statistics" (its running means and

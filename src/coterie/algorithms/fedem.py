@@ -19,6 +19,7 @@ from torch import Tensor
 
 from coterie.algorithms.ifca_start import first_models
 from coterie.algorithms.priors import require_predictions
+from coterie.annotations import guarded
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
@@ -33,6 +34,7 @@ class FedEMState:
     models: Params  # (M, …)
 
 
+@guarded
 @dataclass(frozen=True)
 class FedEM(Algorithm):
     """`components` distributions, common to all; a client renews its proportions by `e_steps` E-steps."""

@@ -30,6 +30,7 @@ from coterie import randomness
 from coterie.aggregation.gram import comparable
 from coterie.aggregation.radius import Percentile, RadiusRule
 from coterie.aggregation.threshold import threshold_centers
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import (
     Algorithm,
@@ -60,6 +61,7 @@ class FederatedClusteringState:
     label: Tensor = field(metadata=one_per("client"))  # (N,): groups of clients that listen to one another
 
 
+@guarded
 @dataclass(frozen=True)
 class FederatedClustering(Algorithm):
     """`momentum` is applied to v_i after clustering, as the author's experiments do."""

@@ -11,12 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coterie.algorithms.fedavg import FedAvg
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Context, Up
 from coterie.settings import finite_numbers
 from coterie.tree import Params
 
 
+@guarded
 @dataclass(frozen=True)
 class FedProx(FedAvg):
     """`mu` is μ, the pull of local steps towards the model received; 0 is FedAvg."""
@@ -24,6 +26,7 @@ class FedProx(FedAvg):
     mu: float = 0.01
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         finite_numbers(self, "mu")
         if not self.mu >= 0:
             raise ConfigError(f"FedProx needs mu ≥ 0; got {self.mu}.")

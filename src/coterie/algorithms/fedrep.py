@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
@@ -30,6 +31,7 @@ class FedRepState:
     body: Params
 
 
+@guarded
 @dataclass(frozen=True)
 class FedRep(Algorithm):
     """`head` names parts of the network, such as ["4"]; by default its last layer. `head_local` are the head's steps; by

@@ -11,12 +11,14 @@ from typing import Any
 from torch import Tensor
 
 from coterie.algorithms.fedavg import FedAvg
+from coterie.annotations import guarded
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree
 
 
+@guarded
 @dataclass(frozen=True)
 class FineTuned(Algorithm):
     """`tune` says how to fine-tune; by default as the base trains."""

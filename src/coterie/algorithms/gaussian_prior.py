@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.priors import keep, own_or, prior_weight, towards, unseen
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
@@ -40,6 +41,7 @@ class LearnedPriorState:
     scale: Params  # σ or b: a number for every tensor, or for every single parameter
 
 
+@guarded
 @dataclass(frozen=True)
 class GaussianPrior(Algorithm):
     """`scale` is σ_θ: fixed, or where it starts if it is learned (`learn`), for all parameters, each layer's tensor
@@ -137,6 +139,7 @@ class GaussianPrior(Algorithm):
         return dict.fromkeys(tree, mean)
 
 
+@guarded
 @dataclass(frozen=True)
 class LaplacePrior(GaussianPrior):
     """The same with −log p(θ) = Σ|θ − μ|/b: most parameters stay exactly at μ. `scale` is b."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from coterie.aggregation import Aggregator, Mean
 from coterie.algorithms.ifca import IFCA
 from coterie.algorithms.ifca_state import IFCAState
+from coterie.annotations import guarded
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
@@ -25,6 +26,7 @@ from coterie.settings import whole_number
 from coterie.tree import Params, Tree
 
 
+@guarded
 @dataclass(frozen=True)
 class HypCluster(Algorithm):
     """clusters=None lets `fit` choose the number; a robust `aggregate` takes the mean's place in every cluster."""

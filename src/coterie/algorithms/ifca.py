@@ -30,6 +30,7 @@ from coterie.algorithms.ifca_robust import FromRobustUpdates, robust_round
 from coterie.algorithms.ifca_start import FromUpdates, first_models
 from coterie.algorithms.ifca_state import IFCAState, merge
 from coterie.algorithms.ifca_stop import EarlyStop
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, Population, Reply, SumBy, Up
 from coterie.learning.local_sgd import LocalSGD
@@ -39,6 +40,7 @@ from coterie.settings import cluster_count, whole_number
 from coterie.tree import Params, Tree, named_like, names, row, take, tree_map
 
 
+@guarded
 @dataclass(frozen=True)
 class IFCA(Algorithm):
     """clusters=None lets `fit` choose the number. `shared` names parts of the network common to all clusters, such as

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from coterie.aggregation import Aggregator, Mean
 from coterie.algorithms.fedavg import FedAvg, FedAvgState
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
 from coterie.learning.local_sgd import LocalSGD
@@ -26,6 +27,7 @@ from coterie.settings import finite_numbers
 from coterie.tree import Params
 
 
+@guarded
 @dataclass(frozen=True)
 class KNNPer(Algorithm):
     """`neighbours` is k; the published settings are lam=0.5 (rotations) and 0.9 (private labels)."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from coterie.annotations import guarded
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
@@ -18,6 +19,7 @@ class LocalState:
     """A server that knows nothing."""
 
 
+@guarded
 @dataclass(frozen=True)
 class Local(Algorithm):
     """Training alone; `local` are the steps of a round."""

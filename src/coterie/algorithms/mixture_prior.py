@@ -24,6 +24,7 @@ from torch import Tensor
 
 from coterie.aggregation.kmeans import kmeans_rows
 from coterie.algorithms.priors import blend, keep, log_shares, own_or, prior_weight, unseen
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, Population, Up
 from coterie.learning.local_sgd import LocalSGD
@@ -42,6 +43,7 @@ class MixturePriorState:
     shares: Tensor
 
 
+@guarded
 @dataclass(frozen=True)
 class MixturePrior(Algorithm):
     """`clusters` groups whose deviations start at `scale` and never fall below `floor`; `noise` is σ_x² of a regression."""

@@ -25,6 +25,7 @@ from coterie.aggregation.gram import comparable, gram, pairwise
 from coterie.aggregation.kmeans import plusplus
 from coterie.aggregation.radius import Percentile, RadiusRule
 from coterie.aggregation.threshold import threshold_clustering
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up, one_per
 from coterie.learning.local_sgd import LocalSGD
@@ -40,6 +41,7 @@ class MomentumClusteringState:
     start: Params
 
 
+@guarded
 @dataclass(frozen=True)
 class MomentumClustering(Algorithm):
     """`alpha` is the weight of a new gradient in a momentum; `radius` a rule or a number; `inner`: rounds of clustering."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from coterie.aggregation import Aggregator, Mean
 from coterie.algorithms.fedavg import FedAvgState, average
 from coterie.algorithms.priors import by_student, keep, loss_and_slope, own_or, require_predictions, unseen
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population, Up
 from coterie.learning.local_sgd import LocalSGD
@@ -26,6 +27,7 @@ from coterie.settings import finite_numbers
 from coterie.tree import Params, Tree
 
 
+@guarded
 @dataclass(frozen=True)
 class MutualLearning(Algorithm):
     """`alpha` and `beta` are the weights of the data in the personal and in the travelling model's loss."""

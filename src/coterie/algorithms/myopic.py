@@ -23,6 +23,7 @@ from coterie import randomness
 from coterie.aggregation import Aggregator, Mean, aggregated
 from coterie.aggregation.kmeans import kmeans_rows
 from coterie.algorithms.momentum_clustering import MomentumClustering, MomentumClusteringState
+from coterie.annotations import guarded
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
@@ -60,6 +61,7 @@ def best_partition(points: Tensor, k: int, seed: int) -> Tensor:
     return label
 
 
+@guarded
 @dataclass(frozen=True)
 class MyopicClustering(Algorithm):
     """Meant to fail. clusters=None lets `fit` choose the number; `batch_size=None` takes full gradients."""

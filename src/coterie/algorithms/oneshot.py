@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from coterie.aggregation.kmeans import kmeans_rows
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up, one_per
 from coterie.learning.local_sgd import LocalSGD
@@ -38,6 +39,7 @@ class OneShotState:
     label: Tensor = field(metadata=one_per("client"))  # (m,); −1 before step 2 or for a client that did not answer it
 
 
+@guarded
 @dataclass(frozen=True)
 class OneShot(Algorithm):
     """`solve` is how a client finds its own minimiser in step 1; `on` restricts step 2 to these parts of the network."""

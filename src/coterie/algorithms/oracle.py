@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up, one_per
 from coterie.learning.local_sgd import LocalSGD
@@ -24,6 +25,7 @@ class OracleState:
     truth: Tensor = field(metadata=one_per("client"))
 
 
+@guarded
 @dataclass(frozen=True)
 class Oracle(Algorithm):
     """FedAvg inside the true clusters, which the federation must know."""

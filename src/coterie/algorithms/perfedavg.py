@@ -18,6 +18,7 @@ import torch
 
 from coterie.aggregation import Aggregator, Mean
 from coterie.algorithms.fedavg import FedAvgState, average
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population, Up
 from coterie.learning.local_sgd import LocalSGD
@@ -27,6 +28,7 @@ from coterie.settings import finite_numbers, whole_number
 from coterie.tree import Params, tree_map
 
 
+@guarded
 @dataclass(frozen=True)
 class PerFedAvg(Algorithm):
     """`alpha` is the step a client takes from the common model, `adapt` times; `order="hessian"` uses second derivatives."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.priors import keep, own_or, unseen
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
@@ -32,6 +33,7 @@ class PFedMeState:
     model: Params
 
 
+@guarded
 @dataclass(frozen=True)
 class PFedMe(Algorithm):
     """`lam` is λ, `inner` the steps K on a batch, `lr` is η (default: that of `local`), `beta` the server's step."""

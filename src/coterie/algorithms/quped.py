@@ -32,6 +32,7 @@ from coterie.algorithms.priors import (
     towards,
     unseen,
 )
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population, Up
 from coterie.learning.local_sgd import LocalSGD
@@ -41,6 +42,7 @@ from coterie.settings import finite_numbers, whole_number
 from coterie.tree import Params, Tree, tree_map
 
 
+@guarded
 @dataclass(frozen=True)
 class QuPeD(Algorithm):
     """`lam` is the weight of distillation; `bits` quantises personal models, by steps of at most lr·`pull`."""

@@ -16,6 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
@@ -33,6 +34,7 @@ class ScaffoldState:
     clients: int
 
 
+@guarded
 @dataclass(frozen=True)
 class Scaffold(Algorithm):
     """`server_lr` is the server's step; `option` says how control variates are renewed."""

@@ -15,6 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic_core import SchemaError
 
 from coterie.aggregation import AGGREGATORS, Aggregator
 from coterie.aggregation.radius import RADIUS_RULES, RadiusRule
@@ -141,7 +142,7 @@ def _scalar(hint: Any, value: Any, place: str) -> Any:
     try:
         adapter = TypeAdapter(hint)
     except (PydanticSchemaGenerationError, PydanticUserError):
-        adapter = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+        adapter = _by_class(hint)
     try:  # strict JSON: 1 is a float, 1.0 and true are no ints, a list may be a tuple
         return adapter.validate_json(json.dumps(value, default=str), strict=True)
     except ValidationError:
@@ -149,6 +150,14 @@ def _scalar(hint: Any, value: Any, place: str) -> Any:
         none = ' (or "none")' if NoneType in options else ""
         wanted = _words([o for o in options if o is not NoneType])
         raise ConfigError(f"{place} must be {wanted}{none}; got {value!r}.") from None
+
+
+def _by_class(hint: Any) -> Any:
+    """A hint of a class that pydantic does not know; nothing in a file can be an object of a protocol."""
+    try:
+        return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+    except SchemaError:
+        return TypeAdapter(Literal["no value of a file"])
 
 
 _NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}

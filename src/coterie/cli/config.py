@@ -69,9 +69,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     if path.suffix in (".csv", ".parquet", ".xlsx"):
         raise ConfigError(f"{path} is a table, not a config file. Compare its clients with `coterie compare {path}`.")
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8-sig"))
     except UnicodeDecodeError:
         raise ConfigError(f"A config file must be UTF-8; {path} is not. Save it again with that encoding.") from None
+    except RecursionError:
+        raise ConfigError(f"{path} nests lists or tables too deeply. Write them with fewer brackets.") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}. Check that line.") from None
 
@@ -150,7 +152,7 @@ class RunSection(Section):
     evaluate_every: int = Field(0, ge=0)
     evaluate_clients: int | None = Field(None, ge=1)
     checkpoint_every: int = Field(10, ge=1)
-    out: str = "runs/coterie"
+    out: str = Field("runs/coterie", min_length=1)
 
 
 class Named(BaseModel):
@@ -222,7 +224,7 @@ class Config(Section):
         metric = self.task_.metric
         for key, named, known in (
             ("metric", [metric] if isinstance(metric, str) else metric or [], METRICS),
-            ("loss", [self.task_.loss] if self.task_.loss else [], LOSSES),
+            ("loss", [] if self.task_.loss is None else [self.task_.loss], LOSSES),
         ):
             for name in named:
                 if name not in known:

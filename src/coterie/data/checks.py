@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from coterie.arguments import finite, numbers, regular
+from coterie.arguments import shown as brief
 from coterie.errors import DataError
 
 Kind = Literal["classification", "regression", "multilabel"]
@@ -18,7 +20,8 @@ ArrayPair = tuple[npt.ArrayLike, npt.ArrayLike] | tuple[npt.ArrayLike, npt.Array
 
 def shown(client: Any) -> str:
     """An id as messages show it: 1, not np.int64(1)."""
-    return repr(client.item() if isinstance(client, np.generic) else client)
+    client = client.item() if isinstance(client, np.generic) else client
+    return repr(client) if isinstance(client, str | int | float) else brief(client)
 
 
 def plain(value: Any) -> Any:
@@ -43,13 +46,39 @@ def checked_ids(clients: Iterable[Any]) -> pd.Index[Any]:
 
 
 def checked_clusters(clusters: Sequence[int] | Ints, ids: pd.Index[Any]) -> Ints:
-    labels = np.asarray(clusters)
-    if len(labels) != len(ids) or labels.dtype.kind not in "iu" or (labels < 0).any():
+    labels = regular("clusters", clusters)
+    if labels.shape != (len(ids),) or labels.dtype.kind not in "iu" or (labels < 0).any():
         raise DataError(
-            f"clusters needs a whole number from 0 for each of the {len(ids)} clients; got {list(labels[:5])}. "
+            f"clusters needs a whole number from 0 for each of the {len(ids)} clients; got {brief(clusters)}. "
             "Number the clusters from 0."
         )
     return labels.astype(np.int64)
+
+
+def as_rows(name: str, values: Any) -> npt.NDArray[Any]:
+    """An array whose first axis counts samples."""
+    if isinstance(values, np.ndarray) and values.ndim and values.dtype.kind != "O":
+        return values  # a map of a file stays one
+    rows = regular(name, values)
+    nested = rows.dtype.kind == "O" and any(isinstance(one, list | dict | set | np.ndarray) for one in rows.ravel())
+    if rows.ndim == 0 or nested:
+        raise DataError(f"{name} must be an array with one row per sample; got {brief(values)}. Stack the rows.")
+    return rows
+
+
+def row_counts(name: str, values: Any, clients: int) -> Ints:
+    """A whole number of rows ≥ 0 per client."""
+    counts = finite(name, values)
+    if counts.shape != (clients,) or (counts < 0).any() or (counts % 1 != 0).any() or (counts > 2**53).any():
+        raise DataError(f"{name} must be a whole number ≥ 0 per client, {clients} of them; got {brief(values)}.")
+    return counts.astype(np.int64)
+
+
+def row_weights(weights: Any, rows: int) -> npt.NDArray[np.float64]:
+    values = numbers("weights", weights)
+    if values.shape != (rows,):
+        raise DataError(f"weights must be one number per row, {rows} of them; got shape {values.shape}.")
+    return values
 
 
 def refuse_arrays_as_ids(given: Sequence[Any]) -> None:
@@ -195,13 +224,26 @@ def encode_target(
                 "Check the target, or use kind='regression'."
             )
         return codes.astype(np.int64), kind, [plain(v) if isinstance(v, np.generic) else v for v in found]
-    codes = pd.Index(classes).get_indexer(pd.Index(y))
+    codes = class_index(classes).get_indexer(pd.Index(y))
     if (codes < 0).any():
         raise DataError(
             f"Client {whose(codes < 0)} has the target {shown(y[codes < 0][0])}, which is not among the classes "
             f"{list(classes)}. Correct it, or add the class."
         )
     return codes.astype(np.int64), kind, classes
+
+
+def class_index(classes: Any) -> pd.Index[Any]:
+    """The classes named by the user: different, and single values."""
+    try:
+        index: pd.Index[Any] = pd.Index(list(classes))
+        good = index.is_unique and not index.hasnans and not isinstance(index, pd.MultiIndex)
+        good = good and not any(isinstance(one, list | dict | set) for one in index)
+    except (TypeError, ValueError):
+        good = False
+    if not good:
+        raise DataError(f"classes must be different numbers or words, none of them missing; got {brief(classes)}.")
+    return index
 
 
 def refuse_one_class(y: npt.NDArray[Any], ids: pd.Index[Any], sizes: Ints, classes: Sequence[Any] | None) -> None:

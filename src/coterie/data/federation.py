@@ -30,10 +30,12 @@ import torch
 from torch import Tensor
 
 from coterie import randomness
+from coterie.annotations import guarded
 from coterie.arguments import check_arguments
 from coterie.data.checks import (
     Ints,
     Kind,
+    as_rows,
     bytes_to_numbers,
     checked_clusters,
     checked_ids,
@@ -43,6 +45,8 @@ from coterie.data.checks import (
     refuse_arrays_as_ids,
     refuse_mixed_targets,
     refuse_one_class,
+    row_counts,
+    row_weights,
     shown,
 )
 from coterie.data.columns import ColumnReport
@@ -50,7 +54,7 @@ from coterie.data.own_splits import ClientArrays, own_split, sample_weights
 from coterie.data.provenance import checked_facts
 from coterie.data.schema import Rows, Target, is_public, joined, plain
 from coterie.data.targets import encode_rows, relative_weights
-from coterie.errors import DataError
+from coterie.errors import ConfigError, DataError
 from coterie.privacy.taint import Released
 
 __all__ = [
@@ -152,6 +156,8 @@ class Federation:
                 "validation": (valid, self.n_valid),
                 "test": (test, self.offsets[1:] - test),
             }
+        if not isinstance(part, str) or part not in _PARTS[self]:
+            raise ConfigError(f"part must be 'train', 'validation' or 'test'; got {shown(part)}. Choose one of them.")
         return _PARTS[self][part]
 
     @property
@@ -167,13 +173,16 @@ class Federation:
         """The position of a client id."""
         try:
             position: Any = self.clients.get_loc(client)
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, pd.errors.InvalidIndexError):
             some = ", ".join(self.name(i) for i in range(min(len(self), 5))) + (", …" if len(self) > 5 else "")
             raise DataError(f"There is no client {shown(client)}; the {len(self)} clients are {some}.") from None
         return int(position)  # ids are unique: never a slice or mask
 
+    @guarded
     def name(self, i: int) -> str:
         """The id at a position as messages show it."""
+        if not -len(self) <= i < len(self):
+            raise DataError(f"There are {len(self)} clients, numbered from 0; got {i}. Pass a number below.")
         return shown(self.clients[i])
 
     def train(self, client: Hashable) -> tuple[Tensor, Tensor]:
@@ -191,8 +200,11 @@ class Federation:
         owner = np.repeat(np.arange(len(self)), self.sizes(part))
         return as_numbers(self.features(chosen)).numpy().reshape(len(chosen), -1), self.y[chosen].numpy(), owner
 
+    @guarded
     def some_rows(self, count: int) -> tuple[Tensor, Tensor, Ints]:
         """About `count` training rows from all over the federation, always the same: x, y and whose each is."""
+        if count < 1:
+            raise ConfigError(f"count must be a whole number ≥ 1; got {count}. Ask for at least one row.")
         place = np.unique(np.linspace(0, int(self.n_train.sum()) - 1, count).astype(np.int64))
         ends = np.cumsum(self.n_train)
         owner = np.searchsorted(ends, place, side="right")
@@ -207,7 +219,10 @@ class Federation:
 
     def features(self, rows: Any) -> Tensor:
         """Some rows of the features, as they are stored."""
-        return self.x[rows if self.order is None else self.order[rows]]
+        try:
+            return self.x[rows if self.order is None else self.order[rows]]
+        except (IndexError, TypeError, ValueError, KeyError, RuntimeError):
+            raise DataError(f"rows must be row numbers below {len(self.y)}; got {shown(rows)}. Pass some.") from None
 
     def _of_rows(self, rows: Ints) -> dict[str, Any]:
         """The fields of a federation of these rows; mapped features stay where they are."""
@@ -222,6 +237,7 @@ class Federation:
         places: Ints = np.arange(sizes.sum()) + np.repeat(self.starts(part) - (np.cumsum(sizes) - sizes), sizes)
         return places
 
+    @guarded
     def subset(self, clients: Iterable[Hashable]) -> Federation:
         """The same data with only these clients, in this order. Who was left out may depend on anybody's rows: a private run
         needs `declare_public("clients")` afterwards."""
@@ -245,6 +261,7 @@ class Federation:
             declared=self.declared if len(index) == len(self) else self.declared - {"clients"},
         )
 
+    @guarded
     def holdout(self, fraction: float, seed: int | None = None) -> Federation:
         """A federation of the training rows alone, the last `fraction` of each client's as its new test rows.
 
@@ -290,6 +307,7 @@ class Federation:
     # ---- building ----------------------------------------------------------------------------------------------------
 
     @classmethod
+    @guarded
     def from_arrays(
         cls,
         data: Mapping[Any, ClientArrays] | Sequence[tuple[Any, ClientArrays]],
@@ -361,6 +379,7 @@ class Federation:
         )
 
     @classmethod
+    @guarded
     def from_flat(
         cls,
         x: npt.NDArray[Any],
@@ -395,7 +414,8 @@ class Federation:
         asked: Kind | None = plain(kind)
         labels: Sequence[Any] | None = plain(classes)
         ids = checked_ids(clients)
-        sizes = np.asarray(sizes, np.int64)
+        x, y = as_rows("x", x), as_rows("y", y)
+        sizes = row_counts("sizes", sizes, len(ids))
         if len(sizes) != len(ids) or not int(sizes.sum()) == len(x) == len(y):
             raise DataError(
                 f"sizes must name the rows of every client; got {len(sizes)} sizes for {len(ids)} clients, which add up "
@@ -403,7 +423,6 @@ class Federation:
             )
         for i in np.flatnonzero(sizes < 1)[:1]:
             raise DataError(f"Client {shown(ids[i])} has no samples. Drop it or give it data.")
-        y = np.asarray(y)
         if target is not None:
             rows = Rows(x, y, sizes, n_valid, n_test, weights).fitting(target, dtype)
             x, y, sizes, n_valid, n_test, weights = rows.x, rows.y, rows.sizes, rows.n_valid, rows.n_test, rows.weights
@@ -420,9 +439,9 @@ class Federation:
             n_test = held_out_sizes(sizes, test_fraction)
             order = split_order(sizes, client_keys(ids), seed)
             x, y = x if on_disk else x[order], y[order]
-            weights = None if weights is None else weights[order]
-        valid = np.zeros_like(sizes) if n_valid is None else np.asarray(n_valid, np.int64)
-        n_train = sizes - np.asarray(n_test, np.int64) - valid
+            weights = None if weights is None else row_weights(weights, len(x))[order]
+        valid = np.zeros_like(sizes) if n_valid is None else row_counts("n_valid", n_valid, len(ids))
+        n_train = sizes - row_counts("n_test", n_test, len(ids)) - valid
         for i in np.flatnonzero((n_train < 1) | (n_train > sizes))[:1]:
             raise DataError(
                 f"Client {shown(ids[i])} has no training sample left after the split. Lower its test share."
@@ -458,6 +477,7 @@ class Federation:
         return federation_from_frame(frame, client=client, target=target, **options)
 
     @classmethod
+    @guarded
     def from_parquet(cls, path: str | Path, *, client: str, target: str, **options: Any) -> Federation:
         """Like `from_frame`, from a file; takes `delimiter`, `decimal` and `encoding` too (`read_table`)."""
         from coterie.data.reading import read_table
@@ -476,6 +496,7 @@ class Federation:
         return federation_from_datasets(data, **options)
 
     @classmethod
+    @guarded
     def from_leaf(cls, folder: str | Path, **options: Any) -> Federation:
         """LEAF's JSON files; see `coterie.data.sources.federation_from_leaf`."""
         from coterie.data.sources import federation_from_leaf
@@ -483,6 +504,7 @@ class Federation:
         return federation_from_leaf(Path(folder), **options)
 
     @classmethod
+    @guarded
     def from_folder(cls, folder: str | Path, **options: Any) -> Federation:
         """A folder with a file per client; see `coterie.data.sources.federation_from_folder`."""
         from coterie.data.sources import federation_from_folder
@@ -491,6 +513,7 @@ class Federation:
 
     # ---- disk --------------------------------------------------------------------------------------------------------
 
+    @guarded
     def save(self, folder: str | Path) -> Path:
         """Write plain .npy arrays and a JSON description; `load` maps them back without reading them."""
         from coterie.data.saving import save
@@ -498,6 +521,7 @@ class Federation:
         return save(self, Path(folder))
 
     @classmethod
+    @guarded
     def load(cls, folder: str | Path, *, mmap: bool = True) -> Federation:
         """A saved federation. A damaged one is refused; with `mmap` the features stay on disk and are not checked, but for
         their type and shape."""

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from coterie.arguments import check_arguments
+from coterie.arguments import shown as brief
 from coterie.data.checks import refuse_nested
 from coterie.data.columns import ColumnReport, inspect_columns
 from coterie.data.federation import DType, Federation, Ints, Kind, OneClass, client_keys, held_out_sizes, split_order
@@ -81,6 +82,8 @@ def federation_from_frame(
     if dtype == "int64":
         raise DataError("A table's columns become floats; got dtype='int64'. Give token ids to from_arrays.")
     check_table(frame)
+    for role, needed in (("client", client), ("target", target)):
+        check_column(frame, needed, role)
     for role, column in (
         ("client", client),
         ("target", target),
@@ -241,6 +244,10 @@ def check_table(frame: Any) -> None:
 
 
 def check_column(frame: pd.DataFrame, column: Any, role: str) -> None:
+    if not isinstance(column, str | int | float | tuple):
+        raise DataError(
+            f"The {role} must be the name of a column; got {brief(column)}. Name one of the table's columns."
+        )
     if column in frame.columns:
         return
     if column in frame.index.names:

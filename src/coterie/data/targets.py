@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from coterie.data.checks import Ints, Kind, plain, shown
+from coterie.arguments import numbers
+from coterie.data.checks import Ints, Kind, class_index, plain, shown
 from coterie.errors import DataError
 
 NO_LABEL = -100
@@ -58,7 +59,7 @@ def _sequences(
         if len(found) < 2:
             raise DataError("Classification needs at least two classes; every label is the same. Check the target.")
         classes = [plain(v) for v in found]
-    codes = pd.Index(list(classes)).get_indexer(pd.Index(y.ravel())).reshape(y.shape)
+    codes = class_index(classes).get_indexer(pd.Index(y.ravel())).reshape(y.shape)
     unknown = (codes < 0) & ~none
     if unknown.any():
         raise DataError(
@@ -70,7 +71,7 @@ def _sequences(
 
 def relative_weights(weights: npt.NDArray[Any], sizes: npt.NDArray[np.int64], dtype: str) -> npt.NDArray[Any]:
     """Sample weights with the smallest of every client as 1: only their ratios within a client count."""
-    values, rows = np.asarray(weights, np.float64), int(sizes.sum())
+    values, rows = numbers("weights", weights), int(sizes.sum())
     if values.shape != (rows,) or not (np.isfinite(values) & (values > 0)).all():
         raise DataError(
             f"Sample weights are one positive number a sample; got shape {values.shape} for {rows} samples, or others. "

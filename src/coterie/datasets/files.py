@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pooch
 
+from coterie.annotations import guarded
 from coterie.archives import check_total, check_unpacked
 from coterie.disk import write_text
 from coterie.errors import DataError
@@ -124,6 +125,7 @@ def is_available(name: str) -> bool:
     return _existing(name) is not None
 
 
+@guarded
 def find_data(name: str) -> Path:
     """The checked path of a data file; downloads it when a public source has it and it is nowhere yet."""
     if name not in FILES:

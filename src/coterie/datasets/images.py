@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from sklearn.datasets import load_digits
 
+from coterie.annotations import guarded
 from coterie.data.federation import Federation
 from coterie.datasets.clustered import Clusters, Transform, shaped, share_out, share_out_by_writer
 from coterie.datasets.files import load_arrays
@@ -19,6 +20,7 @@ from coterie.errors import DataError
 FEMNIST_CLASSES = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 
 
+@guarded
 def digits(
     *,
     transform: Transform | None = "rotate",

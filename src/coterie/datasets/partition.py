@@ -13,25 +13,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.annotations import guarded
+from coterie.arguments import finite
+from coterie.arguments import labels as one_column
 from coterie.data.federation import Ints
 from coterie.errors import DataError
 
 Partition = tuple[Ints, Ints]
 
 
+@guarded
 def iid(n: int, *, clients: int, seed: int) -> Partition:
     """n rows shuffled and cut into equal parts (sizes differ by at most one)."""
     _check(n, clients)
     return np.random.default_rng(seed).permutation(n), _even(n, clients)
 
 
+@guarded
 def label_shards(y: npt.ArrayLike, *, clients: int, shards: int = 2, seed: int) -> Partition:
     """Rows sorted by label, cut into clients · shards pieces; every client draws `shards` of them.
 
     "Communication-Efficient Learning of Deep Networks from Decentralized Data" (McMahan, Moore, Ramage, Hampson,
     Agüera y Arcas, 2017, https://arxiv.org/abs/1602.05629).
     """
-    labels = np.asarray(y)
+    labels = one_column("y", y)
     pieces = clients * shards
     _check(len(labels), pieces, "clients · shards")
     rng = np.random.default_rng(seed)
@@ -43,6 +48,7 @@ def label_shards(y: npt.ArrayLike, *, clients: int, shards: int = 2, seed: int) 
     return np.concatenate([cuts[p] for p in drawn]), sizes[drawn].reshape(clients, shards).sum(axis=1)
 
 
+@guarded
 def dirichlet(y: npt.ArrayLike, *, clients: int, alpha: float, min_samples: int = 2, seed: int) -> Partition:
     """Label skew: the rows of every class are shared out by a draw from Dirichlet(alpha).
 
@@ -52,7 +58,7 @@ def dirichlet(y: npt.ArrayLike, *, clients: int, alpha: float, min_samples: int 
     "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification" (Hsu, Qi, Brown, 2019,
     https://arxiv.org/abs/1909.06335).
     """
-    labels = np.unique(np.asarray(y), return_inverse=True)[1]
+    labels = np.unique(one_column("y", y), return_inverse=True)[1]
     _check(len(labels), clients)
     if not alpha > 0:
         raise DataError(f"alpha must be positive; got {alpha}. Use for example 0.3, or 100 for nearly equal shares.")
@@ -75,12 +81,14 @@ def dirichlet(y: npt.ArrayLike, *, clients: int, alpha: float, min_samples: int 
     return by_label[np.argsort(owner, kind="stable")], table.sum(axis=0)
 
 
+@guarded
 def pathological(y: npt.ArrayLike, *, clients: int, classes: int = 2, seed: int) -> Partition:
     """Every client has rows of exactly `classes` classes; a class's rows are cut evenly among those who have it.
 
     Clients take the classes in turn from shuffled decks, so that all classes are held by as many clients, give or take one.
     """
-    labels = np.unique(np.asarray(y), return_inverse=True)[1]
+    labels = np.unique(one_column("y", y), return_inverse=True)[1]
+    _check(max(len(labels), clients), clients)
     count = np.bincount(labels)
     if not 1 <= classes <= len(count):
         raise DataError(f"classes must be in 1 … {len(count)}, the classes there are; got {classes}.")
@@ -116,6 +124,7 @@ def _dealt(rng: np.random.Generator, clients: int, each: int, classes: int) -> n
     return held
 
 
+@guarded
 def by_group(
     group: npt.ArrayLike,
     chosen: npt.ArrayLike | None = None,
@@ -127,12 +136,16 @@ def by_group(
 
     Rows keep their order, except that those marked in `last` come last in their group. At most `most` rows each.
     """
-    values = np.asarray(group)
-    wanted: npt.NDArray[Any] = np.unique(values) if chosen is None else np.asarray(chosen)
+    values = one_column("group", group)
+    wanted: npt.NDArray[Any] = np.unique(values) if chosen is None else one_column("chosen", chosen)
     sorter = np.argsort(wanted, kind="stable")
     place = np.minimum(np.searchsorted(wanted, values, sorter=sorter), len(wanted) - 1)
     owner = np.where(wanted[sorter[place]] == values, sorter[place], -1)
-    late = np.zeros(len(values), bool) if last is None else np.asarray(last, bool)
+    late = np.zeros(len(values), bool) if last is None else finite("last", last).astype(bool)
+    if late.shape != values.shape:
+        raise DataError(
+            f"last must mark every row, {len(values)} of them; got shape {late.shape}. Pass one mark per row."
+        )
     rows = np.lexsort((np.arange(len(values)), late, owner))
     rows = rows[owner[rows] >= 0]
     sizes = np.bincount(owner[rows], minlength=len(wanted)).astype(np.int64)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coterie.annotations import guarded
 from coterie.data.federation import DType, Federation, Ints
 from coterie.errors import DataError
 
@@ -37,6 +38,7 @@ class Truth:
         return np.asarray(self.parameters[self.clusters[client]])
 
 
+@guarded
 def linear_model(
     *,
     clusters: int = 2,
@@ -72,6 +74,7 @@ def linear_model(
     return _regression(x, y, test_samples, cluster, dtype), Truth(theta, cluster, noise)
 
 
+@guarded
 def cluster_quadratics(
     *,
     clusters: int = 4,
@@ -106,6 +109,7 @@ class Blobs:
     centres: Matrix
 
 
+@guarded
 def blobs(
     *, points: int = 90, clusters: int = 10, features: int = 10, noise: float = 1.0, box: float = 10.0, seed: int = 0
 ) -> tuple[Federation, Blobs]:
@@ -115,6 +119,8 @@ def blobs(
     single sample (its target is its cluster), ready for clustering the clients themselves.
     """
     _check(clusters, points, 1, features)
+    if not box >= 0:
+        raise DataError(f"box must be ≥ 0, half the width of the cube of centres; got {box}. Use for example 10.")
     centres = np.random.default_rng([seed, 0]).uniform(-box, box, (clusters, features))
     cluster = np.arange(points) % clusters
     z = centres[cluster] + noise * np.random.default_rng([seed, 1]).standard_normal((points, features))

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import sparse
 
+from coterie.annotations import guarded
 from coterie.data.federation import Federation, Ints, OneClass
 from coterie.data.preprocessing import apply_preprocessing, fit_preprocessing
 from coterie.data.tables import federation_from_frame
@@ -29,6 +30,7 @@ _HEART_LABELS: dict[str, dict[int, str]] = {
 ELECTION_YEARS = (2000, 2004, 2008, 2012, 2016, 2020)
 
 
+@guarded
 def heart(*, test_fraction: float = 0.25, seed: int = 0, one_class: OneClass = "error") -> Federation:
     """920 patients of four hospitals (clients); is there heart disease (target 1) or not (0)?
 
@@ -49,6 +51,7 @@ def heart_frame() -> pd.DataFrame:
     return frame
 
 
+@guarded
 def rain(*, test_fraction: float = 0.25, seed: int = 0) -> Federation:
     """Monthly rain at 360 gauges (clients) around Colorado, 36 months each; the feature is the month, as 12 categories.
 
@@ -95,6 +98,7 @@ class Elections(NamedTuple):
     """The outcome (1 = Republican) in the year left out of the counts."""
 
 
+@guarded
 def elections(held_out: int | None = None) -> Elections:
     """3,111 US counties and their six presidential elections 2000–2020 (MIT Election Data and Science Lab, CC0).
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from coterie.annotations import guarded
 from coterie.arguments import CALLABLE, FEDERATION, NONE, check_arguments
 from coterie.decision.decision import Decision, decide_table
 from coterie.decision.errors_of_gains import gain, interval
@@ -61,6 +62,7 @@ class TableAdvice(Advice):
         return "\n".join(lines)
 
 
+@guarded
 def advise(
     federation: Any = None,
     *,

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
+from coterie.annotations import guarded
 from coterie.arguments import CALLABLE, NONE, check_arguments
 from coterie.decision.candidates.rows import Floats
 from coterie.decision.errors_of_gains import gain, interval
@@ -138,6 +139,7 @@ def decide(
     return decide_table(table, metric=metric, folds=folds, repeats=repeats, seed=seed, progress=progress, level=level)
 
 
+@guarded
 def decide_table(
     table: Table,
     *,
@@ -165,10 +167,15 @@ def decide_table(
         return from_evaluation(table, found, metric, level=level, folds=folds, repeats=repeats, seed=seed)
 
 
+@guarded
 def from_evaluation(
     table: Table, found: Evaluation, metric: str, *, level: float, folds: int, repeats: int, seed: int
 ) -> Decision:
     """The decision from scores already measured, for another metric say."""
+    if metric not in found.scores:
+        raise ConfigError(
+            f"metric must be one that was measured, {', '.join(map(repr, found.scores))}; got {metric!r}."
+        )
     scores = found.scores[metric]
     _refuse_unscored(len(scores.scored), metric)
     verdict = decide_scores(scores, 1 - level, seed, found.proper(metric))

@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from coterie.annotations import guarded
+from coterie.arguments import finite
 from coterie.decision.decision import Decision
 from coterie.errors import DataError
 
 
+@guarded
 def distinguish(decision: Decision, X: Any = None, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """A row per group and column, the largest differences first.
 
@@ -19,11 +22,12 @@ def distinguish(decision: Decision, X: Any = None, columns: Sequence[str] | None
     ``X`` may hold other columns of the same rows (positions, say); they then have a mean difference only."""
     group = decision.groups.to_numpy()
     known = X is None
-    values = decision.table.X if known else np.asarray(X, dtype=np.float64)
+    values = decision.table.X if known else finite("X", X)
     if values.ndim != 2 or len(values) != len(decision.table.y):
         raise DataError(
             f"X must have one row per row of the table ({len(decision.table.y)}), but has shape {values.shape}."
         )
+    columns = None if columns is None else list(columns)
     if columns is None:
         columns = decision.table.names if known else [f"x{j}" for j in range(values.shape[1])]
         if isinstance(X, pd.DataFrame):

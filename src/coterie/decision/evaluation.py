@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coterie.annotations import guarded
 from coterie.decision.candidates import CANDIDATES, Candidate
 from coterie.decision.candidates.rows import Floats, Ints
 from coterie.decision.metrics import METRICS, Predictions
@@ -108,6 +109,7 @@ def default_repeats(n_rows: int) -> int:
     return 3 if n_rows < 2000 else 2 if n_rows < 20000 else 1
 
 
+@guarded
 def evaluate(
     table: Table,
     *,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from coterie.annotations import guarded
 from coterie.decision.candidates.rows import Floats
 from coterie.decision.errors_of_gains import Gain, gain
 from coterie.decision.evaluation import METHODS, Scores
@@ -70,6 +71,7 @@ def _learnable(scores: Scores, alpha: float) -> tuple[str, ...]:
     return tuple(found)
 
 
+@guarded
 def judge(scores: Scores, alpha: float = 0.05, seed: int = 0, proper: Scores | None = None) -> Verdict:
     """The recommendation from these scores.
 

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from coterie.arguments import refuse_masked
+from coterie.annotations import guarded
+from coterie.arguments import refuse_masked, shown
 from coterie.decision.candidates import Candidate, Fit, Rows
 from coterie.decision.candidates.rows import Floats, Ints
 from coterie.errors import ConfigError, DataError
@@ -48,6 +49,7 @@ class Table:
         return np.asarray(np.eye(self.n_classes)[self.y.astype(np.int64)])
 
 
+@guarded
 def make_table(X: Any, y: Any, clients: Any, kind: str, names: Sequence[str] | None) -> Table:
     """Check the input and code clients and classes; every refusal is one sentence."""
     refuse_masked(X=X, y=y, clients=clients)
@@ -61,7 +63,7 @@ def make_table(X: Any, y: Any, clients: Any, kind: str, names: Sequence[str] | N
         raise DataError("The columns must be numbers; turn categories into 0/1 columns first.") from None
     if values.ndim != 2:
         raise DataError(f"X must have rows and columns, but has {values.ndim} dimension(s).")
-    target, owner = pd.Series(np.asarray(y)), pd.Series(np.asarray(clients))
+    target, owner = (pd.Series(_column(name, given)) for name, given in (("y", y), ("clients", clients)))
     if not len(values) == len(target) == len(owner):
         raise DataError(
             f"X, y and clients must have one entry per row, but have {len(values)}, {len(target)}, {len(owner)}."
@@ -88,6 +90,18 @@ def make_table(X: Any, y: Any, clients: Any, kind: str, names: Sequence[str] | N
         if not np.isfinite(number).all():
             raise DataError("The target has infinite values; drop those rows first.")
     return Table(values, number, np.asarray(codes, dtype=np.int64), pd.Index(labels), names, classes)
+
+
+def _column(name: str, given: Any) -> Any:
+    """One column; missing values are counted later, with those of the others."""
+    column = np.asarray(given, dtype=object if _ragged(given) else None)
+    if column.ndim != 1 or any(isinstance(one, list | dict | set | np.ndarray) for one in column.tolist()):
+        raise DataError(f"{name} must be one column with a single value per row; got {shown(given)}.")
+    return column
+
+
+def _ragged(given: Any) -> bool:
+    return isinstance(given, list | tuple) and any(isinstance(one, list | tuple) for one in given)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from coterie.engines.base import Env
 from coterie.exchange.messages import Ints
-from coterie.tree import finite_rows, tree_map
+from coterie.tree import finite_rows, leaves, tree_map
 
 
 def only(out: dict[str, Any], good: Tensor) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def only(out: dict[str, Any], good: Tensor) -> dict[str, Any]:
 def keep_states(env: Env, out: dict[str, Any], clients: Ints) -> Tensor:
     """Store the new states that are finite; (clients,) whose are."""
     state = out.pop("state", None)
-    if state is None:
+    if state is None or not any(True for _ in leaves(state)):
         return torch.ones(len(clients), dtype=torch.bool)
     good = finite_rows(state)
     if bool(good.any()):

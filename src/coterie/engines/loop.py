@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.annotations import guarded
 from coterie.engines.base import Env, Post, Split, context, gather, in_round, unpack
 from coterie.engines.blame import Untouched, line_of
 from coterie.engines.devices import at, checked, fetched, moved, placed
@@ -22,6 +23,7 @@ from coterie.exchange.messages import Ask, Context, Ints, Reply
 from coterie.tree import Tree, concat, tree_map
 
 
+@guarded
 @dataclass
 class LoopEngine:
     """One client at a time, without padding or vmap: slow, and an error names the client, the phase and your line.

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from coterie.annotations import guarded
 from coterie.errors import DataError
 from coterie.estimation.checks import Array, Samples, client_sums, confidence
 from coterie.estimation.rates import check_counts
@@ -69,6 +70,7 @@ class Advice:
         return "\n".join(lines)
 
 
+@guarded
 def advise(
     *,
     samples: Samples | None = None,

@@ -57,7 +57,7 @@ class Books:
 
         Without lines the ledger checks each release by itself (one-bit reports are not Gaussian)."""
         plan = make_plan(privacy.epsilon, privacy.delta, lines, privacy.adjacency) if lines else None
-        noise = make_noise(privacy.noise, [seed, 0x9E37] if privacy.simulated else None)  # type: ignore[arg-type]
+        noise = make_noise(privacy.noise, [seed, 0x9E37] if privacy.simulated else None)
         return cls(privacy, Ledger(privacy, plan), noise)
 
     @property

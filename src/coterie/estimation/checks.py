@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from sklearn.exceptions import NotFittedError
 
-from coterie.arguments import refuse_masked
+from coterie.arguments import LEVEL, NUMBER, holds, refuse_masked, shown
+from coterie.arguments import finite as finite
 from coterie.errors import ConfigError, DataError
 
 Array = NDArray[np.float64]
@@ -53,24 +54,6 @@ class ClientSums:
     def shaped(self, values: Array) -> Array:
         """Drop the coordinate axis again where the samples were plain numbers."""
         return values[..., 0] if self.scalar else values
-
-
-def finite(name: str, values: ArrayLike) -> Array:
-    """`values` as floats, refusing NaN, infinity and masked values."""
-    refuse_masked(**{name: values})
-    if issparse(values):
-        raise DataError(f"{name} must be dense; got a sparse matrix, which is not supported. Use {name}.toarray().")
-    if np.iscomplexobj(np.asarray(values) if hasattr(values, "__array__") else values):
-        raise DataError(f"Complex data not supported: {name} must be real numbers; got complex ones. Take real parts.")
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"{name} must be numbers in a regular array; got {type(values).__name__}: {error}. Convert them."
-        ) from None
-    if not np.isfinite(array).all():
-        raise DataError(f"{name} must be finite; got NaN or infinity. Drop or impute the missing values first.")
-    return array
 
 
 def client_sums(samples: Samples) -> ClientSums:
@@ -122,23 +105,24 @@ def _from_block(block: Array) -> ClientSums:
 
 def known_variance(name: str, value: float | None) -> float | None:
     """A variance given by the user: finite and not negative, or None if it is to be estimated."""
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if value is not None and not (number and np.isfinite(value) and value >= 0):
+    if value is not None and not (holds(NUMBER, value) and value >= 0):
         raise ConfigError(
-            f"{name} must be a finite number >= 0, or None to estimate it; got {value!r}. Pass one of these."
+            f"{name} must be a finite number >= 0, or None to estimate it; got {shown(value)}. Pass one of these."
         )
     return None if value is None else float(value)
 
 
 def confidence(level: float) -> float:
-    if not 0 < level < 1:
-        raise ConfigError(f"level must be between 0 and 1; got {level}. Pass for example 0.95.")
+    if not holds(LEVEL, level):
+        raise ConfigError(f"level must be between 0 and 1; got {shown(level)}. Pass for example 0.95.")
     return float(level)
 
 
 def choice(name: str, value: str, options: Sequence[str]) -> str:
-    if value not in options:
-        raise ConfigError(f"{name} must be one of {', '.join(map(repr, options))}; got {value!r}. Choose one of them.")
+    if not isinstance(value, str) or value not in options:
+        raise ConfigError(
+            f"{name} must be one of {', '.join(map(repr, options))}; got {shown(value)}. Choose one of them."
+        )
     return value
 
 

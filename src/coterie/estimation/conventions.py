@@ -11,9 +11,11 @@ from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from coterie.arguments import refuse_masked
+from coterie.arguments import refuse_masked, regular, shown
 from coterie.errors import DataError
 from coterie.estimation.checks import Array, ClientSums, client_sums, finite
+
+_MOST_WEIGHT = 1e15  # beyond it, products of floating-point numbers lose the rows of weight 1
 
 
 def one_sentence(error: Exception, name: str) -> DataError:
@@ -53,10 +55,11 @@ def row_weights(sample_weight: ArrayLike | None, rows: int) -> Array | None:
         return None
     weight = finite("sample_weight", sample_weight)
     weight = np.full(rows, float(weight)) if weight.ndim == 0 else weight
-    if weight.shape != (rows,) or weight.min(initial=0.0) < 0 or not weight.any():
+    if weight.shape != (rows,) or weight.min(initial=0.0) < 0 or not weight.any() or weight.max() > _MOST_WEIGHT:
         raise DataError(
-            f"sample_weight must hold one number >= 0 per row, {rows} of them, and not zeros alone; got shape "
-            f"{weight.shape}, the smallest {weight.min(initial=0.0):g}. Correct the one that differs."
+            f"sample_weight must hold one number >= 0 per row, {rows} of them, and not zeros alone, up to "
+            f"{_MOST_WEIGHT:g}; got shape {weight.shape}, from {weight.min(initial=0.0):g} to {weight.max(initial=0.0):g}. "
+            "Correct the one that differs."
         )
     return weight
 
@@ -135,7 +138,7 @@ def read_clients(estimator: Any, samples: Any, groups: Any, *, reset: bool) -> C
     if groups is not None:
         scalar = np.ndim(samples) == 1
         rows = columns(estimator, np.asarray(samples)[:, None] if scalar else samples, reset=reset)
-        owner = labels(np.asarray(groups))
+        owner = labels(regular("groups", groups))
         if owner.shape != (len(rows),):
             raise DataError(
                 f"groups must name one client per row; got {owner.shape} for {len(rows)} rows. Name each row's client."
@@ -163,6 +166,8 @@ def read_clients(estimator: Any, samples: Any, groups: Any, *, reset: bool) -> C
 
 def labels(groups: Any) -> Any:
     """Client names that can be sorted and compared: text for anything that is not a number."""
+    if groups.ndim != 1 or any(isinstance(g, list | dict | set | np.ndarray) for g in groups):
+        raise DataError(f"groups must name one client per row; got {shown(groups)}. Name each row's client.")
     if groups.dtype.kind == "f" and np.isnan(groups).any():
         raise DataError("groups must name a client for every row; got NaN. Drop those rows, or name them.")
     if groups.dtype.kind != "O":

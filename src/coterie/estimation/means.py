@@ -20,6 +20,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from sklearn.base import BaseEstimator, TransformerMixin
 
+from coterie.annotations import check_settings, guarded
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.books import checked
 from coterie.estimation.checks import (
@@ -64,6 +65,7 @@ def combine(noise: Array, prior_variance: float, mechanism_variance: float = 0.0
     return Combination(own, shares, np.maximum(risk, 0.0))
 
 
+@guarded
 def least_risk(
     *,
     samples: float,
@@ -167,6 +169,7 @@ class GaussianMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
         Or a dict {client: samples}; or rows (N, d), an array or frame, with the client of each in `groups` (in a frame
         also the name of a column). Then clients_ has their names."""
+        check_settings(self)
         sums = read_clients(self, samples, groups, reset=True)
         noise_variance = known_variance("noise_variance", self.noise_variance)
         prior_variance = known_variance("prior_variance", self.prior_variance)

@@ -23,6 +23,7 @@ from scipy.special import logsumexp, ndtr, softmax
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 
+from coterie.annotations import check_settings
 from coterie.errors import ConfigError
 from coterie.estimation.books import Books, checked
 from coterie.estimation.checks import (
@@ -141,6 +142,7 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
         Or a dict {client: samples}; or rows (N, d), an array or frame, with the client of each in `groups` (in a frame
         also the name of a column). Then clients_ has their names."""
+        check_settings(self)
         self.fit_sums(read_clients(self, samples, groups, reset=True))
         if not self.converged_:
             warnings.warn(
@@ -153,6 +155,7 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit_sums(self, sums: ClientSums) -> MixtureMeans:
         """Fit from what the clients send: counts, means and scatters."""
+        check_settings(self)
         choice("method", self.method, ("em", "paper"))
         whole_number("max_iter", self.max_iter)
         whole_number("restarts", self.restarts)

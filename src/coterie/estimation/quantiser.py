@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.checks import Array, Ints, finite
 from coterie.settings import whole_number
@@ -31,6 +32,7 @@ class Mechanism(Protocol):
     def __call__(self, x: Array, rng: np.random.Generator, /) -> Array: ...
 
 
+@guarded
 @dataclass(frozen=True)
 class Quantiser:
     """Round stochastically to one of 2^k levels on [−b, b]: unbiased, variance at most b²/(2^k − 1)²."""
@@ -54,6 +56,7 @@ class Quantiser:
         """σ_q² = b²/L², the largest variance over all inputs."""
         return (self.radius / self.levels) ** 2
 
+    @guarded
     def encode(self, x: ArrayLike, rng: np.random.Generator) -> Ints:
         """The whole numbers 0..L to send, `bits` bits each."""
         scaled = self._scaled(x)
@@ -61,7 +64,7 @@ class Quantiser:
         return (floor + (rng.random(scaled.shape) < scaled - floor)).astype(np.int64)
 
     def decode(self, codes: Ints) -> Array:
-        return 2 * self.radius / self.levels * np.asarray(codes, dtype=np.float64) - self.radius
+        return 2 * self.radius / self.levels * finite("codes", codes) - self.radius
 
     def __call__(self, x: ArrayLike, rng: np.random.Generator, /) -> Array:
         return self.decode(self.encode(x, rng))
@@ -77,6 +80,7 @@ class Quantiser:
         return scaled
 
 
+@guarded
 def clipping_radius(
     *,
     clients: int,
@@ -103,6 +107,7 @@ def clipping_radius(
     return float(mean_bound + (np.sqrt(prior_variance) + np.sqrt(noise_variance / samples)) * np.sqrt(log))
 
 
+@guarded
 def norm_bound(
     *,
     clients: int,

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import beta as beta_distribution
 from sklearn.base import BaseEstimator
 
+from coterie.annotations import check_settings
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.books import Books, checked
 from coterie.estimation.checks import Array, choice, confidence, finite, fitted
@@ -89,6 +90,7 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
         """`successes` (m,) counts and `trials` (m,) or one number for all; dicts {client: count} and Series give clients_.
 
         Without trials, `successes` has two columns, successes and trials (a frame may name them so)."""
+        check_settings(self)
         choice("variance", self.variance, ("corrected", "paper"))
         z, n, self.clients_ = read_rates(successes, trials)
         if self.privacy is not None:
@@ -293,7 +295,7 @@ def read_rates(successes: Any, trials: Any) -> tuple[Array, Array, Any]:
         return *check_counts(both[:, 0], both[:, 1]), names
     successes = pd.Series(successes) if isinstance(successes, Mapping) else successes
     trials = pd.Series(trials) if isinstance(trials, Mapping) else trials
-    names = np.arange(np.size(successes))
+    names = np.arange(finite("successes", successes).size)
     if isinstance(successes, pd.Series):
         names = successes.index.to_numpy()
         if isinstance(trials, pd.Series):

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from coterie import randomness
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.learning.batches import Walk, minibatches
 from coterie.learning.gradients import Pullback, descend, grad_and_loss, pullback
@@ -146,6 +147,7 @@ class Up:
     info: dict[str, Tensor] = field(default_factory=dict)
 
 
+@guarded
 @dataclass(frozen=True)
 class SumBy:
     """Weighted sums over `groups` groups of clients."""
@@ -153,6 +155,7 @@ class SumBy:
     groups: int = 1
 
 
+@guarded
 @dataclass(frozen=True)
 class MeanBy:
     """Weighted means over `groups` groups of clients (zero for a group nobody is in)."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.learning.local_steps import LocalSteps, Schedule
 from coterie.learning.update_rules import Adam, Momentum, Rule
 from coterie.settings import finite_numbers
 
 
+@guarded
 @dataclass(frozen=True)
 class LocalSGD(LocalSteps):
     """`steps` mini-batch steps (or `epochs` passes); `batch_size=None` uses all of the client's samples in every step.
@@ -42,6 +44,7 @@ class LocalSGD(LocalSteps):
         return Momentum(self.momentum, self.nesterov, self.weight_decay)
 
 
+@guarded
 @dataclass(frozen=True)
 class LocalAdam(LocalSteps):
     """Adam with the same steps, batches and `fit` as `LocalSGD`; weight decay is AdamW's unless `decoupled=False`.

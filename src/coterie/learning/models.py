@@ -12,6 +12,7 @@ from typing import Literal
 
 from torch import nn
 
+from coterie.annotations import guarded
 from coterie.learning.big_models import Recurrent, ResNet, Transformer
 
 Factory = Callable[[], nn.Module]
@@ -27,11 +28,13 @@ def _made(recipe: tuple[tuple[type[nn.Module], tuple[object, ...]], ...]) -> nn.
     return nn.Sequential(*(layer(*arguments) for layer, arguments in recipe))
 
 
+@guarded
 def linear(n_in: int, n_out: int) -> Factory:
     """Linear or (multinomial) logistic regression."""
     return _sequential((nn.Flatten, ()), (nn.Linear, (n_in, n_out)))
 
 
+@guarded
 def mlp(n_in: int, hidden: int | tuple[int, ...], n_out: int) -> Factory:
     """Fully connected ReLU network."""
     widths = (n_in, *((hidden,) if isinstance(hidden, int) else hidden))
@@ -39,6 +42,7 @@ def mlp(n_in: int, hidden: int | tuple[int, ...], n_out: int) -> Factory:
     return _sequential((nn.Flatten, ()), *layers, (nn.Linear, (widths[-1], n_out)))
 
 
+@guarded
 def small_cnn(n_out: int = 10, channels: int = 1, side: int = 28) -> Factory:
     """Five layers: conv 5×5 (6), conv 5×5 (16), fully connected 120-84-out; 44,426 parameters on 28×28 and ten classes."""
     flat = 16 * (((side - 4) // 2 - 4) // 2) ** 2
@@ -49,6 +53,7 @@ def small_cnn(n_out: int = 10, channels: int = 1, side: int = 28) -> Factory:
     )
 
 
+@guarded
 def lenet5(n_out: int = 10, channels: int = 1, side: int = 28) -> Factory:
     """LeNet-5 with tanh and max-pooling; the first convolution pads by 2."""
     flat = 16 * ((side // 2 - 4) // 2) ** 2
@@ -59,6 +64,7 @@ def lenet5(n_out: int = 10, channels: int = 1, side: int = 28) -> Factory:
     )
 
 
+@guarded
 def two_conv(n_out: int, channels: int = 3, side: int = 32, width: int = 64, hidden: int = 128) -> Factory:
     """IFCA's image network: two convolutions with max-pooling, two fully connected layers."""
     flat = 2 * width * (side // 4) ** 2
@@ -69,17 +75,20 @@ def two_conv(n_out: int, channels: int = 3, side: int = 32, width: int = 64, hid
     )
 
 
+@guarded
 def resnet8(n_out: int = 10, channels: int = 3, norm: Norm = "group", drop: float = 0.0) -> Factory:
     """Three stages of one residual block, 16-32-64 channels; `drop` is the share of branches that stochastic depth
     leaves out in the last block. 78,042 parameters for three channels and ten classes."""
     return partial(ResNet, n_out, channels, (16, 32, 64), 1, norm, drop)
 
 
+@guarded
 def resnet18(n_out: int = 10, channels: int = 3, norm: Norm = "group", drop: float = 0.0) -> Factory:
     """Four stages of two residual blocks, 64 to 512 channels, with a 3×3 first convolution for small pictures."""
     return partial(ResNet, n_out, channels, (64, 128, 256, 512), 2, norm, drop)
 
 
+@guarded
 def transformer(
     vocabulary: int,
     n_out: int,
@@ -96,6 +105,7 @@ def transformer(
     return partial(Transformer, vocabulary, n_out, length, width, heads, layers, dropout, per_token)
 
 
+@guarded
 def lstm(
     vocabulary: int,
     n_out: int,

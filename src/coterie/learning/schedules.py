@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.settings import whole_number
 
@@ -25,6 +26,7 @@ def _check(owner: object, over: str) -> None:
         raise ConfigError(f"{type(owner).__name__} needs over='rounds' or over='steps'; got {over!r}.")
 
 
+@guarded
 @dataclass(frozen=True)
 class Cosine:
     """Half a cosine from 1 down to `floor` over `length` rounds (or steps), and `floor` from there on."""
@@ -44,6 +46,7 @@ class Cosine:
         return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * share)) / 2
 
 
+@guarded
 @dataclass(frozen=True)
 class StepDecay:
     """Times `factor` after every `every` rounds (or steps)."""
@@ -62,6 +65,7 @@ class StepDecay:
         return float(self.factor ** (_at(self.over, round, step) // self.every))
 
 
+@guarded
 @dataclass(frozen=True)
 class Warmup:
     """1/length, 2/length, …, 1 over the first `length` rounds (or steps), times what `then` says (None: 1)."""

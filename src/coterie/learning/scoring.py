@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.annotations import guarded
 from coterie.errors import TaskError
 from coterie.learning.metrics import FOR_NUMBERS, LOWER_IS_BETTER, METRICS, Metric
 from coterie.text import suggest
@@ -22,6 +23,7 @@ from coterie.text import suggest
 _ONE_AT_A_TIME = Lock()  # an object holds one client's rows, and clients are scored in several threads
 
 
+@guarded
 @dataclass(frozen=True)
 class Scorer:
     """A metric with a name; `lower_is_better` turns the sign of gains. Make one to name a function or say that less is

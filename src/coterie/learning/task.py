@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from coterie.annotations import guarded
 from coterie.data.federation import Federation
 from coterie.disk import said
 from coterie.errors import CoterieError, TaskError
@@ -37,6 +38,7 @@ _ROWS = 64  # rows a task is tried on before training
 _TRIED = 8  # of them, where clients are tried together
 
 
+@guarded
 @dataclass(frozen=True)
 class Task:
     """What is learnt: `model` makes a fresh `nn.Module`; `loss` is a name or a function to one number per sample;

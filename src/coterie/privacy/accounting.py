@@ -16,6 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from coterie.annotations import guarded
+from coterie.arguments import shown
+from coterie.errors import ConfigError
 from coterie.privacy import poisson
 from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
 from coterie.privacy.events import Event
@@ -101,12 +104,17 @@ def _losses(costs: Composition, fine: float) -> Any:
     return joint
 
 
+@guarded
 def compose(events: Iterable[Event]) -> Composition:
     """The joint cost of events, whatever their order; Gaussian ones without sampling join exactly."""
     mu2, slack = 0.0, 0.0
     sampled: Counter[tuple[float, float, str]] = Counter()
     pure: Counter[float] = Counter()
     for event in events:
+        if not isinstance(event, Event):
+            raise ConfigError(
+                f"events must be Events, which mechanisms make; got {shown(event)}. Pass mechanism.event()."
+            )
         slack += event.slack * event.count
         if event.count == 0:
             continue
@@ -135,6 +143,7 @@ def _checked(rounds: Any, sampling: Any, adjacency: Any) -> tuple[int, float, st
     )
 
 
+@guarded
 def epsilon(
     noise_multiplier: float, delta: float, rounds: int, sampling: float = 1.0, *, adjacency: str = "zero-out"
 ) -> float:
@@ -146,6 +155,7 @@ def epsilon(
     return rounds_cost(z, rounds, sampling, adjacency).epsilon(delta)
 
 
+@guarded
 def delta(
     noise_multiplier: float, epsilon: float, rounds: int, sampling: float = 1.0, *, adjacency: str = "zero-out"
 ) -> float:
@@ -155,6 +165,7 @@ def delta(
     return rounds_cost(z, rounds, sampling, adjacency).delta(positive(epsilon, "epsilon"))
 
 
+@guarded
 def noise_multiplier(
     epsilon: float, delta: float, rounds: int, sampling: float = 1.0, *, adjacency: str = "zero-out"
 ) -> float:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtri
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.privacy.checks import positive, probability, whole
 
@@ -41,6 +42,7 @@ class Claim(Protocol):
         ...
 
 
+@guarded
 @dataclass(frozen=True)
 class PointClaim:
     """One claimed pair (ε, δ), and all that follows from it."""
@@ -133,6 +135,7 @@ class Audit:
         return axes
 
 
+@guarded
 def audit(
     worlds: tuple[World, World],
     claim: Claim | tuple[float, float],

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.privacy.auditing import World
 from coterie.privacy.events import Event
@@ -31,6 +32,7 @@ _LARGE = 1e3
 Mechanism = JointSum | GroupSums | LocalGaussian | OneBit | NoisyPower | Quantile
 
 
+@guarded
 def mechanism_worlds(mechanism: Mechanism, noise: str = "exact") -> tuple[World, World]:
     """The worlds without and with the canary for one of the mechanisms; a replaced canary turns into its negative."""
 
@@ -132,6 +134,7 @@ _WORLDS: dict[type, Callable[[Any, bool, Callable[[np.random.Generator], Noise]]
 }
 
 
+@guarded
 def event_worlds(events: Sequence[Event]) -> tuple[World, World]:
     """A run's releases, played again with simulated noise: shift Δ/σ in every Gaussian one, flips in every one-bit one."""
     events = list(events)

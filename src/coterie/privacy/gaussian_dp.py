@@ -13,6 +13,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 
 _ROUNDING = 1e-15  # of a logarithm, relative
@@ -45,8 +46,11 @@ def epsilon_of(mu: float, delta: float) -> float:
     return found
 
 
+@guarded
 def mu_of(epsilon: float, delta: float) -> float:
     """The largest μ whose releases are (ε, δ)-private."""
+    if not (epsilon >= 0 and 0 < delta < 1):
+        raise ConfigError(f"ε must be ≥ 0 and δ in (0, 1); got {epsilon:g} and {delta:g}. Correct the one outside.")
     high = 1.0
     while delta_of(high, epsilon) < delta:
         high *= 2

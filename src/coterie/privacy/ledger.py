@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError, CoterieError
 from coterie.privacy.accounting import Composition, compose
 from coterie.privacy.events import Event
@@ -33,6 +34,7 @@ class BudgetSpent(CoterieError, RuntimeError):
     """The next release would cost more than the budget; it was not made, and everything before it stands."""
 
 
+@guarded
 class Ledger:
     """One run's page in the book of its users.
 
@@ -293,6 +295,7 @@ class Ledger:
         return ledger
 
 
+@guarded
 def adopt(file: str | Path) -> str:
     """Take a ledger that was copied or moved for the only one that goes on; what was done, as a sentence."""
     file = Path(file)

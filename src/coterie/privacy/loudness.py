@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from coterie.annotations import guarded
 from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
 
 
@@ -39,6 +40,7 @@ class Signal:
         )
 
 
+@guarded
 def signal(
     noise_multiplier: float, dimension: int, clients: int, sampling: float = 1.0, *, adjacency: str = "zero-out"
 ) -> Signal:

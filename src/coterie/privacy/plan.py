@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.privacy.accounting import Composition, composed_epsilon, least_noise
 from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
@@ -20,6 +21,7 @@ from coterie.privacy.gaussian_dp import mu_of
 _RESERVE = 1e-5  # of ε, kept for what the lattice costs (Event.slack)
 
 
+@guarded
 @dataclass(frozen=True)
 class Line:
     """A wish: ``count`` releases called ``name`` that may cost ``share`` of the budget together."""
@@ -114,6 +116,7 @@ def _costs(parts: Sequence[tuple[float, float, int]], adjacency: str, slack: flo
     return Composition(math.sqrt(mu2), sampled, (), slack)
 
 
+@guarded
 def make_plan(epsilon: float, delta: float, lines: Sequence[Line], adjacency: str = "zero-out") -> Plan:
     """Noise for every line so that all of them together cost ε at δ, and not more. Shares are normalised to 1."""
     epsilon, delta = positive(epsilon, "epsilon"), probability(delta, "delta")

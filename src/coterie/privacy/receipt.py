@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.privacy.accounting import compose, cross_check, curve, round_up
 from coterie.privacy.events import GUARANTEES, Event
@@ -84,14 +85,20 @@ class Receipt:
     @classmethod
     def from_json(cls, text: str) -> Receipt:
         """The receipt that ``to_json`` wrote."""
-        found = json.loads(text)
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"this is not JSON: {error}; write the receipt again from the run.") from None
         if not isinstance(found, dict) or set(found) != {f.name for f in fields(cls)}:
             raise ConfigError("this is not a privacy receipt of this version; write it again from the run.")
         if not isinstance(found["signature"], dict) or not isinstance(found["scope"], str):
             raise ConfigError("this is not a privacy receipt of this version; write it again from the run.")
-        found["curve"] = tuple((float(e), float(d)) for e, d in found["curve"])
-        for name in ("reasons", "public", "releases", "not_covered"):
-            found[name] = tuple(found[name])
+        try:
+            found["curve"] = tuple((float(e), float(d)) for e, d in found["curve"])
+            for name in ("reasons", "public", "releases", "not_covered"):
+                found[name] = tuple(found[name])
+        except (TypeError, ValueError):
+            raise ConfigError("this is not a privacy receipt of this version; write it again from the run.") from None
         return cls(**found)
 
     def signed(self, ledger: Ledger) -> Receipt:
@@ -118,6 +125,7 @@ class Receipt:
         return html_page(self)
 
 
+@guarded
 def write_receipt(
     ledger: Ledger,
     values: Sequence[Released[Any]],

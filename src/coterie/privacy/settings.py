@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.privacy.checks import ADJACENCIES, LEAST_CLIP, MOST_CLIP, NOISES, choice, positive, probability, within
 
 
+@guarded
 @dataclass(frozen=True)
 class Privacy:
     """A budget for one run, at the level of whole users (clients).
@@ -41,6 +43,8 @@ class Privacy:
         choice(self.beyond, "beyond", ("shorten", "drop"))
         choice(self.noise, "noise", NOISES)
         choice(self.adjacency, "adjacency", ADJACENCIES)
+        if self.ledger is not None and not str(self.ledger).strip():
+            raise ConfigError("ledger must name a file, got an empty text; give a path, or leave it out.")
         if not isinstance(self.users, str) or not self.users:
             raise ConfigError(f"users must be a name for the population, got {self.users!r}; give a short text.")
         if self.total_epsilon is not None and positive(self.total_epsilon, "total_epsilon") < self.epsilon:

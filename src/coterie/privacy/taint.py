@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from coterie.annotations import guarded
 from coterie.privacy.events import Event
 
 Value = TypeVar("Value")
@@ -54,16 +55,19 @@ class Released(Generic[Value]):
         return tuple(booking.event for booking in self.bookings)
 
 
+@guarded
 def public(value: Value) -> Released[Value]:
     """A value that does not depend on anybody's data."""
     return Released(value)
 
 
+@guarded
 def non_private(value: Value, reason: str) -> Released[Value]:
     """A value that was computed from clear data; nothing that derives from it gets a valid receipt."""
     return Released(value, (), (f"unaccounted: {reason}",))
 
 
+@guarded
 def combine(function: Callable[..., Other], *values: Any) -> Released[Other]:
     """``function(*plain values)`` with the joint history of all arguments."""
     bookings: dict[Booking, None] = {}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from coterie.annotations import guarded
 from coterie.privacy.accounting import curve, noise_multiplier, rounds_cost
 from coterie.privacy.checks import ADJACENCIES, choice
 from coterie.privacy.loudness import signal
 from coterie.privacy.receipt import WEAK
 
 
+@guarded
 def budget_text(
     epsilon: float,
     delta: float,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
+import pandas as pd
 import torch
 
 from coterie import randomness
+from coterie.annotations import guarded
+from coterie.arguments import shown
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Ints
@@ -29,6 +32,7 @@ class Everyone:
         return np.arange(len(federation))
 
 
+@guarded
 @dataclass(frozen=True)
 class FixedSize:
     """`size` clients, uniformly without replacement."""
@@ -52,6 +56,7 @@ class FixedSize:
         return np.sort(order[: self.size])
 
 
+@guarded
 @dataclass(frozen=True)
 class Poisson:
     """Every client independently with probability `rate`."""
@@ -93,7 +98,8 @@ def sampler(cohort: Sampler | int | float | None) -> Sampler:
     if cohort is None:
         return Everyone()
     if isinstance(cohort, bool) or not isinstance(cohort, Real):
-        if hasattr(cohort, "sample"):
-            return cohort
-        raise ConfigError(f"cohort must be None, a number of clients, a probability or a sampler; got {cohort!r}.")
+        if callable(getattr(cohort, "sample", None)) and not isinstance(cohort, pd.DataFrame | pd.Series | type):
+            found: Any = cohort
+            return cast(Sampler, found)
+        raise ConfigError(f"cohort must be None, a number of clients, a probability or a sampler; got {shown(cohort)}.")
     return FixedSize(int(cohort)) if isinstance(cohort, Integral) else Poisson(float(cohort))

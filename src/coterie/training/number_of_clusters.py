@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from coterie.annotations import guarded
 from coterie.arguments import check_arguments
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError, DataError
@@ -51,6 +52,7 @@ class Choice:
         return ax
 
 
+@guarded
 def choose_clusters(
     algorithm: Any,
     federation: Federation,

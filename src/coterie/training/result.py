@@ -35,6 +35,19 @@ RECEIPT = "receipt.json"
 FILES = files.FILES
 
 
+def _receipt(file: Path) -> Receipt | None:
+    """The receipt of a saved private run; one that was edited is not shown as the run's."""
+    if not file.is_file():
+        return None
+    try:
+        found = Receipt.from_json(file.read_text("utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{file} is no privacy receipt ({error}). Put back the one that the run wrote.") from None
+    if fault := found.verify().fault:
+        raise ConfigError(f"{file} cannot be believed: {fault}. Put back the one that the run wrote.")
+    return found
+
+
 def _headed(table: pd.DataFrame, used: str) -> pd.DataFrame:
     """The table with the yardstick in its heading and its attributes, and the mean gain with its standard error."""
     gains = table["gain"].dropna()
@@ -272,8 +285,7 @@ class Result:
         if federation is not None:
             stored["federation"] = federation
         clusters = pd.Series(about.pop("clusters"), index=clients, name="cluster")
-        receipt = Receipt.from_json((folder / RECEIPT).read_text("utf-8")) if (folder / RECEIPT).is_file() else None
-        return cls(history, about, clients, clusters, _stored=stored, receipt=receipt)
+        return cls(history, about, clients, clusters, _stored=stored, receipt=_receipt(folder / RECEIPT))
 
     # ---- pictures ----------------------------------------------------------------------------------------------------
 

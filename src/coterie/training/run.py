@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.arguments import check_arguments
+from coterie.arguments import check_arguments, shown
 from coterie.data.federation import Federation
 from coterie.disk import locked
 from coterie.engines import ENGINES
@@ -470,14 +470,15 @@ def _plain(client: Any) -> Any:
 
 
 def _engine(engine: str | Any, device: str | None) -> Any:
-    device = checked(device) if engine != "ray" else device  # of Ray's, the actors' machines matter
-    if isinstance(engine, str):
+    by_name = isinstance(engine, str)
+    device = device if by_name and engine == "ray" else checked(device)  # of Ray's, the actors' machines matter
+    if by_name:
         if engine not in ENGINES:
             raise ConfigError(f"engine must be one of {sorted(ENGINES)}; got {engine!r}.")
         return ENGINES[engine](device=device)
-    if isinstance(engine, type) or not hasattr(engine, "run"):
+    if isinstance(engine, type) or not callable(getattr(engine, "run", None)):
         raise ConfigError(
-            f"engine must be one of {sorted(ENGINES)} or an engine such as LocalEngine(); got {engine!r}."
+            f"engine must be one of {sorted(ENGINES)} or an engine such as LocalEngine(); got {shown(engine)}."
         )
     if device is not None and getattr(engine, "device", None) != device:
         raise ConfigError(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.arguments import CALLABLE, FEDERATION, check_arguments, whole
+from coterie.arguments import CALLABLE, FEDERATION, Rule, check_arguments, whole
 from coterie.data.federation import Federation
 from coterie.disk import said
 from coterie.engines import LocalEngine
@@ -27,6 +27,10 @@ from coterie.training.run import Run, fit
 from coterie.training.validity import looked_at
 
 Split = Callable[[int], Federation]
+_SETTINGS = Rule(
+    "a dict of lists, such as {'local.lr': [0.01, 0.1]}",
+    lambda v: isinstance(v, Mapping) and all(isinstance(k, str) and isinstance(x, Sequence) for k, x in v.items()),
+)
 _LEAST = 1e-4  # a share of the loss: improvements below it are none
 
 
@@ -129,7 +133,7 @@ def grid(
     validation rows (a quarter of the training rows, where they have none) and judged on them by the task's loss, mean over
     clients, after `every` rounds. A combination ends when `patience` looks in a row bring nothing, or when it is worse
     than every finished one was after as many rounds. Test rows are never used."""
-    check_arguments(locals(), rounds=whole(1))
+    check_arguments(locals(), rounds=whole(1), settings=_SETTINGS)
     if not settings:
         raise ConfigError("grid needs settings to try, such as {'local.lr': [0.01, 0.1]}; got none.")
     looked_at(federation, "grid")

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie.annotations import guarded
+from coterie.arguments import shown
 from coterie.errors import ConfigError
 
 if TYPE_CHECKING:
     from coterie.training.run import Run
 
 
+@guarded
 class TensorBoard:
     """`fit(…, callbacks=[TensorBoard("logs/first")])`, then `tensorboard --logdir logs`.
 
@@ -23,6 +26,8 @@ class TensorBoard:
     def __init__(self, where: str | Path | Any, groups_every: int = 1) -> None:
         if groups_every < 0:
             raise ConfigError(f"groups_every must be ≥ 0; got {groups_every}.")
+        if not isinstance(where, str | Path) and not hasattr(where, "add_scalar"):
+            raise ConfigError(f"where must be a folder or a SummaryWriter; got {shown(where)}. Name a folder.")
         self.writer: Any = where if hasattr(where, "add_scalar") else _writer(Path(where))
         self.groups_every = groups_every
         self._last: Any = None

@@ -146,6 +146,7 @@ class Alone:
         run = begin_local(Local(self.local), self.federation, self.task, self.seed, self.engine)
         everyone = np.arange(len(self.federation))
         run.evaluation().ready(everyone)
-        run.env.states.set(everyone, {"model": {name: torch.as_tensor(t) for name, t in models.items()}})
+        given = {"model": {name: torch.as_tensor(t) for name, t in models.items()}}
+        run.env.states.set(everyone, run.env.states.get(everyone) | given)  # an optimiser's memory stays
         run.env.states.commit()
         return run.result(0, alone=False)

@@ -307,7 +307,7 @@ def test_every_seller_meets_every_crowd(game: PricingGame, buyers: str) -> None:
         ({"buyers": "nobody"}, "Unknown buyers 'nobody'"),
         ({"seller": []}, "at least one seller"),
         ({"rounds": 0}, "at least 1"),
-        ({"seeds": 0}, "at least 1"),
+        ({"seeds": 0}, "≥ 1"),
     ],
 )
 def test_invalid_input_is_refused(arguments: dict, message: str) -> None:

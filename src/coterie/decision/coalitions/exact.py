@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.annotations import guarded
 from coterie.decision.candidates.rows import Floats
 from coterie.decision.coalitions.find import Note, find
 from coterie.decision.coalitions.found import Coalitions
@@ -88,6 +89,7 @@ class PooledRidge:
         return np.asarray(slope.reshape(len(slope), -1))
 
 
+@guarded
 def coalitions(
     X: Any,
     y: Any = None,

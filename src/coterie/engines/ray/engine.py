@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.annotations import guarded
 from coterie.data.federation import Federation
 from coterie.engines.base import ClientStates, Env, Post
 from coterie.engines.ray.pool import Call, Pool, new_name, pool
@@ -28,6 +29,7 @@ from coterie.tree import Tree, concat, take
 _SETTINGS = 4  # runs whose settings are held for the next call
 
 
+@guarded
 @dataclass
 class RayEngine:
     """`actors` processes (None: one per core of the cluster) with one torch thread each.

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import softmax, xlogy
 
+from coterie.annotations import check_settings
+from coterie.arguments import finite
 from coterie.errors import ConfigError
 from coterie.estimation.books import checked
 from coterie.estimation.histograms.counts import (
@@ -31,6 +33,7 @@ from coterie.estimation.histograms.private.designs import Users, fit_fedavg
 from coterie.estimation.histograms.rows import HistogramRows, Weighting
 from coterie.estimation.histograms.seeding import Direction, seed_centers
 from coterie.privacy import Privacy
+from coterie.settings import whole_number
 
 
 def _users(counts: Counts, source: Source, threads: int | None) -> Users:
@@ -71,6 +74,7 @@ class FedAvgHistogram(CenterModel):
         )
 
     def fit(self, counts: Source, y: object = None) -> Self:
+        check_settings(self)
         self._check_fine_tuning()
         table = read_counts(counts)
         self._columns(counts, table.counts.shape[1])
@@ -156,6 +160,7 @@ class IFCAHistograms(CenterModel):
         self.lam, self.concentration, self.threads = lam, concentration, threads
 
     def fit(self, counts: Source, y: object = None) -> Self:
+        check_settings(self)
         self._check_fine_tuning()
         table = read_counts(counts)
         self._columns(counts, table.counts.shape[1])
@@ -165,6 +170,10 @@ class IFCAHistograms(CenterModel):
                 f"clusters must be between 1 and the users with tokens; got {self.clusters}, n_samples={used.shape[0]}. "
                 "Choose another number of clusters."
             )
+        for name in ("trials", "max_iter"):
+            whole_number(name, getattr(self, name))
+        if not self.seed_smoothing > 0:
+            raise ConfigError(f"seed_smoothing must be positive; got {self.seed_smoothing}. Use for example 0.01.")
         if not self.learning_rate > 0 or self.scale not in ("mean", "share"):
             raise ConfigError(
                 f"IFCAHistograms needs learning_rate > 0 and scale 'mean' or 'share'; "
@@ -206,7 +215,7 @@ class IFCAHistograms(CenterModel):
 
     def _first(self, used: Counts, rng: np.random.Generator) -> Floats:
         if not isinstance(self.init, str):
-            first = np.asarray(self.init, dtype=np.float64)
+            first = finite("init", self.init)
             if first.shape != (self.clusters, used.shape[1]):
                 raise ConfigError(
                     f"init must be {self.clusters} centres over {used.shape[1]} tokens; "

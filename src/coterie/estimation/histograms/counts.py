@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.archives import check_unpacked
-from coterie.arguments import refuse_masked
+from coterie.arguments import refuse_masked, regular
 from coterie.disk import said
 from coterie.errors import CoterieError, DataError
 from coterie.estimation.checks import finite
@@ -123,7 +123,7 @@ def has_public_vocabulary(source: Source) -> bool:
 def check_counts(given: Any, width: int | None = None) -> Counts:
     """The counts as a canonical float64 CSR array, or one sentence saying which rule they break."""
     refuse_masked(counts=given)
-    counts: Any = given if sp.issparse(given) else np.asarray(given)
+    counts: Any = given if sp.issparse(given) else regular("Counts", given)
     if counts.dtype == object and counts.ndim == 2:
         counts = finite("Counts", counts)
     dtype: np.dtype[Any] = counts.dtype

@@ -22,6 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
+from coterie.annotations import check_settings
+from coterie.arguments import finite
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.books import checked, given
 from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
@@ -148,6 +150,7 @@ class HistogramMixture(CenterModel):
 
     def fit(self, counts: Source, y: object = None) -> Self:
         """Users × tokens counts: sparse, dense, a frame or file of (user, token, count), or a folder (streamed)."""
+        check_settings(self)
         if not _is_number(self.clusters):
             return self._fit_best(counts)
         self._check_settings()
@@ -201,6 +204,7 @@ class HistogramMixture(CenterModel):
         `source`: a folder written by `save_counts` (read as it is), or a Parquet, CSV (sorted by user) or .npz file,
         which is first laid out as such a folder in a temporary place.
         """
+        check_settings(self)
         if not _is_number(self.clusters):
             raise ConfigError(f"fit_stream needs one number of clusters; got {self.clusters!r}. Pass a whole number.")
         self._check_settings()
@@ -298,7 +302,7 @@ class HistogramMixture(CenterModel):
         return self._given_start(candidates.shape[1])
 
     def _given_start(self, width: int) -> Floats:
-        seeds = np.asarray(self.init.value if isinstance(self.init, Released) else self.init, dtype=np.float64)
+        seeds = finite("init", self.init.value if isinstance(self.init, Released) else self.init)
         if seeds.shape != (self.clusters, width) or not (seeds >= 0).all() or not (seeds.sum(axis=1) > 0).all():
             raise ConfigError(
                 f"init must be {self.clusters} non-negative centres over {width} tokens; "

@@ -13,6 +13,7 @@ from scipy.special import logsumexp, xlogy
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, is_wide, read_counts, refuse_other_width
 from coterie.estimation.histograms.dirichlet import concentration_mle
@@ -75,6 +76,7 @@ class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         models[rows, table.indices] += (1 - lam[rows]) * histograms.data
         return models
 
+    @guarded
     def personalise_blocks(self, counts: Source, users: int = 4096) -> Iterator[tuple[int, Floats]]:
         """`personalise` of so many users at a time, as (number of the first, their histograms): for more than fit in memory.
 
@@ -103,6 +105,7 @@ class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         joint = dirichlet_multinomial_log_likelihood(table, parameters) + safe_log(self.weights_)
         return float(logsumexp(joint, axis=1).sum()) / tokens
 
+    @guarded
     def top_tokens(self, n: int = 10) -> pd.DataFrame:
         """The n tokens that tell each cluster from the rest, by P log(P/mean): cluster, share, token, probability, lift."""
         check_is_fitted(self, "centers_")

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.rows import HistogramRows
 
 
+@guarded
 @dataclass(frozen=True)
 class TokenReduction:
     """Which tokens to cluster on: those large in a leading eigenvector of the whitened second moment.

@@ -20,6 +20,7 @@ from scipy.special import digamma, gammaln, logsumexp
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
+from coterie.annotations import check_settings
 from coterie.errors import ConfigError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts, refuse_other_width
 from coterie.estimation.histograms.kl import row_sums, safe_log, smooth
@@ -59,6 +60,7 @@ class DirichletMultinomialMixture(TransformerMixin, BaseEstimator):  # type: ign
         return tags
 
     def fit(self, counts: Source, y: object = None) -> Self:
+        check_settings(self)
         table = read_counts(counts)
         start = self._start().fit(table.counts)
         used = table.counts[np.diff(table.counts.indptr) > 0]

@@ -14,7 +14,9 @@ import pandas as pd
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from coterie.annotations import guarded
 from coterie.archives import check_unpacked
+from coterie.arguments import labels
 from coterie.disk import write_text, writing
 from coterie.errors import DataError
 from coterie.estimation.histograms.counts import (
@@ -88,6 +90,7 @@ class CountStore:
             return np.array(self._part(name))
 
 
+@guarded
 def save_counts(folder: str | Path, blocks: Iterable[Any], users: Any = None, vocabulary: Any = None) -> Path:
     """Write blocks of users (CSR or dense, the same tokens in each), in order, as a folder `fit_stream` reads.
 
@@ -116,7 +119,7 @@ def save_counts(folder: str | Path, blocks: Iterable[Any], users: Any = None, vo
     _save(folder, "shape", np.array([len(pointers) - 1, width]))
     for name, values in (("users", users), ("vocabulary", vocabulary)):
         if values is not None:
-            _save(folder, name, np.asarray(values))
+            _save(folder, name, labels(name, values))
         else:  # that of other users goes
             (folder / f"{name}.npy").unlink(missing_ok=True)
     if known:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.arguments import refuse_masked
+from coterie.arguments import refuse_masked, regular
 from coterie.errors import DataError
 from coterie.estimation.checks import Array, Ints, finite
 from coterie.estimation.conventions import labels
@@ -67,7 +67,7 @@ def group_rows(
 
     A row of weight w has noise of variance σ²/w: `scale` multiplies it by √w. Otherwise it is as if seen w times."""
     refuse_masked(groups=groups)
-    rows, target, owner = finite("X", X), finite("y", y), np.asarray(groups)
+    rows, target, owner = finite("X", X), finite("y", y), regular("groups", groups)
     if rows.ndim != 2 or target.ndim != 1 or owner.ndim != 1 or not len(rows) == len(target) == len(owner):
         raise DataError(
             "X (N, d), y (N,) and groups (N,) must have one row each per observation; "
@@ -92,7 +92,7 @@ def group_rows(
 def known_labels(y: ArrayLike) -> NDArray[Any]:
     """Labels of classes, none of them missing."""
     refuse_masked(y=y)
-    values = np.asarray(y)
+    values = regular("y", y)
     gaps = np.asarray(pd.isna(values))
     if gaps.any():
         raise DataError(
@@ -104,7 +104,7 @@ def known_labels(y: ArrayLike) -> NDArray[Any]:
 def find(clients: NDArray[Any], groups: ArrayLike) -> Ints:
     """The index of each row's client in `clients`, or −1 for a client never seen."""
     refuse_masked(groups=groups)
-    wanted = labels(np.asarray(groups))
+    wanted = labels(regular("groups", groups))
     if (wanted.dtype.kind in "US") != (clients.dtype.kind in "US"):
         raise DataError(f"groups must be of the type used in fit, {clients.dtype}; got {wanted.dtype}. Convert them.")
     place = np.minimum(np.searchsorted(clients, wanted), len(clients) - 1)

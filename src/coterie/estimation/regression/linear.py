@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin, clone
 from sklearn.exceptions import ConvergenceWarning
 
+from coterie.annotations import check_settings
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.checks import Array, choice, finite, fitted, known_variance
 from coterie.estimation.conventions import joined_targets, row_weights, target
@@ -94,6 +95,7 @@ class LinearModels(RegressorMixin, ClientModels):  # type: ignore[misc]
 
         `groups` may also name a column of a frame X; X and y may be dicts {client: rows}. Without groups there is one
         model for all rows. A row of weight w has noise of variance σ_x²/w."""
+        check_settings(self)
         choice("method", self.method, ("em", "gradient"))
         rows, named = self._rows(X, y, groups, sample_weight, scale=True)
         width, clients = rows.X.shape[1], len(rows.counts)

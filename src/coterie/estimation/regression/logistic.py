@@ -27,6 +27,7 @@ from scipy.special import expit
 from sklearn.base import ClassifierMixin, clone
 from sklearn.exceptions import ConvergenceWarning
 
+from coterie.annotations import check_settings
 from coterie.errors import DataError
 from coterie.estimation.checks import Array, choice, fitted
 from coterie.estimation.conventions import joined_targets, row_weights, target
@@ -113,6 +114,7 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
 
         `groups` may also name a column of a frame X; X and y may be dicts {client: rows}. Without groups there is one
         model for all rows. A row of weight w counts w times."""
+        check_settings(self)
         choice("method", self.method, ("em", "gradient"))
         rows, named = self._rows(X, y, groups, sample_weight, scale=False)
         if not 0 < rows.y.mean() < 1:

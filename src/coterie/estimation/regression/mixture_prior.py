@@ -18,6 +18,8 @@ from numpy.typing import ArrayLike
 from scipy.special import expit, softmax
 from sklearn.utils.multiclass import type_of_target
 
+from coterie.annotations import check_settings
+from coterie.arguments import shown
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.checks import Array, Ints, choice, finite
 from coterie.estimation.conventions import joined_targets, target
@@ -86,6 +88,9 @@ class MixtureModels(ClientModels):
     def _target(self, y: Any, reset: bool) -> Array:
         if self.task is not None:
             choice("task", self.task, ("regression", "classification"))
+        y = known_labels(y)
+        if any(isinstance(one, list) for one in y.tolist()):
+            raise DataError(f"y must be one column of numbers or labels; got {shown(y)}.")
         classes = self.task == "classification" or (self.task is None and type_of_target(y) == "binary")
         self.__dict__.pop("classes_", None)
         if not classes:
@@ -97,6 +102,7 @@ class MixtureModels(ClientModels):
 
     def fit(self, X: Any, y: Any = None, groups: Any = None, sample_weight: ArrayLike | None = None) -> Self:
         """Rows, targets and clients as in `LinearModels`."""
+        check_settings(self)
         for name in ("clusters", "rounds", "steps"):
             whole_number(name, getattr(self, name))
         if not self.floor > 0:
@@ -182,7 +188,9 @@ class MixtureModels(ClientModels):
     def score(self, X: Any, y: Any, groups: Any = None) -> float:
         """R², or accuracy."""
         wanted, made = np.asarray(target(self, joined_targets(y, X))), self.predict(X, groups)
+        if wanted.shape != made.shape:
+            raise DataError(f"y must hold one value per row of X, {len(made)} of them; got {len(wanted)}.")
         if hasattr(self, "classes_"):
             return float((wanted == made).mean())
-        spread = float(np.square(wanted - wanted.mean()).sum())
+        spread = float(np.square((wanted := finite("y", wanted)) - wanted.mean()).sum())
         return 1 - float(np.square(wanted - made).sum()) / spread if spread else 0.0

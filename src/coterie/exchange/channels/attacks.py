@@ -20,6 +20,7 @@ from torch import Tensor
 
 from coterie import randomness
 from coterie.aggregation.radius import RadiusRule, radius_rule
+from coterie.annotations import guarded
 from coterie.errors import ConfigError, CoterieWarning
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.channels.updates import references
@@ -93,6 +94,7 @@ class Told:
 # ---- each liar alone -------------------------------------------------------------------------------------------------
 
 
+@guarded
 @dataclass(frozen=True)
 class LargeGradient(Attack):
     """A-1: `factor` times the update."""
@@ -104,6 +106,7 @@ class LargeGradient(Attack):
         return self.factor * updates
 
 
+@guarded
 @dataclass(frozen=True)
 class SignFlip(Attack):
     """A-2: minus the update, `scale` times."""
@@ -115,6 +118,7 @@ class SignFlip(Attack):
         return -self.scale * updates
 
 
+@guarded
 @dataclass(frozen=True)
 class GaussianNoise(Attack):
     """N(mean, std²) in every coordinate instead of the update."""
@@ -132,6 +136,7 @@ class GaussianNoise(Attack):
         return self.mean + self.std * told.noise(updates.shape[1], "gaussian noise attack", updates.dtype)
 
 
+@guarded
 @dataclass(frozen=True)
 class LabelFlip(Attack):
     """A-3: trains honestly on labels (y + shift) mod the number of classes."""
@@ -152,6 +157,7 @@ class LabelFlip(Attack):
 # ---- liars who see everybody's updates -------------------------------------------------------------------------------
 
 
+@guarded
 @dataclass(frozen=True)
 class ALIE(Attack):
     """Mean − z · standard deviation of the honest updates, in every coordinate.
@@ -189,6 +195,7 @@ class ALIE(Attack):
         return NormalDist().inv_cdf(max(share, 0.5)) if self.z is None else self.z
 
 
+@guarded
 @dataclass(frozen=True)
 class InnerProduct(Attack):
     """Inner-product manipulation: −scale · mean of the honest updates.
@@ -203,6 +210,7 @@ class InnerProduct(Attack):
         return (-self.scale * told.honest(updates).mean(0)).expand(int(told.liars.sum()), -1)
 
 
+@guarded
 @dataclass(frozen=True)
 class EdgeAttack(Attack):
     """A-4: just inside the ball of Threshold-Clustering, where a lie is as large as it can be and still counts.

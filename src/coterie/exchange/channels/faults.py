@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coterie import randomness
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.messages import Ask
 
 
+@guarded
 @dataclass(frozen=True)
 class Dropout(Channel):
     """Every asked client fails to answer with this probability, independently, from its own random stream."""

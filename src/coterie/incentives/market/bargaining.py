@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
 
-from coterie.arguments import refuse_masked
+from coterie.annotations import guarded
+from coterie.arguments import finite, numbers, shown
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import Duopoly, FloatArray, Pair, equilibrium_revenues
 
@@ -48,15 +49,16 @@ class Bargain:
         return self.q_low
 
 
+@guarded
 def nash_product(revenue_low: ArrayLike, revenue_high: ArrayLike, disagreement: Pair) -> FloatArray:
     """(U_l − U_l0)(U_h − U_h0) where neither firm loses, NaN elsewhere: two losses are not an agreement."""
-    refuse_masked(revenue_low=revenue_low, revenue_high=revenue_high)
-    gain_low = np.asarray(revenue_low, dtype=float) - disagreement.low
-    gain_high = np.asarray(revenue_high, dtype=float) - disagreement.high
+    gain_low = finite("revenue_low", revenue_low) - disagreement.low
+    gain_high = finite("revenue_high", revenue_high) - disagreement.high
     agreed = (gain_low >= -1e-12) & (gain_high >= -1e-12)
     return np.where(agreed, np.maximum(gain_low, 0.0) * np.maximum(gain_high, 0.0), np.nan)
 
 
+@guarded
 def nash_bargaining(q_low0: float, q_high0: float, q_max: float = 1.0) -> Bargain:
     """Qualities that maximise the Nash product, starting from qualities `q_low0` ≤ `q_high0` ≤ `q_max`.
 
@@ -94,22 +96,23 @@ def nash_bargaining(q_low0: float, q_high0: float, q_max: float = 1.0) -> Bargai
 def quality_cap(rho: float, growth: float) -> float: ...
 @overload
 def quality_cap(rho: FloatArray | float, growth: FloatArray | float) -> FloatArray | float: ...
+@guarded
 def quality_cap(rho: FloatArray | float, growth: FloatArray | float) -> FloatArray | float:
     """B(ρ, b): the largest new ratio q_l/q_h that leaves the high firm's revenue whole when q_h grows by b ≥ 1.
 
     Written as 4 − 6/(1 + √(1 − 12(1−ρ)/((4−ρ)²b))), which equals the printed fraction and is stable at ρ = 1.
     """
-    refuse_masked(rho=rho, growth=growth)
-    a, b = np.asarray(rho, dtype=float), np.asarray(growth, dtype=float)
+    a, b = numbers("rho", rho), numbers("growth", growth)
     if not ((a >= 0) & (a <= 1)).all() or not (b >= 1).all():
         raise ConfigError(
-            f"quality_cap needs 0 <= rho <= 1 and growth >= 1; got rho={rho}, growth={growth}. "
+            f"quality_cap needs 0 <= rho <= 1 and growth >= 1; got rho={shown(rho)}, growth={shown(growth)}. "
             "rho is q_low/q_high, and growth is the new q_high over the old one."
         )
     cap = np.asarray(4 - 6 / (1 + np.sqrt(1 - 12 * (1 - a) / ((4 - a) ** 2 * b))))
     return float(cap) if cap.ndim == 0 else cap
 
 
+@guarded
 def pacing_bound(rho: float) -> float:
     """b_ρ: the largest growth b of q_h in one round with (4 − 5ρ) log₁₀ b ≤ B(ρ, b) − ρ; infinite for ρ ≥ 0.8."""
     if not 0 <= rho <= 1:

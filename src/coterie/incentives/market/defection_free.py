@@ -27,6 +27,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.incentives.market.bargaining import Bargain, nash_bargaining, pacing_constant, quality_cap
 from coterie.incentives.market.climb import Climb, Offer, Step, climbing
@@ -36,6 +37,7 @@ from coterie.incentives.market.ledger import RevenueLedger
 S = TypeVar("S")
 
 
+@guarded
 @dataclass(frozen=True)
 class Learner(Generic[S]):
     """How a state is judged and improved; see the module's text. `max_step` is 1/L, L the smoothness of the loss."""
@@ -46,6 +48,7 @@ class Learner(Generic[S]):
     max_step: float = 1.0
 
 
+@guarded
 def descent(
     loss: Callable[[FloatArray], float],
     gradient: Callable[[FloatArray], FloatArray],
@@ -53,6 +56,8 @@ def descent(
     quality: Callable[[FloatArray], float] | None = None,
 ) -> Learner[FloatArray]:
     """Gradient descent on an analytic loss; quality is 1 − loss unless another function judges it."""
+    if not smoothness > 0:
+        raise ConfigError(f"smoothness must be positive; got {smoothness}. Pass a bound on the second derivatives.")
     return Learner(
         quality=quality or (lambda x: 1.0 - loss(x)),
         step=lambda x, size: x - size * gradient(x),
@@ -70,6 +75,7 @@ class Firm(Generic[S]):
     together: Learner[S]
 
 
+@guarded
 def climb(
     learner: Learner[S],
     state: S,
@@ -111,6 +117,7 @@ def _offer(learner: Learner[S], need: Step[S]) -> Offer[S] | None:
     return Offer(lambda size: learner.step(need.state, size), size)
 
 
+@guarded
 def low_target(q_low: float, q_high_before: float, q_high: float, bargain: Bargain) -> float | None:
     """The quality q̄ the low firm may reach this round, or None if it must stay (Algorithm 5, lines 7–9).
 
@@ -156,6 +163,7 @@ class OnlyHighShares:
         return Move(climb(low.together, x_low).state, better.state, better.size)
 
 
+@guarded
 @dataclass(frozen=True)
 class OnlyLowShares:
     """D-3b: the high firm trains on the common loss; the low firm trains alone, or not at all."""
@@ -167,6 +175,7 @@ class OnlyLowShares:
         return Move(climb(low.alone, x_low).state if self.low_trains else x_low, better.state, better.size)
 
 
+@guarded
 @dataclass(frozen=True)
 class DefectionFreeSharing:
     """D-4, Algorithm 5: the high firm improves at a limited pace, the low firm follows up to its target.
@@ -196,6 +205,7 @@ class DefectionFreeSharing:
         return Move(x_low, better.state, better.size)
 
 
+@guarded
 @dataclass(frozen=True)
 class PrintedWhileLoop:
     """Algorithm 5 as printed, with a fixed step and no cap: kept to show that it costs the high firm revenue."""
@@ -225,6 +235,7 @@ class Collaboration(NamedTuple, Generic[S]):
     bargain: Bargain
 
 
+@guarded
 def collaborate(
     low: Firm[S], high: Firm[S], scheme: Scheme, *, rounds: int = 200, q_max: float = 1.0
 ) -> Collaboration[S]:
@@ -241,6 +252,7 @@ def collaborate(
     return Collaboration(x_low, x_high, ledger, bargain)
 
 
+@guarded
 def quadratic_firms(
     q_low0: float,
     q_high0: float,
@@ -263,6 +275,8 @@ def quadratic_firms(
             f"be negative); got q_low0={q_low0}, q_high0={q_high0}, q_max={q_max}, difference={difference}. "
             "Correct the one outside."
         )
+    if max_step is not None and not max_step > 0:
+        raise ConfigError(f"max_step must be positive, or None for 1/smoothness; got {max_step}. Pass None.")
     if not (smoothness > 0 and 0 < flatness <= 1):
         raise ConfigError(
             f"smoothness must be positive and flatness in (0, 1]; got {smoothness} and {flatness}. Correct the one outside."

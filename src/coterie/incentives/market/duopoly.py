@@ -22,7 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.arguments import refuse_masked
+from coterie.annotations import guarded
+from coterie.arguments import finite
 from coterie.errors import ConfigError
 
 FloatArray = NDArray[np.float64]
@@ -35,16 +36,17 @@ class Pair(NamedTuple):
     high: float
 
 
+@guarded
 def equilibrium_revenues(q_low: ArrayLike, q_high: ArrayLike) -> tuple[FloatArray, FloatArray]:
     """Revenues of both firms at equilibrium prices, element by element, in firm order (Lemma 22, roles by quality)."""
-    refuse_masked(q_low=q_low, q_high=q_high)
-    first, second = np.asarray(q_low, dtype=float), np.asarray(q_high, dtype=float)
+    first, second = finite("q_low", q_low), finite("q_high", q_high)
     low, high = np.minimum(first, second), np.maximum(first, second)
     scale = (high - low) / (4 * high - low) ** 2
     worse, better = low * high * scale, 4 * high**2 * scale
     return np.where(first <= second, worse, better), np.where(first <= second, better, worse)
 
 
+@guarded
 @dataclass(frozen=True)
 class Duopoly:
     """The market of two firms with qualities `q_low` and `q_high`.

@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 from scipy.interpolate import CubicHermiteSpline
 
+from coterie.annotations import guarded
 from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
@@ -91,6 +92,7 @@ def _tabulated(pdf: Callable[[FloatArray], ArrayLike]) -> Types:
     )
 
 
+@guarded
 @dataclass(frozen=True, eq=False)
 class Market:
     """Price competition between firms with the given `qualities`; results are arrays in the order of `qualities`.

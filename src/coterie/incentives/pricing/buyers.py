@@ -23,6 +23,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from coterie.annotations import guarded
+from coterie.arguments import finite, shown
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 from coterie.incentives.pricing.game import PricingGame
@@ -39,6 +41,7 @@ class Buyers(Protocol):
     def evades(self, belief: FloatArray, draws: FloatArray, game: PricingGame) -> BoolArray: ...
 
 
+@guarded
 @dataclass(frozen=True)
 class CBER:
     """Consistent-belief best responders: evade with probability q* when the belief exceeds α*, else be truthful.
@@ -50,9 +53,10 @@ class CBER:
     estimator: Literal["rescaled", "printed"] = "rescaled"
 
     def __post_init__(self) -> None:
-        if not (np.asarray(self.bias[0]) <= np.asarray(self.bias[1])).all():
+        low, high = (finite("bias", end) for end in self.bias)
+        if low.shape != high.shape or not (low <= high).all():
             raise ConfigError(
-                f"bias must be an interval (a, b) with a <= b; got {self.bias}. Swap them, or pass (0, 0)."
+                f"bias must be an interval (a, b) with a <= b; got {shown(self.bias)}. Swap them, or pass (0, 0)."
             )
         if self.estimator not in ("rescaled", "printed"):
             raise ConfigError(f'estimator must be "rescaled" or "printed"; got {self.estimator!r}. Choose one of them.')
@@ -73,10 +77,11 @@ class CBER:
         return game.q_star
 
     def evades(self, belief: FloatArray, draws: FloatArray, game: PricingGame) -> BoolArray:
-        low, high = self.bias
+        low, high = (np.asarray(end, dtype=float) for end in self.bias)
         return np.asarray(np.clip(belief + low + (high - low) * draws, 0.0, 1.0) > game.alpha_star)
 
 
+@guarded
 @dataclass(frozen=True)
 class FixedEvasion:
     """Buyers who do not learn: θ_H buyers evade with a fixed probability (0: truthful; None: q*)."""

@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.annotations import guarded
 from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
@@ -62,6 +63,7 @@ class DeviationGains(NamedTuple):
     buyer_high: float
 
 
+@guarded
 @dataclass(frozen=True)
 class PricingGame:
     """The game (α, μ, θ_L, θ_H, c_B, c_S) without α, which the methods take.

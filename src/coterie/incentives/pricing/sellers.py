@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 from coterie.incentives.pricing.game import PricingGame
@@ -118,6 +119,7 @@ class NoDiscrimination:
         return state
 
 
+@guarded
 @dataclass(frozen=True)
 class Stackelberg:
     """Discriminates with probability α* − `epsilon`, else charges the blind price.
@@ -143,6 +145,7 @@ class Stackelberg:
         return state
 
 
+@guarded
 @dataclass(frozen=True)
 class AdaptiveStackelberg:
     """Discriminates whenever that cannot push the buyers' belief above α* − `margin`: (S_t + 1/w_t)/(t + 1) ≤ α*.

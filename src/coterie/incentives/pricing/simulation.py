@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 import pandas as pd
 
+from coterie.annotations import guarded
+from coterie.arguments import shown
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 from coterie.incentives.pricing.buyers import BUYERS, CBER, Buyers
@@ -99,6 +101,7 @@ class Simulation:
         return figures.plot_actions(self, ax)
 
 
+@guarded
 def simulate(
     game: PricingGame,
     seller: SellersLike = "all",
@@ -133,6 +136,7 @@ def simulate(
     return Simulation(game, crowd, n_buyers, rounds, pd.concat(frames, ignore_index=True))
 
 
+@guarded
 def policy_regret(simulation: Simulation, *, step: float = 0.05, seeds: int = 3) -> pd.DataFrame:
     """What each seller lost against the best *constant mixed* seller, whose buyers would have behaved differently.
 
@@ -161,6 +165,7 @@ def policy_regret(simulation: Simulation, *, step: float = 0.05, seeds: int = 3)
     return table
 
 
+@guarded
 def bias_sweep(
     game: PricingGame,
     seller: SellersLike = ("exp3", "cexp3", "stackelberg"),
@@ -171,10 +176,14 @@ def bias_sweep(
     n_buyers: int = 10,
 ) -> pd.DataFrame:
     """Average utility when buyers misjudge α̂ by U(γ_i), for intervals γ_i that cover [−1, 1] (Figure 4.5)."""
+    runs = np.arange(seeds) if isinstance(seeds, int) else np.asarray(seeds)
+    if min(intervals, rounds, runs.size) < 1:
+        raise ConfigError(
+            f"intervals, rounds and seeds must be at least 1; got {intervals}, {rounds}, {seeds}. Use 1 or more for each."
+        )
     edges = np.linspace(-1.0, 1.0, intervals + 1)
     crowd = CBER(bias=(edges[:-1, None], edges[1:, None]))
     crowd.check(n_buyers)
-    runs = np.arange(seeds) if isinstance(seeds, int) else np.asarray(seeds)
     marks = np.unique(np.linspace(0, rounds, 51).round().astype(int))
     frames = []
     for name, player in named_sellers(seller).items():
@@ -205,8 +214,19 @@ def named_sellers(seller: SellersLike) -> dict[str, Seller]:
     return found
 
 
+def _require_methods(player: object, registry: Mapping[str, object], what: str) -> None:
+    """Every player has the public methods that all those of the registry have."""
+    common = set.intersection(*({n for n in dir(one) if n[0] != "_"} for one in registry.values()))
+    methods = [n for n in sorted(common) if all(callable(getattr(one, n)) for one in registry.values())]
+    if isinstance(player, type) or not all(callable(getattr(player, name, None)) for name in methods):
+        raise ConfigError(
+            f"{what} must be one of {', '.join(registry)}, or an object with {', '.join(methods)}; got {shown(player)}."
+        )
+
+
 def _lookup(player: str | P, registry: Mapping[str, P], what: str) -> P:
     if not isinstance(player, str):
+        _require_methods(player, registry, what)
         return player
     if player not in registry:
         raise ConfigError(f"Unknown {what} {player!r}; choose one of {', '.join(registry)} or pass an object.")

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.arguments import refuse_masked
+from coterie.annotations import guarded
+from coterie.arguments import numbers
 from coterie.errors import ConfigError, DataError
 from coterie.privacy.checks import LEAST_CLIP, MOST_CLIP, choice, whole, within
 
@@ -48,12 +49,12 @@ class Clipped:
     n_nonfinite: int
 
 
+@guarded
 def clip_rows(rows: Any, bound: float) -> Clipped:
     """L2 clipping of each row, the joint vector of everything one user sends.
 
     A row with NaN or infinity is replaced by zeros. Rows of any finite size are safe: norms are taken after scaling."""
-    refuse_masked(rows=rows)
-    x = np.array(rows, dtype=np.float64, ndmin=2)
+    x = np.array(numbers("rows", rows), ndmin=2)
     if x.ndim != 2:
         raise DataError(
             f"rows must be a matrix with one row per user, got shape {x.shape}; flatten each user's vector."
@@ -71,6 +72,7 @@ def clip_rows(rows: Any, bound: float) -> Clipped:
     return Clipped(x, int(over.sum()), int((~finite).sum()))
 
 
+@guarded
 @dataclass(frozen=True)
 class Lattice:
     """Multiples of ``step`` = clip·2^−bits in ``dimension`` coordinates."""

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.arguments import refuse_masked
+from coterie.annotations import guarded
+from coterie.arguments import numbers
 from coterie.errors import ConfigError, DataError
 from coterie.privacy.checks import positive, probability, whole
 from coterie.privacy.events import Event
@@ -26,6 +27,7 @@ from coterie.privacy.mechanisms.sums import Book, booked
 from coterie.privacy.taint import Released
 
 
+@guarded
 @dataclass(frozen=True)
 class LocalGaussian:
     """Each user reports clip_R(x) + N(0, σ²) once; σ = noise_multiplier·2R. Two users' vectors differ by at most 2R."""
@@ -79,6 +81,7 @@ class LocalGaussian:
         return Released(noisy.astype(np.float64) * self.lattice.step, (booking,), taint)
 
 
+@guarded
 @dataclass(frozen=True)
 class OneBit:
     """Each user reports one bit about a number in [0, 1]; ε0-private, unbiased after decoding.
@@ -126,8 +129,7 @@ class OneBit:
 
     def __call__(self, values: Any, noise: Noise, book: Book | None = None) -> Released[NDArray[np.float64]]:
         """Decoded reports: two-valued, with the mean of ``values``. What is not finite is reported as 0."""
-        refuse_masked(values=values)
-        x = np.asarray(values, dtype=np.float64)
+        x = numbers("values", values)
         if x.ndim != 1:
             raise DataError(f"one number per user is needed, got shape {x.shape}; pass a vector.")
         x = np.clip(np.where(np.isfinite(x), x, 0.0), 0.0, 1.0)
@@ -148,6 +150,7 @@ class Moments:
     split: NDArray[np.bool_]
 
 
+@guarded
 def rate_moments(
     successes: Any, trials: int, epsilon: float, noise: Noise, book: Book | None = None, seed: int = 0
 ) -> Released[Moments]:
@@ -155,8 +158,7 @@ def rate_moments(
 
     Z(Z−1)/(n(n−1)) has mean E p², so the binomial variance is already subtracted. The split is drawn from public coins."""
     n = whole(trials, "trials", least=2)
-    refuse_masked(successes=successes)
-    z = np.asarray(successes, dtype=np.float64)
+    z = numbers("successes", successes)
     if z.ndim != 1 or len(z) < 4:
         raise DataError(f"at least 4 users with one count each are needed, got shape {z.shape}; pass a vector.")
     split = np.random.default_rng(seed).permutation(len(z)) < len(z) // 2

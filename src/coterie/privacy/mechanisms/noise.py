@@ -8,6 +8,7 @@ point and a known seed make it unfit for a release.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import version
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.annotations import guarded
 from coterie.errors import ConfigError, DataError
 from coterie.privacy.checks import choice
 from coterie.privacy.mechanisms.lattice import ROOM, Integers
@@ -87,11 +89,12 @@ class ExactNoise:
         return np.frombuffer(os.urandom(8 * size), dtype=np.uint64)
 
 
+@guarded
 @dataclass(frozen=True)
 class SimulationNoise:
     """NumPy's Gaussian, rounded to the lattice; ``seed`` is a whole number or a Generator."""
 
-    seed: int | np.random.Generator
+    seed: int | Sequence[int] | np.random.Generator
     name: str = field(default="simulation", init=False)
     _rng: np.random.Generator = field(init=False, repr=False, compare=False)
 
@@ -110,7 +113,8 @@ class SimulationNoise:
         return self._rng.integers(0, 2**64, size=size, dtype=np.uint64, endpoint=False)
 
 
-def make_noise(name: str, seed: int | np.random.Generator | None = None) -> Noise:
+@guarded
+def make_noise(name: str, seed: int | Sequence[int] | np.random.Generator | None = None) -> Noise:
     """The source a ``Privacy`` names. Exact noise refuses a seed; simulation needs one."""
     choice(name, "noise", ("exact", "simulation"))
     if name == "exact":

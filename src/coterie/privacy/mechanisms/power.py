@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.annotations import guarded
 from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError
 from coterie.privacy.checks import ADJACENCIES, choice, positive, whole
@@ -25,6 +26,7 @@ from coterie.privacy.taint import Released, combine, public
 _CHUNK = 100_000  # 10⁵ users · 2³² per product stays below 2⁵³: matrix products of floats are exact
 
 
+@guarded
 @dataclass(frozen=True)
 class NoisyPower:
     """``iterations`` releases of a (dimension, n_components) matrix; σ = noise_multiplier·Δ in each."""

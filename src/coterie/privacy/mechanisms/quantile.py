@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.annotations import guarded
 from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError, DataError
 from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
@@ -24,6 +25,7 @@ from coterie.privacy.taint import Released, combine, public
 _STEP = 2.0**-20  # counts are scaled up, so that the discrete Gaussian is as good as a continuous one
 
 
+@guarded
 @dataclass(frozen=True)
 class Quantile:
     """The ``level`` quantile of one number per user between the public bounds ``low`` < ``high``, on a log scale.

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from coterie.annotations import guarded
 from coterie.arguments import refuse_masked
 from coterie.errors import DataError
 from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
@@ -52,6 +53,7 @@ def booked(event: Event, book: Book | None, noise: Noise, *, drawn: object = Non
     return booking, tuple(reasons)
 
 
+@guarded
 @dataclass(frozen=True)
 class JointSum:
     """Σ over users of clip_c(row), with one Gaussian of σ = noise_multiplier·Δ; Δ is c, or 2c when a user is replaced."""
@@ -140,6 +142,7 @@ class JointSum:
         return self.release(self.partial(rows), noise, book)
 
 
+@guarded
 @dataclass(frozen=True)
 class GroupSums:
     """Counts and sums by group in one Gaussian: [w·counts ; sums of clip_c(row)], each user in one group.
