@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache, wraps
 from math import isinf, isnan
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Any, Literal, Protocol, TypeVar, Union, cast, get_args, get_origin
 
 import numpy as np
 
@@ -236,7 +236,7 @@ def _instance(kind: type) -> Rule:
         return ANYTHING
     if getattr(kind, "known_by_name", False):
         return Rule(_words(kind), made_by(kind.__name__).holds)
-    if getattr(kind, "_is_protocol", False):
+    if Protocol in kind.__bases__:
         methods = [n for n, m in vars(kind).items() if inspect.isfunction(m) and (n == "__call__" or n[0] != "_")]
         return Rule(
             _words(kind),

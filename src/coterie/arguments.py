@@ -112,6 +112,7 @@ TABLE: dict[str, Rule] = {
     "max_categories": whole(1),
     "metric": TEXT | NONE,
     "min_rows": whole(0),
+    "n_users": whole(1),
     "one_class": one_of("error", "allow"),
     "out": PATH | NONE,
     "overwrite": BOOL,

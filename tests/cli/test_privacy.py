@@ -68,10 +68,12 @@ def test_a_receipt_that_promises_nothing_ends_with_1(
 
 
 def test_declared_classes_are_whole_numbers_where_they_look_like_some() -> None:
-    source = TableSource(Path("t.csv"), "who", "y", classes="-1, 0,12,2.5,--3,²,a-1")
-    assert source._classes().value == [-1, 0, 12, "2.5", "--3", "²", "a-1"]
-    assert source._classes().clean
-    assert TableSource(Path("t.csv"), "who", "y")._classes() is None
+    def named(classes: str | None) -> list[object] | None:
+        return TableSource(Path("t.csv"), "who", "y", classes=classes).named_classes(private=True)
+
+    assert named("-1, 0,12") == [-1, 0, 12]
+    assert named("0,²,--3,a-1") == ["0", "²", "--3", "a-1"]
+    assert named(None) is None
 
 
 def test_audit_of_a_run_and_of_a_mechanism(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,8 +98,8 @@ def test_classes_in_a_file_are_declared(tmp_path: Path) -> None:
     rows = [f"c{i % 3},{i * 0.37 % 1:.3f},{i // 3 % 2}" for i in range(30)]
     (tmp_path / "t.csv").write_text("who,a,y\n" + "\n".join(rows))
     data = {"path": "t.csv", "client": "who", "target": "y"}
-    assert "classes" not in loader(data, tmp_path)().declared
-    assert "classes" in loader(data | {"classes": [0, 1]}, tmp_path)().declared
+    assert "classes" not in loader(data, tmp_path, private=True)().declared
+    assert "classes" in loader(data | {"classes": [0, 1]}, tmp_path, private=True)().declared
 
 
 def test_a_configuration_has_a_privacy_section(tmp_path: Path) -> None:

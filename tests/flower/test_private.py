@@ -226,22 +226,15 @@ def test_a_groups_sum_is_bounded_by_its_own_clients(length: float, fits: bool, n
             _require_within(share, ask, private, 4)
 
 
-@pytest.mark.parametrize(
-    ("options", "filtered"),
-    [
-        ({}, False),
-        ({"min_rows": 1}, False),
-        ({"min_rows": 2}, True),
-        ({"drop_missing": True}, True),
-        ({"same_clients": True}, True),
-    ],
-)
-def test_a_server_knows_whether_clients_were_chosen_by_their_rows(options: dict[str, Any], filtered: bool) -> None:
-    work = replace(private("exact"), data=PRIVATE | options)
+@pytest.mark.parametrize("options", [{}, {"min_rows": 2}, {"drop_missing": True}])
+@pytest.mark.parametrize("public", [[], ["clients"]])
+def test_who_takes_part_came_from_the_sites_rows_unless_it_is_declared(
+    options: dict[str, Any], public: list[str]
+) -> None:
+    work = replace(private("exact"), data=PRIVATE | options | {"public": public})
     known = {"columns": ["a"], "classes": ["no", "yes"], "dtype": "float32", "n_train": {"c": 1}}
     made = Server(work, Path("nowhere"), None, {"site 1": ["c"]}, known).federation()  # type: ignore[arg-type]
-    assert made.filtered == filtered
-    assert any("clients take part came from" in why for why in undeclared(made, groups=False)) == filtered
+    assert any("clients take part came from" in why for why in undeclared(made, groups=False)) == (not public)
 
 
 # ---- a malicious server ----------------------------------------------------------------------------------------------

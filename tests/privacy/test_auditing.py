@@ -236,5 +236,5 @@ def test_bad_worlds_are_refused() -> None:
         audit(None, (1.0, 1e-5))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="claim must be a Claim, or a pair"):
         audit(fair, 3.0, trials=200)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="no canary is known for str"):
+    with pytest.raises(ConfigError, match="mechanism must be a JointSum"):
         mechanism_worlds("a sum")  # type: ignore[arg-type]

@@ -33,6 +33,7 @@ from coterie.tree import leaves
 _LOOKED: dict[Any, str] = {}
 _MODELS = ("coterie.learning.models", "coterie.learning.big_models")
 _FEW = 16  # so many plain numbers in a list are settings; more may be rows
+_SEEDS = range(11, 19)
 _APART = 0.5  # of their length: independent draws of weights are 1.4 of it apart
 _USUAL = (0.0, 0.25, 1.0)  # what layers start with where they draw nothing; 0.25 is that of nn.PReLU
 _UNKNOWN = "unaccounted: {} may hold clients' data; wrap {} in privacy.public(…) if it does not"
@@ -221,13 +222,19 @@ def _is_size(value: Any) -> bool:
 
 
 def _weights_of_its_own(task: Task) -> Iterator[str]:
-    """Tensors of a network that two seeds give nearly alike, and that are not one of the usual numbers again and again."""
-    one, two = (task.module(seed).state_dict() for seed in (11, 12))
-    for name, t in one.items():
-        a, b = t.double(), two[name].double()
-        near = float((a - b).norm()) <= _APART * max(float(a.norm()), float(b.norm()))
-        if t.numel() and near and not any(bool((a == usual).all()) for usual in _USUAL):
-            yield name
+    """Tensors of a network that all seeds give nearly alike, and that are not one of the usual numbers again and again."""
+    first = task.module(_SEEDS[0]).state_dict()
+    alike = [n for n, t in first.items() if t.numel() and not any(bool((t == usual).all()) for usual in _USUAL)]
+    for seed in _SEEDS[1:]:  # one number may be drawn nearly alike by chance, not eight times
+        if not alike:
+            return
+        other = task.module(seed).state_dict()
+        alike = [n for n in alike if _near(first[n].double(), other[n].double())]
+    yield from alike
+
+
+def _near(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return float((a - b).norm()) <= _APART * max(float(a.norm()), float(b.norm()))
 
 
 def _registered(made: Any, registry: Mapping[str, type]) -> bool:
