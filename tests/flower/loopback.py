@@ -92,8 +92,8 @@ class Deployment:
             self.flwr("supernode", "register", str(self.folder / f"{name}.pub"), "lab", "--name", name)
         return self.folder / name
 
-    def supernode(self, name: str, key: Path, port: int, **config: str) -> subprocess.Popen[bytes]:
-        told = " ".join(f'{k}="{v}"' for k, v in config.items())
+    def supernode(self, name: str, key: Path, port: int, **config: str | int) -> subprocess.Popen[bytes]:
+        told = " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())
         return self.start(
             name, str(BIN / "flower-supernode"), "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1",
             "--port", str(port), "--root-certificates", str(self.tls / "ca.crt"), "--isolation", "process",
