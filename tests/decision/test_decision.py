@@ -7,8 +7,8 @@ import pytest
 from coterie.decision import decide, distinguish, from_evaluation
 from coterie.decision.marks import benjamini_hochberg
 from coterie.decision.rule import flip_quantile, judge
-from coterie.decision.study.worlds import World, make
 from coterie.errors import ConfigError, DataError
+from reproductions.study.worlds import World, make
 
 
 def solve(world, seed=0, **more):
