@@ -72,6 +72,17 @@ def test_the_demo_leaves_the_checkout_clean() -> None:
     assert git("check-ignore", f"{folder}/report.html").returncode == 0
 
 
+def test_the_readme_is_read_in_a_minute_and_begins_with_command_output_and_picture() -> None:
+    text = read("README.md")
+    assert 400 <= len(text.split()) <= 500
+    first = text.partition("\n## ")[0]
+    places = [first.index(part) for part in ("```\nmake demo\n```", "```text\n", "![")]
+    assert places == sorted(places)
+    picture = ROOT / re.findall(r"!\[[^\]]+\]\(([^)]+)\)", first)[0]
+    assert picture.stat().st_size < 300_000
+    assert "`make test`" in text
+
+
 def test_the_public_ci_runs_the_script_of_every_other_place() -> None:
     jobs = yaml.safe_load(read(".github/workflows/ci.yml"))["jobs"]
     assert [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step] == [".ci/run"]
