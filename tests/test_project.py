@@ -1,4 +1,4 @@
-"""What a stranger who joins relies on: one version everywhere, a changelog with releases, forms that parse, a clean checkout."""
+"""A stranger who joins relies on this: one version everywhere, a changelog with releases, forms, a clean checkout."""
 
 from __future__ import annotations
 

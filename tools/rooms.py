@@ -26,11 +26,12 @@ SAYS = {
     "incentives": "markets, pricing",
     "estimation": "means, rates, regressions, histograms",
     "privacy": "mechanisms, accounting, ledger, receipt, audit",
-}  # rooms without a line here are drawn with their name alone
+}  # single files have their name alone
 WIDTH, HIGH, GAP, LEFT = 972, 42, 8, 14
 STYLE = """
     .room { fill: #e3ecf9; } .free { fill: #fdf0d9; } .file { fill: #f0f2f5; }
-    rect { stroke: #33415c; stroke-width: 1.2; } .head { font-weight: bold; fill: #1d2536; } .small { font-size: 12px; fill: #44516b; }
+    rect { stroke: #33415c; stroke-width: 1.2; } .head { font-weight: bold; fill: #1d2536; }
+    .small { font-size: 12px; fill: #44516b; }
   """
 
 
@@ -66,7 +67,7 @@ def drawn() -> str:
         y += HIGH + GAP
     notes = [
         "A file may use its own room and every room below it, never one above. Rooms side by side do not use each other.",
-        "Yellow rooms do without torch: they use NumPy, SciPy, pandas and scikit-learn, and privacy/ its accounting libraries. Grey are single files.",
+        "Yellow rooms do without torch: they use NumPy, SciPy, pandas and scikit-learn. Grey boxes are single files.",
         "The check has no exceptions (lint-imports); a file outside the rooms fails it.",
     ]
     for note in notes:

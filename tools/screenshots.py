@@ -1,4 +1,4 @@
-"""The report's pictures in docs/figures: the demo's page at desktop and phone width, light and dark, and the README's picture.
+"""The report's pictures in docs/figures: the demo's page at desktop and phone width, light and dark, and the README's.
 
 make screenshots       (needs Chromium; half a minute)
 """
@@ -23,8 +23,8 @@ SIZES = {"desktop": (1400, 2080), "phone": (390, 2750)}  # the top of the page: 
 FRONT = """(() => {
   const groups = document.querySelector("#groups");
   const kept = [...groups.querySelectorAll("figure")].slice(0, 2);
-  const put_away = [".bar", ".cards", "main > section:not(#verdict):not(#groups)", "main > footer", "#groups figure", "#groups > .scroll",
-    "#groups > p", "#groups > details"];
+  const put_away = [".bar", ".cards", "main > section:not(#verdict):not(#groups)", "main > footer", "#groups figure",
+    "#groups > .scroll", "#groups > p", "#groups > details"];
   for (const one of document.querySelectorAll(put_away.join(","))) one.style.display = kept.includes(one) ? "" : "none";
   window.dispatchEvent(new Event("resize"));
   return new Promise(done => setTimeout(() => done(document.querySelector("#groups").getBoundingClientRect().bottom), 500));
