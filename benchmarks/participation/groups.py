@@ -18,8 +18,8 @@ from coterie.decision.candidates.axes import Path as Penalties
 from coterie.decision.candidates.path import fit_units
 from coterie.decision.candidates.rows import losses, sigmoid
 from coterie.decision.coalitions.find import find
-from coterie.decision.coalitions.judging import WIDEN
 from coterie.decision.coalitions.search import SPLIT_Z, Settings
+from coterie.evidence.gains import widening
 
 PATH = Penalties((0.3, 1.0, 3.0, 10.0, 30.0, 100.0), per_row=False, average=False)
 WORLDS = {"equal": (8, 20), "unrelated": (8,), "opposites": (10,), "pairs": (8,)}
@@ -61,7 +61,7 @@ def world(kind: str, m: int, seed: int) -> dict[str, object]:
     miss = sigmoid(beta[0] + X[:, train] @ beta[1:])[..., 0] - y[:, train]
     slopes = np.column_stack([miss.mean(1), np.einsum("mr,mrd->md", miss, X[:, train]) / ROWS])
     worth = 0.01 * float(np.mean([a.mean() for a in alone]))
-    settings = Settings(worth=worth, z=SPLIT_Z, widen=WIDEN["log_loss"])
+    settings = Settings(worth=worth, z=SPLIT_Z, widen=widening("log_loss", False))
     found = find(judged, alone, slopes, list(range(m)), settings, brings=False, seed=seed)
     right = {frozenset(np.flatnonzero(group == g).tolist()) for g in np.unique(group) if (group == g).sum() > 1}
     told = not found.words().startswith("Too few rows")
