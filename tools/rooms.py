@@ -24,6 +24,7 @@ SAYS = {
     "aggregation": "robust rules, clustering",
     "decision": "alone, together, shrunk, groups",
     "incentives": "markets, pricing",
+    "evidence": "when a gain is clear: factors, correction, intervals, marks",
     "estimation": "means, rates, regressions, histograms",
     "privacy": "mechanisms, accounting, ledger, receipt, audit",
 }  # single files have their name alone

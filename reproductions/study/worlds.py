@@ -7,12 +7,12 @@ import numpy as np
 
 from coterie.decision.candidates.rows import Floats, Ints
 from coterie.decision.errors_of_gains import Gain
-from coterie.decision.evaluation import METHODS, measure
-from coterie.decision.marks import GAINS, LOSES, WIDEN, marks
+from coterie.decision.evaluation import METHODS, Scores, measure
 from coterie.decision.metrics import METRICS, Predictions
 from coterie.decision.predictor import learn_all
 from coterie.decision.rule import decide_scores
 from coterie.decision.table import Table, make_table
+from coterie.evidence.gains import GAINS, LOSES, marks
 
 TEST_ROWS = 100  # fresh rows per client that stand for the truth
 
@@ -95,9 +95,9 @@ def all_true_losses(table: Table, fresh: Table, seed: int) -> dict[str, Floats]:
     return {metric: np.stack(losses) for metric, losses in found.items()}
 
 
-def _false_marks(gain: Gain, scored: Ints, truth: Floats, widen: float) -> tuple[int, int]:
+def _false_marks(gain: Gain, scores: Scores, truth: Floats) -> tuple[int, int]:
     """How many clients are marked, and how many of them with the wrong sign of the true gain."""
-    marked = marks(gain, scored, len(truth), widen)
+    marked = marks(gain.single(scores))
     wrong = ((marked == GAINS) & (truth <= 0)) | ((marked == LOSES) & (truth >= 0))
     return int(((marked == GAINS) | (marked == LOSES)).sum()), int(wrong.sum())
 
@@ -124,7 +124,7 @@ def simulate(world: World, seed: int, repeats: int = 1) -> dict[str, Any]:
             "gain": round(gain.mean, 5),
             "real": round(float(np.nanmean(real[scores.scored])), 5),
             "se": [float(f"{v:.3g}") for v in (gain.se_clients, gain.se_rows, gain.fold_se)],
-            "marks": _false_marks(gain, scores.scored, np.nan_to_num(real), WIDEN[metric]),
+            "marks": _false_marks(gain, scores, np.nan_to_num(real)),
         }
     return record
 

@@ -9,10 +9,10 @@ approximation at the current coefficients (penalised quasi-likelihood) until the
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import logsumexp
+from scipy.special import expit, logsumexp
 
 from coterie.decision.candidates.base import Fit, mean_coefficients
-from coterie.decision.candidates.rows import Floats, Rows, grams, sigmoid
+from coterie.decision.candidates.rows import Floats, Rows, grams
 from coterie.estimation.regression.evidence import Evidence, Found
 
 _TIE_ABOVE = 40  # with more columns the slopes share one prior variance
@@ -83,10 +83,10 @@ def _classes(rows: Rows) -> list[Found]:
             steps = 10 if far[c] > _ROUGH else 200
             others = _others(eta, c)
             posterior, move = _linearised(rows, c, coef[..., c], eta[:, c] - others, begin[c], steps)
-            begin[c], before = [_nudged(posterior)], sigmoid(eta[:, c] - others)
+            begin[c], before = [_nudged(posterior)], expit(eta[:, c] - others)
             coef[..., c] += (posterior.coef - coef[..., c]) * np.minimum(1, 1.5 / np.maximum(move, 1e-12))[:, None]
             eta[:, c] = np.einsum("np,np->n", rows.Z, coef[rows.owner, :, c])
-            far[c] = 4 * float(np.abs(sigmoid(eta[:, c] - others) - before).max())
+            far[c] = 4 * float(np.abs(expit(eta[:, c] - others) - before).max())
             found[c] = replace(posterior, coef=coef[..., c].copy())
         if far.max() < _SETTLED and all(f.converged for f in found.values()):
             break
@@ -111,7 +111,7 @@ def _linearised(
     rows: Rows, output: int, coef: Floats, eta: Floats, starts: list[Floats], steps: int
 ) -> tuple[Found, Floats]:
     """The posterior of the quadratic approximation at ``coef``, and how far it moves every client's scores."""
-    chance = sigmoid(eta)
+    chance = expit(eta)
     weight = np.maximum(chance * (1 - chance), 0.01)
     A, slope = grams(rows.Z, rows.y[:, output] - chance, weight, rows.owner, rows.n_clients)
     evidence = _evidence(A, (A @ coef[..., None])[..., 0] + slope, len(eta), None)
