@@ -98,4 +98,4 @@ plotly: $(VENV)/.installed
 	$(BIN)/python tools/plotly_bundle.py
 
 clean:
-	rm -rf $(VENV) $(FLOWER) .venv-peers dist build site
+	rm -rf $(VENV) $(FLOWER) .venv-peers dist build site coterie-demo
