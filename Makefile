@@ -58,18 +58,18 @@ mutants: $(VENV)/.installed
 	$(BIN)/python tests/mutants/run.py
 
 lint: $(VENV)/.installed
-	$(BIN)/ruff check src tests examples benchmarks tools
-	$(BIN)/ruff format --check src tests examples benchmarks tools
+	$(BIN)/ruff check src reproductions tests examples benchmarks tools
+	$(BIN)/ruff format --check src reproductions tests examples benchmarks tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: $(VENV)/.installed
-	$(BIN)/ruff check --fix src tests examples benchmarks tools
-	$(BIN)/ruff format src tests examples benchmarks tools
+	$(BIN)/ruff check --fix src reproductions tests examples benchmarks tools
+	$(BIN)/ruff format src reproductions tests examples benchmarks tools
 
 # the site, in site/: any warning is an error, and the search must find every public name
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs build --quiet --strict
 	$(BIN)/python tools/site/check_search.py site
 	@echo "Read it: $(BIN)/python -m http.server --directory site, then http://localhost:8000"
 
@@ -98,4 +98,4 @@ plotly: $(VENV)/.installed
 	$(BIN)/python tools/plotly_bundle.py
 
 clean:
-	rm -rf $(VENV) $(FLOWER) .venv-peers dist build site
+	rm -rf $(VENV) $(FLOWER) .venv-peers dist build site coterie-demo

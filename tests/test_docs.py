@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -95,3 +96,19 @@ def test_the_architecture_page_names_every_file() -> None:
     ]
     missing = [name for name in found if name not in page and not name.startswith("__")]
     assert not missing, missing
+
+
+def test_the_picture_of_the_rooms_is_drawn_from_the_import_rules() -> None:
+    rooms = runpy.run_path(str(ROOT / "tools" / "rooms.py"))
+    assert rooms["PICTURE"].read_text("utf-8") == rooms["drawn"](), "run `python tools/rooms.py`"
+    layers, _ = rooms["contracts"]()
+    assert not {name for layer in layers for name in layer if (ROOT / "src/coterie" / name).is_dir()} - set(
+        rooms["SAYS"]
+    )
+
+
+def test_every_training_loop_makes_its_rounds_in_one_place() -> None:
+    """docs/architecture.md says so: `Run.one_round` alone starts an algorithm's generator, whoever counts the rounds."""
+    sources = {p: p.read_text("utf-8") for p in (ROOT / "src" / "coterie").rglob("*.py")}
+    starts = [p.name for p, text in sources.items() for _ in re.findall(r"(?<!def )\bconversation\(", text)]
+    assert starts == ["run.py"]

@@ -41,7 +41,7 @@ def rows(part: str) -> list[list[str]]:
 def cited() -> dict[str, list[str]]:
     """Every code and the files that cite it; the page and this test do not count."""
     found: dict[str, list[str]] = {}
-    for folder in ("src", "tests", "docs", "examples"):
+    for folder in ("src", "reproductions", "tests", "docs", "examples"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in {".py", ".md", ".toml", ".svg", ".css"} and path not in {PAGE, Path(__file__)}:
                 for code in codes(path.read_text(encoding="utf-8")):

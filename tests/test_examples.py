@@ -8,13 +8,6 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def test_failures_draws_three_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(EXAMPLES / "failures.py"))["main"](tmp_path)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["noisy.png", "stuck.png", "vanishing.png"]
-    assert all(file.stat().st_size > 10_000 for file in tmp_path.iterdir())
-    assert "noisy.png" in capsys.readouterr().out
-
-
 def test_clusters_says_who_gains(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(EXAMPLES / "clusters.py"))["main"](rounds=12)
     said = capsys.readouterr().out

@@ -12,8 +12,8 @@ import pytest
 
 from coterie.algorithms import ALGORITHMS
 from coterie.cli.build import REGISTRIES
-from coterie.reproduce.names import EXPERIMENTS
-from coterie.reproduce.registry import experiment
+from reproductions.names import EXPERIMENTS
+from reproductions.registry import experiment
 
 ROOT = Path(__file__).parents[1]
 

@@ -1,4 +1,4 @@
-"""The report's pictures in docs/figures: the demo's page at desktop and phone width, light and dark.
+"""The report's pictures in docs/figures: the demo's page at desktop and phone width, light and dark, and the README's.
 
 make screenshots       (needs Chromium; half a minute)
 """
@@ -20,6 +20,16 @@ from coterie.report.page import write_report
 ROOT = Path(__file__).parents[1]
 SIZES = {"desktop": (1400, 2080), "phone": (390, 2750)}  # the top of the page: the verdict, who gains, the groups
 
+FRONT = """(() => {
+  const groups = document.querySelector("#groups");
+  const kept = [...groups.querySelectorAll("figure")].slice(0, 2);
+  const put_away = [".bar", ".cards", "main > section:not(#verdict):not(#groups)", "main > footer", "#groups figure",
+    "#groups > .scroll", "#groups > p", "#groups > details"];
+  for (const one of document.querySelectorAll(put_away.join(","))) one.style.display = kept.includes(one) ? "" : "none";
+  window.dispatchEvent(new Event("resize"));
+  return new Promise(done => setTimeout(() => done(document.querySelector("#groups").getBoundingClientRect().bottom), 500));
+})()"""  # the README's picture is the page with two of its parts alone: the verdict, and the map of the groups
+
 
 def main() -> None:
     found = runpy.run_path(str(ROOT / "tests" / "report" / "conftest.py"))
@@ -35,6 +45,10 @@ def main() -> None:
                 browser.shot(Path(folder) / "shot.png")
                 shown = f"report_{name}_{'dark' if dark else 'light'}.webp"
                 keep(Image.open(Path(folder) / "shot.png"), height, ROOT / "docs" / "figures" / shown)
+        browser.open(page, 1080, 900)
+        end = browser.run(FRONT)
+        browser.shot(Path(folder) / "shot.png")
+        keep(Image.open(Path(folder) / "shot.png"), round(end) + 16, ROOT / "docs" / "figures" / "report_front.webp")
     browser.close()
 
 

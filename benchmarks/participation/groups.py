@@ -13,13 +13,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+from scipy.special import expit
 
 from coterie.decision.candidates.axes import Path as Penalties
 from coterie.decision.candidates.path import fit_units
-from coterie.decision.candidates.rows import losses, sigmoid
+from coterie.decision.candidates.rows import losses
 from coterie.decision.coalitions.find import find
-from coterie.decision.coalitions.judging import WIDEN
 from coterie.decision.coalitions.search import SPLIT_Z, Settings
+from coterie.evidence.gains import widening
 
 PATH = Penalties((0.3, 1.0, 3.0, 10.0, 30.0, 100.0), per_row=False, average=False)
 WORLDS = {"equal": (8, 20), "unrelated": (8,), "opposites": (10,), "pairs": (8,)}
@@ -44,7 +45,7 @@ def world(kind: str, m: int, seed: int) -> dict[str, object]:
     if kind == "opposites":
         coef[1] = -coef[0]
     X = rng.normal(size=(m, 2 * ROWS, COLUMNS))
-    y = (rng.random((m, 2 * ROWS)) < sigmoid(np.einsum("mrd,md->mr", X, coef[group]))) * 1.0
+    y = (rng.random((m, 2 * ROWS)) < expit(np.einsum("mrd,md->mr", X, coef[group]))) * 1.0
     train, test = slice(0, ROWS), slice(ROWS, None)
 
     def scored(block: frozenset[int]) -> np.ndarray:
@@ -58,10 +59,10 @@ def world(kind: str, m: int, seed: int) -> dict[str, object]:
 
     alone = [judged(frozenset([i]))[i] for i in range(m)]
     beta = scored(frozenset(range(m)))
-    miss = sigmoid(beta[0] + X[:, train] @ beta[1:])[..., 0] - y[:, train]
+    miss = expit(beta[0] + X[:, train] @ beta[1:])[..., 0] - y[:, train]
     slopes = np.column_stack([miss.mean(1), np.einsum("mr,mrd->md", miss, X[:, train]) / ROWS])
     worth = 0.01 * float(np.mean([a.mean() for a in alone]))
-    settings = Settings(worth=worth, z=SPLIT_Z, widen=WIDEN["log_loss"])
+    settings = Settings(worth=worth, z=SPLIT_Z, widen=widening("log_loss", False))
     found = find(judged, alone, slopes, list(range(m)), settings, brings=False, seed=seed)
     right = {frozenset(np.flatnonzero(group == g).tolist()) for g in np.unique(group) if (group == g).sum() > 1}
     told = not found.words().startswith("Too few rows")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from coterie.aggregation.radius import Fixed, Percentile, Proof, Theory
-from coterie.aggregation.threshold import ThresholdClustering, threshold_center, threshold_clustering
+from coterie.aggregation.threshold import ThresholdClustering, threshold_centers, threshold_clustering
 from coterie.errors import ConfigError, DataError
 
 
@@ -69,12 +69,11 @@ def test_tensors_in_tensors_out_and_one_centre_alone():
     got = threshold_clustering(z, z[4], radius=Percentile(20))
     assert isinstance(got.centers, torch.Tensor)
     assert got.centers.dtype == torch.float32
-    center, members = threshold_center(z, z[4], Percentile(20))
+    ((center, members),) = threshold_centers([(z, z[4])], Percentile(20))
     torch.testing.assert_close(center, got.centers[0])
     assert torch.equal(members, got.members[0])
-    tree, _ = threshold_center(
-        {"a": z[:, :3], "b": {"c": z[:, 3:]}}, {"a": z[4, :3], "b": {"c": z[4, 3:]}}, Percentile(20)
-    )
+    problem = {"a": z[:, :3], "b": {"c": z[:, 3:]}}, {"a": z[4, :3], "b": {"c": z[4, 3:]}}
+    ((tree, _),) = threshold_centers([problem], Percentile(20))
     torch.testing.assert_close(torch.cat([tree["a"], tree["b"]["c"]]), center)
 
 

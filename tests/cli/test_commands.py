@@ -278,6 +278,19 @@ def test_the_demo_shows_groups_on_a_map_and_the_counter_examples(
         assert words in text
     assert (tmp_path / "out" / "report.html").is_file()
     assert str(tmp_path / "out") in text
+    for part in readme_output():
+        assert part in plain(text), f"the README shows what the demo does not print: {part}"
+
+
+def plain(text: str) -> str:
+    """Words alone: digits may differ from machine to machine."""
+    return " ".join(re.sub(r"[-+]?\d+(\.\d+)?", "#", text).split())
+
+
+def readme_output() -> list[str]:
+    """The parts of the demo's output that the README shows; a line … stands for what it leaves out."""
+    page = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    return [plain(part) for part in page.split("```text\n")[1].split("```")[0].split("\n…\n")]
 
 
 def test_json_is_one_object_and_nothing_else(table: Path, capsys: pytest.CaptureFixture[str]) -> None:

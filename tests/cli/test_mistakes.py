@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from coterie.cli import commands as cli
-from coterie.reproduce.names import EXPERIMENTS
+from reproductions.names import EXPERIMENTS
 
 ROLES = "--client shop --target y"
 MISTAKES = {
@@ -159,7 +159,7 @@ def test_a_short_option_shows_help(typed: str, capsys: pytest.CaptureFixture[str
 def test_names_of_experiments_are_whole_in_a_narrow_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coterie.cli.reproduce.console", Console(width=40))
+    monkeypatch.setattr("reproductions.command.console", Console(width=40))
     with pytest.raises(SystemExit) as stop:
         cli.main(["reproduce", "--list"])
     assert stop.value.code == 0

@@ -17,10 +17,10 @@ import coterie as ct
 from coterie.comparison.compare import Comparison, compare
 from coterie.comparison.tuning import OWN_RATES, tune, validation_split
 from coterie.errors import ConfigError
+from coterie.evidence.gains import GAINS, LOSES, NO_SCORE, UNCLEAR
 from coterie.report.page import page
 from coterie.report.terminal import comparison_tables
 from coterie.training.bootstrap import bootstrap_scores
-from coterie.training.gains import GAINS, LOSES, NO_SCORE, UNCLEAR
 
 FAST = ct.LocalSGD(steps=10, lr=0.2, batch_size=None)
 
@@ -77,7 +77,7 @@ def test_everything_is_saved(known: Comparison, tmp_path: Path) -> None:
     table = pd.read_csv(tmp_path / "out" / "table.csv", index_col="method")
     np.testing.assert_allclose(table, known.table)
     long = pd.read_csv(tmp_path / "out" / "gains.csv")
-    assert list(long.columns) == ["method", "client", "score", "gain", "standard_error", "mark"]
+    assert list(long.columns) == ["method", "client", "score", "gain", "standard_error", "half_interval", "mark"]
     scores = pd.read_parquet(tmp_path / "out" / "scores.parquet")
     assert len(scores) == 3 * 3 * 10
     told = json.loads((tmp_path / "out" / "comparison.json").read_text())

@@ -5,10 +5,9 @@ import pandas as pd
 import pytest
 
 from coterie.decision import decide, distinguish, from_evaluation
-from coterie.decision.marks import benjamini_hochberg
 from coterie.decision.rule import flip_quantile, judge
-from coterie.decision.study.worlds import World, make
 from coterie.errors import ConfigError, DataError
+from reproductions.study.worlds import World, make
 
 
 def solve(world, seed=0, **more):
@@ -149,12 +148,6 @@ def test_distinguish_finds_the_column_that_differs():
     other = distinguish(found, kind[:, None] * 1.0 + rng.normal(size=(1200, 1)), ["other"])
     assert other["effect"].isna().all()
     assert other.loc[other["group"] == 1, "mean_difference"].item() > 3
-
-
-def test_benjamini_hochberg_by_hand():
-    p = np.array([0.9, 0.01, 0.02, 0.03, 0.5])
-    assert benjamini_hochberg(p, 0.05).tolist() == [False, True, True, True, False]
-    assert not benjamini_hochberg(np.array([0.04, 0.05, 0.9]), 0.05).any()
 
 
 def test_flips_of_one_method_are_normal_and_of_many_pay_for_choosing():

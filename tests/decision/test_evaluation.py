@@ -1,12 +1,16 @@
 """Folds are honest and metrics are what scikit-learn says they are."""
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pytest
 from sklearn.metrics import log_loss as sk_log_loss
 from sklearn.metrics import r2_score, roc_auc_score
 
 from coterie.decision import METHODS, Scores, evaluate, make_table
-from coterie.decision.candidates import CANDIDATES
+from coterie.decision.candidates import CANDIDATES, Candidate
+from coterie.decision.candidates.base import Fit
+from coterie.decision.candidates.rows import Rows
 from coterie.decision.errors_of_gains import gain, interval
 from coterie.decision.evaluation import deal
 from coterie.decision.metrics import METRICS, Predictions
@@ -41,6 +45,39 @@ def test_a_model_never_sees_the_rows_it_is_tested_on():
     losses = evaluate(data).scores["mse"].losses().mean(1)
     assert losses[METHODS.index("constant")] == pytest.approx(1, abs=0.05)
     assert (losses[1:] > 0.97).all()
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A candidate whose fits are kept."""
+
+    candidate: Candidate
+    fits: list[Fit]
+
+    @property
+    def name(self) -> str:
+        return self.candidate.name
+
+    def fit(self, rows: Rows, rng: np.random.Generator) -> Fit:
+        self.fits.append(self.candidate.fit(rows, rng))
+        return self.fits[-1]
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_a_folds_fit_does_not_know_the_targets_it_is_tested_on(kind):
+    """Other folds have seen them, so nothing may pass from fold to fold."""
+    before = table(kind)
+    fold = deal(before.owner, before.n_clients, 5, RNG([0, 1, 0]))
+    y = np.where(fold == 4, RNG(9).permutation(before.y), before.y)
+    fits = []
+    for data in (before, replace(before, y=y)):
+        kept = {name: Kept(candidate, []) for name, candidate in CANDIDATES.items()}
+        evaluate(data, folds=5, repeats=1, candidates=kept)
+        fits.append({name: one.fits for name, one in kept.items()})
+    for name in CANDIDATES:
+        assert np.array_equal(fits[0][name][4].coef, fits[1][name][4].coef), name
+        if name != "constant":
+            assert not np.array_equal(fits[0][name][0].coef, fits[1][name][0].coef)
 
 
 def test_metrics_equal_scikit_learn():

@@ -8,8 +8,8 @@ from scipy import stats
 
 from coterie.decision.errors_of_gains import gain
 from coterie.decision.evaluation import METHODS, Scores
-from coterie.decision.marks import GAINS, LOSES, UNCLEAR, marks
 from coterie.decision.rule import decide_scores, judge
+from coterie.evidence.gains import GAINS, LOSES, UNCLEAR, marks
 
 
 def scores(means: dict[str, float], *, clients: int = 20, rows: int = 20, noise: float = 0.2, between: float = 0.0,
@@ -115,8 +115,8 @@ def test_single_clients_are_marked_after_a_correction_for_many() -> None:
     rows[:, METHODS.index("together"), made.owner == 1] += 0.5
     moved = Scores(made.metric, rows, made.fold, 10, made.owner, made.scored, made.n_clients)
     found = gain(moved, METHODS.index("together"), METHODS.index("alone"))
-    told = marks(found, moved.scored, 62, 1.0)
+    told = marks(found.single(moved))
     assert (told[0], told[1]) == (GAINS, LOSES)
     assert set(told[2:]) == {UNCLEAR}
-    error = np.sqrt(found.variance / found.sizes)
-    assert (np.abs(found.clients[2:]) > 2 * error[2:]).any()  # two standard errors would have marked one of them
+    error = found.single(moved).error
+    assert (np.abs(found.clients[2:]) > 1.5 * error[2:]).any()  # less caution would have marked one of them

@@ -8,7 +8,7 @@ from sklearn.base import clone
 
 from coterie.estimation.generate import bernoulli_clients
 from coterie.estimation.rates import BernoulliRates, BetaPrior
-from coterie.reproduce import elections
+from reproductions import elections
 
 
 def gain(data, **kwargs):

@@ -98,7 +98,7 @@ class World:
         self.write(self.rows)
 
     def write(self, rows: pd.DataFrame) -> None:
-        """The tables of the sites, for the next run, whose agreement on columns the owners allow by removing that of the last."""
+        """The tables of the sites, for the next run. Owners allow its agreement on columns by removing that of the last."""
         self.rows = rows
         for i, part in enumerate(split(rows, SITES)):
             part.to_csv(self.folder / f"site{i}.csv", index=False)

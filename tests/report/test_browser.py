@@ -58,7 +58,7 @@ def many(few: Comparison, clients: int) -> Comparison:
     names = [f"client number {i}" for i in range(clients)]
     parts: dict[str, Any] = {
         n: pd.concat([getattr(few, n)] * times, axis=1).iloc[:, :clients].set_axis(names, axis=1)
-        for n in ("table", "gains", "errors", "marks", "clusters")
+        for n in ("table", "gains", "errors", "half_widths", "marks", "clusters")
     }
     overview = pd.concat([few.overview] * times).iloc[:clients].set_axis(names, axis=0)
     decision = replace(few.decision, predictors={})  # type: ignore[type-var]

@@ -15,10 +15,10 @@ import pytest
 
 import coterie as ct
 from coterie.comparison.compare import Comparison, compare
+from coterie.evidence.gains import GAINS, NO_SCORE
 from coterie.report.page import BUNDLE, page, write_report
 from coterie.report.parts import how_many, labels, with_code
 from coterie.report.sections import SECTIONS
-from coterie.training.gains import GAINS, NO_SCORE
 
 FAST = ct.LocalSGD(steps=5, lr=0.2, batch_size=None)
 ODD = "</script><img src=x onerror=alert(1)>"
@@ -93,7 +93,8 @@ def test_every_value_of_a_section_is_escaped(comparison: Comparison) -> None:
     """Names of methods, models, metrics and groups, wherever they stand."""
     index = comparison.table.index.map(lambda m: ODD if m == "oracle" else m)
     parts = {
-        n: getattr(comparison, n).set_axis(index, axis=0) for n in ("table", "gains", "errors", "marks", "clusters")
+        n: getattr(comparison, n).set_axis(index, axis=0)
+        for n in ("table", "gains", "errors", "half_widths", "marks", "clusters")
     }
     told = {n: getattr(comparison, n).replace({"oracle": ODD}) for n in ("curves", "settings")}
     results = {ODD if m == "oracle" else m: r for m, r in comparison.results.items()}

@@ -12,9 +12,9 @@ from rich.console import Console
 import coterie as ct
 from coterie.comparison.judgement import Judgement
 from coterie.comparison.result import Comparison
+from coterie.evidence.gains import GAINS, LOSES, UNCLEAR
 from coterie.report.sections import cards, caveats, clients, staying
 from coterie.report.terminal import comparison_tables
-from coterie.training.gains import GAINS, LOSES, UNCLEAR
 from coterie.training.participation import Participation, Settings
 
 CLIENTS = pd.Index(["up", "down", "same"], name="client")
@@ -35,6 +35,7 @@ def told(metric: str = "mse", lower: bool = True, extra: int = 0) -> Comparison:
         table=5 - gain if lower else 5 + gain,
         gains=gain,
         errors=gain * 0 + 0.1,
+        half_widths=gain * 0 + 0.2,
         marks=marks,
         metric=metric,
         scores=pd.DataFrame(),

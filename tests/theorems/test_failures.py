@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.reproduce import failing_worlds as WORLD
+from reproductions import failing_worlds as WORLD
 
 ETA = WORLD.ETA
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from coterie.aggregation.radius import Fixed, Percentile, Proof, Theory
-from coterie.aggregation.threshold import threshold_center, threshold_clustering
+from coterie.aggregation.threshold import threshold_centers, threshold_clustering
 
 
 def blobs(seed, n, clusters, separation, dim=10):
@@ -158,7 +158,7 @@ def federated_clustering(gradients, x, lr, radius, rounds):
         centers = []
         for i, at in enumerate(path[-1]):
             points = torch.tensor([[g(at)] for g in gradients], dtype=torch.float64)
-            centers.append(float(threshold_center(points, points[i], radius, 10)[0]))
+            centers.append(float(threshold_centers([(points, points[i])], radius, 10)[0][0]))
         path.append([at - lr * v for at, v in zip(path[-1], centers, strict=True)])
     return path
 

@@ -25,22 +25,20 @@ from torch import nn
 
 import coterie as ct
 import coterie.report.page
-import coterie.reproduce.runner
 from coterie.cli import main
+from coterie.cli.reproduce import experiments
 from coterie.training import checkpoint
 
 ROUNDS, EPSILON = 6, 3.0
-_WATCHED = tuple(
-    str(Path("coterie", name))
-    for name in (
-        "disk.py",
-        "training/checkpoint.py",
-        "training/result.py",
-        "privacy/ledger.py",
-        "privacy/store.py",
-        "comparison/files.py",
-        "reproduce/runner.py",
-    )
+experiments()  # imported once
+_WATCHED = (
+    "coterie/disk.py",
+    "coterie/training/checkpoint.py",
+    "coterie/training/result.py",
+    "coterie/privacy/ledger.py",
+    "coterie/privacy/store.py",
+    "coterie/comparison/files.py",
+    "reproductions/runner.py",
 )
 
 

@@ -11,9 +11,9 @@ import json
 import re
 from pathlib import Path
 
-from coterie.reproduce.names import EXPERIMENTS
-from coterie.reproduce.registry import experiment
-from coterie.reproduce.runner import records
+from reproductions.names import EXPERIMENTS
+from reproductions.registry import experiment
+from reproductions.runner import records
 
 NUMBERS = Path(__file__).parents[2] / "benchmarks" / "reproduction"
 MARKER = re.compile(r"<!-- experiments: (.*?) -->")

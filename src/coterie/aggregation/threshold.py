@@ -101,20 +101,12 @@ def threshold_clustering(
     return ThresholdResult(*(result if isinstance(points, Tensor) else [t.numpy() for t in result]))
 
 
-def threshold_center(
-    points: Tensor, start: Tensor, radius: RadiusRule | float = _TWENTIETH, rounds: int = 10
-) -> tuple[Tensor, Tensor]:
-    """One centre: where `start` (P,) ends among `points` (N, P), and who was in its last ball (N,).
-
-    For use inside algorithms: `points` and `start` may also be stacked models (trees with N and no leading rows)."""
-    ((center, members),) = threshold_centers([(points, start)], radius, rounds)
-    return center, members
-
-
 def threshold_centers(
     problems: list[tuple[Any, Any]], radius: RadiusRule | float = _TWENTIETH, rounds: int = 10
 ) -> list[tuple[Any, Tensor]]:
-    """`threshold_center` for many independent (points, start) at once, together where they have equally many points."""
+    """Many independent problems at once: where `start` (P,) ends among `points` (N, P), and who was in its last ball (N,).
+
+    Both may also be stacked models (trees with N and no leading rows). Problems with equally many points run together."""
     rule = radius_rule(radius)
     with one_thread():
         # With the start as the origin, its weight does not matter.

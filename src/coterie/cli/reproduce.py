@@ -1,16 +1,16 @@
-"""``coterie reproduce``: the tables and figures of the papers."""
+"""``coterie reproduce``: the tables and figures of the papers, from a checkout of the repository."""
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from coterie.cli.screen import Screen
-from coterie.reproduce.names import EXPERIMENTS
-
-console = Screen()
+import coterie
+from coterie.errors import ConfigError
 
 
 def reproduce(
@@ -22,35 +22,24 @@ def reproduce(
     ),
     names: Annotated[bool, typer.Option("--list", help="Name all experiments and stop.")] = False,
 ) -> None:
-    """A table or figure of one of the four papers: the paper's values beside ours, with a verdict."""
+    """A table or figure of one of the four papers: the paper's values beside ours, with a verdict.
+
+    The experiments are in the repository, not in the installed package."""
+    command = experiments()
     if names or name is None:
-        _list()
-        return
-    from coterie.reproduce.experiment import SCALES
-    from coterie.reproduce.registry import experiment
-    from coterie.reproduce.runner import finish, records, run
-
-    chosen = next((s for s in SCALES if s == scale), None)
-    if chosen is None:
-        raise typer.BadParameter(f"The scale is quick or paper; got {scale!r}.")
-    one = experiment(name)
-    kept = run(one, chosen, seeds, out, lambda line: console.print(line, style="dim", highlight=False))
-    summary = finish(one, kept, out)
-    console.print(f"\n{one.work}: {one.shows}. {one.setting(chosen)}", highlight=False)
-    console.print(summary.to_string(index=False), highlight=False, soft_wrap=True)
-    for claim in one.claims(records(kept)):
-        mark = "holds" if claim.holds else "paper is wrong" if claim.paper_is_wrong else "does not hold"
-        console.print(f"[{mark}] {claim.says} {claim.found}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"\nNumbers, table and figure: {out}/{name}.json, .csv, .png, .svg", highlight=False)
+        command.list_experiments()
+    else:
+        command.reproduce(name, scale, seeds, out)
 
 
-def _list() -> None:
-    """A line per experiment that begins with its whole name, however narrow the terminal."""
-    from coterie.reproduce.registry import experiment
-
-    width = max(map(len, EXPERIMENTS))
-    for name in EXPERIMENTS:
-        one = experiment(name)
-        needs = f" (needs {', '.join(one.needs)})" if one.needs else ""
-        line = f"{name:<{width}}  {one.work}: {one.shows}{needs}"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+def experiments() -> Any:
+    """The folder `reproductions` beside `src`, where this package runs from a checkout."""
+    root = Path(coterie.__file__).parents[2]
+    if not (root / "reproductions" / "command.py").exists():
+        raise ConfigError(
+            "The papers' experiments are not part of the installed package. Run `coterie reproduce` from a checkout: clone "
+            "the repository and install it there with `pip install --editable .`."
+        )
+    if str(root) not in sys.path:
+        sys.path.append(str(root))
+    return import_module("reproductions.command")

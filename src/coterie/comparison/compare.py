@@ -166,7 +166,7 @@ def _trained(
 
 def _joined(exact: Comparison, extra: Comparison) -> Comparison:
     """The exact comparison with learning algorithms as further rows; its recommendation stays."""
-    names = ("table", "gains", "errors", "marks", "clusters")
+    names = ("table", "gains", "errors", "half_widths", "marks", "clusters")
     rows = {n: pd.concat([getattr(exact, n), getattr(extra, n)]).rename_axis("method") for n in names}
     both = {n: pd.concat([getattr(exact, n), getattr(extra, n)], ignore_index=True) for n in ("scores", "settings")}
     return replace(

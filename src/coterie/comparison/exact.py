@@ -14,8 +14,8 @@ from coterie.decision.decision import Decision, decide_table
 from coterie.decision.errors_of_gains import gain
 from coterie.decision.evaluation import METHODS
 from coterie.decision.federation import federation_table, plan
-from coterie.decision.marks import WIDEN
 from coterie.decision.units import LOWER_IS_BETTER, natural, other_metrics, unit
+from coterie.evidence.gains import intervals
 
 _MODEL = {
     "alone": "a ridge model per client, ten penalties averaged by their leave-one-out loss",
@@ -40,10 +40,12 @@ def exact_comparison(
     ).T.rename_axis("method")
     alone = marks.T["alone"]
     marks.loc["alone"] = alone.where((alone == "no score").to_numpy(), "no clear change")
+    errors, half_widths = _errors(decision)
     return Comparison(
         table=scores,
         gains=decision.gains.loc[names] * unit(decision),
-        errors=_errors(decision),
+        errors=errors,
+        half_widths=half_widths,
         marks=marks,
         metric=decision.metric,
         scores=_long(decision, how["seed"]),
@@ -58,16 +60,18 @@ def exact_comparison(
     )
 
 
-def _errors(decision: Decision) -> pd.DataFrame:
-    """Standard errors of single clients' gains, widened as their marks are, since rows share training rows."""
-    found = pd.DataFrame(np.nan, index=pd.Index(EXACT, name="method"), columns=decision.losses.columns)
+def _errors(decision: Decision) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Standard errors of single clients' gains, and half the widths of their intervals."""
+    empty = pd.DataFrame(np.nan, index=pd.Index(EXACT, name="method"), columns=decision.losses.columns)
+    errors, bounds = empty.copy(), empty.copy()
     if decision.evaluation is None:
-        return found
+        return errors, bounds
     for name in EXACT:
-        g = gain(decision.scores, METHODS.index(name), METHODS.index("alone"))
-        error = WIDEN[decision.metric] * np.sqrt(g.variance / g.sizes) * unit(decision)
-        found.loc[name, found.columns[decision.scores.scored]] = error if name != "alone" else 0.0
-    return found
+        single = gain(decision.scores, METHODS.index(name), METHODS.index("alone")).single(decision.scores)
+        low, high = intervals(single, decision.level)
+        alone = 0.0 if name == "alone" else unit(decision)
+        errors.loc[name], bounds.loc[name] = alone * single.error, alone * (high - low) / 2
+    return errors, bounds
 
 
 def _long(decision: Decision, seed: int) -> pd.DataFrame:

@@ -48,7 +48,13 @@ def _save(comparison: Comparison, folder: Path, coalition: Coalition | None) -> 
     check_own(folder)
     write_text(folder / _JSON, json.dumps(comparison.to_json(), indent=1, default=str))  # first: now the folder is ours
     c, audit = comparison, comparison.participation()
-    parts = {"score": c.table, "gain": c.gains, "standard_error": c.errors, "mark": c.marks}
+    parts = {
+        "score": c.table,
+        "gain": c.gains,
+        "standard_error": c.errors,
+        "half_interval": c.half_widths,
+        "mark": c.marks,
+    }
     tables = {
         "table": c.table,
         "gains": pd.concat({name: part.stack() for name, part in parts.items()}, axis=1),

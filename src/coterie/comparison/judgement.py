@@ -18,13 +18,10 @@ import numpy as np
 from scipy import stats
 
 from coterie.comparison.methods import ORDER
-from coterie.decision.marks import GAINS, LOSES, NO_SCORE, UNCLEAR, benjamini_hochberg
-from coterie.training.gains import Floats
+from coterie.evidence.gains import LEVEL, SHARED_ROWS, Floats
 
-WIDEN = 1.5
 ROOM = 0.01
-ALPHA = 0.05
-FEWEST = 10  # test rows below which no single client is marked
+ALPHA = 1 - LEVEL
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ def mean_error(gains: Floats, errors: Floats, splits: float) -> tuple[float, flo
     if not m:
         return 0.0, float("inf")
     clients = np.nanmean(gains[:, known], axis=0)
-    rows = WIDEN * float(np.linalg.norm(errors[known])) / m
+    rows = SHARED_ROWS * float(np.linalg.norm(errors[known])) / m
     between = float(clients.std(ddof=1) / np.sqrt(m)) if m >= 10 else 0.0
     return float(clients.mean()), max(rows, between, splits)
 
@@ -98,7 +95,7 @@ def judge_trained(methods: dict[str, Trained], overlap: float, room: float, cons
     gate = float(stats.norm.ppf(1 - ALPHA / len(methods)))
     splits = split_error([t.gains for t in others.values()], overlap, needed)
     found = {name: mean_error(t.gains, t.errors, splits) for name, t in others.items()}
-    learnable = tuple(name for name, t in methods.items() if t.beats > gate * WIDEN * t.beats_error)
+    learnable = tuple(name for name, t in methods.items() if t.beats > gate * SHARED_ROWS * t.beats_error)
     floor = ROOM * max(room, 0.0)
     proven = tuple(
         name
@@ -141,17 +138,3 @@ def _simplest(
         if not (behind > 1.645 * spread and behind > floor):
             return name
     return best
-
-
-def mark_clients(gains: Floats, errors: Floats, rows: Floats) -> np.ndarray:
-    """A mark per client, by t = gain / (1.5 · error), corrected for many clients (Benjamini and Hochberg at 5 %)."""
-    known = np.isfinite(gains) & np.isfinite(errors)
-    usable = known & (rows >= FEWEST)
-    error = WIDEN * np.where(usable, errors, 1.0)
-    t = np.where(error > 0, np.abs(np.where(usable, gains, 0.0)) / np.where(error > 0, error, 1.0), 0.0)
-    p = np.asarray(2 * stats.t.sf(t, np.maximum(rows - 1, 1)))
-    marks = np.where(known, UNCLEAR, NO_SCORE).astype(object)
-    places = np.flatnonzero(usable)
-    clear = places[benjamini_hochberg(p[places], ALPHA)]
-    marks[clear] = np.where(gains[clear] > 0, GAINS, LOSES)
-    return marks

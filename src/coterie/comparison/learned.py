@@ -13,20 +13,21 @@ import numpy as np
 import pandas as pd
 
 from coterie.comparison.constant import against_constant
-from coterie.comparison.judgement import Trained, judge_trained, mark_clients
+from coterie.comparison.judgement import Trained, judge_trained
 from coterie.comparison.methods import way
 from coterie.comparison.private import Private
 from coterie.comparison.result import Comparison
 from coterie.comparison.tuning import MOST_ROUNDS, tune
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError, CoterieError, DataError, Diverged
+from coterie.evidence.gains import Floats, Gains, intervals, widening
+from coterie.evidence.gains import marks as marks_of
 from coterie.learning.metrics import FOR_NUMBERS, METRICS
 from coterie.learning.standardised import standardised
 from coterie.learning.task import Task
 from coterie.settings import setting
 from coterie.text import suggest
 from coterie.training.bootstrap import bootstrap_scores, column_mean, gain_error
-from coterie.training.gains import Floats
 from coterie.training.result import Result
 from coterie.training.run import fit
 
@@ -179,25 +180,28 @@ def trained_comparison(runs: Runs, seeds: Sequence[int], *, redrawn: bool) -> Co
     overlap = n_test / data.n_samples if redrawn else np.ones(len(data))
     rows = np.sum([r.federation.n_test for r in base], axis=0) if redrawn else n_test
     alone = np.stack([r.scores()[metric].to_numpy() for r in base])
-    table, gains, errors, marks, trained, constant = {}, {}, {}, {}, {}, float("nan")
+    widen = widening(metric, redrawn and len(seeds) > 1)
+    table, gains, errors, bounds, marks, trained, constant = {}, {}, {}, {}, {}, {}, float("nan")
     for name, results in runs.results.items():
         scores = np.stack([r.scores()[metric].to_numpy() for r in results])
         gain = sign * (scores - alone)
         table[name], gains[name] = column_mean(scores), column_mean(gain)
         pairs = zip(runs.draws[name], runs.draws["local"], strict=True)
         errors[name] = gain_error(gain, [a - b for a, b in pairs], overlap)
-        marks[name] = mark_clients(gains[name], errors[name], rows)
+        single = Gains(gains[name], widen * errors[name], rows - 1.0, rows * 1.0)
+        bounds[name], marks[name] = np.subtract(*intervals(single)[::-1]) / 2, marks_of(single)
         gate = [against_constant(r) for r in results]
         constant = float(np.nanmean([g.score for g in gate]))
         groups = len(np.unique(results[0].clusters))
         beats = float(np.mean([g.beats for g in gate])), float(np.mean([g.error for g in gate]))
         trained[name] = Trained(way(results[0].evaluation.algorithm, groups), gain, errors[name], *beats)
     room = max(sign * (float(np.nanmean(t)) - constant) for t in table.values())
-    frames = [_frame(part, clients) for part in (table, gains, errors)]
+    frames = [_frame(part, clients) for part in (table, gains, errors, bounds)]
     return Comparison(
         table=frames[0],
         gains=frames[1],
         errors=frames[2],
+        half_widths=frames[3],
         marks=_frame(marks, clients).astype(object),
         metric=metric,
         scores=_long(

@@ -14,8 +14,8 @@ from matplotlib.ticker import MaxNLocator
 from coterie.comparison.likeness import embedding, model_points, ordered_distances, tell_apart
 from coterie.comparison.verdict import metric_name
 from coterie.errors import ConfigError
+from coterie.evidence.gains import GAINS, LOSES
 from coterie.text import suggest
-from coterie.training.gains import CLEAR, GAINS, LOSES
 from coterie.training.plots import GAIN, LOSS, axes
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ def plot_means(c: Comparison, ax: Axes | None = None) -> Axes:
 
 
 def plot_gains(c: Comparison, method: str | None = None, ax: Axes | None = None) -> Axes:
-    """Every client's gain with two standard errors, the largest first: with names for up to 60 clients."""
+    """Every client's gain with its interval, the largest first: with names for up to 60 clients."""
     method = _known(c, c.method if method is None else method)
     gain = c.gains.T[method].astype(float).dropna().sort_values()
-    half = (CLEAR * c.errors.T[method].astype(float)).loc[gain.index].fillna(0)
+    half = c.half_widths.T[method].astype(float).loc[gain.index].fillna(0)
     marks = c.marks.T[method].loc[gain.index]
     tones = np.where(marks == GAINS, GAIN, np.where(marks == LOSES, LOSS, GREY)).tolist()
     place, few = np.arange(len(gain)), len(gain) <= _FEW

@@ -18,6 +18,7 @@ from coterie.decision.distinguish import distinguish
 from coterie.decision.units import natural, unit
 from coterie.disk import write_text
 from coterie.errors import ConfigError
+from coterie.evidence.gains import MARKS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from coterie.training.result import Result
 
 EXACT = ("alone", "together", "shrunk", "groups")
-MARKS = ("gains", "loses", "no clear change", "no score")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +43,8 @@ class Comparison:
     """What a client gains over being alone; positive is better, whatever the metric."""
     errors: pd.DataFrame
     """Standard errors of the gains."""
+    half_widths: pd.DataFrame
+    """Half the width of every gain's interval, corrected for looking at many clients."""
     marks: pd.DataFrame
     """"gains", "loses", "no clear change" or "no score"; corrected for looking at many clients."""
     metric: str
@@ -237,6 +239,7 @@ class Comparison:
             "table": files.plain(self.table),
             "gains": files.plain(self.gains),
             "errors": files.plain(self.errors),
+            "half_widths": files.plain(self.half_widths),
             "marks": files.plain(self.marks),
             "groups": None if found is None else {str(c): int(g) for c, g in found.items()},
             "failed": dict(self.failed),
@@ -266,7 +269,7 @@ class Comparison:
         return plots.plot_means(self, ax)
 
     def plot_gains(self, method: str | None = None, ax: Axes | None = None) -> Axes:
-        """Every client's gain with two standard errors; `method` is the judged one by default."""
+        """Every client's gain with its interval; `method` is the judged one by default."""
         from coterie.comparison import plots
 
         return plots.plot_gains(self, method, ax)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.decision.words import words as decision_words
+from coterie.evidence.gains import GAINS, LOSES
 from coterie.text import listed
-from coterie.training.gains import GAINS, LOSES
 
 if TYPE_CHECKING:
     from coterie.comparison.result import Comparison

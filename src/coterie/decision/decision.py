@@ -13,12 +13,12 @@ from coterie.arguments import CALLABLE, NONE, check_arguments
 from coterie.decision.candidates.rows import Floats
 from coterie.decision.errors_of_gains import gain, interval
 from coterie.decision.evaluation import FEWEST, METHODS, Evaluation, Progress, Scores, default_repeats, measure
-from coterie.decision.marks import WIDEN, marks, rows_to_settle
 from coterie.decision.metrics import METRICS, check_metric
 from coterie.decision.predictor import Predictor, learn_all
 from coterie.decision.rule import COLLABORATIVE, Verdict, decide_scores
 from coterie.decision.table import Table, make_table
 from coterie.errors import ConfigError, DataError
+from coterie.evidence.gains import marks
 
 LITTLE = 0.01  # a gain of one per cent over alone is not worth a change
 
@@ -88,16 +88,15 @@ class Decision:
     def mark(self, method: str) -> pd.Series:
         """ "gains", "loses", "no clear change" or "no score" for every client, under ``method`` rather than alone."""
         g = gain(self.scores, METHODS.index(method), METHODS.index("alone"))
-        found = marks(g, self.scores.scored, self.table.n_clients, WIDEN[self.metric], 1 - self.level)
-        return pd.Series(found, index=self.table.clients, name=method)
+        return pd.Series(marks(g.single(self.scores), self.level), index=self.table.clients, name=method)
 
-    def rows_needed(self) -> float:
-        """Rows per client that would settle an open question, if the gain stayed as measured; infinite for no gain."""
-        if self.verdict is None:
+    def times_needed(self) -> float:
+        """How many times as many clients (of ten or more), or rows per client (of fewer), would settle an open question, if
+        the gain and its spread stayed as measured; infinite for no gain."""
+        best = None if self.verdict is None else self.verdict.over_alone[self.method]
+        if best is None or self.verdict is None or best.mean <= 0:
             return float("inf")
-        return rows_to_settle(self.verdict.over_alone[self.method], self.verdict.needed) * float(
-            self.table.sizes.mean()
-        )
+        return float((self.verdict.needed * best.gate_se() / best.mean) ** 2)
 
     def words(self) -> str:
         """The decision in plain sentences."""
@@ -186,7 +185,7 @@ def from_evaluation(
     alone = scores.alone()
     predictors = learn_all(table, seed)
     notes = {note for p in predictors.values() for note in p.model.fit.notes} | set(found.notes)
-    marked = marks(best, scores.scored, table.n_clients, WIDEN[metric], 1 - level)
+    marked = marks(best.single(scores), level)
     return Decision(
         table=table,
         metric=metric,

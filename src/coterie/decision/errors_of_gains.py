@@ -7,8 +7,7 @@ from scipy import stats
 
 from coterie.decision.candidates.rows import Floats
 from coterie.decision.evaluation import Scores
-
-WIDEN_ROWS = 1.5  # rows share training rows: as in Nadeau and Bengio, 1 + K/(K − 1) ≈ 1.5²
+from coterie.evidence.gains import SHARED_ROWS, Gains, steadied, widening
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,14 @@ class Gain:
     def m(self) -> int:
         return len(self.clients)
 
+    def single(self, scores: Scores) -> Gains:
+        """The gains of all clients of a table, one by one; those without a score have NaN."""
+        found = Gains(*(np.full(scores.n_clients, value) for value in (np.nan, np.nan, 1.0, 0.0)))
+        found.mean[scores.scored], found.rows[scores.scored] = self.clients, self.sizes
+        found.error[scores.scored] = widening(scores.metric, True) * np.sqrt(self.variance / self.sizes)
+        found.freedom[scores.scored] = self.sizes + 3
+        return found
+
     def beyond(self, needed: float) -> bool:
         """Whether the mean over clients is ``needed`` standard errors above zero.
 
@@ -43,7 +50,7 @@ class Gain:
 
     def gate_se(self) -> float:
         """For the gate over alone: between clients when there are ten or more, else over rows, widened."""
-        return self.se_clients if self.m >= 10 else WIDEN_ROWS * self.se_rows
+        return self.se_clients if self.m >= 10 else SHARED_ROWS * self.se_rows
 
 
 def gain(scores: Scores, method: int, over: int) -> Gain:
@@ -55,7 +62,7 @@ def gain(scores: Scores, method: int, over: int) -> Gain:
     sizes = np.bincount(scores.owner, minlength=scores.n_clients)[scores.scored].astype(float)
     spread = np.maximum(sizes * (scores.by_client(averaged**2) - clients**2), 0)  # within-client sums of squares
     common = float(spread.sum() / max((sizes - 1).sum(), 1))
-    variance = (spread + 4 * common) / (sizes + 3)
+    variance = steadied(spread / np.maximum(sizes - 1, 1), sizes)
     if scores.metric == "auc":  # few rows of a class may have no spread at all, which says nothing
         variance = np.maximum(variance, common)
     mean = float(clients.mean()) if m else 0.0
@@ -63,7 +70,7 @@ def gain(scores: Scores, method: int, over: int) -> Gain:
     se_rows = float(np.sqrt((variance / sizes).sum()) / m) if m else np.inf
     row_mean = float((clients * sizes).sum() / sizes.sum()) if m else 0.0
     row_error = float(np.sqrt((variance * sizes).sum()) / sizes.sum()) if m else np.inf
-    weighted, weighted_se = _weighted(clients, WIDEN_ROWS**2 * variance / np.maximum(sizes, 1))
+    weighted, weighted_se = _weighted(clients, SHARED_ROWS**2 * variance / np.maximum(sizes, 1))
     folds = _fold_error(scores, rows, sizes)
     return Gain(clients, mean, se_clients, se_rows, row_mean, row_error, weighted, weighted_se, variance, sizes, *folds)
 

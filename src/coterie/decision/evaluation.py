@@ -13,7 +13,7 @@ from coterie.annotations import guarded
 from coterie.decision.candidates import CANDIDATES, Candidate
 from coterie.decision.candidates.rows import Floats, Ints
 from coterie.decision.metrics import METRICS, Predictions
-from coterie.decision.table import Model, Table, learn
+from coterie.decision.table import Table, learn
 
 METHODS = tuple(CANDIDATES)
 FEWEST = 4  # a client with fewer rows trains but is not scored
@@ -131,14 +131,13 @@ def evaluate(
     fold = np.empty((repeats, len(table.y)), np.int64)
     notes: set[str] = set()
     groupings: list[Ints] = []
-    models: dict[str, Model] | None = None
     for repeat in range(repeats):
         rng = np.random.default_rng([seed, 1, repeat])
         fold[repeat] = deal(table.owner, table.n_clients, folds, rng, table.y if pairs else None)
         for f in range(folds):
             test = fold[repeat] == f
             if test.any():
-                models = learn(table, ~test, candidates, rng, models)
+                models = learn(table, ~test, candidates, rng)
                 for j, model in enumerate(models.values()):
                     outputs[repeat, j, test] = model.outputs(table.X[test], table.owner[test])
                     notes.update(model.fit.notes)

@@ -148,14 +148,12 @@ def learn(
     keep: npt.NDArray[np.bool_],
     candidates: dict[str, Candidate],
     rng: np.random.Generator,
-    like: dict[str, Model] | None = None,
 ) -> dict[str, Model]:
-    """Fit every candidate to the rows marked in ``keep``; nothing else is seen. ``like`` lends starting points."""
+    """Fit every candidate to the rows marked in ``keep``; nothing else is seen."""
     classification = table.classes is not None
     outputs = table.outputs()[keep]
     scaling = learn_scaling(table.X[keep], outputs, classification)
     rows = Rows(
         scaling.columns(table.X[keep]), scaling.target(outputs), table.owner[keep], table.n_clients, classification
     )
-    lent = {name: None if like is None else like[name].fit for name in candidates}
-    return {name: Model(scaling, candidate.fit(rows, rng, lent[name])) for name, candidate in candidates.items()}
+    return {name: Model(scaling, candidate.fit(rows, rng)) for name, candidate in candidates.items()}

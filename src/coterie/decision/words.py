@@ -3,8 +3,8 @@
 import numpy as np
 
 from coterie.decision.decision import Decision
-from coterie.decision.marks import GAINS, LOSES
 from coterie.decision.rule import COLLABORATIVE
+from coterie.evidence.gains import GAINS, LOSES
 from coterie.text import listed
 
 _WAYS = {
@@ -59,8 +59,8 @@ def _headline(decision: Decision) -> str:
         )
     if decision.sure == "leaning":
         return (
-            f"Leaning to {decision.recommendation}: only so do clients measurably beat the average guess; the gain over "
-            f"alone, {less} % ({span}), is unproven."
+            f"Leaning to {decision.recommendation}: it is the only way to measurably beat the overall average; its "
+            f"gain over alone, {less} % ({span}), is unproven."
         )
     border = f" Borderline: {_doubt(decision)}." if decision.sure == "borderline" else ""
     others = _others(decision, [name for name in COLLABORATIVE if name != decision.recommendation])
@@ -107,12 +107,14 @@ def _singles(decision: Decision) -> str:
 def _settle(decision: Decision) -> str:
     if decision.sure not in ("leaning", "borderline"):
         return ""
-    rows = decision.rows_needed()
-    today = float(decision.table.sizes.mean())
-    if not np.isfinite(rows) or rows <= today or rows > 1000 * today:
+    times = decision.times_needed()
+    if not 1 < times <= 1000:
         return ""
-    clients = int(np.ceil(decision.table.n_clients * rows / today))
-    return f"If the gain stayed, about {rows:.0f} rows per client or {clients} clients would settle it."
+    if len(decision.scores.scored) >= 10:  # the error is that between clients, which more rows hardly lower
+        what = f"{int(np.ceil(decision.table.n_clients * times))} clients"
+    else:
+        what = f"{decision.table.sizes.mean() * times:.0f} rows per client"
+    return f"If the gain stayed, about {what} would settle it."
 
 
 def _method(decision: Decision) -> str:

@@ -187,7 +187,7 @@ class Ask:
     """A question to clients. `down` is the same for all; row i of `each` is for `clients[i]` alone.
 
     `updates` declares which fields of the answer are a client's contribution, and what each is measured from (None: it is
-    an update by itself, such as a gradient). `auxiliary` declares the other fields. Attacks, clipping, compression and
+    an update by itself, such as a gradient). `auxiliary` declares the other fields. Attacks, clipping and
     privacy act on updates; they refuse an ask with undeclared fields. `known` holds what the server has for every group and
     does not send: privacy measures updates from it where a client is sent a row of its own. Under the name of an update by
     itself it holds a tree of the same shape, where that is not the model's: what a private round has when nobody is drawn.

@@ -43,7 +43,7 @@ from coterie.flower.guard import Guard, planned
 from coterie.flower.heads import checked_head, checked_tree
 from coterie.flower.job import Job
 from coterie.training import checkpoint
-from coterie.tree import Tree, flatten, leaves, unflatten
+from coterie.tree import Tree, flatten, unflatten
 
 log = logging.getLogger("coterie.flower")
 _STATE = "state-{}.safetensors"
@@ -320,7 +320,3 @@ def server_state(job: Job, env: Env, tensors: Tree, plain: Mapping[str, Any]) ->
     )
     tree = unflatten(flatten(tensors) | dict(plain))
     return type(fresh)(**{f.name: tree.get(f.name, {}) for f in fields(fresh)})
-
-
-def dtype_of(params: Tree) -> torch.dtype:
-    return next(leaves(params)).dtype

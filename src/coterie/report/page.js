@@ -63,7 +63,7 @@
     const size = some.length > 400 ? 5 : some.length > ROWS ? 7 : 10;
     const text = some.map((i) => short(who.clients[i], 60) + (who.groups ? "<br>group " + who.groups[i] : ""));
     const marks = some.map((i) => method.mark[i]);
-    const bars = { type: "data", array: some.map((i) => 2 * (method.error[i] || 0)), thickness: some.length > 200 ? 0.8 : 1.6, width: 0, color: GREY };
+    const bars = { type: "data", array: some.map((i) => method.bound[i] || 0), thickness: some.length > 200 ? 0.8 : 1.6, width: 0, color: GREY };
     const marker = { size, color: marks.map(tone), symbol: marks.map((m) => (m === MARK.gains ? "triangle-up" : m === MARK.loses ? "triangle-down" : open)) };
     const hover = (axis) => "%{text}<br>gain %{" + axis + ":+.4g}<extra></extra>";
     return across ? { type: "scatter", mode: "markers", x: place, y: gains, error_y: bars, text, marker, hovertemplate: hover("y") }

@@ -15,9 +15,9 @@ import pandas as pd
 
 from coterie.comparison.result import Comparison
 from coterie.errors import ConfigError
+from coterie.evidence.gains import NO_SCORE, UNCLEAR
 from coterie.learning.metrics import LOWER_IS_BETTER
 from coterie.text import listed
-from coterie.training.gains import NO_SCORE, UNCLEAR
 from coterie.training.result import Result
 
 
@@ -132,7 +132,7 @@ def side_by_side(runs: list[Run]) -> Comparison:
     settings = [{"method": r.method, "seed": r.seed, "rounds": r.rounds, "algorithm": r.algorithm} for r in runs]
     metric = runs[0].metric
     return Comparison(
-        table=table, gains=gains, errors=errors, marks=marks, metric=metric, scores=pd.DataFrame(),
+        table=table, gains=gains, errors=errors, half_widths=2 * errors, marks=marks, metric=metric, scores=pd.DataFrame(),
         curves=pd.concat(histories, ignore_index=True) if histories else pd.DataFrame(),
         settings=pd.DataFrame(settings),
         clusters=pd.DataFrame(groups).T.rename_axis("method"),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coterie import randomness
-from coterie.training.gains import Floats
+from coterie.evidence.gains import Floats
 from coterie.training.result import Result
 from coterie.tree import Tree
 

@@ -15,15 +15,14 @@ import pandas as pd
 
 from coterie.algorithms.fedavg import FedAvg
 from coterie.decision.coalitions.find import find
-from coterie.decision.coalitions.judging import WIDEN
 from coterie.decision.coalitions.search import SPLIT_Z, Block
 from coterie.decision.coalitions.search import Settings as SearchSettings
 from coterie.engines.devices import Holding
 from coterie.errors import ConfigError
+from coterie.evidence.gains import Floats, widening
 from coterie.exchange.messages import Context
 from coterie.learning.local_sgd import LocalSGD
-from coterie.training.gains import Floats
-from coterie.training.participation import Coalition, Participation, judge
+from coterie.training.participation import Coalition, Participation, judge, several_splits
 from coterie.training.row_losses import pool, row_losses, row_names
 from coterie.tree import Params, Tree
 
@@ -58,7 +57,7 @@ def find_coalition(
     place = [int(i) for i in audit.alone[0].clients.get_indexer(pd.Index(clients))]
     alone = pool([[losses[i] for i in place] for losses in map(row_losses, audit.alone)], names)
     s = audit.settings
-    widen = WIDEN.get(audit.metric, 1.0)
+    widen = widening(audit.metric, several_splits(runs, np.array([len(rows) for rows in alone])))
     settings = SearchSettings(s.level, s.fewest, audit.worth, SPLIT_Z, departures=max_rounds, widen=widen)
     found = find(
         train, alone, lambda: shared_gradients(runs[0]), clients, settings,

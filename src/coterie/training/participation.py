@@ -2,7 +2,7 @@
 
 A client's gain is the score of the model it gets minus the score it has alone, on the same test rows, in units of the
 task's first metric and positive when taking part is better. Its interval is a paired t interval, corrected for looking
-at many clients: by empirical Bayes from ten clients on, by Holm's procedure for fewer (`decision/coalitions/judging.py`).
+at many clients (`evidence/gains.py`).
 A row that several runs test counts once; how much runs differ beyond their rows widens the interval.
 
 `coalition()` looks for groups that hold: leavers leave one at a time, worst first, and groups that would be better off by
@@ -19,11 +19,25 @@ import numpy as np
 import pandas as pd
 
 from coterie.decision.coalitions.found import Coalitions
-from coterie.decision.coalitions.judging import WIDEN, Gains, correction, interval
 from coterie.errors import ConfigError, DataError
+from coterie.evidence.gains import (
+    FEWEST,
+    GAINS,
+    LOSES,
+    ROUNDING,
+    UNCLEAR,
+    Floats,
+    Gains,
+    chance_of_loss,
+    correction,
+    from_variances,
+    intervals,
+    mark_intervals,
+    widening,
+    worth_it,
+)
 from coterie.text import listed
 from coterie.training.bootstrap import column_mean
-from coterie.training.gains import FEWEST, GAINS, LOSES, ROUNDING, UNCLEAR, Floats, mark, worth_it
 from coterie.training.row_losses import pool, pooled_rows, row_losses, row_names
 
 if TYPE_CHECKING:
@@ -55,8 +69,7 @@ class Participation:
     """`table` has a row per client: `score` with the others and `alone`, `gain` with its interval `low` … `high` (corrected
     for looking at many), `p_worse` (the chance of a loss), distinct test `rows`, and whether it `leaves`.
 
-    NaN for a client that has no score: no test rows, or for AUC only one class among them. With ten clients or more the
-    interval is drawn towards the mean gain, so that it need not be centred at a client's own gain. `worth`: a loss
+    NaN for a client that has no score: no test rows, or for AUC only one class among them. `worth`: a loss
     smaller than this is no reason to leave."""
 
     table: pd.DataFrame
@@ -89,7 +102,7 @@ class Participation:
 
     @property
     def marks(self) -> pd.Series[Any]:
-        """Who clearly gains or loses, by the interval and the fewest rows of this audit; see `gains.py`."""
+        """Who clearly gains or loses, by the interval and the fewest rows of this audit; see `evidence/gains.py`."""
         return _marks(self.table, self.settings)
 
     @property
@@ -265,12 +278,12 @@ def judge(runs: tuple[Result, ...], alone: tuple[Result, ...], settings: Setting
     table = pd.DataFrame(
         {"score": column_mean(score), "alone": column_mean(base), "gain": column_mean(each)}, index=clients
     )
-    table["low"], table["high"], table["p_worse"] = interval(gains, settings.level)
+    table["low"], table["high"] = intervals(gains, settings.level, settings.fewest)
+    table["p_worse"] = chance_of_loss(gains)
     table["rows"] = gains.rows.astype(np.int64)
     worth = worth_it(sign < 0, table["alone"])
     enough = table["rows"] >= settings.fewest
-    middle = (table["low"] + table["high"]) / 2
-    sure = (_marks(table, settings) == LOSES) & (middle < -worth)
+    sure = (_marks(table, settings) == LOSES) & (table["gain"] < -worth)
     table["leaves"] = sure if settings.rule == "interval" else (table["gain"] < -ROUNDING) & enough
     return Participation(
         table.rename_axis("client"), metric, type(live.algorithm).__name__, settings, runs, alone, worth
@@ -298,13 +311,18 @@ def _gains(runs: tuple[Result, ...], alone: tuple[Result, ...], each: Floats) ->
         fresh = np.where(np.isfinite(variance), variance, 0) / size * (1 - shared)
         between = np.asarray(np.ma.masked_invalid(each).var(axis=0, ddof=1).filled(0.0))
         variance = variance + n * np.maximum(between - fresh, 0) / count
-    widen = WIDEN.get(runs[0].evaluation.task.metrics[0], 1.0)
-    return Gains(column_mean(each), variance, n).widened(widen)
+    widen = widening(runs[0].evaluation.task.metrics[0], several_splits(runs, n))
+    return from_variances(column_mean(each), variance, n).widened(widen)
+
+
+def several_splits(runs: Sequence[Result], distinct: Floats) -> bool:
+    """Whether the runs test different rows, `distinct` ones per client in all."""
+    return bool((distinct > runs[0].federation.n_test).any())
 
 
 def _marks(table: pd.DataFrame, settings: Settings) -> pd.Series[Any]:
-    marks = mark(table["gain"], table["low"], table["high"], table["rows"], settings.fewest, ROUNDING)
-    return pd.Series(marks, index=table.index, name="mark")
+    found = mark_intervals(table["low"], table["high"], table["rows"], settings.fewest, ROUNDING)
+    return pd.Series(found, index=table.index, name="mark")
 
 
 def _named(table: pd.DataFrame, clients: pd.Index[Any], most: int = 6) -> str:

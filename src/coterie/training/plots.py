@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from coterie.training.gains import GAINS
+from coterie.evidence.gains import GAINS
 
 GAIN, LOSS, NEUTRAL = "#2a7f62", "#b5443c", "#4a6fa5"
 

@@ -14,6 +14,7 @@ from torch import nn
 from coterie.data.federation import Federation
 from coterie.disk import write_text
 from coterie.errors import ConfigError, DataError
+from coterie.evidence.gains import FEWEST
 from coterie.learning import module_json, predictors
 from coterie.learning.task import Task
 from coterie.learning.traits import filled
@@ -21,7 +22,6 @@ from coterie.privacy.receipt import Receipt
 from coterie.settings import whole_number
 from coterie.training import files
 from coterie.training.evaluation import Evaluation
-from coterie.training.gains import FEWEST
 from coterie.training.yardstick import SAMPLE, Yardstick, check
 from coterie.tree import row
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from coterie.data.federation import Federation
 from coterie.errors import DataError
+from coterie.evidence.gains import Floats
 from coterie.learning.metrics import Metric
 from coterie.training.bootstrap import ROW_MEANS
-from coterie.training.gains import Floats
 from coterie.training.result import Result
 from coterie.tree import Tree
 

@@ -54,14 +54,13 @@ class Fit:
 
 
 class Candidate(Protocol):
-    """A way to learn: `fit` sees training rows and owners only.
-
-    ``like`` is a fit to similar rows (another fold) that may lend a starting point; the answer must not depend on it."""
+    """A way to learn. `fit` sees training rows and owners only, and no other fit: one of another fold has seen the rows
+    that this fold is judged on, and searches that stop early remember where they began."""
 
     @property
     def name(self) -> str: ...
 
-    def fit(self, rows: Rows, rng: np.random.Generator, like: Fit | None = None) -> Fit: ...
+    def fit(self, rows: Rows, rng: np.random.Generator) -> Fit: ...
 
 
 def mean_coefficients(rows: Rows) -> Floats:

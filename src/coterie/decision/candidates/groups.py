@@ -104,7 +104,7 @@ class Groups:
     inner_folds: int = 3
     name: str = "groups"
 
-    def fit(self, rows: Rows, rng: np.random.Generator, like: Fit | None = None) -> Fit:
+    def fit(self, rows: Rows, rng: np.random.Generator) -> Fit:
         base, converged = rows.pooled
         forms = _forms(rows, base[0])
         penalty = max(1.0, rows.X.shape[1] / 10)

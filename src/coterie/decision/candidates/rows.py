@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import expit, softmax
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -95,19 +96,9 @@ def grams(Z: Floats, y: Floats, weight: Floats | None, owner: Ints, n_clients: i
     return A, c
 
 
-def sigmoid(eta: Floats) -> Floats:
-    return np.asarray(1 / (1 + np.exp(-np.clip(eta, -35, 35))))
-
-
-def softmax(eta: Floats) -> Floats:
-    """Probabilities over the last axis."""
-    raised = np.exp(eta - eta.max(-1, keepdims=True))
-    return np.asarray(raised / raised.sum(-1, keepdims=True))
-
-
 def chances(eta: Floats) -> Floats:
     """Probabilities of outputs on the last axis: the second of two classes, or every class."""
-    return sigmoid(eta) if eta.shape[-1] == 1 else softmax(eta)
+    return np.asarray(expit(eta) if eta.shape[-1] == 1 else softmax(eta, axis=-1))
 
 
 def losses(eta: Floats, y: Floats | float) -> Floats:

@@ -9,10 +9,10 @@ approximation at the current coefficients (penalised quasi-likelihood) until the
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import logsumexp
+from scipy.special import expit, logsumexp
 
 from coterie.decision.candidates.base import Fit, mean_coefficients
-from coterie.decision.candidates.rows import Floats, Rows, grams, sigmoid
+from coterie.decision.candidates.rows import Floats, Rows, grams
 from coterie.estimation.regression.evidence import Evidence, Found
 
 _TIE_ABOVE = 40  # with more columns the slopes share one prior variance
@@ -38,9 +38,8 @@ class Shrunk:
 
     name: str = "shrunk"
 
-    def fit(self, rows: Rows, rng: np.random.Generator, like: Fit | None = None) -> Fit:
-        starts = list(like.details["start"]) if like is not None else None
-        found = _classes(rows, starts) if rows.classification else [_regression(rows, starts)]
+    def fit(self, rows: Rows, rng: np.random.Generator) -> Fit:
+        found = _classes(rows) if rows.classification else [_regression(rows)]
         spread = np.stack([f.covariance for f in found], 1) if rows.classification else None
         notes = () if all(f.converged for f in found) else ("The prior of the shrunk models did not converge.",)
         return Fit(
@@ -50,7 +49,7 @@ class Shrunk:
             rows.classification,
             spread,
             notes,
-            {"prior_variance": np.stack([f.theta for f in found], 1), "start": np.stack([_nudged(f) for f in found])},
+            {"prior_variance": np.stack([f.theta for f in found], 1)},
         )
 
 
@@ -59,13 +58,13 @@ def _nudged(found: Found) -> Floats:
     return np.append(np.clip(found.parameters[:-1], 1e-4, 1e3), np.clip(found.parameters[-1], -12.0, 5.0))
 
 
-def _regression(rows: Rows, starts: list[Floats] | None) -> Found:
+def _regression(rows: Rows) -> Found:
     y = rows.y[:, 0]
     A, c = grams(rows.Z, y, None, rows.owner, rows.n_clients)
-    return _evidence(A, c, len(y), float(y @ y) + 1e-12).maximise(starts or _starts(c.shape[1]), 1e5)
+    return _evidence(A, c, len(y), float(y @ y) + 1e-12).maximise(_starts(c.shape[1]), 1e5)
 
 
-def _classes(rows: Rows, starts: list[Floats] | None) -> list[Found]:
+def _classes(rows: Rows) -> list[Found]:
     """Quadratic approximations until the coefficients settle; a client's scores move by at most 1.5 at a time.
 
     With several classes the commonest has score zero, and each other is improved in turn, given the scores of the rest:
@@ -75,7 +74,7 @@ def _classes(rows: Rows, starts: list[Floats] | None) -> list[Found]:
     zero = int(rows.y.sum(0).argmax()) if q > 1 else -1
     coef = coef - coef[..., [zero]] if q > 1 else coef
     eta = np.einsum("np,npq->nq", rows.Z, coef[rows.owner])
-    begin: list[list[Floats] | None] = [[s] for s in starts] if starts is not None else [None] * q
+    begin: list[list[Floats]] = [_starts(coef.shape[1])] * q
     found, far = {zero: _at_zero(m, coef.shape[1])}, np.full(q, np.inf)
     if q > 1:
         far[zero] = 0.0
@@ -84,10 +83,10 @@ def _classes(rows: Rows, starts: list[Floats] | None) -> list[Found]:
             steps = 10 if far[c] > _ROUGH else 200
             others = _others(eta, c)
             posterior, move = _linearised(rows, c, coef[..., c], eta[:, c] - others, begin[c], steps)
-            begin[c], before = [_nudged(posterior)], sigmoid(eta[:, c] - others)
+            begin[c], before = [_nudged(posterior)], expit(eta[:, c] - others)
             coef[..., c] += (posterior.coef - coef[..., c]) * np.minimum(1, 1.5 / np.maximum(move, 1e-12))[:, None]
             eta[:, c] = np.einsum("np,np->n", rows.Z, coef[rows.owner, :, c])
-            far[c] = 4 * float(np.abs(sigmoid(eta[:, c] - others) - before).max())
+            far[c] = 4 * float(np.abs(expit(eta[:, c] - others) - before).max())
             found[c] = replace(posterior, coef=coef[..., c].copy())
         if far.max() < _SETTLED and all(f.converged for f in found.values()):
             break
@@ -109,14 +108,14 @@ def _others(eta: Floats, c: int) -> Floats:
 
 
 def _linearised(
-    rows: Rows, output: int, coef: Floats, eta: Floats, starts: list[Floats] | None, steps: int
+    rows: Rows, output: int, coef: Floats, eta: Floats, starts: list[Floats], steps: int
 ) -> tuple[Found, Floats]:
     """The posterior of the quadratic approximation at ``coef``, and how far it moves every client's scores."""
-    chance = sigmoid(eta)
+    chance = expit(eta)
     weight = np.maximum(chance * (1 - chance), 0.01)
     A, slope = grams(rows.Z, rows.y[:, output] - chance, weight, rows.owner, rows.n_clients)
     evidence = _evidence(A, (A @ coef[..., None])[..., 0] + slope, len(eta), None)
-    found = evidence.maximise(starts or _starts(rows.Z.shape[1]), 9.0, steps)
+    found = evidence.maximise(starts, 9.0, steps)
     move = np.zeros(rows.n_clients)
     change = found.coef - coef
     np.maximum.at(move, rows.owner, np.abs(np.einsum("np,np->n", rows.Z, change[rows.owner])))

@@ -18,7 +18,7 @@ class Constant:
 
     name: str = "constant"
 
-    def fit(self, rows: Rows, rng: np.random.Generator, like: Fit | None = None) -> Fit:
+    def fit(self, rows: Rows, rng: np.random.Generator) -> Fit:
         coef = mean_coefficients(rows)
         return Fit(coef[None], np.zeros(rows.n_clients, np.int64), coef, rows.classification)
 
@@ -29,7 +29,7 @@ class Alone:
 
     name: str = "alone"
 
-    def fit(self, rows: Rows, rng: np.random.Generator, like: Fit | None = None) -> Fit:
+    def fit(self, rows: Rows, rng: np.random.Generator) -> Fit:
         path = Path(ALONE_LOGISTIC if rows.classification else ALONE_LINEAR, per_row=False, average=True)
         coef, converged = fit_units(rows.X, rows.y, rows.owner, rows.n_clients, path, rows.classification)
         mean = mean_coefficients(rows)
@@ -44,7 +44,7 @@ class Together:
 
     name: str = "together"
 
-    def fit(self, rows: Rows, rng: np.random.Generator, like: Fit | None = None) -> Fit:
+    def fit(self, rows: Rows, rng: np.random.Generator) -> Fit:
         coef, converged = rows.pooled
         notes = () if converged else (_STOPPED.format("The model for all"),)
         return Fit(coef, np.zeros(rows.n_clients, np.int64), coef[0], rows.classification, notes=notes)

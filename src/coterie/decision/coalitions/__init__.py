@@ -3,19 +3,14 @@
 from coterie.decision.coalitions.exact import PooledRidge, coalitions
 from coterie.decision.coalitions.find import find
 from coterie.decision.coalitions.found import Coalitions
-from coterie.decision.coalitions.judging import Gains, clear_losers, gains_of, interval
 from coterie.decision.coalitions.search import FOLD_Z, SPLIT_Z, Settings
 
 __all__ = [
     "FOLD_Z",
     "SPLIT_Z",
     "Coalitions",
-    "Gains",
     "PooledRidge",
     "Settings",
-    "clear_losers",
     "coalitions",
     "find",
-    "gains_of",
-    "interval",
 ]

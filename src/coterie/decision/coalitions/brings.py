@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from coterie.decision.candidates.rows import Floats
-from coterie.decision.coalitions.judging import gains_of
 from coterie.decision.coalitions.search import Bank, Block
+from coterie.evidence.gains import gains_of
 
 EXACT = 10  # clients up to which all coalitions are trained
 

@@ -9,10 +9,10 @@ import pandas as pd
 from coterie.decision.candidates.rows import Floats
 from coterie.decision.coalitions import brings as contribution
 from coterie.decision.coalitions.found import ALONE, MOVES, OPEN, STAYS, Coalitions, how_sure
-from coterie.decision.coalitions.judging import gains_of
 from coterie.decision.coalitions.search import Bank, Block, Search, Settings, Train
 from coterie.decision.coalitions.tree import cosine_distance, cut_tree
 from coterie.errors import ConfigError, DataError
+from coterie.evidence.gains import gains_of
 
 RESAMPLES = 40
 Note = Callable[[int, int], None]

@@ -11,8 +11,8 @@ import numpy as np
 from scipy import stats
 
 from coterie.decision.candidates.rows import Floats, Ints
-from coterie.decision.coalitions.judging import FEWEST, Gains, clear_losers, gains_of
 from coterie.decision.coalitions.tree import Node, nearest
+from coterie.evidence.gains import FEWEST, Gains, clear_losers, gains_of
 
 Block = frozenset[int]
 Train = Callable[[Block], Sequence[Floats | None]]
@@ -26,7 +26,7 @@ class Settings:
     """level: of intervals of single clients. fewest: rows below which a client is not judged. worth: the smallest gain that
     counts. z: how many standard errors a split must gain. nodes: leaves of the cut tree. departures: most that leave
     the group of all one at a time (None: a quarter of the clients, at least three). budget: most trainings a client.
-    widen: factor of all errors, by the metric (`judging.WIDEN`)."""
+    widen: factor of all errors, by the metric (`evidence.gains.widening`)."""
 
     level: float = 0.9
     fewest: int = FEWEST

@@ -1,4 +1,4 @@
-"""Channels transform what passes between server and clients, and compose: faults, attacks, compression."""
+"""Channels transform what passes between server and clients, and compose: faults and attacks."""
 
 from coterie.exchange.channels.attacks import ATTACKS
 from coterie.exchange.channels.base import Channel, Where

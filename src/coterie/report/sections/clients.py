@@ -10,10 +10,10 @@ from markupsafe import Markup
 
 from coterie.comparison.result import Comparison
 from coterie.comparison.verdict import method_label, metric_name, number, sentence_case
+from coterie.evidence.gains import GAINS, LOSES, MARKS, NO_SCORE
 from coterie.report import figures
 from coterie.report.parts import Cell, Table, as_json, render, section
 from coterie.text import one_line
-from coterie.training.gains import CLEAR, GAINS, LOSES, MARKS, NO_SCORE
 
 if TYPE_CHECKING:
     from coterie.training.participation import Coalition
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _DOTS = 2_000  # clients in the figure; of more every so many along the gains
 _ROWS = 200  # rows of the table at a time; the search finds the others
 _HOW = (
-    f"drawn with ± {CLEAR:g} standard errors. ▲ measurably gains, ▼ measurably loses, corrected for looking at many; hollow "
-    "dots are within chance."
+    "drawn with its interval, corrected for looking at many clients. ▲ measurably gains, ▼ measurably loses: the "
+    "interval leaves zero out. Hollow dots are within chance."
 )
 _SIGN = {GAINS: "▲ ", LOSES: "▼ "}
 
@@ -87,6 +87,7 @@ def _method(c: Comparison, method: str, names: list[str]) -> dict[str, Any]:
         "score": c.table.T[method].loc[names].tolist(),
         "gain": c.gains.T[method].loc[names].tolist(),
         "error": c.errors.T[method].loc[names].astype(float).tolist(),
+        "bound": c.half_widths.T[method].loc[names].astype(float).tolist(),
         "mark": [MARKS.index(str(x)) for x in c.marks.T[method].loc[names]],
     }
 

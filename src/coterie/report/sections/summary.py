@@ -8,9 +8,9 @@ from markupsafe import Markup
 
 from coterie.comparison.result import Comparison
 from coterie.comparison.verdict import SURE, WAYS, facts, metric_name, number, sentence_case
+from coterie.evidence.gains import GAINS, LOSES
 from coterie.report import figures
 from coterie.report.parts import Chart, render
-from coterie.training.gains import GAINS, LOSES
 
 if TYPE_CHECKING:
     from coterie.training.participation import Coalition

@@ -1,0 +1,55 @@
+"""``python -m reproductions.study null|power|coverage|tables --worlds N --out FILE.json [--figure FILE.svg]``."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from coterie.errors import CoterieError
+from reproductions.study.plans import PLANS
+from reproductions.study.store import run
+from reproductions.study.tabulate import tabulate
+from reproductions.study.worlds import World, simulate
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m reproductions.study", description=__doc__)
+    parser.add_argument("study", choices=[*PLANS, "tables"])
+    parser.add_argument(
+        "--worlds", type=int, default=50, help="worlds per cell; 0 only tabulates and draws what the file holds"
+    )
+    parser.add_argument("--first-seed", type=int, default=1000)
+    parser.add_argument("--repeats", type=int, default=1, help="repeats of the cross-validation")
+    parser.add_argument("--only", default="", help="only cells or tables whose name contains this")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--figure", type=Path)
+    given = parser.parse_args(arguments)
+    try:
+        records = run(given.out, _tasks(given), lambda text: print(text, file=sys.stderr, flush=True))
+        print(tabulate(given.study, records))
+        if given.figure is not None:
+            from reproductions.study.figures import draw
+
+            draw(given.study, records, given.figure)
+    except CoterieError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _tasks(given: argparse.Namespace) -> list[tuple[str, Callable[[], Any]]]:
+    if given.worlds == 0:
+        return []
+    if given.study == "tables":
+        from reproductions.study.tables import tasks
+
+        return tasks(given.only)
+    worlds: list[World] = [w for w in PLANS[given.study]() if given.only in w.name]
+    seeds = range(given.first_seed, given.first_seed + given.worlds)
+    return [(f"{w.name}/{s}", partial(simulate, w, s, given.repeats)) for s in seeds for w in worlds]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
