@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from coterie.algorithms.ifca_start import first_models
+from coterie.algorithms.ifca.cluster_models import first_models
 from coterie.algorithms.priors import require_predictions
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.local_sgd import LocalSGD
