@@ -1,4 +1,4 @@
-"""Settings of algorithms and rules: how counts are checked, how one setting is replaced inside a wrapper, and how the settings
+"""Settings of algorithms and rules: how counts are checked, how one setting is replaced inside a wrapper, and how settings
 of the last release are still taken."""
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from dataclasses import fields, is_dataclass, replace
 from functools import wraps
 from math import isfinite
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from coterie.errors import ConfigError, CoterieWarning
 
-Kind = TypeVar("Kind", bound=type)
+Kind = TypeVar("Kind")
 Rewrite = Callable[[dict[str, Any], str, Any], None]
 """Puts the value of a former setting, given by its name, into the settings of today."""
 
@@ -64,29 +64,32 @@ def _names(owner: Any) -> set[str]:
 # ---- the last release ------------------------------------------------------------------------------------------------
 
 
-def former_settings(*, order: tuple[str, ...] = (), **former: tuple[str, Rewrite]) -> Callable[[Kind], Kind]:
+def former_settings(
+    *, order: tuple[str, ...] = (), **former: tuple[str, Rewrite]
+) -> Callable[[type[Kind]], type[Kind]]:
     """Let a dataclass take the settings of the last release, with a warning that names the new spelling.
 
     `former` says of each old name how it is spelled now and how its value is rewritten. `order` is the old order of settings
     given by position; it holds where a call has more of them than today, or gives a text, which is now given by name."""
 
-    def decorate(kind: Kind) -> Kind:
-        made = kind.__init__
-        today = [f.name for f in fields(kind) if f.init and not f.kw_only]
+    def decorate(kind: type[Kind]) -> type[Kind]:
+        made = vars(kind)["__init__"]
+        today = [f.name for f in fields(cast(Any, kind)) if f.init and not f.kw_only]
 
         @wraps(made)
         def init(self: Any, *args: Any, **given: Any) -> None:
             if len(args) > len(today) or any(isinstance(value, str) for value in args):
                 _warn(f"{kind.__name__} takes {order[1]}=… and what follows it by name")
                 args, given = (), dict(zip(order, args, strict=False)) | given
-            for name in [name for name in former if name in given]:
-                now, rewrite = former[name]
-                _warn(f"{name} of {kind.__name__} is now {now}")
-                rewrite(given, name, given.pop(name))
+            old = [name for name in former if name in given]
+            if old:
+                _warn(f"In {kind.__name__}, " + " and ".join(f"{name} is now {former[name][0]}" for name in old))
+            for name in old:
+                former[name][1](given, name, given.pop(name))
             made(self, *args, **given)
 
-        kind.__init__ = init
-        kind.former_settings = former
+        for name, value in (("__init__", init), ("former_settings", former)):
+            setattr(kind, name, value)
         return kind
 
     return decorate

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 import coterie as ct
-from coterie.algorithms import ALGORITHMS, DefectionFree
+from coterie.algorithms import ALGORITHMS, DefectionFree, EarlyStop
 from coterie.tree import flatten
 
 FACTORIES: dict[str, Callable[[], Any]] = {
-    "ifca": lambda: ct.IFCA(clusters=2, stop_after=2),
+    "ifca": lambda: ct.IFCA(clusters=2, stop=EarlyStop(2)),
     "oneshot": lambda: ct.OneShot(clusters=2, solve=ct.LocalSGD(steps=20, lr=0.1, batch_size=None)),
     "hypcluster": lambda: ct.HypCluster(clusters=2),
     "cfl": lambda: ct.CFL(quiet=100.0, loud=1e-6, first=1),

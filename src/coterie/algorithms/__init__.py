@@ -15,7 +15,7 @@ from coterie.algorithms.fedrep import FedRep
 from coterie.algorithms.finetuned import FineTuned
 from coterie.algorithms.gaussian_prior import GaussianPrior, LaplacePrior
 from coterie.algorithms.hypcluster import HypCluster
-from coterie.algorithms.ifca import IFCA
+from coterie.algorithms.ifca import IFCA, EarlyStop, FromUpdates
 from coterie.algorithms.knnper import KNNPer
 from coterie.algorithms.local import Local
 from coterie.algorithms.mixture_prior import MixturePrior
@@ -70,6 +70,7 @@ __all__ = [
     "DefectionFree",
     "DiscretePrior",
     "Ditto",
+    "EarlyStop",
     "FedAvg",
     "FedBN",
     "FedEM",
@@ -77,6 +78,7 @@ __all__ = [
     "FedRep",
     "FederatedClustering",
     "FineTuned",
+    "FromUpdates",
     "GaussianPrior",
     "HypCluster",
     "KNNPer",

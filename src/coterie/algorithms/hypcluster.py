@@ -4,8 +4,8 @@
 Ananda Theertha Suresh, 2020, https://arxiv.org/abs/2002.10619).
 
 Each hypothesis becomes the sample-weighted mean of the models of the clients that chose it. This is IFCA's option II up to
-the weights. The start is random, as published. A robust `aggregate` takes the mean's place (`ifca/robust_clusters.py`); every
-client then counts once.
+the weights. The start is random, as published. A robust `aggregate` takes the mean's place (`ifca/robust_clusters.py`); then
+every client counts once.
 """
 
 from __future__ import annotations

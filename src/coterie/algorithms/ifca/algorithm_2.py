@@ -4,7 +4,7 @@
 https://arxiv.org/abs/2006.04088).
 
 Symbols: k → clusters, θ_j → models (row j), ĵ → a client's cluster, M_t → the cohort, m → the number of clients,
-γ → local.lr, τ → local.steps. Weights that all clusters share (section 4.3) are `shared`, which is empty without weight sharing.
+γ → local.lr, τ → local.steps. Weights that all clusters share (section 4.3) are `shared`; they are usually empty.
 
 An empty cluster keeps its model; the text leaves that open. Line 14 divides by m, which shrinks the step when few clients
 take part (erratum EC-3), so `normalise` can be the participants or the members of the cluster instead.
@@ -39,8 +39,8 @@ class GradientAveraging:
 
     def update(self, state: IFCAState, total: Params, members: Tensor) -> IFCAState:
         everyone, lr = float(members.sum()), self.local.lr
-        divisor = {"m": len(state.identity), "participants": everyone, "cluster": torch.where(members > 0, members, 1)}
-        per = divisor[self.normalise] * torch.ones_like(members)
+        of_all = len(state.identity) if self.normalise == "m" else everyone
+        per = members if self.normalise == "cluster" else torch.full_like(members, of_all)
         models = {name: old - lr * per_cluster(total[name], per) for name, old in state.models.items()}  # line 14
         shared = {name: old - lr * (total[name].sum(0) / everyone) for name, old in state.shared.items()}
         return replace(state, models=models, shared=shared)
