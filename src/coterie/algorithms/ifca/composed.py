@@ -109,6 +109,11 @@ class IFCA(Algorithm):
     # ---- the parts ---------------------------------------------------------------------------------------------------
 
     @property
+    def k(self) -> int:
+        """The number of clusters, once it is known."""
+        return cluster_count(self)
+
+    @property
     def _additive(self) -> bool:
         return isinstance(self.aggregate, Mean)
 
@@ -117,7 +122,7 @@ class IFCA(Algorithm):
         """Algorithm 2 alone."""
         option = ModelAveraging(self.local) if self.option == "model" else GradientAveraging(self.local, self.normalise)
         rows = AllRows() if self.resample is None else FreshRows(self.resample)
-        return Algorithm2(cluster_count(self), option, rows, self.samples_weighted)
+        return Algorithm2(self.k, option, rows, self.samples_weighted)
 
     @property
     def _rounds(self) -> Algorithm2 | StoppingRounds | RobustRounds:
@@ -150,8 +155,8 @@ class IFCA(Algorithm):
     # ---- the run -----------------------------------------------------------------------------------------------------
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> IFCAState:
-        dtype, k = next(iter(start.values())).dtype, cluster_count(self)
-        draws = [start] + [task.init(seed * 1_000_003 + j, dtype) for j in range(1, k)]
+        dtype = next(iter(start.values())).dtype
+        draws = [start] + [task.init(seed * 1_000_003 + j, dtype) for j in range(1, self.k)]
         shared = named_like(start, self.shared)
         if self.shared and not shared:
             raise ConfigError(f"No parameter is named like {self.shared}; the names are {list(start)}.")
@@ -159,7 +164,7 @@ class IFCA(Algorithm):
         if not own:
             raise ConfigError(f"All parameters are shared by {self.shared}; leave some to the clusters.")
         unknown = torch.full((population.n_clients,), -1)
-        return IFCAState(own, shared, self.start == "random" or k == 1, unknown, False)
+        return IFCAState(own, shared, self.start == "random" or self.k == 1, unknown, False)
 
     def round(self, state: IFCAState, cohort: Cohort) -> Exchange[IFCAState]:
         part = self._rounds if state.started else self._start
