@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.algorithms import EarlyStop
+from coterie.algorithms.ifca import EarlyStop
 from coterie.learning.metrics import cluster_accuracy, parameter_distance
 
 STEP = ct.LocalSGD(steps=1, lr=0.1, batch_size=None)

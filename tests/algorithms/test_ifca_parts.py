@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.algorithms import EarlyStop, FromUpdates
-from coterie.algorithms.ifca import algorithm_2
+from coterie.algorithms.ifca import EarlyStop, FromUpdates, algorithm_2
 from coterie.algorithms.ifca.resampling import AllRows
 from coterie.cli.config import Config
 from coterie.flower.wire import function_at, place_of

@@ -22,7 +22,7 @@ from coterie.aggregation import (
     for_group,
 )
 from coterie.aggregation.linkage import pairs_or_more
-from coterie.algorithms import EarlyStop
+from coterie.algorithms.ifca import EarlyStop
 from coterie.algorithms.ifca.robust_clusters import fewest_regrets
 from coterie.cli.config import Config
 from coterie.exchange.channels.base import Channel

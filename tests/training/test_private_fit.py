@@ -17,7 +17,7 @@ import torch
 
 import coterie as ct
 from coterie.aggregation import CentredClipping, Median
-from coterie.algorithms import EarlyStop
+from coterie.algorithms.ifca import EarlyStop
 from coterie.exchange.channels.attacks import InnerProduct, LargeGradient, SignFlip
 from coterie.exchange.messages import Ints
 from coterie.privacy import BudgetSpent, ExactNoise, Ledger, SimulationNoise, public

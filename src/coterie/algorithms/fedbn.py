@@ -36,8 +36,14 @@ class FedBN(Algorithm):
     """`keep` is what stays on the clients: "layers" (all of every BatchNorm layer), "statistics" (its running means and
     variances alone), or names of parts of the network."""
 
+    way = "shrunk"
+
     local: LocalSteps = field(default_factory=LocalSGD)
     keep: str | Sequence[str] = "layers"
+
+    @classmethod
+    def example(cls) -> FedBN:
+        return cls(keep=("0", "bias"))
 
     def __post_init__(self) -> None:
         if self.keep not in ("layers", "statistics"):

@@ -37,6 +37,8 @@ class FedEMState:
 class FedEM(Algorithm):
     """`components` distributions, common to all; a client renews its proportions by `e_steps` E-steps."""
 
+    way = "groups"
+
     components: int = 2
     e_steps: int = 10
     local: LocalSteps = field(default_factory=LocalSGD)

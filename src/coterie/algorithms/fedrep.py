@@ -35,6 +35,8 @@ class FedRep(Algorithm):
     """`head` names parts of the network, such as ["4"]; by default its last layer. `head_local` are the head's steps; by
     default as the body's."""
 
+    way = "shrunk"
+
     head: Sequence[str] = ()
     local: LocalSteps = field(default_factory=LocalSGD)
     head_local: LocalSteps | None = None

@@ -29,6 +29,8 @@ from coterie.tree import Params, Tree
 class HypCluster(Algorithm):
     """clusters=None lets `fit` choose the number; a robust `aggregate` takes the mean's place in every cluster."""
 
+    way = "groups"
+
     clusters: int | None = None
     local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -280,6 +280,7 @@ class Population:
     n_clients: int
     sizes: Ints
     clusters: Ints | None  # the truth, for oracles only
+    classes: tuple[Any, ...] | None = None  # the labels, in the order of the network's outputs; None for numbers
 
 
 def one_per(rows: str) -> dict[str, str]:
@@ -322,7 +323,22 @@ class Algorithm(Protocol):
     more than a model's weights. `notes` are sentences about a run's end. These four have defaults for algorithms without.
 
     `private` gives the form whose asks are all additive, for a differentially private run. `asks_per_round` is the number
-    of asks per round in which clients send updates; each of them is a release."""
+    of asks per round in which clients send updates; each of them is a release.
+
+    What others need to know of an algorithm it says itself, as class attributes: the `way` in which its clients learn
+    ("alone", "together", "shrunk" or "groups"; None: by the groups it finds), whether the server needs `individual` replies,
+    so that there is no private form, and the only number of clients it works with (`exactly`), if there is one. `example`
+    gives settings with which it can be tried on a small network."""
+
+    way: ClassVar[Literal["alone", "together", "shrunk", "groups"] | None] = None
+    individual: ClassVar[bool] = False
+    exactly: ClassVar[int | None] = None
+
+    @classmethod
+    def example(cls) -> Any:
+        """Settings for a trial: the defaults, and two clusters where `fit` would choose their number."""
+        open_number = any(f.name == "clusters" and f.default is None for f in fields(cast(Any, cls)))
+        return cast(Any, cls)(**{"clusters": 2} if open_number else {})
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> Any:
         """The server's state before the first round; `start` is the common start model."""

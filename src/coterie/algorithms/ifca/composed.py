@@ -70,6 +70,8 @@ class IFCA(Algorithm):
     each of T rounds. `aggregate`, such as `GeometricMedian()`, protects every cluster from liars; the server then sees each
     client's model and cluster."""
 
+    way = "groups"
+
     clusters: int | None = None
     local: LocalSteps = field(default_factory=LocalSGD)
     _: KW_ONLY
@@ -105,6 +107,10 @@ class IFCA(Algorithm):
         for name in ("clusters", "resample"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), owner=self)
+
+    @classmethod
+    def example(cls) -> IFCA:
+        return cls(2, stop=EarlyStop(2))
 
     # ---- the parts ---------------------------------------------------------------------------------------------------
 
