@@ -23,7 +23,7 @@ from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange,
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.tree import Params, Tree, named_like, names, row, tree_map
+from coterie.tree import Params, Tree, joined, named_like, names, row, tree_map
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,7 @@ class FedBN(Algorithm):
         return Up(send={"common": sent}, weight=ctx.n, state=kept, info={"loss": loss})
 
     def _whole(self, ctx: Context, common: Params) -> Params:
-        own = ctx.state["own"]
-        return {name: own[name] if name in own else common[name] for name in ctx.initial}
+        return joined(common, ctx.state["own"], ctx.initial)
 
     def personal(self, ctx: Context, state: FedBNState) -> Params:
         model = self._whole(ctx, state.common)

@@ -19,13 +19,16 @@ from torch import Tensor
 
 from coterie import randomness
 from coterie.errors import ConfigError
+from coterie.exchange.server_knowledge import Ints as Ints
+from coterie.exchange.server_knowledge import Population as Population
+from coterie.exchange.server_knowledge import one_per as one_per
+from coterie.exchange.server_knowledge import shown_to as shown_to
 from coterie.learning.batches import Walk, minibatches
+from coterie.learning.body_and_head import features
 from coterie.learning.gradients import Pullback, descend, grad_and_loss, pullback
 from coterie.learning.predictors import Predictor
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, tree_map
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,10 @@ class Context:
         """Mean loss of a model on this client's samples; in a batch as in training."""
         losses = self.task.sample_losses(self.outputs(params), self.y)
         return (losses * self.mask).sum() / self.mask.sum().clamp(min=1)
+
+    def features(self, params: Params) -> Tensor:
+        """What the network's last layer is given for each sample, as predicted: (samples, features)."""
+        return features(self.task.judge(self.x), params, self.x)
 
     def losses(self, models: Params, count: int) -> Tensor:
         """The loss of each of `count` stacked models."""
@@ -271,45 +278,6 @@ class Cohort:
     def key(self, purpose: str) -> Tensor:
         """A random key for the server's own choices in this round."""
         return randomness.fold(randomness.base_key(self.seed), purpose, self.round)
-
-
-@dataclass(frozen=True)
-class Population:
-    """What a server may know of its clients before the first round."""
-
-    n_clients: int
-    sizes: Ints
-    clusters: Ints | None  # the truth, for oracles only
-    classes: tuple[Any, ...] | None = None  # the labels, in the order of the network's outputs; None for numbers
-
-
-def one_per(rows: str) -> dict[str, str]:
-    """Metadata of a field of a server state whose rows belong to somebody: one row per "client", or to the clients that have
-    its number in another field ("label"; −1 there: all rows), or to "nobody". A deployed client is shown its own rows and
-    zeros for the others."""
-    return {"rows": rows}
-
-
-def shown_to(state: Any, clients: Ints) -> Any:
-    """A server's state as these clients may see it: rows that are other clients' are zero."""
-    changed: dict[str, Any] = {}
-    for f in fields(state):
-        rows = f.metadata.get("rows")
-        if rows is None:
-            continue
-        own = torch.from_numpy(clients)
-        if rows == "nobody":
-            own = own[:0]
-        elif rows != "client":
-            own = getattr(state, rows)[own].unique()
-            if bool((own < 0).any()):
-                continue
-
-        def blanked(t: Tensor, own: Tensor = own) -> Tensor:
-            return torch.zeros_like(t).index_copy(0, own, t.index_select(0, own)) if t.dim() and len(t) else t
-
-        changed[f.name] = tree_map(blanked, getattr(state, f.name))
-    return replace(state, **changed)
 
 
 State = TypeVar("State")

@@ -18,11 +18,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coterie.algorithms.ifca.cluster_models import IFCAState, merge, per_cluster
+from coterie.algorithms.ifca.cluster_models import IFCAState, per_cluster
 from coterie.algorithms.ifca.resampling import Rows
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, SumBy, Up
 from coterie.learning.local_steps import LocalSteps
-from coterie.tree import Params, Tree, row, take
+from coterie.tree import Params, Tree, joined, row, take
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,12 @@ class Algorithm2:
 
     def train(self, ctx: Context, models: Params, shared: Params) -> Up:
         cluster = self.choose(ctx, models, shared)
-        return self.work(ctx, merge(take(models, cluster), shared, ctx.initial), cluster)
+        return self.work(ctx, joined(take(models, cluster), shared, ctx.initial), cluster)
 
     def choose(self, ctx: Context, models: Params, shared: Params) -> Tensor:
         """Line 6: ĵ = argmin_j F_i(θ_j); ties go to the lowest index."""
         seen, count = self.rows.to_choose(ctx), len(next(iter(models.values())))
-        losses = [seen.loss(merge(row(models, j), shared, ctx.initial)) for j in range(count)]
+        losses = [seen.loss(joined(row(models, j), shared, ctx.initial)) for j in range(count)]
         return torch.stack(losses).argmin()
 
     def work(self, ctx: Context, model: Params, cluster: Tensor) -> Up:

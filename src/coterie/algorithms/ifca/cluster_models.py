@@ -28,11 +28,6 @@ def first_models(draws: list[Params], shared: Params) -> Params:
     return {name: torch.stack([d[name] for d in draws]) for name in draws[0] if name not in shared}
 
 
-def merge(model: Params, shared: Params, like: Params) -> Params:
-    """A whole model from a cluster's own part and the shared part, in the order of `like`."""
-    return {name: shared[name] if name in shared else model[name] for name in like}
-
-
 def per_cluster(total: Tensor, members: Tensor, otherwise: Tensor | None = None) -> Tensor:
     """Row j of a sum divided by entry j of `members`; a cluster without members has its row of `otherwise`, if given."""
     column = members.reshape(-1, *[1] * (total.dim() - 1))

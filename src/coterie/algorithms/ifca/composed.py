@@ -21,7 +21,7 @@ from torch import Tensor
 
 from coterie.aggregation import Aggregator, Mean
 from coterie.algorithms.ifca.algorithm_2 import Algorithm2, GradientAveraging, ModelAveraging
-from coterie.algorithms.ifca.cluster_models import IFCAState, first_models, merge
+from coterie.algorithms.ifca.cluster_models import IFCAState, first_models
 from coterie.algorithms.ifca.early_stop import EarlyStop, StoppingRounds
 from coterie.algorithms.ifca.resampling import AllRows, FreshRows
 from coterie.algorithms.ifca.robust_clusters import RobustRounds, RobustWarmStart
@@ -32,7 +32,7 @@ from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.settings import cluster_count, former_settings, whole_number
-from coterie.tree import Params, Tree, named_like, names, take
+from coterie.tree import Params, Tree, joined, named_like, names, take
 
 
 def _former_stop(given: dict[str, Any], name: str, value: Any) -> None:
@@ -180,7 +180,7 @@ class IFCA(Algorithm):
         return self._rounds.client() if isinstance(self._rounds, StoppingRounds) else {}
 
     def personal(self, ctx: Context, state: IFCAState) -> Params:
-        return merge(take(state.models, self.cluster(ctx, state)), state.shared, ctx.initial)
+        return joined(take(state.models, self.cluster(ctx, state)), state.shared, ctx.initial)
 
     def cluster(self, ctx: Context, state: IFCAState) -> Tensor:
         return replace(self._plain, rows=AllRows()).choose(ctx, state.models, state.shared)

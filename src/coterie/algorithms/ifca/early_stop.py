@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.ifca.algorithm_2 import Algorithm2
-from coterie.algorithms.ifca.cluster_models import IFCAState, merge
+from coterie.algorithms.ifca.cluster_models import IFCAState
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Reply, SumBy, Up
 from coterie.settings import whole_number
-from coterie.tree import Params, Tree, take, tree_map
+from coterie.tree import Params, Tree, joined, take, tree_map
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,11 @@ class StoppingRounds:
     def train(self, ctx: Context, models: Params, shared: Params) -> Up:
         """A client that got all models."""
         cluster = self.plain.choose(ctx, models, shared)
-        return self._remembering(ctx, merge(take(models, cluster), shared, ctx.initial), cluster)
+        return self._remembering(ctx, joined(take(models, cluster), shared, ctx.initial), cluster)
 
     def train_own(self, ctx: Context, model: Params, shared: Params) -> Up:
         """A client whose cluster is settled."""
-        return self._remembering(ctx, merge(model, shared, ctx.initial), ctx.state["cluster"])
+        return self._remembering(ctx, joined(model, shared, ctx.initial), ctx.state["cluster"])
 
     def _remembering(self, ctx: Context, model: Params, cluster: Tensor) -> Up:
         steady = torch.where(ctx.state["cluster"] == cluster, ctx.state["steady"] + 1, 0)

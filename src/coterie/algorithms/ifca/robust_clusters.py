@@ -25,10 +25,10 @@ from coterie import randomness
 from coterie.aggregation import Aggregator, Median, aggregated, for_group
 from coterie.aggregation.linkage import cosine_distances, pairs_or_more
 from coterie.algorithms.ifca.algorithm_2 import Algorithm2
-from coterie.algorithms.ifca.cluster_models import IFCAState, merge
+from coterie.algorithms.ifca.cluster_models import IFCAState
 from coterie.algorithms.ifca.warm_start import WarmStart
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Reply, Up
-from coterie.tree import Params, flat_vector, like_vector, row, take
+from coterie.tree import Params, flat_vector, joined, like_vector, row, take
 
 Array = npt.NDArray[np.float64]
 _SPARE = 3  # start models per cluster, before they are joined
@@ -103,7 +103,7 @@ class RobustWarmStart(WarmStart):
     def all_losses(self, ctx: Context, models: Params) -> Up:
         """The client's loss on every model."""
         part, count = self.plain.rows.to_train(ctx), len(next(iter(models.values())))
-        losses = [part.loss(merge(row(models, j), {}, ctx.initial)) for j in range(count)]
+        losses = [part.loss(joined(row(models, j), {}, ctx.initial)) for j in range(count)]
         return Up(send={"losses": torch.stack(losses)})
 
 

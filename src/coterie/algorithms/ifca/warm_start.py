@@ -25,10 +25,10 @@ from coterie import randomness
 from coterie.aggregation.kmeans import kmeans_rows
 from coterie.aggregation.linkage import cosine_distances, cut, cut_without_loners, relabelled
 from coterie.algorithms.ifca.algorithm_2 import Algorithm2
-from coterie.algorithms.ifca.cluster_models import IFCAState, merge
+from coterie.algorithms.ifca.cluster_models import IFCAState
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Reply, SumBy, Up
 from coterie.settings import whole_number
-from coterie.tree import Params, flat_vector, row, stack, tree_map
+from coterie.tree import Params, flat_vector, joined, row, stack, tree_map
 
 _STARTERS = 1000  # clients asked for the start: the tree needs a table of n × n numbers
 _TRIAL_ROUNDS = 4  # after two, k-means' halves of a large group still have the smaller loss now and then
@@ -132,7 +132,7 @@ class WarmStart:
         count = max(self.setting.probe_steps, local.steps or 0)
         steps = local.but(steps=count, epochs=None, batch_size=None)
         part = self.plain.rows.to_train(ctx)
-        trained, loss = steps.fit(part, merge(model, shared, ctx.initial))
+        trained, loss = steps.fit(part, joined(model, shared, ctx.initial))
         return Up(send={"model": trained, "rows": part.mask.sum()}, info={"loss": loss})
 
     def best_losses(self, ctx: Context, models: Params, shared: Params) -> Up:
@@ -141,7 +141,7 @@ class WarmStart:
         part, (starts, count) = self.plain.rows.to_train(ctx), next(iter(models.values())).shape[:2]
         best = [
             torch.stack(
-                [part.loss(merge(row(row(models, s), j), row(shared, s), ctx.initial)) for j in range(count)]
+                [part.loss(joined(row(row(models, s), j), row(shared, s), ctx.initial)) for j in range(count)]
             ).min()
             for s in range(starts)
         ]
