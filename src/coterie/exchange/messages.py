@@ -63,7 +63,7 @@ class Context:
 
     def features(self, params: Params) -> Tensor:
         """What the network's last layer is given for each sample, as predicted: (samples, features)."""
-        return features(self.task.judge(self.x), params, self.x)
+        return features(self.task.judge(next(iter(params.values()))), params, self.x)
 
     def losses(self, models: Params, count: int) -> Tensor:
         """The loss of each of `count` stacked models."""
