@@ -190,6 +190,20 @@ def test_a_client_function_sees_its_features_on_both_engines(make_fed, made):
     torch.testing.assert_close(one.mean, features(task.module(params=start), start, rows).mean(0))
 
 
+def test_a_private_run_tells_classes_that_were_declared_public(make_fed):
+    told = []
+
+    class Told(ct.FedAvg):
+        def init(self, task, population, seed, start):
+            told.append(population.classes)
+            return super().init(task, population, seed, start)
+
+    fed, budget = make_fed(sizes=(12, 9, 20)), ct.Privacy(60.0, 1e-3, 1.0)
+    for data in (fed, fed.declare_public("classes", "kind")):
+        ct.fit(Told(), data, ct.Task(layered), rounds=1, privacy=budget, alone=False)
+    assert told == [None, fed.classes]
+
+
 def test_the_population_tells_the_classes(make_fed):
     fed = make_fed(sizes=(12, 9, 20))
     assert ct.fit(Seen(), fed, ct.Task(layered), rounds=0, alone=False).state.classes == len(fed.classes) == 3

@@ -238,7 +238,8 @@ class Run:
         )
         fed = self.federation
         sizes = fed.n_train if self.privacy is None else np.ones_like(fed.n_train)  # which are no one's business
-        population = Population(len(fed), sizes, fed.clusters, fed.classes)
+        classes = fed.classes if self.privacy is None or "classes" in fed.declared else None
+        population = Population(len(fed), sizes, fed.clusters, classes)
         self.state = self.algorithm.init(self.task, population, self.seed, self.env.initial)
         if self.start is not None and not isinstance(self.start, dict):
             self.state = self.start
