@@ -101,7 +101,7 @@ def draw_vanishing(folder: Path) -> None:
 
 def draw_stuck(folder: Path) -> None:
     fed, task = stuck()
-    ifca = ct.IFCA(2, "gradient", ct.LocalSGD(steps=1, lr=0.2))
+    ifca = ct.IFCA(2, ct.LocalSGD(steps=1, lr=0.2), option="gradient")
     clustering = ct.FederatedClustering(lr=0.1, radius=1.9)
     panels = [
         ("IFCA, models at −1.5 and 0", positions(ifca, fed, task, two_models(ifca, -1.5, 0.0), 20)),

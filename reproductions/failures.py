@@ -40,8 +40,8 @@ TITLES = {
     f"c: {FC}": f"(c) {FC}",
 }
 STUCK: dict[str, Any] = {  # IFCA's options I and II, and HypCluster
-    "IFCA": IFCA(2, "gradient", LocalSGD(steps=1, lr=0.2)),
-    "IFCA, option II": IFCA(2, "model", LocalSGD(steps=5, lr=0.2, batch_size=None)),
+    "IFCA": IFCA(2, LocalSGD(steps=1, lr=0.2), option="gradient"),
+    "IFCA, option II": IFCA(2, LocalSGD(steps=5, lr=0.2, batch_size=None)),
     "HypCluster": HypCluster(2, LocalSGD(steps=5, lr=0.2, batch_size=None)),
 }
 GOALS = {"a": (0.0, 0.0, 2.0), "b": (-0.5, 0.5), "c": (0.0, 0.5, 0.5)}

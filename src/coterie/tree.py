@@ -39,6 +39,11 @@ def named_like(params: Params, parts: Sequence[str]) -> Params:
     return {name: t for name, t in params.items() if f"{name}.".startswith(dotted)}
 
 
+def joined(one: Params, other: Params, like: Params) -> Params:
+    """One model from two parts, in the order of `like`; `other` wins where both have a parameter."""
+    return {name: other[name] if name in other else one[name] for name in like}
+
+
 def names(given: str | Iterable[str], owner: str, option: str) -> tuple[str, ...]:
     """One name or several as a tuple."""
     several = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)

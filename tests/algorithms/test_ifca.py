@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import coterie as ct
+from coterie.algorithms.ifca import EarlyStop
 from coterie.learning.metrics import cluster_accuracy, parameter_distance
 
 STEP = ct.LocalSGD(steps=1, lr=0.1, batch_size=None)
@@ -40,13 +41,13 @@ def after(world, algorithm, models, rounds=1, **options):
 )
 def test_option_1_divides_as_told(world, normalise, everyone, some):
     """Gradients are 2(1 − 0) = 2 and 2(8 − 10) = −4 a client; clients 0, 2, 3 take part in `some` (erratum EC-3)."""
-    ifca = ct.IFCA(2, "gradient", STEP, normalise=normalise)
+    ifca = ct.IFCA(2, STEP, option="gradient", normalise=normalise)
     assert after(world, ifca, [[1], [8]]) == pytest.approx(everyone, abs=1e-12)
     assert after(world, ifca, [[1], [8]], cohort=world.These(0, 2, 3)) == pytest.approx(some, abs=1e-12)
 
 
 def test_option_2_averages_local_models(world):
-    ifca = ct.IFCA(2, "model", replace(STEP, steps=3))
+    ifca = ct.IFCA(2, replace(STEP, steps=3))
     shrink = (1 - 2 * 0.1) ** 3
     assert after(world, ifca, [[1], [8]]) == pytest.approx((shrink, 10 - 2 * shrink), abs=1e-12)
 
@@ -54,25 +55,25 @@ def test_option_2_averages_local_models(world):
 def test_option_2_averages_over_the_cluster_not_over_all(world):
     """A stray client at 2 joins the first cluster: the mean of two different local models."""
     fed, task = world.quadratics([[0], [2], [10], [10]]), world.linear(1)
-    ifca = ct.IFCA(2, "model", STEP)
+    ifca = ct.IFCA(2, STEP)
     result = ct.fit(ifca, fed, task, rounds=1, start=begin(ifca, fed, task, [[1], [8]]), alone=False)
     assert result.state.models["weight"].flatten().tolist() == pytest.approx([(0.8 + 1.2) / 2, 8.4], abs=1e-12)
 
 
 @pytest.mark.parametrize("option", ["model", "gradient"])
 def test_an_empty_cluster_keeps_its_model(world, option):
-    ifca = ct.IFCA(2, option, STEP)
+    ifca = ct.IFCA(2, STEP, option=option)
     assert after(world, ifca, [[5], [99]], rounds=4)[1] == 99
 
 
 @pytest.mark.parametrize("option", ["model", "gradient"])
 def test_a_cluster_without_participants_keeps_its_model(world, option):
-    one = after(world, ct.IFCA(2, option, STEP, normalise="cluster"), [[1], [8]], cohort=world.These(2, 4))
+    one = after(world, ct.IFCA(2, STEP, option=option, normalise="cluster"), [[1], [8]], cohort=world.These(2, 4))
     assert one == pytest.approx((1, 8.4), abs=1e-12)
 
 
 def test_ties_go_to_the_lowest_index(world):
-    moved = after(world, ct.IFCA(3, "model", STEP), [[4], [4], [4]])
+    moved = after(world, ct.IFCA(3, STEP), [[4], [4], [4]])
     assert moved[1:] == [4, 4]
     assert moved[0] != 4
 
@@ -89,12 +90,12 @@ def test_samples_may_weigh(world):
         dtype="float64",
     )
     for weighted, mean in ((True, 3 / 4), (False, 1 / 2)):
-        ifca = ct.IFCA(2, "model", replace(STEP, lr=0.5), samples_weighted=weighted)  # lr ½ lands on the client's mean
+        ifca = ct.IFCA(2, replace(STEP, lr=0.5), samples_weighted=weighted)  # lr ½ lands on the client's mean
         state = begin(ifca, fed, world.linear(1), [[0.3], [9]])
         result = ct.fit(ifca, fed, world.linear(1), rounds=1, start=state, alone=False)
         assert result.state.models["weight"].flatten().tolist() == pytest.approx([mean, 10], abs=1e-12)
     with pytest.raises(ct.ConfigError, match="participants"):
-        ct.IFCA(2, "gradient", samples_weighted=True)
+        ct.IFCA(2, option="gradient", samples_weighted=True)
 
 
 def test_resampling_uses_disjoint_parts_for_choosing_and_for_the_step():
@@ -104,7 +105,7 @@ def test_resampling_uses_disjoint_parts_for_choosing_and_for_the_step():
         np.ones((8, 1)), y, sizes=np.array([8]), clients=[0], n_test=np.array([0]), kind="regression", dtype="float64"
     )
     task = ct.Task(lambda: torch.nn.Linear(1, 1, bias=False), loss="mse")
-    ifca = ct.IFCA(2, "gradient", STEP, resample=2)
+    ifca = ct.IFCA(2, STEP, option="gradient", resample=2)
     state = begin(ifca, fed, task, [[0], [10]])
     models = [
         ct.fit(ifca, fed, task, rounds=t, start=state, alone=False).state.models["weight"].flatten().tolist()
@@ -114,9 +115,7 @@ def test_resampling_uses_disjoint_parts_for_choosing_and_for_the_step():
     assert models[1] == pytest.approx([2, 10 - 0.1 * 2 * 6], abs=1e-12)  # chosen on tens, stepped on fours
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"clusters": 0}, {"option": "x"}, {"start": "x"}, {"normalise": "x"}, {"stop_after": 0}]
-)
+@pytest.mark.parametrize("wrong", [{"clusters": 0}, {"option": "x"}, {"start": "x"}, {"normalise": "x"}, {"stop": 2}])
 def test_bad_settings_are_refused(wrong):
     with pytest.raises(ct.ConfigError):
         ct.IFCA(**wrong)
@@ -141,7 +140,7 @@ def test_the_start_from_updates_finds_planted_groups_where_random_starts_do_not(
 
 def test_the_start_is_the_mean_local_model_of_each_group(world):
     """Two pairs that pull opposite ways; and two that pull the same way, near and far, one round later."""
-    ifca = ct.IFCA(2, "model", replace(STEP, lr=0.5))  # lr ½: a client's update lands on its centre
+    ifca = ct.IFCA(2, replace(STEP, lr=0.5))  # lr ½: a client's update lands on its centre
     fed, task = world.quadratics([[-100], [-101], [100], [101]]), world.linear(1)
     result = ct.fit(ifca, fed, task, rounds=1, alone=False)
     assert sorted(result.state.models["weight"].flatten().tolist()) == pytest.approx([-100.5, 100.5], abs=1e-9)
@@ -179,7 +178,7 @@ def test_once_nobody_changes_only_the_own_model_is_sent(world):
     fed, _ = world.planted(k, n, d=d, samples=90)
     task = world.linear(d)
     plain = ct.IFCA(k, local=FEW)
-    saving = replace(plain, stop_after=3)
+    saving = replace(plain, stop=EarlyStop(3))
     one, two = (ct.fit(a, fed, task, rounds=15, alone=False) for a in (plain, saving))
     for name, t in one.state.models.items():
         torch.testing.assert_close(t, two.state.models[name], rtol=1e-12, atol=1e-12)
@@ -195,8 +194,8 @@ def test_once_nobody_changes_only_the_own_model_is_sent(world):
 
 def test_all_models_are_sent_again_every_q_rounds(world):
     fed, _ = world.planted(2, 8, d=10, samples=40)
-    plain = ct.IFCA(2, local=FEW, stop_after=2)
-    result = ct.fit(replace(plain, reopen_every=4), fed, world.linear(10), rounds=16, alone=False)
+    plain = ct.IFCA(2, local=FEW, stop=EarlyStop(2))
+    result = ct.fit(replace(plain, stop=EarlyStop(2, reopen_every=4)), fed, world.linear(10), rounds=16, alone=False)
     full = result.history["bytes_down"].to_numpy() == 8 * 2 * 10 * 8
     assert list(np.flatnonzero(full)[np.flatnonzero(full) > 4]) == [8, 12]
     same = ct.fit(plain, fed, world.linear(10), rounds=16, alone=False)
@@ -206,7 +205,7 @@ def test_all_models_are_sent_again_every_q_rounds(world):
 def test_with_partial_participation_clients_still_unknown_get_all_models(world):
     fed, _ = world.planted(2, 20, d=10, samples=40, seed=1)
     result = ct.fit(
-        ct.IFCA(2, local=FEW, stop_after=1), fed, world.linear(10), rounds=40, cohort=5, seed=1, alone=False
+        ct.IFCA(2, local=FEW, stop=EarlyStop(1)), fed, world.linear(10), rounds=40, cohort=5, seed=1, alone=False
     )
     assert result.state.closed
     assert cluster_accuracy(result.clusters.to_numpy(), fed.clusters) == 1
@@ -219,7 +218,7 @@ def test_with_partial_participation_clients_still_unknown_get_all_models(world):
 def test_it_stops_broadcasting_although_replies_get_lost(world, reopen):
     """Sometimes nobody says which cluster it is in; who has not said so goes on getting all models."""
     fed, _ = world.planted(2, 4, d=4, samples=40)
-    saving = ct.IFCA(2, local=FEW, stop_after=1, reopen_every=reopen)
+    saving = ct.IFCA(2, local=FEW, stop=EarlyStop(1, reopen_every=reopen))
     for seed in range(4):
         lossy = [ct.Dropout(0.6)]
         state = ct.fit(saving, fed, world.linear(4), rounds=25, seed=seed, channels=lossy, alone=False).state
@@ -231,7 +230,7 @@ def test_it_stops_broadcasting_although_replies_get_lost(world, reopen):
 
 def test_the_shared_part_is_averaged_over_all_and_sent_once(world):
     fed, task = world.planted(2, 10, d=3)[0], world.linear(3, hidden=2)
-    ifca = ct.IFCA(2, "model", FEW, start="random", shared=("0.",))
+    ifca = ct.IFCA(2, FEW, start="random", shared=("0.",))
     start = ct.fit(ifca, fed, task, rounds=0, alone=False)
     result = ct.fit(ifca, fed, task, rounds=1, alone=False)
     local, cluster = [], start.clusters.to_numpy()
@@ -259,7 +258,7 @@ def test_the_shared_part_is_averaged_over_all_and_sent_once(world):
 
 def test_weight_sharing_by_gradients_steps_along_the_mean_over_all(world):
     fed, task = world.planted(2, 6, d=3)[0], world.linear(3, hidden=2)
-    ifca = ct.IFCA(2, "gradient", replace(FEW, steps=1), start="random", shared=("0.",))
+    ifca = ct.IFCA(2, replace(FEW, steps=1), option="gradient", start="random", shared=("0.",))
     start, end = (ct.fit(ifca, fed, task, rounds=r, alone=False) for r in (0, 1))
     total = 0
     for i, j in enumerate(start.clusters.to_numpy()):
@@ -310,5 +309,5 @@ def test_doubtful_starts_are_judged_by_the_same_clients(world):
     replies get lost, would not be comparable."""
     counted = world.Count()
     fed = world.quadratics([[0], [1], [100], [101]])
-    ct.fit(ct.IFCA(2, "model", STEP), fed, world.linear(1), rounds=1, channels=[counted], alone=False)
+    ct.fit(ct.IFCA(2, STEP), fed, world.linear(1), rounds=1, channels=[counted], alone=False)
     assert counted.asks == [4] * (1 + 2 * 4 + 1)

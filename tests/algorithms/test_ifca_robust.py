@@ -22,7 +22,8 @@ from coterie.aggregation import (
     for_group,
 )
 from coterie.aggregation.linkage import pairs_or_more
-from coterie.algorithms.ifca_robust import fewest_regrets
+from coterie.algorithms.ifca import EarlyStop
+from coterie.algorithms.ifca.robust_clusters import fewest_regrets
 from coterie.cli.config import Config
 from coterie.exchange.channels.base import Channel
 from coterie.learning.cluster_metrics import adjusted_rand
@@ -87,7 +88,7 @@ def test_the_mean_stays_additive_and_a_robust_rule_asks_individually(world):
         assert next(replace(algorithm, aggregate=Median()).round(state, cohort)).reduce is None
 
 
-@pytest.mark.parametrize("wrong", [{"option": "gradient"}, {"shared": ["0."]}, {"stop_after": 2}, {"reopen_every": 2}])
+@pytest.mark.parametrize("wrong", [{"option": "gradient"}, {"shared": ["0."]}, {"stop": EarlyStop(2)}])
 def test_what_a_robust_rule_cannot_do_is_refused(wrong):
     with pytest.raises(ct.ConfigError, match="IFCA with aggregate=Median needs option='model'"):
         ct.IFCA(2, aggregate=Median(), **wrong)

@@ -5,7 +5,7 @@ import torch
 from scipy.special import comb
 
 import coterie as ct
-from coterie.algorithms.myopic import best_partition, partitions
+from coterie.algorithms.myopic_clustering import best_partition, partitions
 
 
 def stirling(n, k):

@@ -146,7 +146,7 @@ def test_tables_need_no_training_rooms() -> None:
         "import sys, numpy as np, coterie as ct; r = np.random.default_rng(0); "
         "d = {i: (r.normal(size=(12, 2)), r.normal(size=12)) for i in range(4)}; "
         "ct.compare(ct.Federation.from_arrays(d), seeds=1).verdict(); "
-        "print([m for m in sys.modules if m.startswith(('coterie.training.run', 'coterie.engines', 'coterie.algorithms'))])"
+        "print([m for m in sys.modules if m.startswith(('coterie.training.run', 'coterie.engines', 'coterie.algorithms.'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

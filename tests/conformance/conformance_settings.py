@@ -14,26 +14,16 @@ import torch
 from torch import nn
 
 import coterie as ct
-from coterie.algorithms import ALGORITHMS, DefectionFree
+from coterie.algorithms import ALGORITHMS
 from coterie.tree import flatten
 
-FACTORIES: dict[str, Callable[[], Any]] = {
-    "ifca": lambda: ct.IFCA(clusters=2, stop_after=2),
-    "oneshot": lambda: ct.OneShot(clusters=2, solve=ct.LocalSGD(steps=20, lr=0.1, batch_size=None)),
-    "hypcluster": lambda: ct.HypCluster(clusters=2),
-    "cfl": lambda: ct.CFL(quiet=100.0, loud=1e-6, first=1),
-    "momentum_clustering": lambda: ct.MomentumClustering(clusters=2),
-    "myopic_clustering": lambda: ct.MyopicClustering(clusters=2),
-    "fedbn": lambda: ct.FedBN(keep=("0", "bias")),
-    "defection_free": lambda: DefectionFree(low_steps=3, pretrain=(0, 2)),
+VARIANTS: dict[str, Callable[[], Any]] = {  # the same algorithms in a form that asks and starts otherwise
     "ifca, robust": lambda: ct.IFCA(clusters=2, aggregate=ct.robust.GeometricMedian()),
     "hypcluster, robust": lambda: ct.HypCluster(clusters=2, aggregate=ct.robust.Median()),
 }
-VARIANTS = ("ifca, robust", "hypcluster, robust")  # the same algorithms in a form that asks and starts otherwise
 NAMES = (*sorted(ALGORITHMS), *VARIANTS)
-INDIVIDUAL = {"oneshot", "cfl", "federated_clustering", "momentum_clustering", "myopic_clustering", "defection_free"}
-INDIVIDUAL |= {"mixture_prior", "discrete_prior", *VARIANTS}  # no private form: the server needs single replies
-PAIRS = frozenset({"defection_free"})  # for exactly two clients: it gets federations of two, and must refuse others
+INDIVIDUAL = {name for name, kind in ALGORITHMS.items() if kind.individual} | set(VARIANTS)  # no private form
+PAIRS = frozenset(name for name, kind in ALGORITHMS.items() if kind.exactly == 2)  # they must refuse other numbers
 PAIR = (40, 64)
 ROUNDS = 3
 TOLERANCE = 2e-5  # float32: engines add in another order
@@ -41,8 +31,8 @@ COHORT = 8
 
 
 def configured(name: str) -> Any:
-    """The algorithm with its defaults, but few local steps."""
-    made = (FACTORIES.get(name) or ALGORITHMS[name])()
+    """The algorithm as its own example, but with few local steps."""
+    made = (VARIANTS.get(name) or ALGORITHMS[name].example)()
     few = ct.LocalSGD(steps=3, lr=0.1, batch_size=8)
     names = {f.name for f in dataclasses.fields(made)}
     if "local" in names and isinstance(made.local, ct.LocalSGD):

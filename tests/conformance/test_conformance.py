@@ -1,8 +1,8 @@
 """What every algorithm in the registry must do. A new algorithm joins by being in the registry.
 
-The settings are in `conformance_settings.py`. An algorithm whose arguments have no defaults, or that cannot train the small
-model here, gets an entry in `FACTORIES`; one made for two clients an entry in `PAIRS`; one that needs classes says so with a
-ConfigError or TaskError that contains the word "class".
+The settings are in `conformance_settings.py`. An algorithm whose defaults cannot train the small model here overrides
+`example`; one made for two clients says `exactly = 2`, and one without a private form `individual = True`; one that needs
+classes says so with a ConfigError or TaskError that contains the word "class".
 One file, so that it can be read as the list of what is demanded.
 """
 

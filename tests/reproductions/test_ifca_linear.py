@@ -24,7 +24,7 @@ def test_a_round_of_all_starts_is_ifcas_round_of_each():
             return rows @ self.w
 
     task = ct.Task(Model, loss="mse")
-    algorithm = ct.IFCA(2, "gradient", ct.LocalSGD(steps=1, lr=0.1, batch_size=None), start="random")
+    algorithm = ct.IFCA(2, ct.LocalSGD(steps=1, lr=0.1, batch_size=None), option="gradient", start="random")
     empty = ct.fit(algorithm, data, task, rounds=0, alone=False).state
     for s in range(3):
         begin = replace(empty, models={"w": starts[s]}, started=True)

@@ -70,9 +70,9 @@ def test_the_figures_own_step_size_makes_client_2_oscillate():
 
 STEP = ct.LocalSGD(steps=1, lr=0.2, batch_size=None)
 STUCK = {
-    "option I": ct.IFCA(2, "gradient", STEP),
-    "option I by participants": ct.IFCA(2, "gradient", STEP, normalise="participants"),
-    "option II": ct.IFCA(2, "model", replace(STEP, steps=5)),
+    "option I": ct.IFCA(2, STEP, option="gradient"),
+    "option I by participants": ct.IFCA(2, STEP, option="gradient", normalise="participants"),
+    "option II": ct.IFCA(2, replace(STEP, steps=5)),
     "HypCluster": ct.HypCluster(2, replace(STEP, steps=5)),
 }
 
@@ -108,7 +108,7 @@ def test_the_stuck_point_is_stable():
 def test_restarts_chosen_by_training_loss_get_out():
     fed, _ = WORLD.stuck()
     task = ct.Task(lambda: WORLD.Number(float(torch.randn(()) * 2)), loss="mse")
-    plain = ct.IFCA(2, "gradient", STEP, start="random")
+    plain = ct.IFCA(2, STEP, option="gradient", start="random")
     options = {"rounds": 20, "alone": False}
     alone = [ct.fit(plain, fed, task, seed=s, **options) for s in range(8)]
     failed = [abs(float(r.state.models["x"].max()) - 0.5) > 0.05 for r in alone]
@@ -121,7 +121,7 @@ def test_restarts_chosen_by_training_loss_get_out():
 
 def test_the_start_from_updates_gets_out_without_restarts():
     fed, task = WORLD.stuck()
-    ifca = ct.IFCA(2, "model", replace(STEP, steps=5), start="updates")
+    ifca = ct.IFCA(2, replace(STEP, steps=5), start="updates")
     for value in (-1.5, 0.0, 0.3, 4.0):
         result = ct.fit(ifca, fed, task, rounds=25, start=WORLD.start(value), alone=False)
         close(sorted(result.state.models["x"].squeeze().tolist()), (-0.5, 0.5), 1e-6)

@@ -17,6 +17,7 @@ import torch
 
 import coterie as ct
 from coterie.aggregation import CentredClipping, Median
+from coterie.algorithms.ifca import EarlyStop
 from coterie.exchange.channels.attacks import InnerProduct, LargeGradient, SignFlip
 from coterie.exchange.messages import Ints
 from coterie.privacy import BudgetSpent, ExactNoise, Ledger, SimulationNoise, public
@@ -126,14 +127,14 @@ def test_an_exact_poisson_cohort_is_drawn_in_secret(fed: ct.Federation, task: ct
 
 
 def test_an_exact_run_earns_a_receipt_that_is_stored(fed: ct.Federation, task: ct.Task, tmp_path: Path) -> None:
-    result = run(ct.IFCA(2, local=SGD, stop_after=2), fed, task, EXACT, out=tmp_path)
+    result = run(ct.IFCA(2, local=SGD, stop=EarlyStop(2)), fed, task, EXACT, out=tmp_path)
     receipt = result.receipt
     assert receipt.valid
     assert receipt.reasons == ()
     assert 2.99 < receipt.epsilon <= 3.0
     assert receipt.delta == 1e-6
     assert any("start='random'" in what for what in receipt.choices)
-    assert any("stop_after=None" in what for what in receipt.choices)
+    assert any("stop=None" in what for what in receipt.choices)
     assert ct.Result.load(tmp_path).receipt == receipt
     assert result.about["simulation_only"]
     assert (tmp_path / "ledger.sqlite").exists()

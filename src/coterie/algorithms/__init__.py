@@ -1,95 +1,20 @@
-"""One paper, one file. The registry serves the command line and the conformance suite; users pass objects."""
+"""One paper, one file; its name is the algorithm's name on the command line. Users pass objects.
 
-from coterie.algorithms.adaped import AdaPeD
-from coterie.algorithms.apfl import APFL
-from coterie.algorithms.cfl import CFL
-from coterie.algorithms.defection_free import DefectionFree
-from coterie.algorithms.discrete_prior import DiscretePrior
-from coterie.algorithms.ditto import Ditto
-from coterie.algorithms.fedavg import FedAvg
-from coterie.algorithms.fedbn import FedBN
-from coterie.algorithms.fedem import FedEM
-from coterie.algorithms.federated_clustering import FederatedClustering
-from coterie.algorithms.fedprox import FedProx
-from coterie.algorithms.fedrep import FedRep
-from coterie.algorithms.finetuned import FineTuned
-from coterie.algorithms.gaussian_prior import GaussianPrior, LaplacePrior
-from coterie.algorithms.hypcluster import HypCluster
-from coterie.algorithms.ifca import IFCA
-from coterie.algorithms.knnper import KNNPer
-from coterie.algorithms.local import Local
-from coterie.algorithms.mixture_prior import MixturePrior
-from coterie.algorithms.momentum_clustering import MomentumClustering
-from coterie.algorithms.mutual_learning import MutualLearning
-from coterie.algorithms.myopic import MyopicClustering
-from coterie.algorithms.oneshot import OneShot
-from coterie.algorithms.oracle import Oracle
-from coterie.algorithms.perfedavg import PerFedAvg
-from coterie.algorithms.pfedme import PFedMe
-from coterie.algorithms.quped import QuPeD
-from coterie.algorithms.scaffold import Scaffold
+Every algorithm is a line of `__init__.pyi` and is imported when first used. `NAMES` imports none of them; `ALGORITHMS`, the
+registry for the command line and the conformance suite, imports all.
+"""
 
-ALGORITHMS: dict[str, type] = {
-    "local": Local,
-    "fedavg": FedAvg,
-    "finetuned": FineTuned,
-    "oracle": Oracle,
-    "ifca": IFCA,
-    "oneshot": OneShot,
-    "hypcluster": HypCluster,
-    "cfl": CFL,
-    "federated_clustering": FederatedClustering,
-    "momentum_clustering": MomentumClustering,
-    "myopic_clustering": MyopicClustering,
-    "ditto": Ditto,
-    "knnper": KNNPer,
-    "defection_free": DefectionFree,
-    "fedprox": FedProx,
-    "scaffold": Scaffold,
-    "fedbn": FedBN,
-    "fedrep": FedRep,
-    "apfl": APFL,
-    "pfedme": PFedMe,
-    "perfedavg": PerFedAvg,
-    "mutual_learning": MutualLearning,
-    "quped": QuPeD,
-    "adaped": AdaPeD,
-    "fedem": FedEM,
-    "gaussian_prior": GaussianPrior,
-    "laplace_prior": LaplacePrior,
-    "mixture_prior": MixturePrior,
-    "discrete_prior": DiscretePrior,
-}
+from typing import Any
 
-__all__ = [
-    "ALGORITHMS",
-    "APFL",
-    "CFL",
-    "IFCA",
-    "AdaPeD",
-    "DefectionFree",
-    "DiscretePrior",
-    "Ditto",
-    "FedAvg",
-    "FedBN",
-    "FedEM",
-    "FedProx",
-    "FedRep",
-    "FederatedClustering",
-    "FineTuned",
-    "GaussianPrior",
-    "HypCluster",
-    "KNNPer",
-    "LaplacePrior",
-    "Local",
-    "MixturePrior",
-    "MomentumClustering",
-    "MutualLearning",
-    "MyopicClustering",
-    "OneShot",
-    "Oracle",
-    "PFedMe",
-    "PerFedAvg",
-    "QuPeD",
-    "Scaffold",
-]
+from coterie.lazy import attach, homes
+
+_FILES = {home.rpartition(".")[2]: name for name, (home, _) in homes(__file__).items()}
+NAMES = tuple(_FILES)
+_load, __dir__, __all__ = attach(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "ALGORITHMS":
+        return _load(name)
+    globals()[name] = {file: _load(kind) for file, kind in _FILES.items()}
+    return globals()[name]

@@ -50,6 +50,8 @@ class AdaPeD(Algorithm):
     """`psi` is where ψ starts and `psi_floor` where it stops; a client catches up on
     at most `catch_up` missed rounds; `clips` and `noises` are for mode="paper" alone."""
 
+    way = "shrunk"
+
     psi: float = 4.0
     psi_floor: float = 0.5
     local: LocalSteps = field(default_factory=LocalSGD)

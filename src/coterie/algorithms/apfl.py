@@ -35,6 +35,8 @@ from coterie.tree import Params, Tree, tree_map
 class APFL(Algorithm):
     """`alpha` is the share of a client's own model, at the start if it adapts."""
 
+    way = "shrunk"
+
     alpha: float = 0.5
     adapt: bool = True
     local: LocalSteps = field(default_factory=LocalSGD)

@@ -62,6 +62,9 @@ class CFL(Algorithm):
     makes both shares of the clients' median update in the first round, such as quiet=0.1 and loud=0.3: how long updates are
     depends on model, step and data, and with the published norms many runs never split (then `notes` says so)."""
 
+    way = "groups"
+    individual = True
+
     local: LocalSteps = field(default_factory=LocalSGD)
     quiet: float = 0.4
     loud: float = 1.6
@@ -70,6 +73,10 @@ class CFL(Algorithm):
     most: int = 64
     aggregate: Aggregator = field(default_factory=Mean)
     relative: bool = False
+
+    @classmethod
+    def example(cls) -> CFL:
+        return cls(quiet=100.0, loud=1e-6, first=1)
 
     def __post_init__(self) -> None:
         whole_number("first", self.first, 0, owner=self)

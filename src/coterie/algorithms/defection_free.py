@@ -114,6 +114,10 @@ class DefectionFree(Algorithm):
     experiment does; "frozen". pretrain: how many times each firm runs `local` alone before they meet (one number, or one
     for each firm in the federation's order)."""
 
+    way = "together"
+    individual = True
+    exactly = 2
+
     scheme: Scheme = "defection_free"
     quality: Quality = "accuracy"
     measure: Measure = "holdout"
@@ -128,6 +132,10 @@ class DefectionFree(Algorithm):
     low_mode: LowMode = "trained"
     pretrain: int | tuple[int, int] = 10
     local: LocalSteps = field(default_factory=LocalSGD)
+
+    @classmethod
+    def example(cls) -> DefectionFree:
+        return cls(low_steps=3, pretrain=(0, 2))
 
     def __post_init__(self) -> None:
         for name, kind in (("scheme", Scheme), ("quality", Quality), ("measure", Measure), ("low_mode", LowMode)):

@@ -50,6 +50,9 @@ class DiscretePriorState:
 class DiscretePrior(Algorithm):
     """`models` is k. `noise` is σ_x² of the loss "mse"."""
 
+    way = "groups"
+    individual = True
+
     models: int = 2
     repair: Literal["em", "none"] = "em"
     noise: float = 0.5

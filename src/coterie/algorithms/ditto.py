@@ -30,6 +30,8 @@ from coterie.tree import Params, Tree
 class Ditto(Algorithm):
     """`lam` is λ, how strongly a client's own model is pulled towards the common one."""
 
+    way = "shrunk"
+
     lam: float = 1.0
     local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)

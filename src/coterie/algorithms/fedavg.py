@@ -54,6 +54,8 @@ def average(phase: Any, model: Params, cohort: Cohort, aggregate: Aggregator) ->
 class FedAvg(Algorithm):
     """`server_lr` and `server_momentum` are the server's own step; a robust `aggregate` takes the mean's place."""
 
+    way = "together"
+
     local: LocalSteps = field(default_factory=LocalSGD)
     server_lr: float = 1.0
     server_momentum: float = 0.0

@@ -24,7 +24,7 @@ from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange,
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.tree import Params, Tree, named_like, names, row, tree_map
+from coterie.tree import Params, Tree, joined, named_like, names, row, tree_map
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,14 @@ class FedBN(Algorithm):
     """`keep` is what stays on the clients: "layers" (all of every BatchNorm layer), "statistics" (its running means and
     variances alone), or names of parts of the network."""
 
+    way = "shrunk"
+
     local: LocalSteps = field(default_factory=LocalSGD)
     keep: str | Sequence[str] = "layers"
+
+    @classmethod
+    def example(cls) -> FedBN:
+        return cls(keep=("0", "bias"))
 
     def __post_init__(self) -> None:
         if self.keep not in ("layers", "statistics"):
@@ -92,8 +98,7 @@ class FedBN(Algorithm):
         return Up(send={"common": sent}, weight=ctx.n, state=kept, info={"loss": loss})
 
     def _whole(self, ctx: Context, common: Params) -> Params:
-        own = ctx.state["own"]
-        return {name: own[name] if name in own else common[name] for name in ctx.initial}
+        return joined(common, ctx.state["own"], ctx.initial)
 
     def personal(self, ctx: Context, state: FedBNState) -> Params:
         model = self._whole(ctx, state.common)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from coterie.algorithms.ifca_start import first_models
+from coterie.algorithms.ifca.cluster_models import first_models
 from coterie.algorithms.priors import require_predictions
 from coterie.annotations import guarded
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
@@ -38,6 +38,8 @@ class FedEMState:
 @dataclass(frozen=True)
 class FedEM(Algorithm):
     """`components` distributions, common to all; a client renews its proportions by `e_steps` E-steps."""
+
+    way = "groups"
 
     components: int = 2
     e_steps: int = 10

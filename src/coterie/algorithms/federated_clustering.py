@@ -66,6 +66,9 @@ class FederatedClusteringState:
 class FederatedClustering(Algorithm):
     """`momentum` is applied to v_i after clustering, as the author's experiments do."""
 
+    way = "groups"
+    individual = True
+
     lr: float = 0.1
     radius: RadiusRule | float = field(default_factory=lambda: Percentile(20))
     groups: int = 1

@@ -23,6 +23,8 @@ from coterie.tree import Params
 class FedProx(FedAvg):
     """`mu` is μ, the pull of local steps towards the model received; 0 is FedAvg."""
 
+    way = "together"
+
     mu: float = 0.01
 
     def __post_init__(self) -> None:

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from coterie.annotations import guarded
-from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
+from coterie.learning.body_and_head import split
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.tree import Params, Tree, named_like, names, row
+from coterie.tree import Params, Tree, joined, names, row
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class FedRep(Algorithm):
     """`head` names parts of the network, such as ["4"]; by default its last layer. `head_local` are the head's steps; by
     default as the body's."""
 
+    way = "shrunk"
+
     head: Sequence[str] = ()
     local: LocalSteps = field(default_factory=LocalSGD)
     head_local: LocalSteps | None = None
@@ -46,21 +48,14 @@ class FedRep(Algorithm):
 
     def own(self, params: Params) -> Params:
         """The head's part of a model."""
-        last = next(reversed(params)).rpartition(".")[0]
-        return named_like(params, self.head or (last,)) if self.head or last else params
+        return split(params, self.head)[1]
 
     @property
     def carries_statistics(self) -> bool:
         return True
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> FedRepState:
-        for part in self.head:
-            if not named_like(start, (part,)):
-                raise ConfigError(
-                    f"FedRep's head names parts of the network; got {part!r}, none of {', '.join(start)}."
-                )
-        head = self.own(start)
-        return FedRepState({name: t for name, t in start.items() if name not in head})
+        return FedRepState(split(start, self.head)[0])
 
     def client(self, ctx: Context) -> Tree:
         return {"head": self.own(ctx.initial)}
@@ -81,8 +76,7 @@ class FedRep(Algorithm):
     def _with_head(self, ctx: Context, body: Params) -> Params:
         """The body with the client's head, after the head's steps."""
         head = ctx.state["head"]
-        whole = {name: head[name] if name in head else body[name] for name in ctx.initial}
-        return (self.head_local or self.local).fit(ctx, whole, train=list(head))[0]
+        return (self.head_local or self.local).fit(ctx, joined(body, head, ctx.initial), train=list(head))[0]
 
     def personal(self, ctx: Context, state: FedRepState) -> Params:
         return self._with_head(ctx, state.body)

@@ -23,6 +23,8 @@ from coterie.tree import Params, Tree
 class FineTuned(Algorithm):
     """`tune` says how to fine-tune; by default as the base trains."""
 
+    way = "shrunk"
+
     base: Algorithm = field(default_factory=FedAvg)
     tune: LocalSteps | None = None
 

@@ -1,4 +1,4 @@
-"""Learned Gaussian and Laplace priors over clients' models.
+"""A learned Gaussian prior over clients' models; `laplace_prior.py` has the Laplace prior.
 
 Algorithms 2 and 3 (L-1b, L-2), for any network, of
 "A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy" (Kaan
@@ -17,14 +17,13 @@ Departures, each with its reason:
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from coterie.algorithms.priors import keep, own_or, prior_weight, towards, unseen
+from coterie.algorithms.priors import keep, own_or, prior_weight, unseen
 from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
@@ -46,6 +45,8 @@ class LearnedPriorState:
 class GaussianPrior(Algorithm):
     """`scale` is σ_θ: fixed, or where it starts if it is learned (`learn`), for all parameters, each layer's tensor
     or each single parameter (`per`). `noise` is σ_x² of the loss "mse"."""
+
+    way = "shrunk"
 
     scale: float = 0.1
     learn: bool = True
@@ -137,33 +138,6 @@ class GaussianPrior(Algorithm):
             return {name: t.mean() for name, t in tree.items()}
         mean = torch.stack([t.sum() for t in tree.values()]).sum() / sum(t.numel() for t in tree.values())
         return dict.fromkeys(tree, mean)
-
-
-@guarded
-@dataclass(frozen=True)
-class LaplacePrior(GaussianPrior):
-    """The same with −log p(θ) = Σ|θ − μ|/b: most parameters stay exactly at μ. `scale` is b."""
-
-    def steps(self, ctx: Context, theta: Params, mean: Params, scale: Params) -> tuple[Params, Tensor]:
-        """Each local step is followed by the proximal step of ‖θ − μ‖₁/(nb)."""
-        weight, step, losses = prior_weight(ctx, self.noise), self.local.descent(), []
-        for batch, lr in self.local.each(ctx):
-            slope, loss = batch.grad_and_loss(theta)
-            theta = step(theta, slope, lr)
-            theta = tree_map(lambda t, m, b, lr=lr: towards(t, m, lr * weight / b), theta, mean, scale)
-            losses.append(loss)
-        return theta, losses[0]
-
-    def spread(self, theta: Tensor, mean: Tensor, left: Tensor) -> Tensor:
-        """What a client says of b: E|θ − μ|; exact where θ = μ, and far from it."""
-        return ((theta - mean) ** 2 + 2 / math.pi * left).sqrt()
-
-    def _renewed(self, state: LearnedPriorState, mean: Params, spread: Params) -> Params:
-        scale: Params = tree_map(lambda s: s.clamp(min=self.floor), spread)
-        return scale
-
-    def variance(self, scale: Tensor) -> Tensor:
-        return 2 * scale**2
 
 
 def _like(scale: Params, tree: Params) -> Params:

@@ -3,20 +3,20 @@
 "Three Approaches for Personalization with Applications to Federated Learning" (Yishay Mansour, Mehryar Mohri, Jae Ro,
 Ananda Theertha Suresh, 2020, https://arxiv.org/abs/2002.10619).
 
-Each hypothesis becomes the sample-weighted mean of the models of those who chose it. This is IFCA's option II up to the
-weights. The start is random, as published. A robust `aggregate` takes the mean's place (`ifca_robust.py`); everybody then
-counts once.
+Each hypothesis becomes the sample-weighted mean of the models of the clients that chose it. This is IFCA's option II up to
+the weights. The start is random, as published. A robust `aggregate` takes the mean's place (`ifca/robust_clusters.py`); then
+every client counts once.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
 from coterie.aggregation import Aggregator, Mean
-from coterie.algorithms.ifca import IFCA
-from coterie.algorithms.ifca_state import IFCAState
+from coterie.algorithms.ifca import IFCA, IFCAState
 from coterie.annotations import guarded
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
 from coterie.learning.local_sgd import LocalSGD
@@ -31,6 +31,8 @@ from coterie.tree import Params, Tree
 class HypCluster(Algorithm):
     """clusters=None lets `fit` choose the number; a robust `aggregate` takes the mean's place in every cluster."""
 
+    way = "groups"
+
     clusters: int | None = None
     local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)
@@ -44,8 +46,8 @@ class HypCluster(Algorithm):
         return IFCA(self.clusters, local=self.local, start="random", samples_weighted=True, aggregate=self.aggregate)
 
     @property
-    def helpers(self) -> dict[str, IFCA]:
-        return {"rounds": self._rounds} if self.clusters is not None else {}
+    def helpers(self) -> dict[str, Any]:
+        return self._rounds.helpers
 
     @property
     def carries_statistics(self) -> bool:

@@ -32,6 +32,8 @@ from coterie.tree import Params
 class KNNPer(Algorithm):
     """`neighbours` is k; the published settings are lam=0.5 (rotations) and 0.9 (private labels)."""
 
+    way = "shrunk"
+
     lam: float = 0.5
     neighbours: int = 10
     local: LocalSteps = field(default_factory=LocalSGD)

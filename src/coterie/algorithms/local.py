@@ -24,6 +24,8 @@ class LocalState:
 class Local(Algorithm):
     """Training alone; `local` are the steps of a round."""
 
+    way = "alone"
+
     local: LocalSteps = field(default_factory=LocalSGD)
 
     @property

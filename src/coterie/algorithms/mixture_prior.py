@@ -48,6 +48,9 @@ class MixturePriorState:
 class MixturePrior(Algorithm):
     """`clusters` groups whose deviations start at `scale` and never fall below `floor`; `noise` is σ_x² of a regression."""
 
+    way = "groups"
+    individual = True
+
     clusters: int = 2
     scale: float = 0.1
     floor: float = 0.1

@@ -46,6 +46,9 @@ class MomentumClusteringState:
 class MomentumClustering(Algorithm):
     """`alpha` is the weight of a new gradient in a momentum; `radius` a rule or a number; `inner`: rounds of clustering."""
 
+    way = "groups"
+    individual = True
+
     clusters: int | None = None
     lr: float = 0.1
     alpha: float = 0.1

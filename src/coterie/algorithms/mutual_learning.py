@@ -32,6 +32,8 @@ from coterie.tree import Params, Tree
 class MutualLearning(Algorithm):
     """`alpha` and `beta` are the weights of the data in the personal and in the travelling model's loss."""
 
+    way = "shrunk"
+
     alpha: float = 0.25
     beta: float = 0.25
     local: LocalSteps = field(default_factory=LocalSGD)

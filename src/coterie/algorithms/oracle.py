@@ -30,6 +30,8 @@ class OracleState:
 class Oracle(Algorithm):
     """FedAvg inside the true clusters, which the federation must know."""
 
+    way = "groups"
+
     local: LocalSteps = field(default_factory=LocalSGD)
 
     @property

@@ -33,6 +33,8 @@ from coterie.tree import Params, tree_map
 class PerFedAvg(Algorithm):
     """`alpha` is the step a client takes from the common model, `adapt` times; `order="hessian"` uses second derivatives."""
 
+    way = "shrunk"
+
     alpha: float = 0.01
     order: Literal["first", "hessian"] = "first"
     adapt: int = 1

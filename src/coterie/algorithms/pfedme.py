@@ -38,6 +38,8 @@ class PFedMeState:
 class PFedMe(Algorithm):
     """`lam` is λ, `inner` the steps K on a batch, `lr` is η (default: that of `local`), `beta` the server's step."""
 
+    way = "shrunk"
+
     lam: float = 0.5
     inner: int = 3
     lr: float | None = None

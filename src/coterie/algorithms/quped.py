@@ -47,6 +47,8 @@ from coterie.tree import Params, Tree, tree_map
 class QuPeD(Algorithm):
     """`lam` is the weight of distillation; `bits` quantises personal models, by steps of at most lr·`pull`."""
 
+    way = "shrunk"
+
     lam: float = 0.25
     bits: int | None = None
     pull: float = 0.01

@@ -39,6 +39,8 @@ class ScaffoldState:
 class Scaffold(Algorithm):
     """`server_lr` is the server's step; `option` says how control variates are renewed."""
 
+    way = "together"
+
     local: LocalSteps = field(default_factory=LocalSGD)
     server_lr: float = 1.0
     option: Literal["I", "II"] = "II"

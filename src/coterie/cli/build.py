@@ -25,6 +25,7 @@ from coterie.exchange.channels import CHANNELS, Channel
 from coterie.exchange.messages import Algorithm
 from coterie.learning.local_sgd import LOCAL_STEPS, LocalSGD
 from coterie.learning.local_steps import LocalSteps
+from coterie.settings import former_names
 from coterie.text import suggest
 from coterie.training.cohorts import SAMPLERS, Sampler
 
@@ -43,6 +44,8 @@ def build(kind: type, table: Mapping[str, Any], place: str) -> Any:
     """An instance of a dataclass from a table of its fields."""
     hints = get_type_hints(kind)
     own = [f for f in fields(kind) if f.init]
+    former = {k: None if v == "none" else v for k, v in table.items() if k in former_names(kind)}
+    table = {k: v for k, v in table.items() if k not in former}
     _refuse_unknown(table, [f.name for f in own], place)
     for f in own:
         if f.default is MISSING and f.default_factory is MISSING and f.name not in table:
@@ -50,7 +53,7 @@ def build(kind: type, table: Mapping[str, Any], place: str) -> Any:
     usual = {f.name: f.default_factory() if f.default_factory is not MISSING else f.default for f in own}
     values = {k: convert(hints[k], v, f"{place}.{k}", usual[k]) for k, v in table.items()}
     try:
-        return kind(**values)
+        return kind(**values, **former)
     except ConfigError as error:
         raise ConfigError(f"{place}: {error}") from None
     except (TypeError, ValueError) as error:

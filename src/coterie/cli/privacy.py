@@ -107,18 +107,16 @@ def audit(
 
 
 def _is_algorithm(what: str) -> bool:
-    from coterie.algorithms import ALGORITHMS
+    from coterie.algorithms import NAMES
 
-    return what in ALGORITHMS and not Path(what).exists()
+    return what in NAMES and not Path(what).exists()
 
 
 def _neighbours(name: str) -> None:
     from coterie.algorithms import ALGORITHMS
-    from coterie.settings import with_setting
     from coterie.training.neighbours import search
 
-    made = ALGORITHMS[name]()
-    found = search(with_setting(made, "clusters", 2) or made)
+    found = search(ALGORITHMS[name].example())
     typer.echo(found.to_text())
     if found.violations:
         raise typer.Exit(1)

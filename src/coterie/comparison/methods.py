@@ -8,43 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from coterie.algorithms import NAMES as NAMES
 from coterie.errors import ConfigError
 from coterie.text import suggest
 
 DEFAULT = ("local", "fedavg", "finetuned", "ditto", "ifca")  # for networks
-WAYS = {
-    "local": "alone",
-    "fedavg": "together",
-    "finetuned": "shrunk",
-    "ditto": "shrunk",
-    "knnper": "shrunk",
-    "ifca": "groups",
-    "oneshot": "groups",
-    "hypcluster": "groups",
-    "cfl": "groups",
-    "federated_clustering": "groups",
-    "momentum_clustering": "groups",
-    "myopic_clustering": "groups",
-    "oracle": "groups",
-    "defection_free": "together",
-    "fedbn": "shrunk",
-    "fedprox": "together",
-    "scaffold": "together",
-    "fedrep": "shrunk",
-    "apfl": "shrunk",
-    "pfedme": "shrunk",
-    "perfedavg": "shrunk",
-    "mutual_learning": "shrunk",
-    "quped": "shrunk",
-    "adaped": "shrunk",
-    "gaussian_prior": "shrunk",
-    "laplace_prior": "shrunk",
-    "fedem": "groups",
-    "mixture_prior": "groups",
-    "discrete_prior": "groups",
-}
 ORDER = ("together", "shrunk", "groups")  # the simplest first
-NAMES = tuple(WAYS)
 
 Algorithms = str | Sequence[str | Any] | Mapping[str, Any]
 
@@ -84,5 +53,5 @@ def registered(algorithm: Any) -> str:
 
 
 def way(algorithm: Any, groups: int) -> str:
-    """Which of the four ways a method is; one that is not registered counts by the groups it found."""
-    return WAYS.get(registered(algorithm), "groups" if groups > 1 else "together")
+    """Which of the four ways a method is; one that does not say so counts by the groups it found."""
+    return getattr(algorithm, "way", None) or ("groups" if groups > 1 else "together")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +20,16 @@ from torch import Tensor
 from coterie import randomness
 from coterie.annotations import guarded
 from coterie.errors import ConfigError
+from coterie.exchange.server_knowledge import Ints as Ints
+from coterie.exchange.server_knowledge import Population as Population
+from coterie.exchange.server_knowledge import one_per as one_per
+from coterie.exchange.server_knowledge import shown_to as shown_to
 from coterie.learning.batches import Walk, minibatches
+from coterie.learning.body_and_head import features
 from coterie.learning.gradients import Pullback, descend, grad_and_loss, pullback
 from coterie.learning.predictors import Predictor
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, tree_map
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,10 @@ class Context:
         """Mean loss of a model on this client's samples; in a batch as in training."""
         losses = self.task.sample_losses(self.outputs(params), self.y)
         return (losses * self.mask).sum() / self.mask.sum().clamp(min=1)
+
+    def features(self, params: Params) -> Tensor:
+        """What the network's last layer is given for each sample, as predicted: (samples, features)."""
+        return features(self.task.judge(next(iter(params.values()))), params, self.x)
 
     def losses(self, models: Params, count: int) -> Tensor:
         """The loss of each of `count` stacked models."""
@@ -277,44 +284,6 @@ class Cohort:
         return randomness.fold(randomness.base_key(self.seed), purpose, self.round)
 
 
-@dataclass(frozen=True)
-class Population:
-    """What a server may know of its clients before the first round."""
-
-    n_clients: int
-    sizes: Ints
-    clusters: Ints | None  # the truth, for oracles only
-
-
-def one_per(rows: str) -> dict[str, str]:
-    """Metadata of a field of a server state whose rows belong to somebody: one row per "client", or to the clients that have
-    its number in another field ("label"; −1 there: all rows), or to "nobody". A deployed client is shown its own rows and
-    zeros for the others."""
-    return {"rows": rows}
-
-
-def shown_to(state: Any, clients: Ints) -> Any:
-    """A server's state as these clients may see it: rows that are other clients' are zero."""
-    changed: dict[str, Any] = {}
-    for f in fields(state):
-        rows = f.metadata.get("rows")
-        if rows is None:
-            continue
-        own = torch.from_numpy(clients)
-        if rows == "nobody":
-            own = own[:0]
-        elif rows != "client":
-            own = getattr(state, rows)[own].unique()
-            if bool((own < 0).any()):
-                continue
-
-        def blanked(t: Tensor, own: Tensor = own) -> Tensor:
-            return torch.zeros_like(t).index_copy(0, own, t.index_select(0, own)) if t.dim() and len(t) else t
-
-        changed[f.name] = tree_map(blanked, getattr(state, f.name))
-    return replace(state, **changed)
-
-
 State = TypeVar("State")
 Exchange = Generator[Ask, Reply, State]
 
@@ -326,7 +295,22 @@ class Algorithm(Protocol):
     more than a model's weights. `notes` are sentences about a run's end. These four have defaults for algorithms without.
 
     `private` gives the form whose asks are all additive, for a differentially private run. `asks_per_round` is the number
-    of asks per round in which clients send updates; each of them is a release."""
+    of asks per round in which clients send updates; each of them is a release.
+
+    What others need to know of an algorithm it says itself, as class attributes: the `way` in which its clients learn
+    ("alone", "together", "shrunk" or "groups"; None: by the groups it finds), whether the server needs `individual` replies,
+    so that there is no private form, and the only number of clients it works with (`exactly`), if there is one. `example`
+    gives settings with which it can be tried on a small network."""
+
+    way: ClassVar[Literal["alone", "together", "shrunk", "groups"] | None] = None
+    individual: ClassVar[bool] = False
+    exactly: ClassVar[int | None] = None
+
+    @classmethod
+    def example(cls) -> Any:
+        """Settings for a trial: the defaults, and two clusters where `fit` would choose their number."""
+        open_number = any(f.name == "clusters" and f.default is None for f in fields(cast(Any, cls)))
+        return cast(Any, cls)(**{"clusters": 2} if open_number else {})
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> Any:
         """The server's state before the first round; `start` is the common start model."""

@@ -314,9 +314,8 @@ def server_state(job: Job, env: Env, tensors: Tree, plain: Mapping[str, Any]) ->
     """The server's state as it was sent: its type is that of a fresh one."""
     from coterie.exchange.messages import Population
 
-    n = len(env.federation)
-    fresh = job.algorithm.init(
-        job.task(env.federation), Population(n, np.ones(n, np.int64), np.zeros(n, np.int64)), job.seed, env.initial
-    )
+    n, classes = len(env.federation), env.federation.classes
+    population = Population(n, np.ones(n, np.int64), np.zeros(n, np.int64), classes)
+    fresh = job.algorithm.init(job.task(env.federation), population, job.seed, env.initial)
     tree = unflatten(flatten(tensors) | dict(plain))
     return type(fresh)(**{f.name: tree.get(f.name, {}) for f in fields(fresh)})

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from coterie.errors import ConfigError
+from coterie.learning.body_and_head import features
 from coterie.learning.traits import filled
 from coterie.settings import whole_number
 from coterie.tree import Params
@@ -78,15 +78,6 @@ class NearestNeighbours:
         votes = F.one_hot(labels, network_outputs.shape[-1]).to(near.dtype)[which]
         own = (weight.unsqueeze(-1) * votes).sum(1) / weight.sum(1, keepdim=True)
         return torch.log((self.lam * own + (1 - self.lam) * network_outputs.softmax(-1)).clamp(min=_SMALLEST))
-
-
-def features(module: nn.Module, params: Params, x: Tensor) -> Tensor:
-    """Values before the last layer of a Sequential."""
-    assert isinstance(module, nn.Sequential)
-    body = module[:-1]
-    kept = {name: params[name] for name, _ in (*body.named_parameters(), *body.named_buffers()) if name in params}
-    values: Tensor = functional_call(body, kept, (x,))
-    return values.flatten(1)
 
 
 class KNNModel(nn.Module):

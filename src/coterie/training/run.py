@@ -243,7 +243,8 @@ class Run:
         fed = self.federation
         sizes = fed.n_train if self.privacy is None else np.ones_like(fed.n_train)  # which are no one's business
         groups = fed.clusters if self.privacy is None or reads_clusters(self.algorithm) else None
-        population = Population(len(fed), sizes, groups)
+        classes = fed.classes if self.privacy is None or "classes" in fed.declared else None
+        population = Population(len(fed), sizes, groups, classes)
         self.state = self.algorithm.init(self.task, population, self.seed, self.env.initial)
         if self.start is not None and not isinstance(self.start, dict):
             self.state = self.start

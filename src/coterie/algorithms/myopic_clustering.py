@@ -66,6 +66,9 @@ def best_partition(points: Tensor, k: int, seed: int) -> Tensor:
 class MyopicClustering(Algorithm):
     """Meant to fail. clusters=None lets `fit` choose the number; `batch_size=None` takes full gradients."""
 
+    way = "groups"
+    individual = True
+
     clusters: int | None = None
     lr: float = 0.1
     batch_size: int | None = None

@@ -1,10 +1,10 @@
 """IFCA among liars: a robust rule in every cluster, and a start that a few liars cannot spoil.
 
-`robust_round` is a round of Algorithm 2 in which step 4 is a robust rule over the models of a cluster's members. The server
+`RobustRounds` are those of Algorithm 2 in which line 15 is a robust rule over the models of a cluster's members. The server
 sees every client's model and cluster. A rule's number of liars is meant for the whole cohort, and each cluster gets its
 proportion (`for_group`). A cluster in which liars are the majority is theirs: group sizes are claimed, not known.
 
-`FromRobustUpdates` starts from the same probe as `FromUpdates`:
+`RobustWarmStart` starts from the same probe as `WarmStart`:
 1. Average linkage until 3k groups have at least two clients; loners have no say. Liars that agree take some of the groups.
 2. Every group's start is the coordinate-wise median of its members' updates, clipped to the median length of all.
 3. Two robust rounds with these models. Then every client says its loss on each of them.
@@ -15,7 +15,6 @@ proportion (`for_group`). A cluster in which liars are the majority is theirs: g
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,63 +24,76 @@ from torch import Tensor
 from coterie import randomness
 from coterie.aggregation import Aggregator, Median, aggregated, for_group
 from coterie.aggregation.linkage import cosine_distances, pairs_or_more
-from coterie.algorithms.ifca_start import FromUpdates
-from coterie.algorithms.ifca_state import IFCAState, merge
+from coterie.algorithms.ifca.algorithm_2 import Algorithm2
+from coterie.algorithms.ifca.cluster_models import IFCAState
+from coterie.algorithms.ifca.warm_start import WarmStart
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Reply, Up
-from coterie.tree import Params, flat_vector, like_vector, row, take
+from coterie.tree import Params, flat_vector, joined, like_vector, row, take
 
 Array = npt.NDArray[np.float64]
 _SPARE = 3  # start models per cluster, before they are joined
 _ROUNDS = 2
 
 
-def robust_round(phase: Any, aggregate: Aggregator, state: IFCAState, cohort: Cohort) -> Exchange[IFCAState]:
-    """Steps 1 to 4 with `aggregate` in every cluster; one that is empty, or too small for the rule, keeps its model."""
-    down = {"models": state.models, "shared": state.shared}
-    updates = {"model": From("shared", groups="models")}
-    reply = yield Ask(phase, cohort.clients, down, updates=updates, auxiliary=("cluster",))
-    if not len(reply.clients):
-        return state
-    key, asked = cohort.key("aggregate"), len(cohort.clients)
-    aggregate(torch.zeros(asked, 1), key=key)  # a rule that cannot work with this cohort says so
-    models = {name: t.clone() for name, t in state.models.items()}
-    for j in range(len(next(iter(models.values())))):
-        mine = (reply.values["cluster"] == j).nonzero().squeeze(-1)
-        if not len(mine):
-            continue
-        rule = for_group(aggregate, len(mine), asked)
-        new = aggregated(
-            rule,
-            take(reply.values["model"], mine),
-            reply.weight[mine],
-            asked,
-            key=randomness.fold(key, j),
-            start=row(state.models, j),
-        )
-        for name, t in (new or {}).items():
-            models[name][j] = t
-    return replace(state, models=models)
+@dataclass(frozen=True)
+class RobustRounds:
+    """The rounds of Algorithm 2 with the rule `aggregate` in every cluster."""
+
+    plain: Algorithm2
+    aggregate: Aggregator
+
+    def round(self, state: IFCAState, cohort: Cohort) -> Exchange[IFCAState]:
+        """A cluster that is empty, or too small for the rule, keeps its model."""
+        down = {"models": state.models, "shared": state.shared}
+        updates = {"model": From("shared", groups="models")}
+        reply = yield Ask(self.train_and_tell, cohort.clients, down, updates=updates, auxiliary=("cluster",))
+        if not len(reply.clients):
+            return state
+        key, asked = cohort.key("aggregate"), len(cohort.clients)
+        self.aggregate(torch.zeros(asked, 1), key=key)  # a rule that cannot work with this cohort says so
+        models = {name: t.clone() for name, t in state.models.items()}
+        for j in range(len(next(iter(models.values())))):
+            mine = (reply.values["cluster"] == j).nonzero().squeeze(-1)
+            if not len(mine):
+                continue
+            rule = for_group(self.aggregate, len(mine), asked)
+            new = aggregated(
+                rule,
+                take(reply.values["model"], mine),
+                reply.weight[mine],
+                asked,
+                key=randomness.fold(key, j),
+                start=row(state.models, j),
+            )
+            for name, t in (new or {}).items():
+                models[name][j] = t
+        return replace(state, models=models)
+
+    def train_and_tell(self, ctx: Context, models: Params, shared: Params) -> Up:
+        """The client's model and its cluster, which the server must know."""
+        up = self.plain.train(ctx, models, shared)
+        return replace(up, send=up.send | {"cluster": up.group})
 
 
 @dataclass(frozen=True)
-class FromRobustUpdates(FromUpdates):
-    """`advance` is a robust round here."""
+class RobustWarmStart(WarmStart):
+    """`trial` makes robust rounds here."""
 
     def from_probes(self, state: IFCAState, reply: Reply, cohort: Cohort) -> Exchange[IFCAState]:
         first = row(state.models, 0)
         updates = flat_vector({name: reply.values["model"][name] - first[name] for name in first}, 1)
-        label = torch.from_numpy(pairs_or_more(cosine_distances(updates), _SPARE * self.clusters))
+        label = torch.from_numpy(pairs_or_more(cosine_distances(updates), _SPARE * self.plain.clusters))
         clipped = _clipped(updates)
         middles = torch.stack([Median()(clipped[label == j]) for j in range(int(label.max()) + 1)])
         many = {name: t + first[name] for name, t in like_vector(middles, first, 1).items()}
         trained = replace(state, models=many, started=True)
         for _ in range(_ROUNDS):
-            trained = yield from self.advance(trained, cohort)
+            trained = yield from self.trial.round(trained, cohort)
         ask = Ask(self.all_losses, cohort.clients, {"models": trained.models}, auxiliary=("losses",))
         told = yield ask
         if not len(told.clients):
             return state
-        kept = torch.tensor(fewest_regrets(told.values["losses"].double().numpy(), self.clusters))
+        kept = torch.tensor(fewest_regrets(told.values["losses"].double().numpy(), self.plain.clusters))
         models = {
             name: t.index_copy(0, torch.arange(len(kept)), trained.models[name][kept])
             for name, t in state.models.items()
@@ -90,8 +102,8 @@ class FromRobustUpdates(FromUpdates):
 
     def all_losses(self, ctx: Context, models: Params) -> Up:
         """The client's loss on every model."""
-        part, count = self.part(ctx), len(next(iter(models.values())))
-        losses = [part.loss(merge(row(models, j), {}, ctx.initial)) for j in range(count)]
+        part, count = self.plain.rows.to_train(ctx), len(next(iter(models.values())))
+        losses = [part.loss(joined(row(models, j), {}, ctx.initial)) for j in range(count)]
         return Up(send={"losses": torch.stack(losses)})
 
 

@@ -1,6 +1,6 @@
-"""Where IFCA's k models start.
+"""Where IFCA's k models start: from the clients' first updates.
 
-The paper draws k random models; a bad draw lets two groups share one model for good. `FromUpdates` takes the clients' word
+The paper draws k random models, and a bad draw lets two groups share one model for good. `WarmStart` takes the clients' word
 instead. Every client takes full-batch steps from *one* common model (the probe), and the server groups the updates by
 average linkage on their cosine distance. Groups of very different sizes are found, where k-means halves the largest.
 
@@ -14,8 +14,8 @@ federations), because a few clients may miss a group. The probe's uploads are se
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,34 +24,48 @@ from torch import Tensor
 from coterie import randomness
 from coterie.aggregation.kmeans import kmeans_rows
 from coterie.aggregation.linkage import cosine_distances, cut, cut_without_loners, relabelled
-from coterie.algorithms.ifca_state import IFCAState, merge
+from coterie.algorithms.ifca.algorithm_2 import Algorithm2
+from coterie.algorithms.ifca.cluster_models import IFCAState
+from coterie.annotations import guarded
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Reply, SumBy, Up
-from coterie.learning.local_steps import LocalSteps
-from coterie.tree import Params, flat_vector, row, stack, tree_map
+from coterie.settings import whole_number
+from coterie.tree import Params, flat_vector, joined, row, stack, tree_map
 
 _STARTERS = 1000  # clients asked for the start: the tree needs a table of n × n numbers
 _TRIAL_ROUNDS = 4  # after two, k-means' halves of a large group still have the smaller loss now and then
 _UNEQUAL = 4  # how many times the lower quartile of the sizes the upper one must be for size to matter
 _SHARES = (1.0, 0.5, 0.25)  # of the clients, the largest, whose updates are grouped then
 
-Advance = Callable[[IFCAState, Cohort], Exchange[IFCAState]]
-Part = Callable[[Context], Context]
+
+class Rounds(Protocol):
+    """What advances IFCA's state by a round."""
+
+    def round(self, state: IFCAState, cohort: Cohort) -> Exchange[IFCAState]: ...
+
+
+@guarded
+@dataclass(frozen=True)
+class FromUpdates:
+    """Start from updates: `probe_steps` full-batch steps of every client tell which clients belong together."""
+
+    probe_steps: int = 40
+
+    def __post_init__(self) -> None:
+        whole_number("probe_steps", self.probe_steps, owner=self)
 
 
 @dataclass(frozen=True)
-class FromUpdates:
-    """`advance` is an ordinary round of IFCA, `part` the rows of a client that the probe may use."""
+class WarmStart:
+    """The first round of a run that starts from updates. `trial` makes the trial rounds, those of `plain` or others."""
 
-    clusters: int
-    local: LocalSteps
-    probe_steps: int
-    advance: Advance
-    part: Part
+    plain: Algorithm2
+    trial: Rounds
+    setting: FromUpdates
 
     # ---- server ------------------------------------------------------------------------------------------------------
 
-    def spread(self, state: IFCAState, cohort: Cohort) -> Exchange[IFCAState]:
-        """The state with its k models started; as it was when nobody answers, so that the next round tries again."""
+    def round(self, state: IFCAState, cohort: Cohort) -> Exchange[IFCAState]:
+        """The state with its k models started; as it was when no client answers, so that the next round tries again."""
         if not len(cohort.clients):
             return state
         down = {"model": tree_map(lambda t: t[0], state.models), "shared": state.shared}
@@ -74,7 +88,7 @@ class FromUpdates:
     def _candidates(self, updates: Tensor, rows: Tensor, cohort: Cohort) -> list[Tensor]:
         """Different groupings of the clients that answered; −1 for a client that a grouping leaves out."""
         n = len(updates)
-        k = min(self.clusters, n)  # with fewer clients than clusters some models keep their random start
+        k = min(self.plain.clusters, n)  # with fewer clients than clusters some models keep their random start
         distance = cosine_distances(updates)
         sizes = rows.double().numpy()
         by_size = np.argsort(-sizes, kind="stable")
@@ -106,7 +120,7 @@ class FromUpdates:
         ends = []
         for trained in starts:
             for _ in range(_TRIAL_ROUNDS):
-                trained = yield from self.advance(trained, cohort)
+                trained = yield from self.trial.round(trained, cohort)
             ends.append(trained)
         down = {"models": stack([end.models for end in ends]), "shared": stack([end.shared for end in ends])}
         reply = yield Ask(self.best_losses, cohort.clients, down, reduce=SumBy(), auxiliary=("losses",))
@@ -116,25 +130,21 @@ class FromUpdates:
 
     def probe(self, ctx: Context, model: Params, shared: Params) -> Up:
         """Full-batch steps from the common model: mini-batches would add noise to the direction."""
-        count = max(self.probe_steps, self.local.steps or 0)
-        steps = self.local.but(steps=count, epochs=None, batch_size=None)
-        part = self.part(ctx)
-        trained, loss = steps.fit(part, merge(model, shared, ctx.initial))
+        local = self.plain.option.local
+        count = max(self.setting.probe_steps, local.steps or 0)
+        steps = local.but(steps=count, epochs=None, batch_size=None)
+        part = self.plain.rows.to_train(ctx)
+        trained, loss = steps.fit(part, joined(model, shared, ctx.initial))
         return Up(send={"model": trained, "rows": part.mask.sum()}, info={"loss": loss})
 
     def best_losses(self, ctx: Context, models: Params, shared: Params) -> Up:
         """For each start, the summed loss of the client's best model over the rows it may use. One question for all starts,
         so that they are judged by the same clients, whoever's answer gets lost."""
-        part, (starts, count) = self.part(ctx), next(iter(models.values())).shape[:2]
+        part, (starts, count) = self.plain.rows.to_train(ctx), next(iter(models.values())).shape[:2]
         best = [
             torch.stack(
-                [part.loss(merge(row(row(models, s), j), row(shared, s), ctx.initial)) for j in range(count)]
+                [part.loss(joined(row(row(models, s), j), row(shared, s), ctx.initial)) for j in range(count)]
             ).min()
             for s in range(starts)
         ]
         return Up(send={"losses": torch.stack(best) * part.mask.sum()})
-
-
-def first_models(draws: list[Params], shared: Params) -> Params:
-    """The clusters' own parts of k whole models, stacked; empty when everything is shared."""
-    return {name: torch.stack([d[name] for d in draws]) for name in draws[0] if name not in shared}

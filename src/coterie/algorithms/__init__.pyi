@@ -1,0 +1,37 @@
+"""The algorithms, and where each lives. A line here is all that a new file needs: the file's name is its name on the command
+line, in configurations and in the conformance suite; `coterie.lazy` reads this file as a table."""
+
+from typing import Any
+
+from coterie.algorithms.adaped import AdaPeD as AdaPeD
+from coterie.algorithms.apfl import APFL as APFL
+from coterie.algorithms.cfl import CFL as CFL
+from coterie.algorithms.defection_free import DefectionFree as DefectionFree
+from coterie.algorithms.discrete_prior import DiscretePrior as DiscretePrior
+from coterie.algorithms.ditto import Ditto as Ditto
+from coterie.algorithms.fedavg import FedAvg as FedAvg
+from coterie.algorithms.fedbn import FedBN as FedBN
+from coterie.algorithms.fedem import FedEM as FedEM
+from coterie.algorithms.federated_clustering import FederatedClustering as FederatedClustering
+from coterie.algorithms.fedprox import FedProx as FedProx
+from coterie.algorithms.fedrep import FedRep as FedRep
+from coterie.algorithms.finetuned import FineTuned as FineTuned
+from coterie.algorithms.gaussian_prior import GaussianPrior as GaussianPrior
+from coterie.algorithms.hypcluster import HypCluster as HypCluster
+from coterie.algorithms.ifca import IFCA as IFCA
+from coterie.algorithms.knnper import KNNPer as KNNPer
+from coterie.algorithms.laplace_prior import LaplacePrior as LaplacePrior
+from coterie.algorithms.local import Local as Local
+from coterie.algorithms.mixture_prior import MixturePrior as MixturePrior
+from coterie.algorithms.momentum_clustering import MomentumClustering as MomentumClustering
+from coterie.algorithms.mutual_learning import MutualLearning as MutualLearning
+from coterie.algorithms.myopic_clustering import MyopicClustering as MyopicClustering
+from coterie.algorithms.oneshot import OneShot as OneShot
+from coterie.algorithms.oracle import Oracle as Oracle
+from coterie.algorithms.perfedavg import PerFedAvg as PerFedAvg
+from coterie.algorithms.pfedme import PFedMe as PFedMe
+from coterie.algorithms.quped import QuPeD as QuPeD
+from coterie.algorithms.scaffold import Scaffold as Scaffold
+
+NAMES: tuple[str, ...]
+ALGORITHMS: dict[str, type[Any]]

@@ -1,0 +1,188 @@
+"""IFCA: the iterative federated clustering algorithm, with what can be put around it.
+
+"An Efficient Framework for Clustered Federated Learning" (Avishek Ghosh, Jichan Chung, Dong Yin, Kannan Ramchandran, 2020,
+https://arxiv.org/abs/2006.04088).
+
+`algorithm_2.py` has the paper's Algorithm 2 line by line. Around it, each in a file of its own:
+- **start**: `warm_start.py` starts from the clients' updates (default); start="random" is the paper's start.
+- **stop**: `early_stop.py` ends the broadcast of all models once clusters are settled.
+- **aggregate**: `robust_clusters.py` puts a robust rule in the place of the mean of line 15.
+- **resample**: `resampling.py` uses fresh samples in each round, as the analysis does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from coterie.aggregation import Aggregator, Mean
+from coterie.algorithms.ifca.algorithm_2 import Algorithm2, GradientAveraging, ModelAveraging
+from coterie.algorithms.ifca.cluster_models import IFCAState, first_models
+from coterie.algorithms.ifca.early_stop import EarlyStop, StoppingRounds
+from coterie.algorithms.ifca.resampling import AllRows, FreshRows
+from coterie.algorithms.ifca.robust_clusters import RobustRounds, RobustWarmStart
+from coterie.algorithms.ifca.warm_start import FromUpdates, WarmStart
+from coterie.annotations import guarded
+from coterie.errors import ConfigError
+from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
+from coterie.learning.task import Task
+from coterie.settings import cluster_count, former_settings, whole_number
+from coterie.tree import Params, Tree, joined, named_like, names, take
+
+
+def _former_stop(given: dict[str, Any], name: str, value: Any) -> None:
+    """`stop_after=P, reopen_every=Q` → `stop=EarlyStop(P, reopen_every=Q)`; without `stop_after` nothing ever stopped."""
+    stop = given.get("stop")
+    if name == "stop_after":
+        reopen = None if stop is None else stop.reopen_every
+        given["stop"] = None if value is None else EarlyStop(value, reopen_every=reopen)
+    elif stop is not None:
+        given["stop"] = replace(stop, reopen_every=value)
+    elif value is not None:
+        whole_number(name, value)
+
+
+def _former_probe(given: dict[str, Any], name: str, value: Any) -> None:
+    """`probe_steps=n` → `start=FromUpdates(n)`; a random start has no probe."""
+    start = FromUpdates(probe_steps=value)
+    given["start"] = "random" if given.get("start") == "random" else start
+
+
+@former_settings(
+    order=("clusters", "option", "local", "start", "normalise", "samples_weighted", "shared", "stop_after"),
+    stop_after=("stop=EarlyStop(…)", _former_stop),
+    reopen_every=("stop=EarlyStop(…, reopen_every=…)", _former_stop),
+    probe_steps=("start=FromUpdates(probe_steps=…)", _former_probe),
+)
+@guarded
+@dataclass(frozen=True)
+class IFCA(Algorithm):
+    """Clustered federated learning by alternating between clients' choices of a model and training of the models.
+
+    clusters=None lets `fit` choose the number. `option` is "model" (II) or "gradient" (I), which divides by `normalise`.
+    `samples_weighted` weighs clients by their number of samples. `shared` names parts of the network common to all
+    clusters, such as ["0", "3"]. `start` is "updates", "random" or `FromUpdates(probe_steps=…)`. `stop=EarlyStop(P)` sends
+    a client only its own cluster's model once clusters are settled. `resample=T` uses disjoint parts of a client's data in
+    each of T rounds. `aggregate`, such as `GeometricMedian()`, protects every cluster from liars; the server then sees each
+    client's model and cluster."""
+
+    way = "groups"
+
+    clusters: int | None = None
+    local: LocalSteps = field(default_factory=LocalSGD)
+    _: KW_ONLY
+    option: Literal["model", "gradient"] = "model"
+    normalise: Literal["m", "participants", "cluster"] = "m"
+    samples_weighted: bool = False
+    shared: Sequence[str] = ()
+    start: FromUpdates | Literal["updates", "random"] = "updates"
+    stop: EarlyStop | None = None
+    resample: int | None = None
+    aggregate: Aggregator = field(default_factory=Mean)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shared", names(self.shared, "IFCA", "shared"))
+        if self.option not in ("model", "gradient"):
+            raise ConfigError(f"IFCA's option is 'model' (II) or 'gradient' (I); got {self.option!r}.")
+        if not isinstance(self.start, FromUpdates) and self.start not in ("updates", "random"):
+            raise ConfigError(f"IFCA starts from 'updates' or 'random' models; got {self.start!r}.")
+        if self.normalise not in ("m", "participants", "cluster"):
+            raise ConfigError(f"normalise is 'm', 'participants' or 'cluster'; got {self.normalise!r}.")
+        if self.stop is not None and not isinstance(self.stop, EarlyStop):
+            raise ConfigError(f"IFCA needs stop to be EarlyStop(after=…) or None; got {self.stop!r}.")
+        if self.option == "gradient" and self.normalise == "m" and self.samples_weighted:
+            raise ConfigError(
+                "IFCA cannot divide gradients weighted by samples by the number of clients. "
+                "Use normalise='participants' or 'cluster', or samples_weighted=False."
+            )
+        if not self._additive and (self.option == "gradient" or self.shared or self.stop):
+            raise ConfigError(
+                f"IFCA with aggregate={type(self.aggregate).__name__} needs option='model' and takes neither shared nor "
+                "stop. Leave them out, or use aggregate=Mean()."
+            )
+        for name in ("clusters", "resample"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name), owner=self)
+
+    @classmethod
+    def example(cls) -> IFCA:
+        return cls(2, stop=EarlyStop(2))
+
+    # ---- the parts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def k(self) -> int:
+        """The number of clusters, once it is known."""
+        return cluster_count(self)
+
+    @property
+    def _additive(self) -> bool:
+        return isinstance(self.aggregate, Mean)
+
+    @property
+    def _plain(self) -> Algorithm2:
+        """Algorithm 2 alone."""
+        option = ModelAveraging(self.local) if self.option == "model" else GradientAveraging(self.local, self.normalise)
+        rows = AllRows() if self.resample is None else FreshRows(self.resample)
+        return Algorithm2(self.k, option, rows, self.samples_weighted)
+
+    @property
+    def _rounds(self) -> Algorithm2 | StoppingRounds | RobustRounds:
+        """All rounds but the start."""
+        if not self._additive:
+            return RobustRounds(self._plain, self.aggregate)
+        return self._plain if self.stop is None else StoppingRounds(self._plain, self.stop)
+
+    @property
+    def _start(self) -> WarmStart:
+        setting = self.start if isinstance(self.start, FromUpdates) else FromUpdates()
+        if self._additive:
+            return WarmStart(self._plain, self._plain, setting)
+        return RobustWarmStart(self._plain, self._rounds, setting)
+
+    @property
+    def helpers(self) -> dict[str, Any]:
+        if self.clusters is None:
+            return {}
+        return {"rounds": self._rounds, "start": self._start, "plain": self._plain}
+
+    @property
+    def carries_statistics(self) -> bool:
+        return self.option == "model" and self.resample is None
+
+    def private(self) -> IFCA:
+        """The start from updates and the report of settled clusters show single clients; a private run does without."""
+        return replace(self, start="random", stop=None)
+
+    # ---- the run -----------------------------------------------------------------------------------------------------
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> IFCAState:
+        dtype = next(iter(start.values())).dtype
+        draws = [start] + [task.init(seed * 1_000_003 + j, dtype) for j in range(1, self.k)]
+        shared = named_like(start, self.shared)
+        if self.shared and not shared:
+            raise ConfigError(f"No parameter is named like {self.shared}; the names are {list(start)}.")
+        own = first_models(draws, shared)
+        if not own:
+            raise ConfigError(f"All parameters are shared by {self.shared}; leave some to the clusters.")
+        unknown = torch.full((population.n_clients,), -1)
+        return IFCAState(own, shared, self.start == "random" or self.k == 1, unknown, False)
+
+    def round(self, state: IFCAState, cohort: Cohort) -> Exchange[IFCAState]:
+        part = self._rounds if state.started else self._start
+        return (yield from part.round(state, cohort))
+
+    def client(self, ctx: Context) -> Tree:
+        return self._rounds.client() if isinstance(self._rounds, StoppingRounds) else {}
+
+    def personal(self, ctx: Context, state: IFCAState) -> Params:
+        return joined(take(state.models, self.cluster(ctx, state)), state.shared, ctx.initial)
+
+    def cluster(self, ctx: Context, state: IFCAState) -> Tensor:
+        return replace(self._plain, rows=AllRows()).choose(ctx, state.models, state.shared)

@@ -1,0 +1,29 @@
+"""What an algorithm is written with, in one place. `coterie.lazy` reads this file as a table."""
+
+from coterie.errors import ConfigError as ConfigError
+from coterie.exchange.messages import Algorithm as Algorithm
+from coterie.exchange.messages import Ask as Ask
+from coterie.exchange.messages import Cohort as Cohort
+from coterie.exchange.messages import Context as Context
+from coterie.exchange.messages import Exchange as Exchange
+from coterie.exchange.messages import From as From
+from coterie.exchange.messages import MeanBy as MeanBy
+from coterie.exchange.messages import Reply as Reply
+from coterie.exchange.messages import SumBy as SumBy
+from coterie.exchange.messages import Up as Up
+from coterie.exchange.server_knowledge import Population as Population
+from coterie.exchange.server_knowledge import one_per as one_per
+from coterie.learning.body_and_head import features as features
+from coterie.learning.body_and_head import split as split
+from coterie.learning.local_sgd import LocalAdam as LocalAdam
+from coterie.learning.local_sgd import LocalSGD as LocalSGD
+from coterie.learning.local_steps import LocalSteps as LocalSteps
+from coterie.learning.task import Task as Task
+from coterie.tree import Params as Params
+from coterie.tree import Tree as Tree
+from coterie.tree import joined as joined
+from coterie.tree import named_like as named_like
+from coterie.tree import row as row
+from coterie.tree import stack as stack
+from coterie.tree import take as take
+from coterie.tree import tree_map as tree_map

@@ -1,0 +1,143 @@
+"""IFCA as composed parts: the algorithm alone is short, parts are objects, and the last release's spelling still works."""
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import coterie as ct
+from coterie.algorithms.ifca import EarlyStop, FromUpdates, algorithm_2
+from coterie.algorithms.ifca.resampling import AllRows
+from coterie.cli.config import Config
+from coterie.flower.wire import function_at, place_of
+
+STEP = ct.LocalSGD(steps=1, lr=0.1, batch_size=None)
+CENTRES = [[0.0], [1.0], [2.0], [90.0], [100.0], [101.0], [102.0]]
+
+
+def test_the_algorithm_alone_has_at_most_a_hundred_lines_and_cites_the_lines_of_the_paper():
+    text = Path(algorithm_2.__file__).read_text("utf-8")
+    assert len(text.splitlines()) <= 100
+    assert all(f"ine{number}" in text.replace(" ", "").replace("s", "") for number in (3, 6, 9, 11, 14, 15))
+    for part in ("early_stop", "warm_start", "robust_clusters", "composed"):
+        assert part not in text, "a part knows Algorithm 2, and not the other way round"
+
+
+def test_algorithm_2_runs_without_the_parts_around_it(world):
+    """One round of the composed algorithm with the paper's start is one round of the algorithm alone."""
+    fed, task = world.quadratics(CENTRES), world.linear(1)
+    composed = ct.IFCA(2, STEP, start="random")
+    alone = algorithm_2.Algorithm2(2, algorithm_2.ModelAveraging(STEP), AllRows())
+
+    class Alone(ct.IFCA):
+        def round(self, state, cohort):
+            return (yield from alone.round(state, cohort))
+
+    one, two = (ct.fit(a, fed, task, rounds=3, alone=False).state.models for a in (composed, Alone(2, start="random")))
+    assert torch.equal(one["weight"], two["weight"])
+
+
+# ---- the spelling of the last release --------------------------------------------------------------------------------
+
+FORMER = [
+    ({"stop_after": 3}, {"stop": EarlyStop(3)}, r"In IFCA, stop_after is now stop=EarlyStop\(…\)"),
+    ({"stop_after": None}, {}, "stop_after"),
+    ({"stop_after": 3, "reopen_every": 5}, {"stop": EarlyStop(3, reopen_every=5)}, "reopen_every"),
+    ({"reopen_every": 5}, {}, "reopen_every"),
+    ({"probe_steps": 7}, {"start": FromUpdates(7)}, r"In IFCA, probe_steps is now start=FromUpdates\(probe_steps=…\)"),
+    ({"probe_steps": 7, "start": "updates"}, {"start": FromUpdates(7)}, "probe_steps"),
+    ({"probe_steps": 7, "start": "random"}, {"start": "random"}, "probe_steps"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "says"), FORMER, ids=str)
+def test_settings_of_the_last_release_work_with_a_warning_that_names_the_new_spelling(old, new, says):
+    with pytest.warns(ct.CoterieWarning, match=says):
+        assert ct.IFCA(2, STEP, **old) == ct.IFCA(2, STEP, **new)
+    table = {"data": {"name": "heart"}, "algorithm": {"name": "ifca", "clusters": 2}}
+    table["algorithm"] |= {k: "none" if v is None else v for k, v in old.items()}
+    with pytest.warns(ct.CoterieWarning, match=says):
+        assert Config.parse(table).algorithm() == ct.IFCA(2, **new)
+
+
+def test_former_settings_replace_those_of_an_algorithm():
+    plain = ct.IFCA(2, stop=EarlyStop(2))
+    with pytest.warns(ct.CoterieWarning, match="one more release"):
+        assert replace(plain, reopen_every=4).stop == EarlyStop(2, reopen_every=4)
+    with pytest.warns(ct.CoterieWarning):
+        assert replace(plain, stop_after=3).stop == EarlyStop(3)
+
+
+@pytest.mark.parametrize("wrong", [{"stop_after": 0}, {"stop_after": 2.5}, {"reopen_every": 0}, {"probe_steps": -1}])
+def test_former_settings_are_checked_as_before(wrong):
+    with pytest.warns(ct.CoterieWarning), pytest.raises(ct.ConfigError, match="whole number ≥ 1"):
+        ct.IFCA(2, **wrong)
+
+
+def test_only_clusters_and_local_are_given_by_position():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ct.IFCA(2, STEP) == ct.IFCA(clusters=2, local=STEP)
+    for former in ((2, "gradient"), (2, "gradient", STEP), (2, "model", STEP, "random")):
+        with pytest.warns(ct.CoterieWarning, match="IFCA takes option=… and what follows it by name"):
+            made = ct.IFCA(*former)
+        assert made.option == former[1]
+        assert made.local == (STEP if len(former) > 2 else ct.LocalSGD())
+        assert made.start == (former[3] if len(former) > 3 else "updates")
+
+
+# ---- objects as settings ---------------------------------------------------------------------------------------------
+
+
+def test_a_configuration_names_the_parts_as_tables():
+    table = {"data": {"name": "heart"}, "algorithm": {"name": "ifca", "clusters": 2}}
+    table["algorithm"] |= {"stop": {"after": 3, "reopen_every": 5}, "start": {"probe_steps": 9}}
+    made = Config.parse(table).algorithm()
+    assert made == ct.IFCA(2, stop=EarlyStop(3, reopen_every=5), start=FromUpdates(9))
+    table["algorithm"] |= {"stop": "none", "start": "random"}
+    assert Config.parse(table).algorithm() == ct.IFCA(2, start="random")
+
+
+@pytest.mark.parametrize("start", ["updates", FromUpdates()])
+def test_the_probe_takes_as_many_steps_as_asked(world, start):
+    """40 steps of a tenth end near a client's centre; one step does not."""
+    fed, task = world.quadratics(CENTRES), world.linear(1)
+    far = ct.fit(ct.IFCA(2, STEP, start=start), fed, task, rounds=1, alone=False).state.models["weight"]
+    near = ct.fit(ct.IFCA(2, STEP, start=FromUpdates(1)), fed, task, rounds=1, alone=False).state.models["weight"]
+    assert float(far.max()) > 75
+    assert float(near.max()) < 25
+
+
+def test_a_private_run_does_without_the_parts_that_show_single_clients():
+    private = ct.IFCA(2, start=FromUpdates(9), stop=EarlyStop(3), option="gradient").private()
+    assert private == ct.IFCA(2, start="random", option="gradient")
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        ct.IFCA(2),
+        ct.IFCA(2, stop=EarlyStop(2), resample=2),
+        ct.IFCA(2, aggregate=ct.robust.Median()),
+        ct.HypCluster(2),
+        ct.HypCluster(2, aggregate=ct.robust.Median()),
+        ct.FineTuned(ct.IFCA(2, stop=EarlyStop(1))),
+    ],
+    ids=str,
+)
+def test_a_deployed_client_finds_every_client_function_that_a_run_asks_with(world, algorithm):
+    """Both sides build the algorithm from one file: the name that the server sends leads to an equal object's method."""
+    asked = []
+
+    class Watch(ct.channels.Channel):
+        def ask(self, ask, where):
+            asked.append(ask.phase)
+            return ask
+
+    ct.fit(algorithm, world.quadratics(CENTRES), world.linear(1), rounds=6, channels=[Watch()], alone=False)
+    assert len({phase.__name__ for phase in asked}) >= 1
+    for phase in asked:
+        found = function_at(replace(algorithm), place_of(algorithm, phase))
+        assert (found.__name__, found.__self__) == (phase.__name__, phase.__self__)
