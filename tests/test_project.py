@@ -19,7 +19,7 @@ from coterie.cli import commands
 
 ROOT = Path(__file__).parents[1]
 RELEASE = re.compile(r"^## (\d+\.\d+\.\d+) \((\d{4}-\d\d-\d\d)\)$", flags=re.M)
-KINDS = {"Added", "Changed", "Deprecated", "Removed", "Fixed"}
+KINDS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
 def read(name: str) -> str:
