@@ -330,7 +330,7 @@ class Session:
             values,
             n_users=self.n_users,
             public=(expected, *known),
-            choices={"rounds": "fixed in advance", "clip": "public"} | self.choices,
+            choices={"rounds": "fixed in advance", "clip": "public", "settings": "fixed in advance"} | self.choices,
             guarantee="joint",
             not_covered=SIMULATION_ONLY,
         )
