@@ -306,7 +306,7 @@ def test_an_unknown_best_quality_is_estimated(quadratics: ct.Federation, pair: c
     assert float(result.state.best) == pytest.approx(BEST, abs=1e-3)
     assert ledger(result).defection_free(1e-9)
     assert ledger(result).frame["q_low"].iloc[-1] == pytest.approx(0.3437, abs=2e-3)
-    with pytest.raises(ct.ConfigError, match="needs two test rows"):
+    with pytest.raises(ct.ConfigError, match="needs at least two test rows"):
         ledger(result, rows="test")
     with pytest.raises(ct.ConfigError, match="rows='measured' or rows='test'"):
         ledger(result, rows="train")  # type: ignore[arg-type]

@@ -304,7 +304,7 @@ def test_all_others_refuse_it(fed: ct.Federation) -> None:
 def test_statistics_are_never_released_in_a_private_run(fed: ct.Federation) -> None:
     privacy = ct.Privacy(3.0, 1e-6, clip=0.3, noise="simulation")
     for algorithm in (ct.FedAvg(SGD), ct.Ditto(local=SGD), ct.IFCA(2, local=SGD)):
-        with pytest.raises(ct.ConfigError, match="a noisy variance is none"):
+        with pytest.raises(ct.ConfigError, match="a noisy variance may be negative"):
             ct.fit(algorithm, fed, ct.Task(normalised), rounds=1, privacy=privacy)
     own = ct.fit(ct.FedBN(SGD), fed, ct.Task(normalised), rounds=1, privacy=privacy, alone=False)
     assert not [name for name in own.state.common if name.startswith("1.")]

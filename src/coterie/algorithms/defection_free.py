@@ -457,7 +457,7 @@ def _on_test_rows(state: DefectionFreeState) -> TestedLedger:
     """Rounds in which a firm did not answer are left out."""
     known = (state.tested[:, 0] > 0).nonzero().flatten().tolist()
     if not known and len(state.tested):
-        raise ConfigError("A ledger on test rows needs two test rows or more of both firms; there are none.")
+        raise ConfigError("A ledger on test rows needs at least two test rows of both firms; there are too few.")
     if len(state.tested) != len(state.ledger):
         raise ConfigError("This run recorded nothing on test rows. Run it again with this version.")
     qualities = state.tested[:, 1:5].clamp(min=_WORST)

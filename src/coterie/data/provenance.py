@@ -34,7 +34,7 @@ _BEFORE = {
 
 
 def checked_facts(facts: Iterable[str]) -> frozenset[str]:
-    """Names of facts, or one sentence about the first that is none."""
+    """Names of facts, or one sentence about the first that is not known."""
     found = frozenset(facts)
     for odd in sorted(found - set(FACTS)):
         raise ConfigError(f"Facts to declare public are {', '.join(FACTS)}; got {odd!r}. Name some of these.")

@@ -108,7 +108,7 @@ def joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 def numbers(values: pd.Series[Any]) -> Floats:
-    """Every value as a finite number by itself; NaN for all that is none."""
+    """Every value as a finite number, read by itself; NaN for values that are no finite numbers."""
     types = pd.api.types
     if types.is_numeric_dtype(values) and not types.is_complex_dtype(values):
         found = np.asarray(values.to_numpy(np.float64, na_value=np.nan))

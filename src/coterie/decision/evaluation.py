@@ -58,7 +58,7 @@ class Scores:
         return self.by_client(self.mean_rows())
 
     def alone(self) -> float:
-        """The mean loss of alone, which gains are shares of; a billionth of the overall average's where it is none."""
+        """The mean loss of alone, of which gains are shares; at least a billionth of the overall average's loss."""
         mean = dict(zip(METHODS, self.losses().mean(1), strict=True))
         return float(max(mean["alone"], 1e-9 * mean["constant"], 1e-300))
 

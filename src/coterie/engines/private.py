@@ -45,7 +45,7 @@ def check_private(ask: Ask) -> None:
         )
     if ask.auxiliary:
         raise ConfigError(
-            f"Privacy clips updates, and the ask '{ask.name}' also sends {ask.auxiliary[0]!r}, which is none. Use an "
+            f"Privacy clips updates, and the ask '{ask.name}' also sends {ask.auxiliary[0]!r}, which is no update. Use an "
             f"algorithm that sends updates only, such as {_ADDITIVE}, or declare the field in updates."
         )
 
@@ -102,8 +102,8 @@ class Releases:
             )
         for path in (p for p in sent if p.split("/", 1)[-1] in env.task.statistics):
             raise ConfigError(
-                f"Privacy adds noise, and a noisy variance is none; '{ask.name}' sends the statistic {path!r}. Keep them on "
-                "the clients with FedBN, or use nn.GroupNorm."
+                f"Privacy adds noise, and a noisy variance may be negative; '{ask.name}' sends the statistic {path!r}. "
+                "Keep it on the clients with FedBN, or use nn.GroupNorm."
             )
         shapes = {path: t.shape[1:] for path, t in sent.items()}
         moved, group = self._moved(sent, public_references(shapes, ask), rows["group"]), rows["group"]

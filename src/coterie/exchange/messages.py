@@ -329,7 +329,7 @@ class Algorithm(Protocol):
         return {}
 
     def cluster(self, ctx: Context, state: Any) -> Tensor:
-        """The group a client is in; 0 where there are none."""
+        """The group of the client; 0 without groups."""
         return torch.zeros((), dtype=torch.int64)
 
     def predictor(self) -> Predictor | None:

@@ -34,7 +34,7 @@ def whole(told: Any, most: int) -> bool:
 
 
 def ticket(told: Mapping[str, Any]) -> bytes:
-    """What a node shows to say which site it is; empty: it is none of this run."""
+    """The ticket that a node shows to say which site it is; empty if it is no site of this run."""
     shown = told.get("ticket")
     if not isinstance(shown, str | None):
         raise Malformed("A ticket is text.")

@@ -110,7 +110,7 @@ class SitesEngine:
         self.base = dict(self._tags)
 
     def forget(self) -> None:
-        """The round is not."""
+        """Forget the round: it did not happen."""
         self._tags = dict(self.base)
 
     def tag(self, site: str) -> str | None:
@@ -202,7 +202,7 @@ def made_up(federation: Federation) -> Federation:
 def checked(
     head: Mapping[str, Any], tree: Tree, ask: Ask, asked: Ints, expected: Share, env: Env
 ) -> tuple[Share, str | None]:
-    """A site's answer as a share, or one sentence why it is none."""
+    """A site's answer as a share, or one sentence that says why it cannot be used."""
     clients, dropped = (_positions(head, name, asked) for name in ("clients", "dropped"))
     if np.isin(clients, dropped).any() or len(clients) + len(dropped) != len(asked):
         raise wire.Malformed("An answer names every client that was asked once.")

@@ -190,7 +190,7 @@ class Server:
     def _scores(
         self, engine: SitesEngine, got: Mapping[str, bytes | Failure], metrics: Sequence[str]
     ) -> dict[str, float]:
-        """Means over all clients; with a budget there are none."""
+        """Mean scores over all clients; nothing with a privacy budget."""
         sums: dict[str, tuple[float, int]] = {}
         for site, answer in got.items():
             try:

@@ -28,7 +28,7 @@ _MOST_TEXT = 300  # characters of what others wrote
 
 
 class Malformed(ClientError):
-    """A message that is none."""
+    """A message that cannot be used, with a sentence that says why."""
 
 
 def pack(head: dict[str, Any], tree: Tree | None = None) -> bytes:

@@ -227,7 +227,9 @@ def _trained(
     parts = tuple(part for part in names(train, "fit", "train") if part not in statistics)
     for part in parts:
         if not named_like(params, (part,)):
-            raise ConfigError(f"train names parts of the network; got {part!r}, which is none of {', '.join(params)}.")
+            raise ConfigError(
+                f"train names parts of the network; got {part!r}, which is not one of {', '.join(params)}."
+            )
     if not parts:
         raise ConfigError("train needs at least one part of the network; got none. Leave it out to train everything.")
     return tuple(named_like(params, parts))

@@ -53,7 +53,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Chart:
-    """A Plotly figure, a sentence for who cannot see it, and its data, to download as CSV."""
+    """A Plotly figure, a sentence for readers who cannot see it, and its data, to download as CSV."""
 
     figure: go.Figure
     alt: str

@@ -72,7 +72,7 @@ def gain_error(gain: Floats, differences: list[Floats], overlap: Floats) -> Floa
 
 
 def column_mean(values: Floats) -> Floats:
-    """Down the columns, over the numbers there are; NaN when there are none."""
+    """The mean of every column over its finite numbers; NaN for a column without any."""
     mean: Floats = np.ma.masked_invalid(values).mean(axis=0).filled(np.nan)
     return mean
 

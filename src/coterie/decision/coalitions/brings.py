@@ -27,7 +27,7 @@ def value(bank: Bank, block: Block) -> float:
 
 
 def leave_one_out(bank: Bank, blocks: list[Block]) -> tuple[Floats, Floats]:
-    """(brings, standard error) of every client to the mean gain of the others in its group; NaN for who is alone.
+    """(brings, standard error) of every client to the mean gain of the others in its group; NaN for a client alone.
 
     The bar is of paired rows: the same rows, with the client and without it."""
     brings, error = np.full(bank.n_clients, np.nan), np.full(bank.n_clients, np.nan)

@@ -1,8 +1,8 @@
 """The search for groups that hold: train all, cut the tree of gradients, judge bottom-up, let the worst leave one at a time,
 invite the lonely, merge neighbours.
 
-A partition is *rational* when nobody does worse than alone, and *individually stable* when besides nobody gains by joining
-another group that would have it (Bogomolnaia and Jackson 2002). One training is one coalition; trained ones are kept."""
+A partition is *rational* when nobody does worse than alone, and *individually stable* when, in addition, nobody gains by
+joining another group that would have it (Bogomolnaia and Jackson 2002). One training is one coalition, and is kept."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from coterie.evidence.gains import FEWEST, Gains, clear_losers, gains_of
 
 Block = frozenset[int]
 Train = Callable[[Block], Sequence[Floats | None]]
-"""A coalition → for every client the losses of its rows under the coalition's model; None where there are none."""
+"""A coalition → for every client the losses of its rows under the coalition's model; None for a client without rows."""
 
 SPLIT_Z, FOLD_Z = 1.645, 4.0  # the tree never saw the judging rows, or it did
 
