@@ -45,7 +45,7 @@ class FedBN(Algorithm):
 
     @classmethod
     def example(cls) -> FedBN:
-        return cls(keep=("0", "bias"))
+        return cls(keep=("0", "1", "bias"))
 
     def __post_init__(self) -> None:
         if self.keep not in ("layers", "statistics"):
