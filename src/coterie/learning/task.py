@@ -383,7 +383,8 @@ class Task:
             return self.sample_losses(self.training_outputs(params, x, key), y).sum() + self.outputs(params, x).sum()
 
         with torch.no_grad():
-            with traits.Addresses() as addressing, Drawing(key) as drawing:
+            addressing = traits.Addresses()  # type: ignore[no-untyped-call]  # torch's
+            with addressing, Drawing(key) as drawing:
                 functional_call(module, {n: p.clone() for n, p in params.items()}, (x,))
             alone = self._shown_alone or any(
                 traits.mixes_rows(run, x)

@@ -29,16 +29,16 @@ _FEW = 3  # samples of the smaller of two batches whose common rows must agree
 @dataclass(frozen=True)
 class Traits:
     """`watched`: it draws random numbers or attends, and runs inside `Drawing`. `alone`: one client at a time, because a
-    sample's output depends on the others in the batch, or a layer has no batched form. `addresses`: numbers in its inputs say where
-    to look (an embedding), and batched over clients some of torch's operations look at another client for a number out of
-    range. Until it is tried, it is watched and addresses."""
+    sample's output depends on the others in the batch, or a layer has no batched form. `addresses`: numbers in its inputs
+    say where to look (an embedding); batched over clients, some of torch's operations then look at another client for a
+    number out of range. Until a network is tried, it is taken to be watched and to address."""
 
     watched: bool = True
     alone: bool = False
     addresses: bool = True
 
 
-class Addresses(TorchDispatchMode):
+class Addresses(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     """Notices operations that take whole numbers beside floating ones: places to look at, or so it must be thought."""
 
     used = False
