@@ -89,6 +89,28 @@ def test_whatever_one_client_holds_the_others_and_the_promise_stay(mine: Any) ->
 
 
 @pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
+@pytest.mark.parametrize(
+    ("classes", "others", "mine"),
+    [
+        ([False, True], np.arange(8) % 2 == 1, np.arange(8) % 2),
+        ([False, True], np.arange(8) % 2 == 1, np.arange(8) / 2),
+        ([2**53, 2**53 + 1], 2**53 + np.arange(8) % 2, np.full(8, 1.5)),
+        ([2**53, 2**53 + 1], 2**53 + np.arange(8) % 2, np.full(8, 2**63, np.uint64)),
+        (["b'no'", "b'yes'"], np.array([b"no", b"yes"] * 4), np.array(["no"] * 8)),
+        (["2020-01-01 00:00:00", "x"], np.array(["2020-01-01"] * 8, "M8[D]"), np.array(["x"] * 8)),
+    ],
+    ids=["bool and int", "bool and float", "large and float", "large and unsigned", "bytes and text", "dates and text"],
+)
+def test_labels_are_read_by_the_type_of_their_own_client(classes: Any, others: Any, mine: Any) -> None:
+    data = {f"c{i}": (np.full((8, 3), float(i)), others) for i in range(4)}
+    one, two = (
+        ct.Federation.from_arrays(data | {"c0": (data["c0"][0], y)}, classes=public(classes)) for y in (others, mine)
+    )
+    assert one.n_train[1] == 6  # its rows do fit
+    assert others_equal(one, two)
+
+
+@pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
 def test_numbers_and_several_labels_to_predict() -> None:
     numeric = {c: (x, x[:, 0] * 1e3) for c, (x, _) in arrays().items()}
     usual = ct.Federation.from_arrays(numeric, kind=public("regression"))

@@ -72,6 +72,23 @@ def test_whole_numbers_are_rounded_once_whatever_the_others_have(kind: Any) -> N
     assert (fed.train("b")[0] == float(2**60 + 2**37)).all()
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_an_id_out_of_range_does_not_reach_the_next_clients_embedding(own: bool) -> None:
+    """Batched over clients, torch would look it up in another client's table, and train that."""
+    words, many = 7, 300
+
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Embedding(words, 3), nn.Flatten(), nn.Linear(12, 2))
+
+    task = ct.Task(ct.models.transformer(words, 2, length=4, width=8, heads=2, layers=1) if own else network)
+    rng = np.random.default_rng(0)
+    data = {f"client {i}": (rng.integers(0, words, (8, 4)), np.arange(8) % 2) for i in range(many)}
+    data["client 5"] = (np.full((8, 4), words), data["client 5"][1])  # no row of it is tried in advance
+    fed = ct.Federation.from_arrays(data, classes=public([0, 1]), dtype="int64", test_fraction=0.0)
+    with pytest.raises(ct.errors.ClientError, match="index out of range"):
+        messages(fed, task)
+
+
 class Waves(nn.Module):
     """A network that only autograd knows, whose batched form differs much at large numbers."""
 

@@ -133,6 +133,49 @@ def test_networks_that_may_hold_a_mean_of_all_rows_need_to_be_declared(fed: ct.F
     assert run(fed, ct.Task(ct.models.mlp(4, 6, 3))).valid
 
 
+def test_layers_with_something_put_into_them_need_to_be_declared(fed: ct.Federation) -> None:
+    """A hook, a function or a tensor in a layer of torch, and a traced network, carry numbers that no weight shows."""
+    mean = fed.rows()[0].mean(0)
+    seen = torch.from_numpy(mean)
+
+    def made(change: Any) -> Any:
+        def network() -> nn.Module:
+            whole = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+            return change(whole) or whole
+
+        return network
+
+    def shifted(whole: nn.Module) -> None:
+        plain = whole.forward
+        whole.forward = lambda x: plain(x + seen)
+
+    def biased(whole: nn.Module) -> None:
+        del whole[1]._parameters["bias"]
+        whole[1].bias = seen[:3]
+
+    class Shifts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) + float(mean[0])
+
+    changes = {
+        "pre hook": lambda m: m.register_forward_pre_hook(lambda _, given: (given[0] + seen,)) and None,
+        "hook": lambda m: m[1].register_forward_hook(lambda _, given, out: out + seen[:3]) and None,
+        "forward": shifted,
+        "attribute": biased,
+        "traced": lambda m: torch.fx.symbolic_trace(Shifts()),
+        "unsaved": lambda m: m.register_buffer("seen", seen.clone(), persistent=False),
+    }
+    for name, change in changes.items():
+        assert not run(fed, ct.Task(made(change))).valid, name
+        assert run(fed, public(ct.Task(made(change)))).valid, name
+    receipt = run(fed, ct.Task(made(lambda m: None)))
+    assert receipt.valid, receipt.reasons
+
+
 def test_a_loss_of_this_package_that_was_given_rows_is_a_loss_of_the_users(fed: ct.Federation) -> None:
     weighted = partial(tree_map, lambda o, y: nn.functional.cross_entropy(o, y, torch.ones(3), reduction="none"))
     assert not run(fed, ct.Task(ct.models.mlp(4, 6, 3), weighted)).valid

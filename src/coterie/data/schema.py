@@ -102,9 +102,10 @@ def _places(texts: npt.NDArray[Any], known: Sequence[str]) -> Ints:
 
 
 def joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """All clients' targets; where some hold text and some numbers, each value keeps its own type."""
-    mixed = len({a.dtype.kind in "fiub" for a in arrays}) > 1
-    return np.concatenate([a.astype(object) for a in arrays] if mixed else list(arrays))
+    """All clients' targets; where their types differ (text, numbers, true and false), each value keeps its own."""
+    if len({a.dtype.kind for a in arrays}) == 1:
+        return np.concatenate(list(arrays))
+    return np.concatenate([pd.Series(a.ravel()).astype(object).to_numpy().reshape(a.shape) for a in arrays])
 
 
 def numbers(values: pd.Series[Any]) -> Floats:

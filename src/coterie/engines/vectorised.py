@@ -9,7 +9,8 @@ training makes a last bit a large difference. So where a receipt is earned (`Env
 data and public values alone, by construction: it is not padded, clients of equal size share a chunk, a chunk has a number of
 places that follows from the model and this size, and a client's place follows from its name. Places that nobody fills hold
 copies of a client, whose results are thrown away. Every call then has the same shapes, and every client the same place in
-it, whoever else is there.
+it, whoever else is there. Where a client's numbers say where to look (`Traits.addresses`, an embedding's ids), clients run
+one by one: batched, an id out of range would look at, and train, another client's model.
 """
 
 from __future__ import annotations
@@ -241,7 +242,7 @@ def _keep_freed_memory() -> None:
 def _places(env: Env, samples: int) -> int:
     """How many places a chunk of a private run has: a power of two, from public values and the client's own size."""
     task = env.task
-    if task.alone or task.convolutional or task.one_by_one or env.federation.weights is not None:
+    if task.one_by_one or task.traits.addresses or env.federation.weights is not None:
         return 1
     numbers = sum(t.numel() for t in leaves(env.initial))
     most = min(max(_STEP // max(numbers * min(samples, _ROWS), 1), 1), _PLACES)

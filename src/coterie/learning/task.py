@@ -375,7 +375,7 @@ class Task:
     def _traits(self, params: Params, x: Tensor, y: Tensor) -> Traits:
         """What only a run shows: whether it draws, mixes samples, or cannot be batched over clients."""
         if Network.of(self._master, tuple(params), self.loss, x.shape[1:]) is not None:
-            return Traits(watched=False)
+            return Traits(watched=False, addresses=False)
         key = torch.zeros((), dtype=torch.int64)
         module = self._mine("skeleton", _first(params).dtype)
 
@@ -383,14 +383,15 @@ class Task:
             return self.sample_losses(self.training_outputs(params, x, key), y).sum() + self.outputs(params, x).sum()
 
         with torch.no_grad():
-            with Drawing(key) as drawing:
+            addressing = traits.Addresses()  # type: ignore[no-untyped-call]  # torch's
+            with addressing, Drawing(key) as drawing:
                 functional_call(module, {n: p.clone() for n, p in params.items()}, (x,))
             alone = self._shown_alone or any(
                 traits.mixes_rows(run, x)
                 for run in (lambda x: self.outputs(params, x), lambda x: self.training_outputs(params, x, key))
             )
         batched = alone or self.convolutional or traits.batches(loss, params, x, y, key)
-        return Traits(watched=drawing.used, alone=alone or not batched)
+        return Traits(watched=drawing.used, alone=alone or not batched, addresses=addressing.used)
 
     def _check_outputs(self, outputs: Tensor, federation: Federation) -> None:
         width = outputs.shape[-1] if outputs.dim() > 1 else 1

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from coterie.errors import TaskError
 from coterie.tree import Params
@@ -27,10 +29,24 @@ _FEW = 3  # samples of the smaller of two batches whose common rows must agree
 @dataclass(frozen=True)
 class Traits:
     """`watched`: it draws random numbers or attends, and runs inside `Drawing`. `alone`: one client at a time, because a
-    sample's output depends on the others in the batch, or a layer has no batched form. Until it is tried, it is watched."""
+    sample's output depends on the others in the batch, or a layer has no batched form. `addresses`: numbers in its inputs
+    say where to look (an embedding); batched over clients, some of torch's operations then look at another client for a
+    number out of range. Until a network is tried, it is taken to be watched and to address."""
 
     watched: bool = True
     alone: bool = False
+    addresses: bool = True
+
+
+class Addresses(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
+    """Notices operations that take whole numbers beside floating ones: places to look at, or so it must be thought."""
+
+    used = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [t for t in tree_leaves((args, kwargs or {})) if isinstance(t, Tensor) and t.dtype != torch.bool]
+        self.used = self.used or len({t.is_floating_point() for t in given}) > 1
+        return func(*args, **(kwargs or {}))
 
 
 def norms(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

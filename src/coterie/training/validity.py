@@ -11,14 +11,17 @@ One thing cannot be seen: a function that makes a network of plain layers may mi
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from coterie.algorithms import ALGORITHMS
 from coterie.data.federation import Federation
@@ -36,6 +39,7 @@ _FEW = 16  # so many plain numbers in a list are settings; more may be rows
 _SEEDS = range(11, 19)
 _APART = 0.5  # of their length: independent draws of weights are 1.4 of it apart
 _USUAL = (0.0, 0.25, 1.0)  # what layers start with where they draw nothing; 0.25 is that of nn.PReLU
+_HOOKS = re.compile("_(for|back)ward(_pre)?_hooks")
 _UNKNOWN = "unaccounted: {} may hold clients' data; wrap {} in privacy.public(…) if it does not"
 
 
@@ -196,7 +200,7 @@ def _of_task(task: Task) -> Iterator[str]:
     if _our_model(model):
         return
     for part in task.module(0).modules():
-        if type(part).__module__.split(".", 1)[0] not in ("torch", "coterie"):
+        if not _plain_layer(part):
             yield _UNKNOWN.format(f"{_name(part)}, a network of the user's,", "the task")
             return
     for name in _weights_of_its_own(task):
@@ -212,6 +216,23 @@ def _our_model(model: Any) -> bool:
     return _ours(model) and getattr(made, "__module__", None) in _MODELS
 
 
+def _plain_layer(part: nn.Module) -> bool:
+    """Whether a layer does what its class in torch or coterie does: a hook, a function or a tensor that was put into it, and
+    a class that was made on the way (of a traced or parametrised network) may hold anything."""
+    kind = type(part)
+    home = sys.modules.get(kind.__module__)
+    if kind.__module__.split(".", 1)[0] not in ("torch", "coterie") or getattr(home, kind.__name__, None) is not kind:
+        return False
+    held = vars(part)
+    if "forward" in held or any(v for name, v in held.items() if _HOOKS.fullmatch(name)):
+        return False
+    return all(not isinstance(v, Tensor) and (not isinstance(v, FunctionType) or _of_torch(v)) for v in held.values())
+
+
+def _of_torch(function: FunctionType) -> bool:
+    return function.__module__.split(".", 1)[0] == "torch" and function.__closure__ is None
+
+
 def _is_size(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(map(_is_size, value.values()))
@@ -223,17 +244,22 @@ def _is_size(value: Any) -> bool:
 
 def _weights_of_its_own(task: Task) -> Iterator[str]:
     """Tensors of a network that all seeds give nearly alike, and that are not one of the usual numbers again and again."""
-    first = task.module(_SEEDS[0]).state_dict()
+    first = _held(task, _SEEDS[0])
     alike = [n for n, t in first.items() if t.numel() and not any(bool((t == usual).all()) for usual in _USUAL)]
     for seed in _SEEDS[1:]:  # one number may be drawn nearly alike by chance, not eight times
         if not alike:
             return
-        other = task.module(seed).state_dict()
+        other = _held(task, seed)
         alike = [n for n in alike if _near(first[n].double(), other[n].double())]
     yield from alike
 
 
-def _near(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _held(task: Task, seed: int) -> dict[str, Tensor]:
+    module = task.module(seed)
+    return module.state_dict() | dict(module.named_buffers())  # also those that are not saved
+
+
+def _near(a: Tensor, b: Tensor) -> bool:
     return float((a - b).norm()) <= _APART * max(float(a.norm()), float(b.norm()))
 
 
