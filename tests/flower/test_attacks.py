@@ -13,7 +13,7 @@ from together import SIZES, InProcess, deployed, job, split, table
 
 import coterie as ct
 from coterie.data.sites import LEAST
-from coterie.flower import Site, wire
+from coterie.flower import Site, guard, wire
 from coterie.tree import flatten
 
 NUMBERS = [
@@ -92,3 +92,40 @@ def test_a_class_that_few_rows_have_is_named_by_the_user_or_not_at_all(tmp_path:
     with pytest.raises(ct.EngineError, match="names of classes with fewer than 5 rows at a site do not leave it"):
         deployed(work, None, tmp_path, nodes=nodes)
     assert not any(b"the only two" in message for _, message in (*nodes.sent, *nodes.got))
+
+
+def test_a_round_that_the_run_does_not_have_is_refused(tmp_path: Path) -> None:
+    """A result has a row per round: a billion of them would fill memory and disk."""
+    work = job(configured("fedavg"), rounds=2)
+    _, nodes, _ = deployed(work, table(SIZES), tmp_path)
+    last = {h["do"]: (h, tree) for h, tree in (wire.unpack(m) for node, m in nodes.sent if node == 101)}
+    for kind, wrong in (("ask", 2), ("ask", 10**9), ("finish", 3), ("finish", 10**9)):
+        head, tree = last[kind]
+        with pytest.raises(ct.CoterieError, match="This run has 2 rounds"):
+            nodes.sites[101].answer(wire.pack(head | {"number": 2**70, "round": wrong}, tree))
+    nodes.sites[101].answer(wire.pack(last["finish"][0] | {"number": 2**70}, last["finish"][1]))
+
+
+def test_runs_without_end_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "MOST_RUNS", 3)
+    site = Site(job(configured("fedavg")), table(SIZES), tmp_path)
+    for i in range(3):
+        begin(site, run=f"r{i}")
+    with pytest.raises(ct.CoterieError, match="folder holds 3 runs"):
+        begin(site, run="r3")
+    assert not (tmp_path / "r3").exists()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"do": "digits", "level": 0, "prefixes": {"d": [0]}}, {"do": "spread", "fills": {"d": 0.0}}],
+)
+@pytest.mark.parametrize("cells", [("secret", "word"), ("17", "4"), (True, False)])
+def test_numbers_of_a_column_of_categories_are_not_told(
+    message: dict[str, Any], cells: tuple[Any, Any], tmp_path: Path
+) -> None:
+    rows = table(SIZES).astype({"d": object})
+    rows["d"] = [cells[i % 2] for i in range(len(rows))]
+    with pytest.raises(ct.CoterieError, match="holds categories at this site") as told:
+        Site(job(configured("fedavg"), least=LEAST), rows, tmp_path).answer(wire.pack(message))
+    assert not any(repr(cell) in str(told.value) for cell in cells)

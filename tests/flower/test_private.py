@@ -25,6 +25,7 @@ from coterie.flower.engine import _require_within
 from coterie.flower.server import Server
 from coterie.privacy.receipt import Receipt
 from coterie.training.run import Run
+from coterie.tree import flatten, unflatten
 
 PRIVATE: dict[str, Any] = {k: v for k, v in DATA.items() if k != "cluster"} | {
     "scaling": "own",
@@ -253,7 +254,7 @@ def test_a_site_counts_its_own_budget_over_restarts_and_runs(tmp_path: Path) -> 
     site = nodes.sites[max(nodes.sites)]
     for i in range(30):
         with pytest.raises(ct.CoterieError, match="budget of this site is spent"):
-            site.answer(wire.pack(head | {"round": 2 + i, "number": 2**70 + i}, tree))
+            site.answer(wire.pack(head | {"ask": 1 + i, "number": 2**70 + i}, tree))
     tree["down"]["model"]["0.bias"] += 1.0
     with pytest.raises(ct.CoterieError, match="repeats a question with other content"):
         site.answer(wire.pack(first | {"number": 2**71}, tree))
@@ -372,6 +373,54 @@ def test_the_budget_of_a_site_is_what_its_runs_cost_and_not_a_number_of_question
             refused.append(str(why))
     assert 0 < len(refused) < 8  # the first ones cost the rest of 12 that 8 left, composed
     assert all("ε = 12" in why for why in refused)
+
+
+def test_a_question_cannot_be_written_so_that_it_passes_for_another(tmp_path: Path) -> None:
+    """Tensors that nobody asked for may hold the bytes of a second model: a checksum must tell where each tensor ends."""
+    work = private("exact", rounds=2)
+    site = Site(work, table(SIZES), tmp_path / "site")
+    begun(site)
+    head, tree = a_question(work, tmp_path)
+    model = flatten({"down": {"model": tree["down"]["model"]}})
+
+    def written(tensors: dict[str, torch.Tensor]) -> bytes:
+        return b"".join(
+            f"{name} {t.dtype} {tuple(t.shape)};".encode() + t.numpy().tobytes() for name, t in tensors.items()
+        )
+
+    def spare(name: str, held: bytes) -> dict[str, torch.Tensor]:
+        return {name: torch.tensor(list(held), dtype=torch.uint8)}
+
+    one, two = dict(sorted(model.items())), {name: t + 1 for name, t in sorted(model.items())}
+    last = spare("down/z", written(two) + written(spare("down/zz", b"")))
+    hidden = written(one) + written(last)[: -len(written(two) + written(spare("down/zz", b"")))]
+    start = f" torch.uint8 ({len(hidden)},);"
+    first = spare("down/a", start.encode()) | one | last
+    second = spare(f"down/a torch.uint8 ({len(start)},);", hidden) | two | spare("down/zz", b"")
+    assert written(first) == written(second)
+    site.answer(wire.pack(head, unflatten(first) | {"known": tree.get("known", {})}))
+    with pytest.raises(ct.CoterieError, match="repeats a question with other content"):
+        site.answer(wire.pack(head, unflatten(second) | {"known": tree.get("known", {})}))
+
+
+def test_a_question_to_other_states_is_another_one(tmp_path: Path) -> None:
+    """Two attempts of one round leave two states; the same question to both would be two answers for the price of one."""
+    budget = ct.Privacy(epsilon=8.0, delta=1e-5, clip=0.5, noise="exact")
+    work = Job(ct.FedRep(local=FEW), job(ct.FedAvg()).task, PRIVATE, 3, cohort=0.9, privacy=budget)
+    site = Site(work, table(SIZES), tmp_path / "site")
+    begun(site)
+    head, tree = a_question(work, tmp_path)
+    head["clients"] = list(range(len(SIZES)))
+    other = {**tree, "down": {"body": {name: t + 1 for name, t in tree["down"]["body"].items()}}}
+
+    def asks(sent: Any, **change: Any) -> Any:
+        return wire.unpack(site.answer(wire.pack(head | change, sent)))[0]["tag"]
+
+    one = asks(tree, attempt="a")
+    two = asks(other, attempt="b", base=one)
+    asks(tree, attempt="c", round=1, have=one, base=two)
+    with pytest.raises(ct.CoterieError, match="budget of this site is spent"):
+        asks(tree, attempt="d", round=1, have=two, base=one)
 
 
 def test_two_sums_cannot_differ_in_one_client_where_everyone_takes_part(tmp_path: Path) -> None:

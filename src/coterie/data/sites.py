@@ -177,7 +177,7 @@ class SiteTable:
         rows together; only zeros, where fewer than the least count begin with it."""
         found = {}
         for column, heads in prefixes.items():
-            numbers = to_numbers(self.frame[column].iloc[self.rows.train])
+            numbers = self._numbers(column)
             bits = sortable(numbers[~np.isnan(numbers)])
             found[column] = [histogram(bits, level, head, self.least) for head in heads]
         return found
@@ -187,7 +187,7 @@ class SiteTable:
         that unit, a power of two: the largest value itself stays here. Too few values: no rows at all."""
         found = {}
         for column, fill in fills.items():
-            numbers = to_numbers(self.frame[column].iloc[self.rows.train])
+            numbers = self._numbers(column)
             x = np.where(np.isnan(numbers), fill, numbers)
             if 0 < int((~np.isnan(numbers)).sum()) < self.least:
                 x = x[:0]
@@ -195,6 +195,13 @@ class SiteTable:
             mean = float((x / unit).mean()) if len(x) else 0.0
             found[column] = [len(x), mean * unit, float(((x / unit - mean) ** 2).sum()), unit]
         return found
+
+    def _numbers(self, column: str) -> npt.NDArray[np.float64]:
+        """The training values of a column of numbers; categories were told when the site joined, the frequent ones."""
+        values = self.frame[column]
+        if column_kind(values) == "category" and values.notna().any():
+            raise ConfigError(f"Column {column!r} holds categories at this site; the server asks for its numbers.")
+        return to_numbers(values.iloc[self.rows.train])
 
     # ---- what it makes of what was agreed --------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ lines are only added.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -21,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.data.digits import LEVELS
-from coterie.disk import locked, private_file, unlinked, write_text
+from coterie.disk import digest, locked, private_file, unlinked, write_text
+from coterie.engines.base import ClientStates
 from coterie.engines.private import RELEASE
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Ints
@@ -37,6 +37,7 @@ from coterie.training.privately import participation
 from coterie.tree import Tree, flatten
 
 BUDGET, OUTGOING, STATISTICS = "budget.json", "outgoing.jsonl", "statistics.json"
+MOST_RUNS = 64  # whose rows and results a site keeps beside one another
 _PATIENCE = 60.0  # seconds to wait for another message to this site
 _CONTENT = ("phase", "clients", "reduce", "updates", "auxiliary", "given", "test")
 
@@ -70,11 +71,29 @@ class Guard:
 
     # ---- before an answer --------------------------------------------------------------------------------------------
 
-    def admit(self, head: Mapping[str, Any], tree: Tree, own: Ints, n_clients: int, plan: Mapping[str, float]) -> None:
+    def admit_round(self, kind: str, head: Mapping[str, Any]) -> None:
+        """Refuse rounds that the run does not have: a result has a row for each."""
+        most = self.job.rounds if kind == "finish" else self.job.rounds - 1
+        if head["round"] > most:
+            raise ConfigError(f"This run has {self.job.rounds} rounds; the server speaks of round {head['round'] + 1}.")
+
+    def admit_run(self, run: str) -> None:
+        """Refuse a name that is taken, and more runs than the disk is for: each keeps a copy of the rows."""
+        if (self.folder / run).exists():
+            raise ConfigError("This site has begun a run of that name already. Start the run again.")
+        if sum(path.is_dir() for path in self.folder.iterdir()) >= MOST_RUNS:
+            raise ConfigError(
+                f"This site's folder holds {MOST_RUNS} runs, and each keeps a copy of the rows. Its owner may remove the "
+                "folders of runs that are over."
+            )
+
+    def admit(
+        self, head: Mapping[str, Any], tree: Tree, own: Ints, states: ClientStates, plan: Mapping[str, float]
+    ) -> None:
         """Refuse an ask that honest servers do not send; a private one is counted here."""
         most = max(int(setting(self.job.algorithm, "clusters", 1) or 1), MOST_GROUPS)
         if self.job.privacy is None:
-            most = max(most, n_clients)
+            most = max(most, states.n_clients)
         if head["reduce"] is not None and head["reduce"][1] > most:
             raise ConfigError(f"An ask of this run has at most {most} groups; the server wants {head['reduce'][1]}.")
         if self.job.privacy is None or head["private"] is None:
@@ -93,11 +112,11 @@ class Guard:
                     "Everyone takes part in this run, and the server leaves out clients of this site; two sums would show "
                     "the clients in which they differ."
                 )
-            self._count(head, tree, plan)
+            self._count(head, tree, states, plan)
 
-    def _count(self, head: Mapping[str, Any], tree: Tree, plan: Mapping[str, float]) -> None:
+    def _count(self, head: Mapping[str, Any], tree: Tree, states: ClientStates, plan: Mapping[str, float]) -> None:
         """One release more, unless the same question was asked before: a server that was started again repeats it."""
-        place, content = f"{head['run']} {head['round']} {head['ask']}", _digest(head, tree)
+        place, content = f"{head['run']} {head['round']} {head['ask']}", _digest(head, tree, states)
         with locked(self.folder, _PATIENCE):
             spent = self.spent()
             before = spent.setdefault(place, {})
@@ -189,11 +208,12 @@ class Guard:
         return answer
 
 
-def _digest(head: Mapping[str, Any], tree: Tree) -> str:
-    """A checksum of a question; states go by the round and ask that made them, whatever attempt it was."""
-    state = (head["have"] or "").rsplit("-", 1)[0]
-    outer = hashlib.sha256(json.dumps([state, *[head[k] for k in _CONTENT]], sort_keys=True).encode())
-    for name, t in sorted(flatten(tree).items()):
-        outer.update(f"{name} {t.dtype} {tuple(t.shape)};".encode())
-        outer.update(t.contiguous().numpy().tobytes())
-    return outer.hexdigest()
+def _digest(head: Mapping[str, Any], tree: Tree, states: ClientStates) -> str:
+    """A checksum of a question and of the states that clients answer it with, whatever attempt made them. Lengths are part
+    of it, so that no tensor can be taken for two."""
+    row, values = states.packed()
+    flat = flatten({"asked": tree, "states": values if states.used else {}})
+    parts: list[Any] = [json.dumps([head[k] for k in _CONTENT], sort_keys=True), row]
+    for name, t in sorted(flat.items()):
+        parts += [json.dumps([name, str(t.dtype), list(t.shape)]), t.contiguous().numpy()]
+    return digest(parts)

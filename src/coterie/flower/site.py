@@ -92,15 +92,16 @@ class Site:
             raise ConfigError("With a privacy budget this site tells no statistics of its rows.")
         if kind in ("digits", "spread"):
             Guard(self.job, self.folder).admit_statistics(kind, head)
-        if kind == "digits":
-            return wire.pack({"digits": self._rows().digits(head["level"], head["prefixes"])})
-        if kind == "spread":
-            return wire.pack({"spread": self._rows().spread(head["fills"])})
+            with untold("This site's table has no such statistics"):
+                rows = self._rows()
+                told = rows.spread(head["fills"]) if kind == "spread" else rows.digits(head["level"], head["prefixes"])
+            return wire.pack({kind: told})
         if kind == "begin":
             return self._begin(head)
         if kind == "hello":
             ticket = self.folder / head["run"] / "ticket.txt"
             return wire.pack({"ticket": unlinked(ticket).read_text() if ticket.exists() else None})
+        Guard(self.job, self.folder).admit_round(kind, head)
         if kind == "ask":
             return self._run(head["run"]).ask(head, tree)
         return self._run(head["run"]).finish(head, tree)
@@ -118,6 +119,7 @@ class Site:
 
     def _begin(self, head: Mapping[str, Any]) -> bytes:
         """Prepare the rows and put them at the places the server gave these clients."""
+        Guard(self.job, self.folder).admit_run(head["run"])
         agreement = Agreement(**head["agreement"])
         declared = list(self.job.data.get("classes") or ())
         if (declared and agreement.classes != declared) or (self.job.privacy is not None and agreement.plan):
@@ -129,10 +131,7 @@ class Site:
         places = [head["places"].get(str(c)) for c in fed.clients]
         if None in places or len(places) != len(head["places"]):
             raise DataError("The clients of this site are not those it said when it joined. Start the run again.")
-        folder = self.folder / head["run"]
-        if folder.exists():
-            raise ConfigError("This site has begun a run of that name already. Start the run again.")
-        private_folder(folder)
+        folder = private_folder(self.folder / head["run"])
         fed.subset([fed.clients[i] for i in np.argsort(places)]).save(private_folder(folder / "rows"))
         with writing(folder / "places.npy", private=True) as partial, partial.open("wb") as file:
             np.save(file, np.sort(np.array(places, np.int64)))
@@ -173,10 +172,10 @@ class SiteRun:
         if not np.isin(ask.clients, self.own).all():
             raise wire.Malformed("The server asks clients that are not here.")
         private = releases(self.job, ask, head["private"], self.plan)
-        Guard(self.job, self.folder.parent).admit(head, tree, self.own, len(self.env.federation), self.plan)
+        states = self._states(head.get("have"))
+        Guard(self.job, self.folder.parent).admit(head, tree, self.own, states, self.plan)
         with self._newest(head):
             pass
-        states = self._states(head.get("have"))
         env = replace(self.env, round=head["round"], ask=head["ask"], states=states, private=private)
         with untold(f"The question {ask.name!r} could not be worked on") if private is not None else nullcontext():
             first_contact(self.job.algorithm, ask.clients, env, self.engine)
