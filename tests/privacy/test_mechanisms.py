@@ -206,7 +206,8 @@ def test_what_is_no_table_of_numbers_no_noise_or_no_book_is_refused_in_one_sente
     )
     calls: list[Any] = [
         lambda: total(wrong, noise), lambda: total.release(wrong, noise), lambda: total(rows, wrong),
-        lambda: total(rows, noise, 3 if wrong is None else wrong), lambda: groups(wrong, [0, 1], noise), lambda: groups(rows, wrong, noise),
+        lambda: total(rows, noise, 3 if wrong is None else wrong), lambda: groups(wrong, [0, 1], noise),
+        lambda: groups(rows, wrong, noise),
         lambda: values(wrong, noise), lambda: NoisyPower("p", 3, 2, 1.0, 2.0)(wrong, noise),
         lambda: LocalGaussian("l", 3, 1.0, 2.0)(rows, wrong), lambda: OneBit("o", 1.0)([1.0], wrong),
         lambda: Ledger(Privacy(1.0, 1e-6, 1.0)).book(wrong), lambda: Receipt.from_json(wrong),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 import coterie as ct
 from coterie.privacy import non_private, public
@@ -73,3 +74,13 @@ def test_declaring_a_value_public_does_not_wash_its_history_off() -> None:
     clear = non_private([1.0], "from clear rows")
     assert public(clear) is clear
     assert public(public(3)).value == 3
+
+
+def test_what_a_network_is_found_to_be_does_not_tell_how_many_rows_there_are() -> None:
+    def alone(rows: int) -> bool:
+        task = ct.Task(lambda: nn.Sequential(nn.Linear(3, 2), nn.Softmax(0)))
+        data = {i: (np.eye(rows if i == 0 else 1, 3), np.zeros(rows if i == 0 else 1, int)) for i in range(3)}
+        task.check(ct.Federation.from_arrays(data, classes=public([0, 1])), look=False)
+        return task.alone
+
+    assert alone(1) == alone(3)
