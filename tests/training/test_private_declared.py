@@ -10,6 +10,7 @@ import pytest
 from torch import nn
 
 import coterie as ct
+from coterie.errors import ConfigError
 from coterie.privacy import non_private, public
 
 pytestmark = pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
@@ -38,6 +39,12 @@ def test_a_start_that_was_declared_public_is_listed(fed: ct.Federation) -> None:
     assert "declared public by the user: the start" in given.public
     assert plain.receipt is not None
     assert "declared public by the user: the start" not in plain.receipt.public
+
+
+@pytest.mark.parametrize("rate", [1e-30, 1e-7])
+def test_a_cohort_so_small_that_delta_alone_permits_clear_updates_is_refused(fed: ct.Federation, rate: float) -> None:
+    with pytest.raises(ConfigError, match="in the clear"):
+        run(fed, cohort=rate)
 
 
 def test_a_callback_that_broke_a_run_off_voids_the_resumed_one_too(fed: ct.Federation, tmp_path: Path) -> None:
