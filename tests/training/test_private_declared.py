@@ -91,3 +91,23 @@ def test_what_a_network_is_found_to_be_does_not_tell_how_many_rows_there_are() -
         return task.alone
 
     assert alone(1) == alone(3)
+
+
+@pytest.mark.parametrize("change", [lambda t: t.numpy(), lambda t: t.long(), lambda t: t[:1]])
+def test_a_start_that_does_not_fit_is_refused_in_one_sentence(fed: ct.Federation, change: Any) -> None:
+    start = {name: change(t) for name, t in ct.Task.default(fed).init(0).items()}
+    with pytest.raises(ConfigError, match="start needs a floating-point tensor"):
+        run(fed, start=public(start))
+
+
+def test_seeds_on_splits_of_clear_rows_are_remembered() -> None:
+    rng = np.random.default_rng(5)
+    rows = {f"c{i}": (rng.normal(size=(8, 3)), np.arange(8) % 2) for i in range(12)}
+
+    def split(seed: int) -> ct.Federation:
+        return ct.Federation.from_arrays(rows, classes=public([0, 1]), seed=seed)
+
+    ct.fit_seeds(FEDAVG, split, seeds=[1], rounds=1, alone=False, progress=False)
+    receipt = run(split(2)).receipt
+    assert receipt is not None
+    assert "fit_seeds" in receipt.reasons[0]

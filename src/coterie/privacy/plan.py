@@ -127,7 +127,7 @@ def make_plan(epsilon: float, delta: float, lines: Sequence[Line], adjacency: st
         if line.sampling < 1.0 and line.count * line.sampling <= delta:
             raise ConfigError(
                 f"a user must be drawn more often than δ = {delta:g} permits showing it in the clear, or no noise would be "
-                f"asked for; got {line.count} draws with probability {line.sampling:g} for {line.name!r}; lower δ, or draw more."
+                f"asked for; got {line.count} draws at {line.sampling:g} for {line.name!r}; lower δ or draw more."
             )
     whole_share = sum(line.share for line in lines)
     slack = epsilon * _RESERVE

@@ -40,6 +40,7 @@ from coterie.training.contract import (
     finite,
     require_ask,
     require_optimiser,
+    require_start,
     require_state,
     require_statistics,
     require_steps,
@@ -229,6 +230,8 @@ class Run:
         require_statistics(self.algorithm, self.task)
         require_optimiser(self.algorithm)
         self.start, origin = unwrapped(self.start)
+        if isinstance(self.start, dict):
+            require_start(self.task, self.start)
         dtype = self.federation.x.dtype if self.federation.x.is_floating_point() else torch.float32
         self.env = Env(
             self.task,
