@@ -173,8 +173,8 @@ def test_every_row_of_a_client_is_named_as_its_own() -> None:
     samples = [np.random.default_rng(i).normal(size=(2 + i % 5, 2)) for i in range(37)]
     budget = ct.Privacy(3.0, 1e-4, clip=1.0)
     for made in (
-        GaussianMeans(noise_variance=1.0, privacy=budget),
-        MixtureMeans(2, noise_variance=1.0, privacy=budget),
+        ct.GaussianMeans(noise_variance=1.0, privacy=budget),
+        ct.MixtureMeans(2, noise_variance=1.0, privacy=budget),
     ):
         fitted = made.fit(samples)
         own = [name for name, value in vars(fitted).items() if name.endswith("_") and np.shape(value)[:1] == (37,)]
