@@ -263,6 +263,20 @@ def test_a_site_counts_its_own_budget_over_restarts_and_runs(tmp_path: Path) -> 
         deployed(work, None, tmp_path / "other", nodes=again)
 
 
+def test_a_run_asks_as_often_as_its_file_says_though_the_budget_would_allow_more(tmp_path: Path) -> None:
+    budget = ct.Privacy(epsilon=8.0, delta=1e-5, clip=0.5, noise="exact", total_epsilon=100.0)
+    work = Job(ct.FedAvg(local=FEW), job(ct.FedAvg()).task, PRIVATE, 2, privacy=budget)
+    site = Site(work, table(SIZES), tmp_path / "site")
+    begun(site)
+    head, tree = a_question(work, tmp_path)
+    for i in range(2):
+        site.answer(wire.pack(head | {"round": i}, tree))
+    with pytest.raises(ct.CoterieError, match="a run may ask 2 questions"):
+        site.answer(wire.pack(head | {"ask": 7}, tree))
+    begun(site, "second")
+    site.answer(wire.pack(head | {"run": "second"}, tree))  # the limit is that run's own
+
+
 def test_a_site_refuses_what_no_honest_server_asks(tmp_path: Path) -> None:
     _, nodes, _ = deployed(private("exact", rounds=2), table(SIZES), tmp_path)
     head, tree = asked(nodes)[0]
