@@ -11,6 +11,8 @@ import pytest
 from rich.console import Console
 
 from coterie.cli import commands as cli
+from coterie.cli.config import start
+from coterie.errors import ConfigError, DataError
 from reproductions.names import EXPERIMENTS
 
 ROLES = "--client shop --target y"
@@ -164,3 +166,21 @@ def test_names_of_experiments_are_whole_in_a_narrow_terminal(
         cli.main(["reproduce", "--list"])
     assert stop.value.code == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(EXPERIMENTS)
+
+
+def test_a_run_refused_for_its_data_or_its_rounds_leaves_no_run_to_resume(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("shop,x,y\na,1,0\n")
+    file, out = tmp_path / "run.toml", tmp_path / "out"
+    for rounds, why in ((2, "at least two clients"), (10**12, "rounds")):
+        file.write_text(
+            '[data]\npath = "t.csv"\nclient = "shop"\ntarget = "y"\n[algorithm]\nname = "fedavg"\n'
+            f"[run]\nrounds = {rounds}\n"
+        )
+        with pytest.raises(ConfigError if rounds > 2 else DataError, match=why):
+            start(file, out=out)
+        assert not list(out.glob("*"))
+    kept = out / "config.toml"  # the user's own file, in the folder of the run
+    kept.write_text(file.read_text().replace(str(10**12), "2").replace("t.csv", "../t.csv"))
+    with pytest.raises(DataError):
+        start(kept, out=out)
+    assert kept.is_file()

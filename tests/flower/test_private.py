@@ -145,10 +145,12 @@ def test_a_server_that_dies_before_its_first_round_can_start_again(
 def test_the_folder_of_another_run_is_refused_before_anybody_is_asked(tmp_path: Path) -> None:
     rows, work = table(SIZES), private("simulation", rounds=1)
     (tmp_path / "server").mkdir()
-    (tmp_path / "server" / "checkpoint.safetensors").write_bytes(b"")
     nodes = InProcess(work, split(rows, 3), tmp_path)
-    with pytest.raises(ct.ConfigError, match="has no sites"):
-        deployed(work, rows, tmp_path, nodes=nodes)
+    for name in ("checkpoint.safetensors", "receipt.json"):
+        (tmp_path / "server" / name).write_bytes(b"")
+        with pytest.raises(ct.ConfigError, match="has no sites"):
+            deployed(work, rows, tmp_path, nodes=nodes)
+        (tmp_path / "server" / name).unlink()
     assert not nodes.sent
 
 

@@ -34,7 +34,7 @@ from coterie.data.provenance import checked_facts
 from coterie.data.tables import federation_from_frame, read_table
 from coterie.disk import locked, write_text
 from coterie.engines import ENGINES
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, DataError, TaskError
 from coterie.exchange.channels import Channel
 from coterie.learning.metrics import LOSSES, METRICS
 from coterie.learning.models import MODELS
@@ -145,7 +145,7 @@ class Section(BaseModel):
 
 
 class RunSection(Section):
-    rounds: int = Field(10, ge=1)
+    rounds: int = Field(10, ge=1, le=10**9)
     seed: int = Field(0, ge=0)
     cohort: int | float | dict[str, Any] | None = None
     engine: str = "local"
@@ -348,9 +348,16 @@ def start(path: Path, *, out: Path | None = None, overwrite: bool = False) -> Re
         if overwrite:  # nothing of the old run may pass for the new one
             for name in (checkpoint.FILE, *RESULT_FILES):
                 (folder / name).unlink(missing_ok=True)
+        new = [file for file in (copy, folder / _ORIGIN) if not file.exists()]
         write_text(copy, text if text.endswith("\n") else text + "\n")
         write_text(folder / _ORIGIN, f"{config.folder.resolve()}\n")
-        return config.fit(out=folder, overwrite=overwrite)
+        try:
+            return config.fit(out=folder, overwrite=overwrite)
+        except (ConfigError, DataError, TaskError):
+            if not (folder / checkpoint.FILE).exists():  # refused: there is no run to resume
+                for file in new:
+                    file.unlink(missing_ok=True)
+            raise
 
 
 def proceed(folder: Path) -> Result:

@@ -31,7 +31,7 @@ from coterie.flower.job import Job
 from coterie.flower.nodes import Nodes, Sites
 from coterie.privacy.ledger import BudgetSpent
 from coterie.training import checkpoint, cohorts
-from coterie.training.result import RECEIPT
+from coterie.training.result import FILES, RECEIPT
 from coterie.training.run import Run
 from coterie.tree import unflatten
 
@@ -56,7 +56,7 @@ def serve(
     folder = Path(out)
     with locked(folder):
         resume = (folder / checkpoint.FILE).exists() and (folder / SITES).exists()
-        if (folder / checkpoint.FILE).exists() and not resume:
+        if not resume and any((folder / name).exists() for name in (checkpoint.FILE, *FILES, RECEIPT)):
             raise ConfigError(f"{folder} holds a run that has no sites. Choose another folder, or empty it.")
         began = time.monotonic()
         while len(list(nodes.connected())) < sites and time.monotonic() - began < patience:
