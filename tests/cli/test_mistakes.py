@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from coterie.cli import commands as cli
-from coterie.cli.config import start
+from coterie.cli.config import proceed, start
 from coterie.errors import ConfigError, DataError
 from reproductions.names import EXPERIMENTS
 
@@ -184,3 +184,15 @@ def test_a_run_refused_for_its_data_or_its_rounds_leaves_no_run_to_resume(tmp_pa
     with pytest.raises(DataError):
         start(kept, out=out)
     assert kept.is_file()
+
+
+def test_a_damaged_or_foreign_origin_of_a_run_is_refused_without_quoting_it(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("")
+    (tmp_path / "origin.txt").write_bytes(b"\xff\x00")
+    with pytest.raises(ConfigError, match="it is damaged"):
+        proceed(tmp_path)
+    (tmp_path / "secret").write_text("a line of another file")
+    (tmp_path / "origin.txt").unlink()
+    (tmp_path / "origin.txt").symlink_to(tmp_path / "secret")
+    with pytest.raises(ConfigError, match="symbolic link"):
+        proceed(tmp_path)

@@ -32,7 +32,7 @@ from coterie.cli.build import arguments, build, convert, sentence
 from coterie.data.federation import Federation
 from coterie.data.provenance import checked_facts
 from coterie.data.tables import federation_from_frame, read_table
-from coterie.disk import locked, write_text
+from coterie.disk import locked, unlinked, write_text
 from coterie.engines import ENGINES
 from coterie.errors import ConfigError, DataError, TaskError
 from coterie.exchange.channels import Channel
@@ -366,7 +366,12 @@ def proceed(folder: Path) -> Result:
         raise ConfigError(f"There is no folder {folder}. Name the folder of a run.")
     if not (folder / COPY).is_file():
         raise ConfigError(f"{folder} holds no run to resume (no {COPY}). Start one with `coterie run config.toml`.")
-    origin = folder / _ORIGIN
-    home = Path(origin.read_text("utf-8").strip()) if origin.is_file() else folder
+    origin = unlinked(folder / _ORIGIN)
+    try:
+        home = Path(origin.read_text("utf-8").strip()) if origin.is_file() else folder
+    except ValueError:
+        raise ConfigError(
+            f"{origin} names the folder of the run's file in UTF-8, and it is damaged. Write it again."
+        ) from None
     config = Config.load(folder / COPY, home)
     return config.fit(out=folder, resume=(folder / checkpoint.FILE).exists())
