@@ -13,6 +13,8 @@ from rich.console import Console
 from coterie.cli import commands as cli
 from coterie.cli.config import proceed, start
 from coterie.errors import ConfigError, DataError
+from coterie.privacy.receipt import Receipt
+from coterie.report.runs import load
 from reproductions.names import EXPERIMENTS
 
 ROLES = "--client shop --target y"
@@ -196,3 +198,14 @@ def test_a_damaged_or_foreign_origin_of_a_run_is_refused_without_quoting_it(tmp_
     (tmp_path / "origin.txt").symlink_to(tmp_path / "secret")
     with pytest.raises(ConfigError, match="symbolic link"):
         proceed(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "told", ['{"a":' * 50_000, '{"table": {}, "gains": {}, "errors": {}, "groups": 1, "metric": 1}']
+)
+def test_json_files_of_others_end_in_one_sentence(told: str, tmp_path: Path) -> None:
+    (tmp_path / "comparison.json").write_text(told)
+    with pytest.raises(ConfigError, match="is damaged"):
+        load(tmp_path)
+    with pytest.raises(ConfigError, match=r"not JSON|not a privacy receipt"):
+        Receipt.from_json(told)

@@ -154,6 +154,16 @@ def test_the_folder_of_another_run_is_refused_before_anybody_is_asked(tmp_path: 
     assert not nodes.sent
 
 
+@pytest.mark.parametrize("told", ["{", "[]", "{}", '{"a":' * 50_000, "\xff"])
+def test_a_damaged_list_of_sites_is_one_sentence(told: str, tmp_path: Path) -> None:
+    rows, work = table(SIZES), private("simulation", rounds=1)
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "checkpoint.safetensors").write_bytes(b"")
+    (tmp_path / "server" / "sites.json").write_bytes(told.encode("latin-1"))
+    with pytest.raises(ct.ConfigError, match="sites.json is damaged"):
+        deployed(work, rows, tmp_path)
+
+
 # ---- a malicious site ------------------------------------------------------------------------------------------------
 
 LIES = {

@@ -315,7 +315,13 @@ def _asking(nodes: Nodes, where: Mapping[str, int]) -> Callable[..., dict[str, A
 
 def _again(job: Job, nodes: Nodes, folder: Path) -> Server:
     """The sites of a run that was interrupted."""
-    kept = json.loads((folder / SITES).read_text("utf-8"))
-    sites = Sites(nodes, kept["run"], kept["tickets"])
+    try:
+        kept = json.loads(unlinked(folder / SITES).read_text("utf-8"))
+        sites = Sites(nodes, kept["run"], kept["tickets"])
+        server = Server(job, folder, sites, kept["clients"], kept["blind"], kept["tags"], kept.get("starts", 0))
+    except wire.ODD:
+        raise ConfigError(
+            f"{folder / SITES} is damaged. Bring it back from a copy, or choose another folder."
+        ) from None
     sites.find()
-    return Server(job, folder, sites, kept["clients"], kept["blind"], kept["tags"], kept.get("starts", 0))
+    return server
