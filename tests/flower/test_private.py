@@ -160,7 +160,7 @@ def test_a_damaged_list_of_sites_is_one_sentence(told: str, tmp_path: Path) -> N
     (tmp_path / "server").mkdir()
     (tmp_path / "server" / "checkpoint.safetensors").write_bytes(b"")
     (tmp_path / "server" / "sites.json").write_bytes(told.encode("latin-1"))
-    with pytest.raises(ct.ConfigError, match="sites.json is damaged"):
+    with pytest.raises(ct.ConfigError, match=r"sites\.json is damaged"):
         deployed(work, rows, tmp_path)
 
 
