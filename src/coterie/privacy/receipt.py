@@ -88,7 +88,7 @@ class Receipt:
         """The receipt that ``to_json`` wrote."""
         try:
             found = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"this is not JSON: {error}; write the receipt again from the run.") from None
         if not isinstance(found, dict) or set(found) != {f.name for f in fields(cls)}:
             raise ConfigError("this is not a privacy receipt of this version; write it again from the run.")
