@@ -15,9 +15,9 @@ from coterie.algorithms import *  # noqa: F403
 from coterie.comparison.compare import Comparison as Comparison
 from coterie.comparison.compare import compare as compare
 from coterie.data.federation import Federation as Federation
-from coterie.decision.advice import advise as advise
-from coterie.decision.decision import Decision as Decision
-from coterie.decision.decision import decide as decide
+from coterie.comparison.advice import advise as advise
+from coterie.comparison.exact.decision import Decision as Decision
+from coterie.comparison.exact.decision import decide as decide
 from coterie.engines import LocalEngine as LocalEngine
 from coterie.engines import LoopEngine as LoopEngine
 from coterie.engines import RayEngine as RayEngine

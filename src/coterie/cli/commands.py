@@ -162,7 +162,7 @@ def advise(
     json: Json = False,
 ) -> None:
     """In short: would the clients of your table gain by learning together, and how? The same answer as `compare`."""
-    from coterie.decision.advice import advise as predict_gain
+    from coterie.comparison.advice import advise as predict_gain
 
     federation = source.federation(test_fraction=0.0, one_class="allow")
     screen = errors if json else console

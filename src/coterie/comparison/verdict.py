@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.decision.words import words as decision_words
+from coterie.comparison.exact.words import words as decision_words
 from coterie.evidence.gains import GAINS, LOSES
 from coterie.text import listed
 
