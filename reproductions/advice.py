@@ -16,12 +16,12 @@ from matplotlib.figure import Figure
 from scipy.sparse import csr_array
 
 import coterie as ct
-from coterie.datasets.tabular import ELECTION_YEARS
 from coterie.comparison.advice import ALIASES, TableAdvice, advise
 from coterie.comparison.exact.federation import narrow
 from coterie.comparison.exact.metrics import METRICS as LOSSES
 from coterie.comparison.exact.metrics import Predictions
 from coterie.comparison.exact.table import Table
+from coterie.datasets.tabular import ELECTION_YEARS
 from coterie.estimation.advice import Advice
 from coterie.estimation.checks import Array, Ints
 from coterie.estimation.generate import gaussian_clients, mixture_clients

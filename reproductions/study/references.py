@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from coterie.comparison.exact.candidates.rows import Floats, Ints
-from coterie.comparison.exact.evaluation import METHODS, Scores
 from coterie.comparison.exact.metrics import METRICS, Predictions
 from coterie.comparison.exact.table import Table
 from coterie.errors import DataError
+from coterie.evidence.scores import METHODS, Scores
 
 MOST_CLIENTS = 30  # a search per client and fold takes seconds; larger tables are compared on their first clients
 

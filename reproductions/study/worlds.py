@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 
 from coterie.comparison.exact.candidates.rows import Floats, Ints
-from coterie.evidence.mean_gains import Gain
-from coterie.comparison.exact.evaluation import METHODS, Scores, measure
+from coterie.comparison.exact.evaluation import measure
 from coterie.comparison.exact.metrics import METRICS, Predictions
 from coterie.comparison.exact.predictor import learn_all
-from coterie.evidence.rule import decide_scores
 from coterie.comparison.exact.table import Table, make_table
 from coterie.evidence.gains import GAINS, LOSES, marks
+from coterie.evidence.mean_gains import Gain
+from coterie.evidence.rule import decide_scores
+from coterie.evidence.scores import METHODS, Scores
 
 TEST_ROWS = 100  # fresh rows per client that stand for the truth
 

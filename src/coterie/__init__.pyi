@@ -12,12 +12,12 @@ from coterie.aggregation.radius import Theory as Theory
 from coterie.aggregation.threshold import ThresholdClustering as ThresholdClustering
 from coterie.aggregation.threshold import threshold_clustering as threshold_clustering
 from coterie.algorithms import *  # noqa: F403
+from coterie.comparison.advice import advise as advise
 from coterie.comparison.compare import Comparison as Comparison
 from coterie.comparison.compare import compare as compare
-from coterie.data.federation import Federation as Federation
-from coterie.comparison.advice import advise as advise
 from coterie.comparison.exact.decision import Decision as Decision
 from coterie.comparison.exact.decision import decide as decide
+from coterie.data.federation import Federation as Federation
 from coterie.engines import LocalEngine as LocalEngine
 from coterie.engines import LoopEngine as LoopEngine
 from coterie.engines import RayEngine as RayEngine

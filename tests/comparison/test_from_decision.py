@@ -13,8 +13,8 @@ from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import KFold
 
 import coterie as ct
-from coterie.comparison.compare import Comparison, compare
 from coterie.comparison.advice import ALIASES, TableAdvice
+from coterie.comparison.compare import Comparison, compare
 from coterie.errors import ConfigError
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coterie.evidence.mean_gains import gain
-from coterie.comparison.exact.evaluation import METHODS, Scores
-from coterie.evidence.rule import decide_scores, judge
 from coterie.evidence.gains import GAINS, LOSES, UNCLEAR, marks
+from coterie.evidence.mean_gains import gain
+from coterie.evidence.rule import decide_scores, judge
+from coterie.evidence.scores import METHODS, Scores
 
 
 def scores(means: dict[str, float], *, clients: int = 20, rows: int = 20, noise: float = 0.2, between: float = 0.0,

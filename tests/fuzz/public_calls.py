@@ -21,7 +21,8 @@ import torch
 from sklearn.base import clone
 
 import coterie as ct
-from coterie import decision, estimation, privacy
+from coterie import estimation, privacy
+from coterie.comparison import exact as decision
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(48, 2))

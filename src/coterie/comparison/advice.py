@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike
 from coterie.annotations import guarded
 from coterie.arguments import CALLABLE, FEDERATION, NONE, check_arguments
 from coterie.comparison.exact.decision import Decision, decide_table
-from coterie.evidence.mean_gains import gain, interval
-from coterie.comparison.exact.evaluation import METHODS, Progress, Scores
+from coterie.comparison.exact.evaluation import Progress
 from coterie.comparison.exact.federation import default_seeds, federation_table, narrow, plan
 from coterie.comparison.exact.table import Table, make_table
 from coterie.comparison.exact.units import unit
@@ -24,6 +23,8 @@ from coterie.estimation import advice as estimates
 from coterie.estimation.advice import Advice, refuse_other_than_one
 from coterie.estimation.checks import Samples, choice, confidence
 from coterie.estimation.regression.grouped import known_labels
+from coterie.evidence.mean_gains import gain, interval
+from coterie.evidence.scores import METHODS, Scores
 
 ALIASES = {"alone": "local", "together": "global", "shrunk": "shrunk", "groups": "clustered"}
 FAMILIES = ("auto", "linear", "logistic", "classes")

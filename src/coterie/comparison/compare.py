@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from coterie.arguments import ANYTHING, CALLABLE, NONE, check_arguments, whole
+from coterie.comparison.exact.metrics import METRICS
 from coterie.comparison.from_decision import exact_comparison
 from coterie.comparison.methods import DEFAULT, NAMES, Algorithms, parse
 from coterie.comparison.result import Comparison
 from coterie.data.federation import Federation
-from coterie.comparison.exact.metrics import METRICS
 from coterie.errors import ConfigError, DataError
 from coterie.privacy.ledger import BudgetSpent
 from coterie.text import suggest

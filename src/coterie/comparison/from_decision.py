@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.comparison.result import EXACT, Comparison
-from coterie.data.federation import Federation
 from coterie.comparison.exact.decision import Decision, decide_table
-from coterie.evidence.mean_gains import gain
-from coterie.comparison.exact.evaluation import METHODS
 from coterie.comparison.exact.federation import federation_table, plan
 from coterie.comparison.exact.units import LOWER_IS_BETTER, natural, other_metrics, unit
+from coterie.comparison.result import EXACT, Comparison
+from coterie.data.federation import Federation
 from coterie.evidence.gains import intervals
+from coterie.evidence.mean_gains import gain
+from coterie.evidence.scores import METHODS
 
 _MODEL = {
     "alone": "a ridge model per client, ten penalties averaged by their leave-one-out loss",

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from coterie.comparison import files, verdict
-from coterie.comparison.judgement import Judgement
 from coterie.comparison.exact.decision import Decision
 from coterie.comparison.exact.distinguish import distinguish
 from coterie.comparison.exact.units import natural, unit
+from coterie.comparison.judgement import Judgement
 from coterie.disk import write_text
 from coterie.errors import ConfigError
 from coterie.evidence.gains import MARKS

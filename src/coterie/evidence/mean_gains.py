@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from coterie.comparison.exact.candidates.rows import Floats
-from coterie.comparison.exact.evaluation import Scores
-from coterie.evidence.gains import SHARED_ROWS, Gains, steadied, widening
+from coterie.evidence.gains import SHARED_ROWS, Floats, Gains, steadied, widening
+from coterie.evidence.scores import Scores
+
+MANY = 10  # clients from which on the spread between them is the error of their mean
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Gain:
     sizes: Floats
     fold_se: float
     fold_df: int
+    noise: float = 0.0  # of training, which all clients of a run share; exact fits have none
 
     @property
     def m(self) -> int:
@@ -45,12 +47,14 @@ class Gain:
         A second look weighs clients by their precision, which small, noisy clients cannot drown. It must reach 1.2
         times as much, to pay for looking twice, and the plain mean must agree by one standard error."""
         plain = self.mean > needed * self.gate_se()
-        second = self.m >= 10 and self.weighted > 1.2 * needed * self.weighted_se and self.mean > self.se_clients
+        error = max(self.weighted_se, self.noise)
+        second = self.m >= MANY and self.weighted > 1.2 * needed * error and self.mean > self.se_clients
         return bool(plain or second)
 
     def gate_se(self) -> float:
-        """For the gate over alone: between clients when there are ten or more, else over rows, widened."""
-        return self.se_clients if self.m >= 10 else SHARED_ROWS * self.se_rows
+        """For the gate over alone: between clients when there are ten or more, else over rows, widened; and at least
+        the noise of training."""
+        return max(self.se_clients if self.m >= MANY else SHARED_ROWS * self.se_rows, self.noise)
 
 
 def gain(scores: Scores, method: int, over: int) -> Gain:
@@ -59,7 +63,7 @@ def gain(scores: Scores, method: int, over: int) -> Gain:
     averaged = rows.mean(0)
     clients = scores.by_client(averaged)
     m = len(clients)
-    sizes = np.bincount(scores.owner, minlength=scores.n_clients)[scores.scored].astype(float)
+    sizes = scores.sizes
     spread = np.maximum(sizes * (scores.by_client(averaged**2) - clients**2), 0)  # within-client sums of squares
     common = float(spread.sum() / max((sizes - 1).sum(), 1))
     variance = steadied(spread / np.maximum(sizes - 1, 1), sizes)
@@ -88,15 +92,17 @@ def _weighted(clients: Floats, error: Floats) -> tuple[float, float]:
 
 
 def _fold_error(scores: Scores, rows: Floats, sizes: Floats) -> tuple[float, int]:
-    """The corrected resampled error of Nadeau and Bengio (2003): folds share training rows, so 1/(K − 1) is added."""
+    """The corrected resampled error of Nadeau and Bengio (2003): folds (or splits) share training rows, so test rows per
+    training row are added."""
     K, R, m = scores.n_folds, scores.repeats, len(sizes)
     weight = np.zeros(scores.n_clients)
-    weight[scores.scored] = K / (m * sizes) if m else 0.0
+    count = np.bincount(scores.owner, minlength=scores.n_clients)[scores.scored]
+    weight[scores.scored] = K / (m * count) if m else 0.0
     per_fold = np.stack(
         [np.bincount(scores.fold[r], weights=rows[r] * weight[scores.owner], minlength=K) for r in range(R)]
     )
-    spread = float(per_fold.var(axis=1, ddof=1).mean()) if K > 1 else np.inf
-    return float(np.sqrt(spread * (1 / (K * R) + 1 / max(K - 1, 1)))), K - 1
+    spread = float(per_fold.var(axis=1, ddof=1).mean()) if K > 1 else 0.0
+    return float(np.sqrt(spread * (1 / (K * R) + scores.held_out))), K - 1
 
 
 def interval(gain: Gain, level: float) -> tuple[float, float]:
@@ -105,7 +111,7 @@ def interval(gain: Gain, level: float) -> tuple[float, float]:
     Each of them alone covers too rarely (see the study of coverage); the factors were chosen on its first seeds and
     checked on others."""
     z = float(stats.norm.ppf((1 + level) / 2))
-    folds = float(stats.t.ppf((1 + level) / 2, gain.fold_df)) * gain.fold_se
-    clients = 1.4 * z * gain.se_clients if gain.m >= 10 else 0.0
+    folds = float(stats.t.ppf((1 + level) / 2, gain.fold_df)) * gain.fold_se if gain.fold_df else 0.0
+    clients = 1.4 * z * gain.se_clients if gain.m >= MANY else 0.0
     half = max(folds, 1.7 * z * gain.se_rows, clients)
     return gain.mean - half, gain.mean + half

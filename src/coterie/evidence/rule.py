@@ -1,30 +1,34 @@
-"""From losses to a recommendation that survives noise.
+"""From losses to a recommendation that survives noise: one rule for exact fits and for trained methods.
 
 1. A method is *learnable* when it beats the overall average beyond chance, per client or (stricter) per row. If none
    does, there is nothing to learn: alone overfits most, so in pure noise every other method would seem to gain over it.
 2. A collaborative method is *proven* when it is learnable and its mean gain over alone exceeds its error, by a factor
-   that pays for choosing among three methods (sign flips of clients), and one per cent of the room for improvement.
+   that pays for choosing among several methods (sign flips of clients), and one per cent of the room for improvement.
 3. Of the proven methods the simplest is taken that is not measurably worse than the best.
-4. Otherwise alone, if alone itself is learnable; otherwise the simplest learnable method, as a leaning."""
+4. Otherwise alone, if alone itself is learnable; otherwise the simplest learnable method, as a leaning.
 
-from dataclasses import dataclass
+Clients that share a trained model share the noise of its training, which neither rows nor clients show. The error of a
+trained method's gain is therefore at least that over splits, pooled over methods."""
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
 
 from coterie.annotations import guarded
-from coterie.comparison.exact.candidates.rows import Floats
-from coterie.evidence.mean_gains import Gain, gain
-from coterie.comparison.exact.evaluation import METHODS, Scores
+from coterie.evidence.gains import LEVEL, Floats
+from coterie.evidence.mean_gains import MANY, Gain, gain, interval
+from coterie.evidence.scores import WAYS, Scores
 
-COLLABORATIVE = ("together", "shrunk", "groups")  # the simplest first
+COLLABORATIVE = WAYS[1:]
+LITTLE = 0.01  # a smaller share (of the room for improvement, or of the loss alone) is not worth a change
 _FLIPS = 999
-_ROOM = 0.01  # smaller differences, as a share of the room for improvement, are not worth a change
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The rule's answer and what it rests on."""
+    """The rule's answer and what it rests on. ``recommendation`` is one of the four ways; ``method`` is the method of that
+    way or, where it is alone, the best rival."""
 
     recommendation: str
     sure: str
@@ -34,6 +38,30 @@ class Verdict:
     needed: float  # how many standard errors a gain over alone must reach
     room: float
     over_alone: dict[str, Gain]
+    method: str
+    losses: dict[str, float]  # means over clients
+    alone: float  # the loss alone, of which gains are shares
+    level: float = LEVEL
+
+    def bounds(self, method: str) -> tuple[float, float]:
+        """The interval of a method's mean gain over alone."""
+        return interval(self.over_alone[method], self.level) if method in self.over_alone else (0.0, 0.0)
+
+    @property
+    def share(self) -> tuple[float, float]:
+        """The interval of the mean gain of ``method``, as a share of the loss alone."""
+        low, high = self.bounds(self.method)
+        return low / self.alone, high / self.alone
+
+    @property
+    def shown(self) -> str:
+        """``sure``, made no stronger than the interval shown next to it: what is clear has no zero in it."""
+        if self.sure != "clear" or not self.over_alone:
+            return self.sure
+        low, high = self.share
+        if self.recommendation == "alone":
+            return "clear" if high <= LITTLE else "leaning"
+        return "clear" if low > 0 else "borderline"
 
 
 def flip_quantile(gains: Floats, level: float, rng: np.random.Generator) -> float:
@@ -47,28 +75,40 @@ def flip_quantile(gains: Floats, level: float, rng: np.random.Generator) -> floa
 
 
 def _needed(over_alone: dict[str, Gain], alpha: float, seed: int) -> float:
-    m = next(iter(over_alone.values())).m
-    if m < 10:
-        rows = float(next(iter(over_alone.values())).sizes.sum())
-        return float(stats.t.ppf(1 - alpha / len(COLLABORATIVE), max(rows - m, 1)))
+    gains = list(over_alone.values())
+    if not gains:
+        return float("inf")
+    m = gains[0].m
+    if m < MANY:
+        return float(stats.t.ppf(1 - alpha / len(gains), max(float(gains[0].sizes.sum()) - m, 1)))
     t = float(stats.t.ppf(1 - alpha, m - 1))
-    flips = flip_quantile(
-        np.stack([g.clients for g in over_alone.values()]), 1 - alpha, np.random.default_rng([seed, 2])
-    )
+    flips = flip_quantile(np.stack([g.clients for g in gains]), 1 - alpha, np.random.default_rng([seed, 2]))
     return max(t, flips * t / float(stats.norm.ppf(1 - alpha)))
 
 
 def _learnable(scores: Scores, alpha: float) -> tuple[str, ...]:
-    constant = METHODS.index("constant")
     found = []
-    for name in METHODS[1:]:
-        g = gain(scores, METHODS.index(name), constant)
+    tried = scores.methods[1:]
+    for j, name in enumerate(tried, start=1):
+        g = gain(scores, j, 0)
         df = max(float(g.sizes.sum()) - g.m, 1.0)
-        by_client = g.mean > stats.t.ppf(1 - alpha / 4, df) * g.se_rows
-        by_row = g.row_mean > stats.t.ppf(1 - alpha / 8, df) * g.row_error and g.mean > 0
+        by_client = g.mean > stats.t.ppf(1 - alpha / len(tried), df) * g.se_rows
+        by_row = g.row_mean > stats.t.ppf(1 - alpha / (2 * len(tried)), df) * g.row_error and g.mean > 0
         if by_client or by_row:
             found.append(name)
     return tuple(found)
+
+
+def _with_noise(scores: Scores, gains: dict[str, Gain], needed: float, alpha: float) -> dict[str, Gain]:
+    """Gains of trained methods with the error over splits, pooled over methods, since few splits say little of one.
+
+    It is widened by Student's t for its few degrees of freedom, so that ``needed`` times it is the right bound."""
+    if scores.test_share is None or scores.n_folds < 2 or not gains:
+        return gains
+    df = len(gains) * (scores.n_folds - 1)
+    pooled = float(np.sqrt(np.mean([g.fold_se**2 for g in gains.values()])))
+    noise = pooled * float(stats.t.ppf(1 - alpha / len(gains), df)) / needed
+    return {name: replace(g, fold_se=pooled, fold_df=df, noise=noise) for name, g in gains.items()}
 
 
 @guarded
@@ -78,51 +118,73 @@ def judge(scores: Scores, alpha: float = 0.05, seed: int = 0, proper: Scores | N
     Accuracy and the area under the curve ignore how small an effect is, and in noise their cross-validated value
     spreads more than its standard error says. With ``proper`` (the log loss of the same predictions) a method counts as
     learnable only if some method is learnable by that, too."""
-    alone = METHODS.index("alone")
-    over_alone = {name: gain(scores, METHODS.index(name), alone) for name in COLLABORATIVE}
-    loss = dict(zip(METHODS, scores.losses().mean(1), strict=True))
-    room = max(float(loss["constant"] - min(loss.values())), 0.0)
-    rival = min(COLLABORATIVE, key=lambda name: loss[name])
+    over_alone = {name: gain(scores, j, 1) for j, name in enumerate(scores.others, start=2)}
+    needed = _needed(over_alone, alpha, seed)
+    over_alone = _with_noise(scores, over_alone, needed, alpha)
+    loss = scores.mean_losses()
+    constant, alone = (loss[name] for name in scores.methods[:2])
+    room = max(constant - min(loss.values()), 0.0)
+    rival = min(scores.others, key=lambda name: loss[name], default=scores.methods[1])
     learnable = _learnable(scores, alpha)
     if proper is not None and not _learnable(proper, alpha):
         learnable = ()
-    needed = _needed(over_alone, alpha, seed)
-    floor = _ROOM * room
+    floor = LITTLE * room
     proven = tuple(
         name
-        for name in COLLABORATIVE
-        if name in learnable and over_alone[name].beyond(needed) and over_alone[name].mean > floor
+        for name in scores.others
+        if name in learnable
+        and scores.way(name) in COLLABORATIVE
+        and over_alone[name].beyond(needed)
+        and over_alone[name].mean > floor
     )
-    if not learnable:
-        choice, sure = "alone", "nothing"
-    elif proven:
-        choice, sure = _simplest(scores, proven, floor), "clear"
-    elif "alone" in learnable:
-        little = min(floor, _ROOM * float(loss["alone"]))
+    method, sure = rival, "nothing"
+    choice = "alone"
+    if learnable and proven:
+        method, sure = _simplest(scores, proven, over_alone, floor), "clear"
+        choice = scores.way(method)
+    elif scores.methods[1] in learnable:
+        little = min(floor, LITTLE * abs(alone))
         worse = all(g.mean + needed * g.gate_se() < little for g in over_alone.values())
-        choice, sure = "alone", "clear" if worse else "leaning"
-    else:
-        choice, sure = learnable[0], "leaning"
-    return Verdict(choice, sure, learnable, proven, rival, needed, room, over_alone)
+        sure = "clear" if worse and over_alone else "leaning"
+    elif learnable:
+        method, sure = min(learnable, key=lambda name: _rank(scores, name)), "leaning"
+        choice = scores.way(method)
+    return Verdict(
+        choice, sure, learnable, proven, rival, needed, room, over_alone, method, loss, scores.alone(), 1 - alpha
+    )
 
 
-def _simplest(scores: Scores, proven: tuple[str, ...], floor: float) -> str:
+def _rank(scores: Scores, name: str) -> tuple[int, float]:
+    """The simplest way first; of two methods of one way, that with the smaller loss."""
+    return WAYS.index(scores.way(name)), scores.mean_losses()[name]
+
+
+def _simplest(scores: Scores, proven: tuple[str, ...], over_alone: dict[str, Gain], floor: float) -> str:
     """The first proven method that is not measurably worse than the best of them."""
-    loss = scores.losses().mean(1)
-    best = min(proven, key=lambda name: float(loss[METHODS.index(name)]))
-    for name in proven:
-        behind = gain(scores, METHODS.index(best), METHODS.index(name))
-        if not (behind.mean > 1.645 * behind.gate_se() and behind.mean > floor):
+    loss = scores.mean_losses()
+    best = min(proven, key=lambda name: loss[name])
+    for name in sorted(proven, key=lambda name: _rank(scores, name)):
+        behind = gain(scores, scores.methods.index(best), scores.methods.index(name))
+        error = max(behind.gate_se(), over_alone[name].noise)
+        if not (behind.mean > 1.645 * error and behind.mean > floor):
             return name
     return best
 
 
 def decide_scores(scores: Scores, alpha: float = 0.05, seed: int = 0, proper: Scores | None = None) -> Verdict:
-    """`judge`, marked borderline where single repeats of the cross-validation do not agree with it."""
+    """`judge`, marked borderline where single repeats of the cross-validation, or single splits, do not agree with it."""
     verdict = judge(scores, alpha, seed, proper)
-    if scores.repeats > 1 and verdict.sure == "clear":
-        each = (judge(scores.only(r), alpha, seed).recommendation for r in range(scores.repeats))
-        alike = [found == verdict.recommendation for found in each]
+    parts = scores.parts()
+    if len(parts) > 1 and verdict.sure == "clear":
+        alike = [_agrees(part, verdict, alpha, seed) for part in parts]
         if np.mean(alike) < 0.6:
-            return Verdict(**{**verdict.__dict__, "sure": "borderline"})
+            return replace(verdict, sure="borderline")
     return verdict
+
+
+def _agrees(part: Scores, verdict: Verdict, alpha: float, seed: int) -> bool:
+    """A repeat holds every row and gives the same answer; a split holds few, and need only have the same sign."""
+    if part.test_share is None:
+        return judge(part, alpha, seed).recommendation == verdict.recommendation
+    loss = part.mean_losses()
+    return (loss[part.methods[1]] > loss[verdict.method]) == (verdict.recommendation != "alone")

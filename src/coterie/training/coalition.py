@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 
 from coterie.algorithms.fedavg import FedAvg
+from coterie.engines.devices import Holding
+from coterie.errors import ConfigError
 from coterie.evidence.coalitions.find import find
 from coterie.evidence.coalitions.search import SPLIT_Z, Block
 from coterie.evidence.coalitions.search import Settings as SearchSettings
-from coterie.engines.devices import Holding
-from coterie.errors import ConfigError
 from coterie.evidence.gains import Floats, widening
 from coterie.exchange.messages import Context
 from coterie.learning.local_sgd import LocalSGD

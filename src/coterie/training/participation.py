@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from coterie.evidence.coalitions.found import Coalitions
 from coterie.errors import ConfigError, DataError
+from coterie.evidence.coalitions.found import Coalitions
 from coterie.evidence.gains import (
     FEWEST,
     GAINS,

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from coterie.comparison.exact import decide, distinguish, from_evaluation
-from coterie.evidence.rule import flip_quantile, judge
 from coterie.errors import ConfigError, DataError
+from coterie.evidence.rule import flip_quantile, judge
 from reproductions.study.worlds import World, make
 
 

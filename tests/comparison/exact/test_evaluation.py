@@ -11,11 +11,11 @@ from coterie.comparison.exact import METHODS, Scores, evaluate, make_table
 from coterie.comparison.exact.candidates import CANDIDATES, Candidate
 from coterie.comparison.exact.candidates.base import Fit
 from coterie.comparison.exact.candidates.rows import Rows
-from coterie.evidence.mean_gains import gain, interval
 from coterie.comparison.exact.evaluation import deal
 from coterie.comparison.exact.metrics import METRICS, Predictions
 from coterie.comparison.exact.table import learn
 from coterie.errors import ConfigError, DataError
+from coterie.evidence.mean_gains import gain, interval
 
 RNG = np.random.default_rng
 

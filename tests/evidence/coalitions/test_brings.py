@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.evidence.coalitions import PooledRidge, find
+from coterie.comparison.exact.ridge_coalitions import PooledRidge
+from coterie.comparison.exact.table import make_table
+from coterie.evidence.coalitions import find
 from coterie.evidence.coalitions.brings import halves, leave_one_out, shapley, value
 from coterie.evidence.coalitions.search import Bank
-from coterie.comparison.exact.table import make_table
 
 
 def additive(bring, rows=4):

@@ -6,8 +6,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from coterie.evidence.coalitions import Settings, coalitions, find
+from coterie.comparison.exact import coalitions
 from coterie.errors import ConfigError, DataError
+from coterie.evidence.coalitions import Settings, find
 
 MU, SIGMA2 = 10.0, 1.0
 
@@ -119,7 +120,7 @@ def test_the_order_of_the_clients_does_not_matter():
     X, y, clients = regression(np.outer([1] * 4 + [-1] * 4, np.ones(4)), n=30)
     owner = {c: clients == c for c in np.unique(clients)}
     names = list(owner)
-    from coterie.evidence.coalitions import PooledRidge
+    from coterie.comparison.exact.ridge_coalitions import PooledRidge
     from coterie.comparison.exact.table import make_table
 
     model = PooledRidge(make_table(X, y, clients, "regression", None), 5, 0)

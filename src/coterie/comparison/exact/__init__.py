@@ -2,13 +2,15 @@
 
 `decide` answers. Everything here is NumPy and SciPy: all candidates are convex or closed-form and solved exactly."""
 
-from coterie.evidence.coalitions import Coalitions, coalitions
 from coterie.comparison.exact.decision import Decision, decide, decide_table, from_evaluation
 from coterie.comparison.exact.distinguish import distinguish
-from coterie.comparison.exact.evaluation import METHODS, Evaluation, Scores, evaluate
+from coterie.comparison.exact.evaluation import Evaluation, evaluate
 from coterie.comparison.exact.predictor import Predictor
-from coterie.evidence.rule import Verdict, judge
+from coterie.comparison.exact.ridge_coalitions import coalitions
 from coterie.comparison.exact.table import Table, make_table
+from coterie.evidence.coalitions import Coalitions
+from coterie.evidence.rule import Verdict, judge
+from coterie.evidence.scores import METHODS, Scores
 
 __all__ = [
     "METHODS",

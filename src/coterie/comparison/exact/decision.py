@@ -11,16 +11,15 @@ from threadpoolctl import threadpool_limits
 from coterie.annotations import guarded
 from coterie.arguments import CALLABLE, NONE, check_arguments
 from coterie.comparison.exact.candidates.rows import Floats
-from coterie.evidence.mean_gains import gain, interval
-from coterie.comparison.exact.evaluation import FEWEST, METHODS, Evaluation, Progress, Scores, default_repeats, measure
-from coterie.comparison.exact.metrics import METRICS, check_metric
+from coterie.comparison.exact.evaluation import FEWEST, Evaluation, Progress, default_repeats, measure
+from coterie.comparison.exact.metrics import check_metric
 from coterie.comparison.exact.predictor import Predictor, learn_all
-from coterie.evidence.rule import COLLABORATIVE, Verdict, decide_scores
 from coterie.comparison.exact.table import Table, make_table
 from coterie.errors import ConfigError, DataError
 from coterie.evidence.gains import marks
-
-LITTLE = 0.01  # a gain of one per cent over alone is not worth a change
+from coterie.evidence.mean_gains import gain, interval
+from coterie.evidence.rule import Verdict, decide_scores
+from coterie.evidence.scores import METHODS, Scores
 
 
 @dataclass(frozen=True)
@@ -178,24 +177,21 @@ def from_evaluation(
     scores = found.scores[metric]
     _refuse_unscored(len(scores.scored), metric)
     verdict = decide_scores(scores, 1 - level, seed, found.proper(metric))
-    method = verdict.rival if verdict.recommendation == "alone" else verdict.recommendation
+    method, (low, high) = verdict.method, verdict.share
     losses = _frame(scores, scores.losses(), table)
-    best = verdict.over_alone[method]
-    low, high = interval(best, level)
-    alone = scores.alone()
     predictors = learn_all(table, seed)
     notes = {note for p in predictors.values() for note in p.model.fit.notes} | set(found.notes)
-    marked = marks(best.single(scores), level)
+    marked = marks(verdict.over_alone[method].single(scores), level)
     return Decision(
         table=table,
         metric=metric,
         recommendation=verdict.recommendation,
-        sure=_sure(verdict, low / alone, high / alone),
+        sure=verdict.shown,
         method=method,
         losses=losses,
         gains=losses.loc["alone"] - losses,
         marks=pd.Series(marked, index=table.clients, name=method),
-        interval=(low / alone, min(high / alone, 1.0)),  # no error falls by more than all of it
+        interval=(low, min(high, 1.0)),  # no error falls by more than all of it
         level=level,
         folds=folds,
         repeats=repeats,
@@ -203,7 +199,7 @@ def from_evaluation(
         verdict=verdict,
         evaluation=found,
         predictors=predictors,
-        warnings=tuple(sorted(notes)) + _warnings(table, scores, verdict, method),
+        warnings=tuple(sorted(notes)) + _warnings(table, scores, verdict),
     )
 
 
@@ -216,24 +212,15 @@ def _refuse_unscored(count: int, metric: str) -> None:
         )
 
 
-def _sure(verdict: Verdict, low: float, high: float) -> str:
-    """The rule's word, made no stronger than the interval shown beside it: what is clear has no zero in it."""
-    if verdict.sure != "clear":
-        return verdict.sure
-    if verdict.recommendation == "alone":
-        return "clear" if high <= LITTLE else "leaning"
-    return "clear" if low > 0 else "borderline"
-
-
 def _frame(scores: Scores, values: Floats, table: Table) -> pd.DataFrame:
     full = np.full((len(METHODS), table.n_clients), np.nan)
     full[:, scores.scored] = values
     return pd.DataFrame(full, index=pd.Index(METHODS, name="method"), columns=table.clients)
 
 
-def _warnings(table: Table, scores: Scores, verdict: Verdict, method: str) -> tuple[str, ...]:
+def _warnings(table: Table, scores: Scores, verdict: Verdict) -> tuple[str, ...]:
     found = []
-    best, loss = verdict.over_alone[method], scores.mean_rows()[METHODS.index(method)]
+    best, loss = verdict.over_alone[verdict.method], scores.mean_rows()[METHODS.index(verdict.method)]
     if scores.metric in ("mse", "r2", "log_loss") and np.nanmax(loss) > 0.25 * np.nansum(loss):
         found.append(f"Row {int(np.nanargmax(loss))} alone makes up more than a quarter of the loss; look at it first.")
     if best.mean * best.row_mean < 0 and abs(best.row_mean) > best.gate_se():
@@ -266,6 +253,3 @@ def _nothing(table: Table, metric: str, level: float, folds: int, repeats: int, 
         predictors={},
         warnings=("The target never changes, so there is nothing to learn.",),
     )
-
-
-__all__ = ["COLLABORATIVE", "METRICS", "Decision", "decide", "decide_table", "from_evaluation"]

@@ -14,53 +14,10 @@ from coterie.comparison.exact.candidates import CANDIDATES, Candidate
 from coterie.comparison.exact.candidates.rows import Floats, Ints
 from coterie.comparison.exact.metrics import METRICS, Predictions
 from coterie.comparison.exact.table import Table, learn
+from coterie.evidence.scores import Scores
 
-METHODS = tuple(CANDIDATES)
 FEWEST = 4  # a client with fewer rows trains but is not scored
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Losses of one metric. ``rows[repeat, method, row]`` is NaN where the row cannot be scored."""
-
-    metric: str
-    rows: Floats
-    fold: Ints  # (repeats, rows)
-    n_folds: int
-    owner: Ints
-    scored: Ints  # positions of the clients with a score
-    n_clients: int
-
-    @property
-    def repeats(self) -> int:
-        return len(self.rows)
-
-    def only(self, repeat: int) -> "Scores":
-        one = slice(repeat, repeat + 1)
-        return Scores(
-            self.metric, self.rows[one], self.fold[one], self.n_folds, self.owner, self.scored, self.n_clients
-        )
-
-    def mean_rows(self) -> Floats:
-        """(methods, rows), averaged over repeats."""
-        return np.asarray(self.rows.mean(0))
-
-    def by_client(self, rows: Floats) -> Floats:
-        """Means of values (…, rows) per scored client (…, scored clients)."""
-        flat = np.nan_to_num(rows.reshape(-1, rows.shape[-1]))
-        total = np.stack([np.bincount(self.owner, weights=r, minlength=self.n_clients) for r in flat])
-        count = np.bincount(self.owner, minlength=self.n_clients)
-        return np.asarray((total[:, self.scored] / count[self.scored]).reshape(*rows.shape[:-1], -1))
-
-    def losses(self) -> Floats:
-        """(methods, scored clients)."""
-        return self.by_client(self.mean_rows())
-
-    def alone(self) -> float:
-        """The mean loss of alone, of which gains are shares; at least a billionth of the overall average's loss."""
-        mean = dict(zip(METHODS, self.losses().mean(1), strict=True))
-        return float(max(mean["alone"], 1e-9 * mean["constant"], 1e-300))
 
 
 @dataclass(frozen=True)
@@ -152,7 +109,8 @@ def evaluate(
         finite = np.isfinite(rows).all((0, 1))
         usable = np.bincount(table.owner, weights=finite, minlength=table.n_clients) == table.sizes
         scored = np.flatnonzero(usable & (table.sizes >= FEWEST))
-        made[metric] = Scores(metric, rows, fold, folds, table.owner, scored, table.n_clients)
+        names = tuple(candidates)
+        made[metric] = Scores(metric, rows, fold, folds, table.owner, scored, table.n_clients, names, names)
     return Evaluation(made, tuple(sorted(notes)), np.array(groupings).reshape(-1, table.n_clients))
 
 

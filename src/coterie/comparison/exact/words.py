@@ -3,8 +3,8 @@
 import numpy as np
 
 from coterie.comparison.exact.decision import Decision
-from coterie.evidence.rule import COLLABORATIVE
 from coterie.evidence.gains import GAINS, LOSES
+from coterie.evidence.rule import COLLABORATIVE
 from coterie.text import listed
 
 _WAYS = {

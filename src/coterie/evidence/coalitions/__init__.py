@@ -1,6 +1,5 @@
 """Who would stay, who would leave, who would found a group of their own; what each client gets and what it brings."""
 
-from coterie.comparison.exact.coalitions import PooledRidge, coalitions
 from coterie.evidence.coalitions.find import find
 from coterie.evidence.coalitions.found import Coalitions
 from coterie.evidence.coalitions.search import FOLD_Z, SPLIT_Z, Settings
@@ -9,8 +8,6 @@ __all__ = [
     "FOLD_Z",
     "SPLIT_Z",
     "Coalitions",
-    "PooledRidge",
     "Settings",
-    "coalitions",
     "find",
 ]

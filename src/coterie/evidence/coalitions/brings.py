@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.comparison.exact.candidates.rows import Floats
 from coterie.evidence.coalitions.search import Bank, Block
-from coterie.evidence.gains import gains_of
+from coterie.evidence.gains import Floats, gains_of
 
 EXACT = 10  # clients up to which all coalitions are trained
 

@@ -6,13 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from coterie.comparison.exact.candidates.rows import Floats
+from coterie.errors import ConfigError, DataError
 from coterie.evidence.coalitions import brings as contribution
 from coterie.evidence.coalitions.found import ALONE, MOVES, OPEN, STAYS, Coalitions, how_sure
 from coterie.evidence.coalitions.search import Bank, Block, Search, Settings, Train
 from coterie.evidence.coalitions.tree import cosine_distance, cut_tree
-from coterie.errors import ConfigError, DataError
-from coterie.evidence.gains import gains_of
+from coterie.evidence.gains import Floats, gains_of
 
 RESAMPLES = 40
 Note = Callable[[int, int], None]

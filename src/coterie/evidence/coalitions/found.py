@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.comparison.exact.candidates.rows import Floats
+from coterie.evidence.gains import Floats
 from coterie.text import listed
 
 SURE, LIKELY, OPEN = "sure", "likely", "open"

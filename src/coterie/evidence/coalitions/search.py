@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import stats
 
-from coterie.comparison.exact.candidates.rows import Floats, Ints
 from coterie.evidence.coalitions.tree import Node, nearest
-from coterie.evidence.gains import FEWEST, Gains, clear_losers, gains_of
+from coterie.evidence.gains import FEWEST, Floats, Gains, Ints, clear_losers, gains_of
 
 Block = frozenset[int]
 Train = Callable[[Block], Sequence[Floats | None]]

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from coterie.comparison.exact.candidates.rows import Floats
+from coterie.evidence.gains import Floats
 
 
 @dataclass(frozen=True)

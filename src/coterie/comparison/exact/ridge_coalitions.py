@@ -10,12 +10,12 @@ import numpy as np
 
 from coterie.annotations import guarded
 from coterie.comparison.exact.candidates.rows import Floats
-from coterie.evidence.coalitions.find import Note, find
-from coterie.evidence.coalitions.found import Coalitions
-from coterie.evidence.coalitions.search import FOLD_Z, Block, Settings
 from coterie.comparison.exact.evaluation import deal
 from coterie.comparison.exact.table import Table, make_table
 from coterie.errors import ConfigError
+from coterie.evidence.coalitions.find import Note, find
+from coterie.evidence.coalitions.found import Coalitions
+from coterie.evidence.coalitions.search import FOLD_Z, Block, Settings
 
 PENALTIES = 10.0 ** np.arange(-3, 5)
 WORTH = 0.01  # of the mean loss alone: less is not worth a move
