@@ -3,7 +3,7 @@
 For a table the candidates are exact (`decision`): solved to convergence, cross-validated inside every client, in seconds.
 Learning algorithms join by name or object: tuned on validation rows (never on test rows), trained on every split and
 compared with their own tuned `local`. They never change the recommendation for a table. For networks and images they make
-it, by the rule of `judgement`. Only `compare` and `Comparison.coalition` train.
+it, by the same rule (`evidence/rule.py`). Only `compare` and `Comparison.coalition` train.
 `private.py` adds a private candidate to them."""
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ from coterie.comparison import files, verdict
 from coterie.comparison.exact.decision import Decision
 from coterie.comparison.exact.distinguish import distinguish
 from coterie.comparison.exact.units import natural, unit
-from coterie.comparison.judgement import Judgement
 from coterie.disk import write_text
 from coterie.errors import ConfigError
 from coterie.evidence.gains import MARKS
+from coterie.evidence.rule import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +61,7 @@ class Comparison:
     about: dict[str, Any]
     results: dict[str, tuple[Result, ...]] = field(default_factory=dict)
     decision: Decision | None = None
-    judgement: Judgement | None = None
+    judgement: Verdict | None = None
     failed: dict[str, str] = field(default_factory=dict)
     """Methods that failed, and why."""
     warnings: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class Comparison:
     @property
     def sure(self) -> str:
         """ "clear", "borderline", "leaning", or "nothing" where no method beats the overall average."""
-        return str(self._judge.sure)
+        return str(self._judge.sure if self.decision is not None else self._judge.shown)
 
     @property
     def method(self) -> str:
@@ -116,13 +116,14 @@ class Comparison:
             low, high = self.decision.interval
             return low * scale, high * scale
         assert self.judgement is not None
-        return self.judgement.interval
+        return self.judgement.bounds(self.judgement.method)
 
     @property
     def constant(self) -> float:
         """The mean score over clients of the overall average, which every method must beat."""
         if self.decision is None:
-            return self._judge.constant if self.judgement is not None else float("nan")
+            loss = float("nan") if self.judgement is None else self.judgement.losses["constant"]
+            return loss if self.about["lower_is_better"] else 1 - loss
         return float(natural(self.decision, self.decision.losses).T["constant"].mean())
 
     @property

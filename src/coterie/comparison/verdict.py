@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coterie.comparison.exact.words import doubt
 from coterie.comparison.exact.words import words as decision_words
 from coterie.evidence.gains import GAINS, LOSES
 from coterie.text import listed
@@ -79,8 +80,8 @@ def _trained(comparison: Comparison) -> list[str]:
         f"{number(alone)} for training alone{lower}, a mean gain of {number(gain, '+')} "
         f"(interval {number(low, '+')} to {number(high, '+')})."
     )
-    if comparison.sure == "borderline":
-        told += " Borderline: some splits of the same rows show no gain."
+    if comparison.sure == "borderline" and comparison.judgement is not None:
+        told += f" Borderline: {doubt(comparison.judgement)}."
     rival = "" if comparison.recommendation != "alone" else "Its best rival is not shown to help."
     return [rival, told, singles(comparison, method)]
 

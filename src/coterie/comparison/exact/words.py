@@ -4,7 +4,7 @@ import numpy as np
 
 from coterie.comparison.exact.decision import Decision
 from coterie.evidence.gains import GAINS, LOSES
-from coterie.evidence.rule import COLLABORATIVE
+from coterie.evidence.rule import COLLABORATIVE, Verdict
 from coterie.text import listed
 
 _WAYS = {
@@ -62,14 +62,14 @@ def _headline(decision: Decision) -> str:
             f"Leaning to {decision.recommendation}: it is the only way to measurably beat the overall average; its "
             f"gain over alone, {less} % ({span}), is unproven."
         )
-    border = f" Borderline: {_doubt(decision)}." if decision.sure == "borderline" else ""
+    border = f" Borderline: {doubt(decision.verdict)}." if decision.sure == "borderline" else ""
     others = _others(decision, [name for name in COLLABORATIVE if name != decision.recommendation])
     return f"{_WAYS[decision.method]}: error {less} % lower than alone on unseen rows ({span}).{others}{border}"
 
 
-def _doubt(decision: Decision) -> str:
-    assert decision.verdict is not None
-    if decision.verdict.sure == "borderline":
+def doubt(verdict: Verdict) -> str:
+    """Why a gain is borderline."""
+    if verdict.sure == "borderline":
         return "other splits of the same rows give another answer"
     return "there is a gain by the rule, but the interval of its size, wide on purpose, includes zero"
 
