@@ -17,10 +17,10 @@ from scipy.sparse import csr_array
 
 import coterie as ct
 from coterie.comparison.advice import ALIASES, TableAdvice, advise
-from coterie.comparison.exact.federation import narrow
 from coterie.comparison.exact.metrics import METRICS as LOSSES
 from coterie.comparison.exact.metrics import Predictions
-from coterie.comparison.exact.table import Table
+from coterie.comparison.exact.plan import narrow
+from coterie.data.coded_table import Table
 from coterie.datasets.tabular import ELECTION_YEARS
 from coterie.estimation.advice import Advice
 from coterie.estimation.checks import Array, Ints

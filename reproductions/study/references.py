@@ -8,7 +8,7 @@ import numpy as np
 
 from coterie.comparison.exact.candidates.rows import Floats, Ints
 from coterie.comparison.exact.metrics import METRICS, Predictions
-from coterie.comparison.exact.table import Table
+from coterie.data.coded_table import Table
 from coterie.errors import DataError
 from coterie.evidence.scores import METHODS, Scores
 

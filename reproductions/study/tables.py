@@ -12,7 +12,7 @@ from coterie.comparison.exact.decision import from_evaluation
 from coterie.comparison.exact.evaluation import default_repeats, evaluate
 from coterie.comparison.exact.metrics import METRICS, Predictions
 from coterie.comparison.exact.predictor import learn_all
-from coterie.comparison.exact.table import Table, make_table
+from coterie.data.coded_table import Table, make_table
 from coterie.evidence.scores import METHODS
 from reproductions.study.references import compare
 from reproductions.study.sources import SOURCES, Source, load

@@ -9,7 +9,7 @@ from coterie.comparison.exact.candidates.rows import Floats, Ints
 from coterie.comparison.exact.evaluation import measure
 from coterie.comparison.exact.metrics import METRICS, Predictions
 from coterie.comparison.exact.predictor import learn_all
-from coterie.comparison.exact.table import Table, make_table
+from coterie.data.coded_table import Table, make_table
 from coterie.evidence.gains import GAINS, LOSES, marks
 from coterie.evidence.mean_gains import Gain
 from coterie.evidence.rule import decide_scores

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
 
+from coterie.evidence import rule
 from coterie.evidence.mean_gains import gain, interval
 from coterie.evidence.rule import Verdict, decide_scores, judge
 from coterie.evidence.scores import Scores
@@ -98,7 +101,9 @@ def test_rows_that_splits_share_count_once() -> None:
     made = scores(fedavg=0.1)
     np.testing.assert_allclose(made.sizes, SPLITS * ROWS / 1.5)
     alone = gain(made, 2, 1).se_rows
-    assert alone == pytest.approx(np.sqrt(1.5) * gain(Scores(**{**made.__dict__, "test_share": 0.0}), 2, 1).se_rows, rel=0.02)
+    assert alone == pytest.approx(
+        np.sqrt(1.5) * gain(Scores(**{**made.__dict__, "test_share": 0.0}), 2, 1).se_rows, rel=0.02
+    )
 
 
 def test_more_methods_need_more_evidence() -> None:
@@ -114,9 +119,7 @@ def test_a_gain_that_most_splits_do_not_show_is_borderline() -> None:
     lucky = made.fold[0] == 0
     made.rows[0, 2] = made.rows[0, 1] + np.where(lucky, -3.0, 0.01)
     verdict = judge(made)
-    clear = Verdict(**{**verdict.__dict__, "sure": "clear", "recommendation": "together", "method": "fedavg"})
-    from coterie.evidence import rule
-
+    clear = replace(verdict, sure="clear", recommendation="together", method="fedavg")
     assert [rule._agrees(part, clear, 0.05, 0) for part in made.parts()] == [True, False, False]
 
 

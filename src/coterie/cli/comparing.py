@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,11 +93,12 @@ def private_options(
     from coterie.privacy import Privacy
 
     budget = Privacy(epsilon, delta, clip, ledger=ledger)
-    source.federation(scaling="own", private=True, **options)  # what cannot be done is said before the work
+    split = cache(lambda seed: source.federation(seed=seed, scaling="own", private=True, **options))
+    split(0)  # what cannot be done is said before the work
     return {
         "privacy": budget,
         "private": method,
-        "private_data": lambda seed: source.federation(seed=seed, scaling="own", private=True, **options),
+        "private_data": split,
         "target_range": None if target_range is None else _range(target_range),
     }
 

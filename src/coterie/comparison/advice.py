@@ -15,9 +15,9 @@ from coterie.annotations import guarded
 from coterie.arguments import CALLABLE, FEDERATION, NONE, check_arguments
 from coterie.comparison.exact.decision import Decision, decide_table
 from coterie.comparison.exact.evaluation import Progress
-from coterie.comparison.exact.federation import default_seeds, federation_table, narrow, plan
-from coterie.comparison.exact.table import Table, make_table
+from coterie.comparison.exact.plan import default_seeds, narrowed, plan
 from coterie.comparison.exact.units import unit
+from coterie.data.coded_table import Table, make_table
 from coterie.errors import DataError
 from coterie.estimation import advice as estimates
 from coterie.estimation.advice import Advice, refuse_other_than_one
@@ -105,12 +105,12 @@ def advise(
             samples=samples, successes=successes, trials=trials, counts=counts,
             clusters=clusters, level=level, resamples=resamples, seed=seed,
         )  # fmt: skip
-    table, notes = _table(X, y, groups, family) if federation is None else federation_table(federation)
+    table, notes = narrowed(_table(X, y, groups, family) if federation is None else federation.table())
     decision = decide_table(table, metric=metric, progress=progress, **plan(table, default_seeds(seed)))
     return advice_of(decision, level, notes)
 
 
-def _table(X: Any, y: Any, groups: Any, family: str) -> tuple[Table, tuple[str, ...]]:
+def _table(X: Any, y: Any, groups: Any, family: str) -> Table:
     if X is None or y is None or groups is None:
         raise DataError("advise needs X, y and groups together; got only some of them. Pass all three.")
     choice("family", family, FAMILIES)
@@ -127,10 +127,7 @@ def _table(X: Any, y: Any, groups: Any, family: str) -> tuple[Table, tuple[str, 
         kind = "classification" if labels else "regression"
     else:
         kind = "regression"
-    table = make_table(X, target, groups, kind, None)
-    values, notes = narrow(table.X, table.n_classes if table.n_classes > 2 else 1)
-    names = table.names if not notes else tuple(f"component {j + 1}" for j in range(values.shape[1]))
-    return Table(values, table.y, table.owner, table.clients, names, table.classes), notes
+    return make_table(X, target, groups, kind, None)
 
 
 def advice_of(decision: Decision, level: float, notes: tuple[str, ...] = ()) -> TableAdvice:

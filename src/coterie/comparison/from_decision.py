@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from coterie.comparison.exact.decision import Decision, decide_table
-from coterie.comparison.exact.federation import federation_table, plan
+from coterie.comparison.exact.plan import narrowed, plan
 from coterie.comparison.exact.units import LOWER_IS_BETTER, natural, other_metrics, unit
 from coterie.comparison.result import EXACT, Comparison
 from coterie.data.federation import Federation
@@ -29,7 +29,7 @@ def exact_comparison(
     federation: Federation, seeds: Sequence[int], metric: str | None, progress: Callable[[int, int], None] | None
 ) -> Comparison:
     """Every exact candidate, cross-validated inside the clients on all rows of the federation."""
-    table, notes = federation_table(federation)
+    table, notes = narrowed(federation.table())
     how = plan(table, seeds)
     decision = decide_table(table, metric=metric, progress=progress, **how)
     names = list(EXACT)

@@ -30,13 +30,13 @@ def trained_scores(runs: Mapping[str, Sequence[Result]], test_share: float) -> t
 def _scores(runs: Mapping[str, Sequence[Result]], metric: Scorer, test_share: float) -> Scores:
     base = runs["local"]
     parts = [[row_losses(r, metric) for r in split] for split in zip(*runs.values(), strict=True)]
-    for split, run in zip(parts, base, strict=True):
-        split.insert(0, row_losses(run, metric, overall_average(run)))
+    for split, alone in zip(parts, base, strict=True):
+        split.insert(0, row_losses(alone, metric, overall_average(alone)))
         if any(len(mine) != len(own) for method in split for mine, own in zip(method, split[1], strict=True)):
             raise DataError("All methods of a split must be tested on the same rows. Pass data with the same rows.")
     rows = np.concatenate([np.stack([np.concatenate(method) for method in split]) for split in parts], axis=1)
     owner = np.concatenate([np.repeat(np.arange(len(r.clients)), r.federation.n_test) for r in base])
-    split = np.repeat(np.arange(len(base)), [int(r.federation.n_test.sum()) for r in base])
+    run = np.repeat(np.arange(len(base)), [int(r.federation.n_test.sum()) for r in base])
     known = np.isfinite(rows).all(0)
     if not known.any():
         raise DataError(f"No client has a score by {metric.name} on its test rows. Choose another metric.")
@@ -44,7 +44,7 @@ def _scores(runs: Mapping[str, Sequence[Result]], metric: Scorer, test_share: fl
     return Scores(
         metric.name,
         rows[None][..., known] + (0.0 if metric.lower_is_better else 1.0),
-        split[None, known],
+        run[None, known],
         len(base),
         owner[known],
         np.unique(owner[known]),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.comparison.exact.ridge_coalitions import PooledRidge
-from coterie.comparison.exact.table import make_table
+from coterie.data.coded_table import make_table
 from coterie.evidence.coalitions import find
 from coterie.evidence.coalitions.brings import halves, leave_one_out, shapley, value
 from coterie.evidence.coalitions.search import Bank

@@ -121,7 +121,7 @@ def test_the_order_of_the_clients_does_not_matter():
     owner = {c: clients == c for c in np.unique(clients)}
     names = list(owner)
     from coterie.comparison.exact.ridge_coalitions import PooledRidge
-    from coterie.comparison.exact.table import make_table
+    from coterie.data.coded_table import make_table
 
     model = PooledRidge(make_table(X, y, clients, "regression", None), 5, 0)
     alone = [model.losses(frozenset([i]))[i] for i in range(8)]

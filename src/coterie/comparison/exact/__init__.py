@@ -7,7 +7,7 @@ from coterie.comparison.exact.distinguish import distinguish
 from coterie.comparison.exact.evaluation import Evaluation, evaluate
 from coterie.comparison.exact.predictor import Predictor
 from coterie.comparison.exact.ridge_coalitions import coalitions
-from coterie.comparison.exact.table import Table, make_table
+from coterie.data.coded_table import Table, make_table
 from coterie.evidence.coalitions import Coalitions
 from coterie.evidence.rule import Verdict, judge
 from coterie.evidence.scores import METHODS, Scores

@@ -14,7 +14,7 @@ from coterie.comparison.exact.candidates.rows import Floats
 from coterie.comparison.exact.evaluation import FEWEST, Evaluation, Progress, default_repeats, measure
 from coterie.comparison.exact.metrics import check_metric
 from coterie.comparison.exact.predictor import Predictor, learn_all
-from coterie.comparison.exact.table import Table, make_table
+from coterie.data.coded_table import Table, make_table
 from coterie.errors import ConfigError, DataError
 from coterie.evidence.gains import marks
 from coterie.evidence.mean_gains import gain, interval

@@ -12,8 +12,9 @@ import numpy as np
 from coterie.annotations import guarded
 from coterie.comparison.exact.candidates import CANDIDATES, Candidate
 from coterie.comparison.exact.candidates.rows import Floats, Ints
+from coterie.comparison.exact.fitting import learn
 from coterie.comparison.exact.metrics import METRICS, Predictions
-from coterie.comparison.exact.table import Table, learn
+from coterie.data.coded_table import Table
 from coterie.evidence.scores import Scores
 
 FEWEST = 4  # a client with fewer rows trains but is not scored

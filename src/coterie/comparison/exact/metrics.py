@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.comparison.exact.candidates.rows import Floats, Ints
-from coterie.comparison.exact.table import Table
+from coterie.data.coded_table import Table
 from coterie.errors import ConfigError
 
 

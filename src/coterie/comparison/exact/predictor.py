@@ -8,7 +8,8 @@ import pandas as pd
 
 from coterie.comparison.exact.candidates import CANDIDATES
 from coterie.comparison.exact.candidates.rows import Floats
-from coterie.comparison.exact.table import Model, Table, learn
+from coterie.comparison.exact.fitting import Model, learn
+from coterie.data.coded_table import Table
 from coterie.errors import DataError
 
 

@@ -1,4 +1,6 @@
-"""A table with a client column, checked and coded; and models fitted to parts of it."""
+"""A table with a client column, checked and coded. It needs no torch."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +12,10 @@ import pandas as pd
 
 from coterie.annotations import guarded
 from coterie.arguments import refuse_masked, shown
-from coterie.comparison.exact.candidates import Candidate, Fit, Rows
-from coterie.comparison.exact.candidates.rows import Floats, Ints
 from coterie.errors import ConfigError, DataError
 
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 KINDS = ("regression", "classification")
 
 
@@ -24,9 +26,17 @@ class Table:
     X: Floats
     y: Floats
     owner: Ints
-    clients: pd.Index
+    clients: pd.Index[Any]
     names: tuple[str, ...]
-    classes: pd.Index | None
+    classes: pd.Index[Any] | None
+
+    def __post_init__(self) -> None:
+        if len(self.clients) < 2:
+            raise DataError(
+                "There is only one client, so there is nothing to compare; name a column with several clients."
+            )
+        if self.n_classes > 50 and self.n_classes > len(self.y) // 5:
+            raise DataError(f"The target has {self.n_classes} classes for {len(self.y)} rows; use kind='regression'.")
 
     @property
     def n_clients(self) -> int:
@@ -74,14 +84,10 @@ def make_table(X: Any, y: Any, clients: Any, kind: str, names: Sequence[str] | N
     if len(names) != values.shape[1]:
         raise DataError(f"There are {len(names)} names for {values.shape[1]} columns.")
     codes, labels = pd.factorize(owner, sort=True)
-    if len(labels) < 2:
-        raise DataError("There is only one client, so there is nothing to compare; name a column with several clients.")
-    classes: pd.Index | None = None
+    classes: pd.Index[Any] | None = None
     if kind == "classification":
         coded, found = pd.factorize(target, sort=True)
         classes, number = pd.Index(found), np.asarray(coded, dtype=np.float64)
-        if len(classes) > 50 and len(classes) > len(target) // 5:
-            raise DataError(f"The target has {len(classes)} classes for {len(target)} rows; use kind='regression'.")
     else:
         try:
             number = target.to_numpy(dtype=np.float64)
@@ -102,58 +108,3 @@ def _column(name: str, given: Any) -> Any:
 
 def _ragged(given: Any) -> bool:
     return isinstance(given, list | tuple) and any(isinstance(one, list | tuple) for one in given)
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """Centre and scale learned on training rows. A constant column is sent to zero."""
-
-    mean: Floats
-    inverse: Floats
-    y_mean: Floats
-    y_scale: Floats
-
-    def columns(self, X: Floats) -> Floats:
-        return np.asarray((X - self.mean) * self.inverse)
-
-    def target(self, outputs: Floats) -> Floats:
-        return np.asarray((outputs - self.y_mean) / self.y_scale)
-
-
-def learn_scaling(X: Floats, outputs: Floats, classification: bool) -> Scaling:
-    mean, size = X.mean(0), np.abs(X).max(0, initial=0)
-    sd = np.sqrt(((X - mean) ** 2).mean(0))
-    inverse = np.where(sd > 1e-10 * size, 1 / np.where(sd > 0, sd, 1.0), 0.0)
-    if classification:
-        return Scaling(mean, inverse, np.zeros(outputs.shape[1]), np.ones(outputs.shape[1]))
-    scale = outputs.std(0)
-    return Scaling(mean, inverse, outputs.mean(0), np.where(scale > 0, scale, 1.0))
-
-
-@dataclass(frozen=True)
-class Model:
-    """A fitted candidate in the units of the table."""
-
-    scaling: Scaling
-    fit: Fit
-
-    def outputs(self, X: Floats, owner: Ints) -> Floats:
-        """Predicted targets (rows, 1) or probabilities (rows, classes); owner −1 is a client never seen."""
-        raw = self.fit.outputs(self.scaling.columns(X), owner)
-        return raw if self.fit.classification else raw * self.scaling.y_scale + self.scaling.y_mean
-
-
-def learn(
-    table: Table,
-    keep: npt.NDArray[np.bool_],
-    candidates: dict[str, Candidate],
-    rng: np.random.Generator,
-) -> dict[str, Model]:
-    """Fit every candidate to the rows marked in ``keep``; nothing else is seen."""
-    classification = table.classes is not None
-    outputs = table.outputs()[keep]
-    scaling = learn_scaling(table.X[keep], outputs, classification)
-    rows = Rows(
-        scaling.columns(table.X[keep]), scaling.target(outputs), table.owner[keep], table.n_clients, classification
-    )
-    return {name: Model(scaling, candidate.fit(rows, rng)) for name, candidate in candidates.items()}
