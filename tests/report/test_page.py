@@ -94,7 +94,7 @@ def test_every_value_of_a_section_is_escaped(comparison: Comparison) -> None:
     index = comparison.table.index.map(lambda m: ODD if m == "oracle" else m)
     parts = {
         n: getattr(comparison, n).set_axis(index, axis=0)
-        for n in ("table", "gains", "errors", "half_widths", "marks", "clusters")
+        for n in ("table", "gains", "errors", "half_widths", "marks", "clusters", "intervals")
     }
     told = {n: getattr(comparison, n).replace({"oracle": ODD}) for n in ("curves", "settings")}
     results = {ODD if m == "oracle" else m: r for m, r in comparison.results.items()}

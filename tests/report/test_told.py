@@ -42,6 +42,7 @@ def told(metric: str = "mse", lower: bool = True, extra: int = 0) -> Comparison:
         gains=gain,
         errors=gain * 0 + 0.1,
         half_widths=gain * 0 + 0.2,
+        intervals=pd.DataFrame({m: gain.T[m].mean() + np.array([-0.2, 0.2]) for m in METHODS}, index=["low", "high"]).T,
         marks=marks,
         metric=metric,
         scores=pd.DataFrame(),

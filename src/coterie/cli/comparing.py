@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from coterie.comparison.files import PATIENCE, check_own
-from coterie.disk import locked, write_text
+from coterie.comparison.files import JSON, NAMES, PATIENCE
+from coterie.disk import locked, refuse_foreign, write_text
 from coterie.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def check_folder(out: Path | None) -> None:
         return
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out must be a folder; {out} is a file. Name another.")
-    check_own(out)
+    refuse_foreign(out, JSON, NAMES)
     made = [p for p in (out, *out.parents) if not p.exists()]
     try:
         out.mkdir(parents=True, exist_ok=True)

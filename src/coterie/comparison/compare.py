@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,7 +85,7 @@ def compare(
     chosen = [int(s) for s in (range(int(seeds)) if isinstance(seeds, int | Integral) else seeds)]
     if not chosen:
         raise ConfigError(f"compare needs at least one seed; got seeds={seeds!r}.")
-    split = opened(data, reading)
+    split = cache(data) if callable(data) and not reading else opened(data, reading)
     first = split(chosen[0])
     if first.y.ndim > 1 or first.weights is not None:
         raise DataError(
@@ -171,7 +172,7 @@ def _trained(
 
 def _joined(exact: Comparison, extra: Comparison) -> Comparison:
     """The exact comparison with learning algorithms as further rows; its recommendation stays."""
-    names = ("table", "gains", "errors", "half_widths", "marks", "clusters")
+    names = ("table", "gains", "errors", "half_widths", "marks", "clusters", "intervals")
     rows = {n: pd.concat([getattr(exact, n), getattr(extra, n)]).rename_axis("method") for n in names}
     both = {n: pd.concat([getattr(exact, n), getattr(extra, n)], ignore_index=True) for n in ("scores", "settings")}
     return replace(

@@ -46,6 +46,7 @@ def exact_comparison(
         gains=decision.gains.loc[names] * unit(decision),
         errors=errors,
         half_widths=half_widths,
+        intervals=_intervals(decision),
         marks=marks,
         metric=decision.metric,
         scores=_long(decision, how["seed"]),
@@ -72,6 +73,13 @@ def _errors(decision: Decision) -> tuple[pd.DataFrame, pd.DataFrame]:
         alone = 0.0 if name == "alone" else unit(decision)
         errors.loc[name], bounds.loc[name] = alone * single.error, alone * (high - low) / 2
     return errors, bounds
+
+
+def _intervals(decision: Decision) -> pd.DataFrame:
+    """The bounds of every method's mean gain over alone."""
+    if decision.evaluation is None:
+        return pd.DataFrame(np.nan, index=pd.Index(EXACT), columns=["low", "high"])
+    return decision.summary().loc[list(EXACT), ["low", "high"]] * unit(decision)
 
 
 def _long(decision: Decision, seed: int) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from coterie.comparison.result import Comparison
 from coterie.comparison.trained_scores import trained_scores
 from coterie.comparison.tuning import MOST_ROUNDS, tune
 from coterie.data.federation import Federation
+from coterie.data.opening import Split
 from coterie.errors import ConfigError, CoterieError, DataError, Diverged
 from coterie.evidence.gains import Floats, Gains, intervals, widening
 from coterie.evidence.gains import marks as marks_of
@@ -30,7 +31,6 @@ from coterie.training.bootstrap import bootstrap_scores, column_mean, gain_error
 from coterie.training.result import Result
 from coterie.training.run import fit
 
-Split = Callable[[int], Federation]
 Note = Callable[[str, int], None]
 Progress = Callable[[str, int, float], None]
 _TRIAL_CLIENTS = 4
@@ -190,6 +190,7 @@ def trained_comparison(runs: Runs, seeds: Sequence[int], *, redrawn: bool) -> Co
         single = Gains(gains[name], widen * errors[name], rows - 1.0, rows * 1.0)
         bounds[name], marks[name] = np.subtract(*intervals(single)[::-1]) / 2, marks_of(single)
     scores, proper = trained_scores(runs.results, float(overlap.mean()))
+    verdict = decide_scores(scores, proper=proper)
     frames = [_frame(part, clients) for part in (table, gains, errors, bounds)]
     return Comparison(
         table=frames[0],
@@ -207,7 +208,8 @@ def trained_comparison(runs: Runs, seeds: Sequence[int], *, redrawn: bool) -> Co
         overview=data.describe().set_axis(clients, axis=0),
         about=_about(data, task, seeds, redrawn),
         results={name: tuple(results) for name, results in runs.results.items()},
-        judgement=decide_scores(scores, proper=proper),
+        judgement=verdict,
+        intervals=pd.DataFrame({m: verdict.bounds(m) for m in runs.results}, index=["low", "high"]).T,
         failed=dict(runs.failed),
         warnings=tuple(dict.fromkeys(runs.warnings)),
         regrouped={

@@ -67,6 +67,8 @@ class Comparison:
     warnings: tuple[str, ...] = ()
     regrouped: dict[str, pd.DataFrame] = field(default_factory=dict)
     """The groups found again, a row per fit and a column per client: on every fold for exact groups, else by seed."""
+    intervals: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """The bounds of every method's mean gain, a row per method: `low`, `high`."""
     positions: pd.DataFrame | None = None
     """Where clients are (two columns, across and up), if the data say so; only drawn, never learned from."""
     released: Result | None = None
@@ -115,8 +117,7 @@ class Comparison:
             scale = unit(self.decision) * float(np.nanmean(self.decision.losses.loc["alone"].to_numpy()))
             low, high = self.decision.interval
             return low * scale, high * scale
-        assert self.judgement is not None
-        return self.judgement.bounds(self.judgement.method)
+        return self.bounds(self.method)
 
     @property
     def constant(self) -> float:
@@ -214,17 +215,9 @@ class Comparison:
         )
 
     def bounds(self, method: str) -> tuple[float, float]:
-        """The interval of a method's mean gain over its baseline, in the metric's units."""
-        if method == self.baseline(method):
-            return 0.0, 0.0
-        if method in self.results:
-            assert self.judgement is not None
-            return self.judgement.bounds(method)
-        assert self.decision is not None
-        if self.decision.evaluation is None:
-            return float("nan"), float("nan")
-        found, scale = self.decision.summary().T[method], unit(self.decision)
-        return float(found["low"]) * scale, float(found["high"]) * scale
+        """The interval of a method's mean gain over its baseline, in the metric's units; NaN where it is not known."""
+        low, high = self.intervals.loc[method, ["low", "high"]] if len(self.intervals) else (np.nan, np.nan)
+        return float(low), float(high)
 
     def to_json(self) -> dict[str, Any]:
         """Everything that is shown, as plain values."""
