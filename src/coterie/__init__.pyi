@@ -1,6 +1,7 @@
 """The public names of coterie and where each lives. `coterie.lazy` reads this file as a table."""
 
 from coterie import aggregation as _aggregation
+from coterie import comparison as comparison
 from coterie import datasets as datasets
 from coterie import incentives as incentives
 from coterie import privacy as privacy
@@ -15,8 +16,6 @@ from coterie.algorithms import *  # noqa: F403
 from coterie.comparison.advice import advise as advise
 from coterie.comparison.compare import Comparison as Comparison
 from coterie.comparison.compare import compare as compare
-from coterie.comparison.exact.decision import Decision as Decision
-from coterie.comparison.exact.decision import decide as decide
 from coterie.data.federation import Federation as Federation
 from coterie.engines import LocalEngine as LocalEngine
 from coterie.engines import LoopEngine as LoopEngine

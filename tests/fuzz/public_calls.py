@@ -62,7 +62,7 @@ def result() -> ct.Result:
 
 @cache
 def small_decision() -> Any:
-    return ct.decide(X, Y, OWNER, kind="classification", folds=2, repeats=1)
+    return ct.comparison.decide(X, Y, OWNER, kind="classification", folds=2, repeats=1)
 
 
 def learn(algorithm: Any) -> None:

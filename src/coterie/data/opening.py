@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pandas as pd
 
 from coterie.data.federation import Federation
 from coterie.data.reading import read_table
+from coterie.data.tables import federation_from_frame
 from coterie.errors import ConfigError, DataError
+from coterie.text import suggest
 
 Split = Callable[[int], Federation]
 _READING = ("delimiter", "decimal", "encoding")
@@ -29,6 +32,7 @@ def opened(data: Any, reading: Mapping[str, Any]) -> Split:
     if isinstance(data, str | Path | pd.DataFrame):
         return _table(data, dict(reading))
     if isinstance(data, Mapping) or (isinstance(data, Sequence) and len(data) and isinstance(data[0], tuple)):
+        _refuse_unknown(reading, signature(Federation.from_arrays).parameters)
         return cache(lambda seed: Federation.from_arrays(data, **{"seed": seed, **reading}))
     raise DataError(
         "compare takes a file, a DataFrame, arrays {client: (X, y)}, a Federation, or a function from a seed to one; got "
@@ -43,6 +47,13 @@ def _table(data: str | Path | pd.DataFrame, reading: dict[str, Any]) -> Split:
             f"A table needs the names of two columns, client= (whose row it is) and target= (what to predict); "
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing. Name them."
         )
+    _refuse_unknown(reading, (*signature(federation_from_frame).parameters, *_READING))
     how = {name: reading.pop(name) for name in _READING if name in reading}
     frame = data if isinstance(data, pd.DataFrame) else read_table(data, client=reading["client"], **how)
     return cache(lambda seed: Federation.from_frame(frame, **{"seed": seed, **reading}))
+
+
+def _refuse_unknown(reading: Iterable[str], known: Iterable[str]) -> None:
+    for name in reading:
+        if name not in known:
+            raise ConfigError(f"compare has no keyword {name!r}. {suggest(name, known)}")

@@ -1,9 +1,13 @@
 """The rule gives the right answer where it is plain, and none in noise; the decision says it in words."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
 
+import coterie as ct
 from coterie.comparison.exact import decide, distinguish, from_evaluation
 from coterie.errors import ConfigError, DataError
 from coterie.evidence.rule import flip_quantile, judge
@@ -178,3 +182,23 @@ def test_the_constant_is_not_worse_than_a_coin():
     found, _ = solve(World("noise", 40, "classification"))
     loss = found.evaluation.scores["accuracy"].mean_rows()[0].mean()
     assert loss == pytest.approx(min(found.table.y.mean(), 1 - found.table.y.mean()))
+
+
+def test_the_core_needs_no_torch() -> None:
+    """In a process of its own: what a table needs is imported and answers without torch."""
+    code = (
+        "import sys, numpy as np\n"
+        "from coterie.comparison import decide\n"
+        "from coterie.evidence import rule, coalitions\n"
+        "rng = np.random.default_rng(0)\n"
+        "X, who = rng.normal(size=(80, 1)), np.arange(80) % 4\n"
+        "print(decide(X, X[:, 0], who, repeats=1).recommendation, 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["alone", "False"]
+
+
+def test_the_old_name_at_the_top_works_for_one_release() -> None:
+    with pytest.warns(FutureWarning, match=r"ct\.decide is now ct\.comparison\.decide"):
+        assert ct.decide is decide
+    assert "decide" not in ct.__all__
