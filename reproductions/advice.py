@@ -16,12 +16,12 @@ from matplotlib.figure import Figure
 from scipy.sparse import csr_array
 
 import coterie as ct
+from coterie.comparison.advice import ALIASES, TableAdvice, advise
+from coterie.comparison.exact.metrics import METRICS as LOSSES
+from coterie.comparison.exact.metrics import Predictions
+from coterie.comparison.exact.plan import narrow
+from coterie.data.coded_table import Table
 from coterie.datasets.tabular import ELECTION_YEARS
-from coterie.decision.advice import ALIASES, TableAdvice, advise
-from coterie.decision.federation import narrow
-from coterie.decision.metrics import METRICS as LOSSES
-from coterie.decision.metrics import Predictions
-from coterie.decision.table import Table
 from coterie.estimation.advice import Advice
 from coterie.estimation.checks import Array, Ints
 from coterie.estimation.generate import gaussian_clients, mixture_clients

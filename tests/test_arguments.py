@@ -86,10 +86,10 @@ OTHERS = [
         {"seed": ["x", 0.5], "test_fraction": ["x"], "max_categories": ["x"], "min_rows": ["x"]},
     ),
     (
-        lambda **k: ct.decide(X, Y, FRAME["c"], **k),
+        lambda **k: ct.comparison.decide(X, Y, FRAME["c"], **k),
         {"folds": [1, 2.5, "x", None], "seed": ["x", -1], "level": ["x", 2]},
     ),
-    (lambda **k: ct.decide(X, Y, FRAME["c"], **k), {"repeats": ["x", 0], "metric": [3], "progress": [3]}),
+    (lambda **k: ct.comparison.decide(X, Y, FRAME["c"], **k), {"repeats": ["x", 0], "metric": [3], "progress": [3]}),
     (lambda **k: ct.advise(FED, **k), {"seed": ["x", None], "level": ["x", None], "metric": [3], "progress": [3]}),
     (lambda **k: ct.LocalEngine(**k), {"workers": ["x", 0, 1.5, None], "chunk": ["x", 0], "cache_bytes": ["x", None]}),
     (lambda **k: ct.Task(lambda: torch.nn.Linear(2, 2), **k), {"loss": [3, None, "x"]}),

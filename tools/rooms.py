@@ -12,7 +12,7 @@ PICTURE = ROOT / "docs" / "rooms.svg"
 SAYS = {
     "cli": "commands, configuration files and what they build",
     "report": "page, figures, terminal",
-    "comparison": "compare, tuning, the verdict in words",
+    "comparison": "compare: exact fits of tables, trained methods, the verdict in words",
     "flower": "deployment: real clients that keep their tables",
     "training": "fit, result, evaluation, checkpoints, cohorts, participation, private runs",
     "algorithms": "one paper, one file",
@@ -22,9 +22,8 @@ SAYS = {
     "datasets": "embedded data, loaders, generators",
     "data": "federation, tables, preprocessing",
     "aggregation": "robust rules, clustering",
-    "decision": "alone, together, shrunk, groups",
     "incentives": "markets, pricing",
-    "evidence": "when a gain is clear: factors, correction, intervals, marks",
+    "evidence": "when a gain is clear, what to recommend, which coalitions would hold",
     "estimation": "means, rates, regressions, histograms",
     "privacy": "mechanisms, accounting, ledger, receipt, audit",
 }  # single files have their name alone

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 from scipy.special import expit
 
-from coterie.decision.candidates.axes import Path as Penalties
-from coterie.decision.candidates.path import fit_units
-from coterie.decision.candidates.rows import losses
-from coterie.decision.coalitions.find import find
-from coterie.decision.coalitions.search import SPLIT_Z, Settings
+from coterie.comparison.exact.candidates.axes import Path as Penalties
+from coterie.comparison.exact.candidates.path import fit_units
+from coterie.comparison.exact.candidates.rows import losses
+from coterie.evidence.coalitions.find import find
+from coterie.evidence.coalitions.search import SPLIT_Z, Settings
 from coterie.evidence.gains import widening
 
 PATH = Penalties((0.3, 1.0, 3.0, 10.0, 30.0, 100.0), per_row=False, average=False)

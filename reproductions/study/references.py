@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from coterie.decision.candidates.rows import Floats, Ints
-from coterie.decision.evaluation import METHODS, Scores
-from coterie.decision.metrics import METRICS, Predictions
-from coterie.decision.table import Table
+from coterie.comparison.exact.candidates.rows import Floats, Ints
+from coterie.comparison.exact.metrics import METRICS, Predictions
+from coterie.data.coded_table import Table
 from coterie.errors import DataError
+from coterie.evidence.scores import METHODS, Scores
 
 MOST_CLIENTS = 30  # a search per client and fold takes seconds; larger tables are compared on their first clients
 

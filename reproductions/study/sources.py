@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.decision.table import Table, make_table
+from coterie.data.coded_table import Table, make_table
 from coterie.errors import DataError
 
 MOST_ROWS = 3000  # larger tables keep their first clients

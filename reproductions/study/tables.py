@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.decision.decision import from_evaluation
-from coterie.decision.evaluation import METHODS, default_repeats, evaluate
-from coterie.decision.metrics import METRICS, Predictions
-from coterie.decision.predictor import learn_all
-from coterie.decision.table import Table, make_table
+from coterie.comparison.exact.decision import from_evaluation
+from coterie.comparison.exact.evaluation import default_repeats, evaluate
+from coterie.comparison.exact.metrics import METRICS, Predictions
+from coterie.comparison.exact.predictor import learn_all
+from coterie.data.coded_table import Table, make_table
+from coterie.evidence.scores import METHODS
 from reproductions.study.references import compare
 from reproductions.study.sources import SOURCES, Source, load
 

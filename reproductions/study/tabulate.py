@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.decision.errors_of_gains import Gain, interval
+from coterie.evidence.mean_gains import Gain, interval
 
 
 def flat(records: dict[str, Any]) -> pd.DataFrame:

@@ -5,14 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from coterie.decision.candidates.rows import Floats, Ints
-from coterie.decision.errors_of_gains import Gain
-from coterie.decision.evaluation import METHODS, Scores, measure
-from coterie.decision.metrics import METRICS, Predictions
-from coterie.decision.predictor import learn_all
-from coterie.decision.rule import decide_scores
-from coterie.decision.table import Table, make_table
+from coterie.comparison.exact.candidates.rows import Floats, Ints
+from coterie.comparison.exact.evaluation import measure
+from coterie.comparison.exact.metrics import METRICS, Predictions
+from coterie.comparison.exact.predictor import learn_all
+from coterie.data.coded_table import Table, make_table
 from coterie.evidence.gains import GAINS, LOSES, marks
+from coterie.evidence.mean_gains import Gain
+from coterie.evidence.rule import decide_scores
+from coterie.evidence.scores import METHODS, Scores
 
 TEST_ROWS = 100  # fresh rows per client that stand for the truth
 

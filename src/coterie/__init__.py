@@ -5,6 +5,8 @@ Every public name is listed in `__init__.pyi` with the room it lives in, and imp
 
 from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
+from typing import Any as _Any
+from warnings import warn as _warn
 
 from coterie.lazy import attach
 
@@ -12,4 +14,12 @@ try:
     __version__ = _version("coterie")  # git's tag at the time of installation
 except _NotInstalled:  # the source is on the path and was never installed
     __version__ = "0+unknown"
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+_load, __dir__, __all__ = attach(__name__, __file__)
+_MOVED = ("Decision", "decide")  # to ct.comparison; the next release forgets them
+
+
+def __getattr__(name: str) -> _Any:
+    if name not in _MOVED:
+        return _load(name)
+    _warn(f"ct.{name} is now ct.comparison.{name}; the old name works for one more release.", FutureWarning, 2)
+    return getattr(_load("comparison"), name)

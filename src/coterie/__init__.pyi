@@ -1,6 +1,7 @@
 """The public names of coterie and where each lives. `coterie.lazy` reads this file as a table."""
 
 from coterie import aggregation as _aggregation
+from coterie import comparison as comparison
 from coterie import datasets as datasets
 from coterie import incentives as incentives
 from coterie import privacy as privacy
@@ -12,12 +13,10 @@ from coterie.aggregation.radius import Theory as Theory
 from coterie.aggregation.threshold import ThresholdClustering as ThresholdClustering
 from coterie.aggregation.threshold import threshold_clustering as threshold_clustering
 from coterie.algorithms import *  # noqa: F403
+from coterie.comparison.advice import advise as advise
 from coterie.comparison.compare import Comparison as Comparison
 from coterie.comparison.compare import compare as compare
 from coterie.data.federation import Federation as Federation
-from coterie.decision.advice import advise as advise
-from coterie.decision.decision import Decision as Decision
-from coterie.decision.decision import decide as decide
 from coterie.engines import LocalEngine as LocalEngine
 from coterie.engines import LoopEngine as LoopEngine
 from coterie.engines import RayEngine as RayEngine

@@ -23,6 +23,7 @@ from typing import Any
 
 from coterie.cores import usable_cores
 from coterie.errors import ConfigError
+from coterie.text import listed
 
 try:
     import fcntl
@@ -263,3 +264,14 @@ def file_digest(path: Path) -> str:
     """The checksum of a file's bytes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def refuse_foreign(folder: Path, mark: str, names: Iterable[str]) -> None:
+    """Refuse to replace files of others: a folder without the file `mark` must not hold any of these names."""
+    found = [] if (folder / mark).exists() else [name for name in names if (folder / name).exists()]
+    if found:
+        raise ConfigError(
+            f"The folder of a comparison must not hold files of others under its names; {folder} has {listed(found)}.",
+            python="Name another folder, or move them.",
+            cli="Name another folder with --out, or move them.",
+        )

@@ -1,12 +1,14 @@
-"""Words for names: "Did you mean …?", lists of names in a sentence, names that disturb nothing around them."""
+"""Words for names and numbers: "Did you mean …?", lists of names in a sentence, names that disturb nothing around them."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Iterable
+from math import isfinite
 
 _DISTURBING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_METRICS = {"auc": "AUC", "r2": "R²", "mse": "mean squared error"}
 
 
 def harmless(text: str) -> str:
@@ -47,3 +49,30 @@ def listed(names: Iterable[object], most: int = 6) -> str:
 def slug(text: str) -> str:
     """`Who gains, who loses?` → `who-gains-who-loses`, for anchors and file names."""
     return "-".join("".join(c if c.isalnum() else " " for c in text.lower()).split()) or "part"
+
+
+def method_label(method: str) -> str:
+    """A method's name in a table."""
+    return "local (alone)" if method == "local" else method
+
+
+def metric_name(metric: str) -> str:
+    """A metric in words."""
+    return _METRICS.get(metric, metric.replace("_", " "))
+
+
+def number(value: float, sign: str = "") -> str:
+    """At most seven characters and a sign: three decimals, or four digits where that would be noise or nothing."""
+    if not isfinite(value):
+        return "–"
+    size = abs(value)
+    if size == 0 or 0.01 <= size < 100:
+        return f"{value:{sign}.3f}"
+    if 100 <= size < 1e5:
+        return f"{value:{sign}.1f}" if size < 1e4 else f"{value:{sign}.0f}"
+    return f"{value:{sign}.2g}" if size < 0.01 else f"{value:{sign}.3g}"
+
+
+def sentence_case(text: str) -> str:
+    """The text with a capital letter first."""
+    return text[:1].upper() + text[1:]

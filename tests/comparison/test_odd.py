@@ -52,7 +52,7 @@ def test_classes_that_a_line_separates_converge() -> None:
 
 
 def test_what_is_no_federation_is_refused() -> None:
-    with pytest.raises(ct.CoterieError, match="takes a Federation, or a function"):
+    with pytest.raises(ct.CoterieError, match="a Federation, or a function"):
         ct.compare([1, 2])  # type: ignore[arg-type]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import coterie as ct
 from coterie.comparison.compare import compare
-from coterie.comparison.constant import against_constant
+from coterie.comparison.trained_scores import trained_scores
 from coterie.comparison.tuning import DECAYS, tune
 from coterie.engines import ENGINES
 
@@ -68,4 +68,5 @@ def test_the_overall_average_is_that_of_training_rows() -> None:
     train = np.concatenate([fed.train(c)[1].numpy() for c in fed.clients])
     result = ct.fit(ct.Local(FAST), fed, TASK, rounds=1, alone=False)
     expected = np.mean([((fed.test(c)[1].numpy() - train.mean()) ** 2).mean() for c in fed.clients])
-    assert against_constant(result).score == pytest.approx(expected, rel=1e-6)
+    scores, _ = trained_scores({"local": [result]}, 1.0)
+    assert scores.mean_losses()["constant"] == pytest.approx(expected, rel=1e-6)

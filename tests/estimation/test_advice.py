@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
-from coterie.decision.advice import advise
+from coterie.comparison.advice import advise
 from coterie.estimation.checks import client_sums
 from coterie.estimation.generate import bernoulli_clients, gaussian_clients, mixture_clients
 from coterie.estimation.means import GaussianMeans

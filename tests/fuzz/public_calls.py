@@ -21,7 +21,8 @@ import torch
 from sklearn.base import clone
 
 import coterie as ct
-from coterie import decision, estimation, privacy
+from coterie import estimation, privacy
+from coterie.comparison import exact as decision
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(48, 2))
@@ -61,7 +62,7 @@ def result() -> ct.Result:
 
 @cache
 def small_decision() -> Any:
-    return ct.decide(X, Y, OWNER, kind="classification", folds=2, repeats=1)
+    return ct.comparison.decide(X, Y, OWNER, kind="classification", folds=2, repeats=1)
 
 
 def learn(algorithm: Any) -> None:

@@ -94,15 +94,15 @@ def test_every_value_of_a_section_is_escaped(comparison: Comparison) -> None:
     index = comparison.table.index.map(lambda m: ODD if m == "oracle" else m)
     parts = {
         n: getattr(comparison, n).set_axis(index, axis=0)
-        for n in ("table", "gains", "errors", "half_widths", "marks", "clusters")
+        for n in ("table", "gains", "errors", "half_widths", "marks", "clusters", "intervals")
     }
     told = {n: getattr(comparison, n).replace({"oracle": ODD}) for n in ("curves", "settings")}
     results = {ODD if m == "oracle" else m: r for m, r in comparison.results.items()}
     judged = comparison.judgement
     assert judged is not None
-    renamed = [{ODD if m == "oracle" else m: v for m, v in part.items()} for part in (judged.mean, judged.error)]
+    renamed = {ODD if m == "oracle" else m: g for m, g in judged.over_alone.items()}
     method = ODD if judged.method == "oracle" else judged.method
-    judgement = replace(judged, mean=renamed[0], error=renamed[1], method=method)
+    judgement = replace(judged, over_alone=renamed, method=method)
     odd = replace(
         comparison,
         judgement=judgement,

@@ -10,8 +10,8 @@ from rich.console import Console
 
 import coterie as ct
 from coterie.comparison.compare import compare
-from coterie.comparison.verdict import number
 from coterie.report.terminal import comparison_tables
+from coterie.text import number
 
 
 def printed(clients: int, scale: float, seed: int = 0) -> str:

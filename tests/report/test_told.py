@@ -10,15 +10,22 @@ import pytest
 from rich.console import Console
 
 import coterie as ct
-from coterie.comparison.judgement import Judgement
 from coterie.comparison.result import Comparison
 from coterie.evidence.gains import GAINS, LOSES, UNCLEAR
+from coterie.evidence.mean_gains import Gain
+from coterie.evidence.rule import Verdict
 from coterie.report.sections import cards, caveats, clients, staying
 from coterie.report.terminal import comparison_tables
 from coterie.training.participation import Participation, Settings
 
 CLIENTS = pd.Index(["up", "down", "same"], name="client")
 METHODS = ["local", "fedavg", "ditto"]
+
+
+def mean_gain(clients: np.ndarray, error: float) -> Gain:
+    """A gain with the given error over rows, clients and splits."""
+    mean, m = float(clients.mean()), len(clients)
+    return Gain(clients, mean, error, error, mean, error, mean, error, clients * 0 + 1, clients * 0 + 40.0, error, m)
 
 
 def told(metric: str = "mse", lower: bool = True, extra: int = 0) -> Comparison:
@@ -29,13 +36,13 @@ def told(metric: str = "mse", lower: bool = True, extra: int = 0) -> Comparison:
     gain = pd.DataFrame.from_dict(gains, orient="index", columns=clients).rename_axis("method")
     marks = pd.DataFrame(UNCLEAR, index=gain.index, columns=clients)
     marks.loc["fedavg", ["up", "down"]] = [GAINS, LOSES]
-    means = {"fedavg": float(gain.T["fedavg"].mean()), "ditto": float(gain.T["ditto"].mean())}
-    errors = {"fedavg": 0.1, "ditto": 0.1}
+    over = {name: mean_gain(gain.T[name].to_numpy(), 0.1) for name in ("fedavg", "ditto")}
     comparison = Comparison(
         table=5 - gain if lower else 5 + gain,
         gains=gain,
         errors=gain * 0 + 0.1,
         half_widths=gain * 0 + 0.2,
+        intervals=pd.DataFrame({m: gain.T[m].mean() + np.array([-0.2, 0.2]) for m in METHODS}, index=["low", "high"]).T,
         marks=marks,
         metric=metric,
         scores=pd.DataFrame(),
@@ -45,7 +52,9 @@ def told(metric: str = "mse", lower: bool = True, extra: int = 0) -> Comparison:
         overview=pd.DataFrame({"samples": 50, "test": 40}, index=clients),
         about={"lower_is_better": lower, "clients": 3, "rows": 150, "seeds": [0], "new_split_each_seed": True},
         results=dict.fromkeys(METHODS, ()),
-        judgement=Judgement("together", "clear", "fedavg", ("fedavg",), ("fedavg",), means, errors, 2.0, 9.0),
+        judgement=Verdict(
+            "together", "clear", ("fedavg",), ("fedavg",), "fedavg", 2.0, 9.0, over, "fedavg", {"constant": 9.0}, 5.0
+        ),
         failed={"ifca": "it diverged."},
     )
     comparison.__dict__["_audit"] = None

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -134,17 +135,17 @@ def compare(
     if report and out is None:
         out = Path("coterie-report")
     check_folder(out)
-    _show_columns(source.federation(**options), errors if json else console)
+    split = cache(lambda seed: source.federation(seed=seed, **options))
+    _show_columns(split(0), errors if json else console)
     chosen: dict[str, Any] = {"algorithms": names(algorithms), "rounds": rounds, "seeds": seeds, "metric": metric}
     chosen |= private_options(source, options, epsilon, delta, clip, private, target_range, ledger)
-    with _stoppable("nothing was written"):
-        split = lambda seed: source.federation(seed=seed, **options)  # noqa: E731
-        comparison, coalition = comparison_of(split, errors if json else console, **chosen)
     from coterie.cli.rerun import settings_of
     from coterie.data.positions import positions_of
 
-    about = comparison.about | {"rerun": settings_of(source, options, chosen)}
-    comparison = replace(comparison, about=about, positions=positions_of(source.frame, source.client))
+    where, rerun = positions_of(source.frame, source.client), settings_of(source, options, chosen)
+    with _stoppable("nothing was written"):
+        comparison, coalition = comparison_of(split, errors if json else console, **chosen)
+    comparison = replace(comparison, about=comparison.about | {"rerun": rerun}, positions=where)
     if json:
         print_json(comparison.to_json())
     else:
@@ -162,7 +163,7 @@ def advise(
     json: Json = False,
 ) -> None:
     """In short: would the clients of your table gain by learning together, and how? The same answer as `compare`."""
-    from coterie.decision.advice import advise as predict_gain
+    from coterie.comparison.advice import advise as predict_gain
 
     federation = source.federation(test_fraction=0.0, one_class="allow")
     screen = errors if json else console
@@ -273,9 +274,9 @@ def _compare_again(table: dict[str, Any], path: Path, out: Path | None) -> None:
     folder = Path(section.out) if out is None else out
     check_folder(folder)
     _show_columns(split(0), console)
+    where = positions(table["data"], path.parent)
     with _stoppable("nothing was written"):
         comparison, coalition = comparison_of(split, console, **section.model_dump(exclude={"out"}))
-    where = positions(table["data"], path.parent)
     comparison = replace(comparison, about=comparison.about | {"rerun": table}, positions=where)
     print_comparison(console, comparison, coalition)
     write(console, comparison, coalition, folder)

@@ -6,14 +6,15 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from coterie.comparison.files import PATIENCE, check_own
-from coterie.disk import locked, write_text
+from coterie.comparison.files import JSON, NAMES, PATIENCE
+from coterie.disk import locked, refuse_foreign, write_text
 from coterie.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def check_folder(out: Path | None) -> None:
         return
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out must be a folder; {out} is a file. Name another.")
-    check_own(out)
+    refuse_foreign(out, JSON, NAMES)
     made = [p for p in (out, *out.parents) if not p.exists()]
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -92,11 +93,12 @@ def private_options(
     from coterie.privacy import Privacy
 
     budget = Privacy(epsilon, delta, clip, ledger=ledger)
-    source.federation(scaling="own", private=True, **options)  # what cannot be done is said before the work
+    split = cache(lambda seed: source.federation(seed=seed, scaling="own", private=True, **options))
+    split(0)  # what cannot be done is said before the work
     return {
         "privacy": budget,
         "private": method,
-        "private_data": lambda seed: source.federation(seed=seed, scaling="own", private=True, **options),
+        "private_data": split,
         "target_range": None if target_range is None else _range(target_range),
     }
 

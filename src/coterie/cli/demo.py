@@ -14,10 +14,10 @@ from rich.table import Table
 
 from coterie.cli.comparing import comparison_of, print_comparison, write
 from coterie.comparison.result import Comparison
-from coterie.comparison.verdict import metric_name
 from coterie.data.federation import Federation
 from coterie.data.tables import federation_from_frame
 from coterie.datasets import elections, heart, rain, rain_stations
+from coterie.text import metric_name
 
 SYMBOLS = "·▲o×+#"
 _COLOURS = ("green", "blue", "yellow", "magenta", "cyan", "red")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def parse(table: Mapping[str, Any], folder: Path) -> tuple[CompareSection, Calla
         raise ConfigError(sentence(error, lambda place: list(CompareSection.model_fields))) from None
     loader(table["data"], folder)  # what can be said before data are read is said now
 
+    @cache
     def split(seed: int) -> Federation:
         data = loader(table["data"], folder, seed)()
         data = data[0] if isinstance(data, tuple) else data  # generators also return the truth

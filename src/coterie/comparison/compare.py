@@ -3,24 +3,28 @@
 For a table the candidates are exact (`decision`): solved to convergence, cross-validated inside every client, in seconds.
 Learning algorithms join by name or object: tuned on validation rows (never on test rows), trained on every split and
 compared with their own tuned `local`. They never change the recommendation for a table. For networks and images they make
-it, by the rule of `judgement`. Only `compare` and `Comparison.coalition` train.
+it, by the same rule (`evidence/rule.py`). Only `compare` and `Comparison.coalition` train.
 `private.py` adds a private candidate to them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from numbers import Integral
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from coterie.arguments import ANYTHING, CALLABLE, NONE, check_arguments, whole
-from coterie.comparison.exact import exact_comparison
+from coterie.comparison.exact.metrics import METRICS
+from coterie.comparison.from_decision import exact_comparison
 from coterie.comparison.methods import DEFAULT, NAMES, Algorithms, parse
 from coterie.comparison.result import Comparison
 from coterie.data.federation import Federation
-from coterie.decision.metrics import METRICS
+from coterie.data.opening import Split, opened
 from coterie.errors import ConfigError, DataError
 from coterie.privacy.ledger import BudgetSpent
 from coterie.text import suggest
@@ -30,7 +34,6 @@ if TYPE_CHECKING:
     from coterie.learning.task import Task
     from coterie.privacy.settings import Privacy
 
-Split = Callable[[int], Federation]
 Note = Callable[[str, int], None]
 Progress = Callable[[str, int, float], None]
 _EXACT_SHARE = 0.3  # of the progress bar, when learning algorithms follow
@@ -39,7 +42,7 @@ __all__ = ["DEFAULT", "NAMES", "Comparison", "compare"]
 
 
 def compare(
-    federation: Federation | Split,
+    data: str | Path | pd.DataFrame | Mapping[Any, Any] | Federation | Split | None = None,
     task: Task | None = None,
     algorithms: Algorithms | None = None,
     rounds: int | None = None,
@@ -53,11 +56,17 @@ def compare(
     private: Any = "finetuned",
     private_data: Federation | Split | None = None,
     target_range: tuple[float, float] | None = None,
+    federation: Any = None,
+    **reading: Any,
 ) -> Comparison:
-    """Compare ways to learn on the same clients and tell each what it gains over being alone.
+    """Should these clients learn alone, together, shrunk towards all, or in groups; and what does each gain?
 
-    federation: the data, or a function `seed → Federation` that draws a new split for every seed (the exact candidates of a
-    table deal their own folds, on the rows of the first). task: a network; without one a table is judged by exact models.
+    data: a file (CSV, Parquet, Excel) or a DataFrame, with `client=` and `target=`, the names of two columns; arrays
+    `{client: (X, y)}`; a `Federation`; or a function `seed → Federation`. Tables and arrays are split anew for every seed
+    when algorithms are trained (the exact candidates of a table deal their own folds, on the rows of the first split).
+    Further keywords say how to read a table (`drop_missing=True`, `exclude=[…]`; see `Federation.from_frame`) or arrays.
+
+    task: a network; without one a table is judged by exact models.
     algorithms: names (tuned on validation rows) or objects (used as they are), a mapping, or names in one text; None takes
     the exact candidates of a table, else local, fedavg, finetuned, ditto and ifca. rounds: None chooses them. seeds: repeats
     of the cross-validation, and splits of the learning algorithms. metric: what gains are measured in. note: called with
@@ -69,21 +78,18 @@ def compare(
     (`Federation.from_frame(…, scaling="own")`); without it a table's receipt is not valid. target_range: public bounds of a
     number to predict.
     """
-    check_arguments(
-        locals(), federation=ANYTHING, rounds=whole(1) | NONE, note=CALLABLE | NONE, progress=CALLABLE | NONE
-    )
+    if federation is not None:
+        warnings.warn("compare(federation=…) is now compare(data=…).", FutureWarning, stacklevel=2)
+        data = federation
+    checked = {"data": ANYTHING, "federation": ANYTHING, "rounds": whole(1) | NONE}
+    check_arguments(locals(), **checked, note=CALLABLE | NONE, progress=CALLABLE | NONE)
     if privacy is None and not (private_data is None and target_range is None and isinstance(private, str)):
         raise ConfigError("private, private_data and target_range belong to a private candidate. Give privacy= also.")
     chosen = [int(s) for s in (range(int(seeds)) if isinstance(seeds, int | Integral) else seeds)]
     if not chosen:
         raise ConfigError(f"compare needs at least one seed; got seeds={seeds!r}.")
-    if not isinstance(federation, Federation) and not callable(federation):
-        raise DataError(
-            f"compare takes a Federation, or a function from a seed to one; got {type(federation).__name__}. "
-            "Build one with Federation.from_arrays or from_frame."
-        )
-    one = federation if isinstance(federation, Federation) else None
-    first = one if one is not None else federation(chosen[0])  # type: ignore[operator]
+    split = cache(data) if callable(data) and not reading else opened(data, reading)
+    first = split(chosen[0])
     if first.y.ndim > 1 or first.weights is not None:
         raise DataError(
             "compare judges clients by rows with one target and one weight each; these have more. Train with fit, and "
@@ -101,13 +107,13 @@ def compare(
     if privacy is not None:
         from coterie.comparison.private import NAME, ROUNDS, Private, private_method
 
-        given = federation if private_data is None else private_data
-        draw: Split = (lambda seed: given) if isinstance(given, Federation) else given
+        draw = split if private_data is None else opened(private_data, {})
         candidate = Private(private_method(private), privacy, draw, rounds or ROUNDS, task, target_range)
         methods = {**(parse(["local"]) if methods is None else methods), NAME: candidate}
+    redrawn = not isinstance(data, Federation)
     if not is_table:
         assert methods is not None
-        trained = _trained(federation, task, methods, rounds, chosen, metric, engine, note, progress, 0.0)
+        trained = _trained(split, redrawn, task, methods, rounds, chosen, metric, engine, note, progress, 0.0)
         return _with_release(trained, candidate, chosen[0], engine)
     _check_metric(first, metric)
     share = 1.0 if methods is None else _EXACT_SHARE
@@ -116,7 +122,7 @@ def compare(
     exact = exact_comparison(first, chosen, metric, _part(progress, chosen[0], share))
     if methods is None:
         return exact
-    extra = _trained(federation, None, methods, rounds, chosen, exact.metric, engine, note, progress, share)
+    extra = _trained(split, redrawn, None, methods, rounds, chosen, exact.metric, engine, note, progress, share)
     return _with_release(_joined(exact, extra), candidate, chosen[0], engine)
 
 
@@ -146,7 +152,8 @@ def _part(progress: Progress | None, seed: int, share: float) -> Callable[[int, 
 
 
 def _trained(
-    federation: Federation | Split,
+    split: Split,
+    redrawn: bool,
     task: Task | None,
     methods: dict[str, Any],
     rounds: int | None,
@@ -159,8 +166,6 @@ def _trained(
 ) -> Comparison:
     from coterie.comparison.learned import Schedule, train_all, trained_comparison
 
-    redrawn = not isinstance(federation, Federation)
-    split: Split = (lambda seed: federation) if isinstance(federation, Federation) else federation
     tell: Progress | None = None
     if progress is not None:
         tell = lambda name, seed, share: progress(name, seed, done + (1 - done) * share)  # noqa: E731
@@ -170,7 +175,7 @@ def _trained(
 
 def _joined(exact: Comparison, extra: Comparison) -> Comparison:
     """The exact comparison with learning algorithms as further rows; its recommendation stays."""
-    names = ("table", "gains", "errors", "half_widths", "marks", "clusters")
+    names = ("table", "gains", "errors", "half_widths", "marks", "clusters", "intervals")
     rows = {n: pd.concat([getattr(exact, n), getattr(extra, n)]).rename_axis("method") for n in names}
     both = {n: pd.concat([getattr(exact, n), getattr(extra, n)], ignore_index=True) for n in ("scores", "settings")}
     return replace(

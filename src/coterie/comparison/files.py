@@ -9,33 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from coterie.disk import locked, write_text, writing
-from coterie.errors import ConfigError
-from coterie.text import listed
+from coterie.disk import locked, refuse_foreign, write_text, writing
 
 if TYPE_CHECKING:
     from coterie.comparison.result import Comparison
     from coterie.training.participation import Coalition
 
-_JSON, _PAGE = "comparison.json", "report.html"
+JSON, _PAGE = "comparison.json", "report.html"
 _TABLES = ("table", "gains", "clients", "clusters", "participation", "coalition", "settings")
 _LONG = ("scores", "curves")
-_NAMES = (*(f"{t}.csv" for t in _TABLES), *(f"{t}.parquet" for t in _LONG), "settings.toml", "verdict.txt", _PAGE)
+NAMES = (*(f"{t}.csv" for t in _TABLES), *(f"{t}.parquet" for t in _LONG), "settings.toml", "verdict.txt", _PAGE)
 PATIENCE = 60.0  # seconds to wait while another comparison writes into the same folder
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
-
-def check_own(folder: Path) -> None:
-    """Refuse to replace files that no comparison wrote: somebody's data may be called clients.csv."""
-    if (folder / _JSON).exists():
-        return
-    found = [name for name in _NAMES if (folder / name).exists()]
-    if found:
-        raise ConfigError(
-            f"The folder of a comparison must not hold files of others under its names; {folder} has {listed(found)}.",
-            python="Name another folder, or move them.",
-            cli="Name another folder with --out, or move them.",
-        )
 
 
 def save(comparison: Comparison, folder: Path, coalition: Coalition | None = None) -> None:
@@ -45,8 +30,8 @@ def save(comparison: Comparison, folder: Path, coalition: Coalition | None = Non
 
 
 def _save(comparison: Comparison, folder: Path, coalition: Coalition | None) -> None:
-    check_own(folder)
-    write_text(folder / _JSON, json.dumps(comparison.to_json(), indent=1, default=str))  # first: now the folder is ours
+    refuse_foreign(folder, JSON, NAMES)
+    write_text(folder / JSON, json.dumps(comparison.to_json(), indent=1, default=str))  # first: now the folder is ours
     c, audit = comparison, comparison.participation()
     parts = {
         "score": c.table,

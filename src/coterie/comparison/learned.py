@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.comparison.constant import against_constant
-from coterie.comparison.judgement import Trained, judge_trained
-from coterie.comparison.methods import way
 from coterie.comparison.private import Private
 from coterie.comparison.result import Comparison
+from coterie.comparison.trained_scores import trained_scores
 from coterie.comparison.tuning import MOST_ROUNDS, tune
 from coterie.data.federation import Federation
+from coterie.data.opening import Split
 from coterie.errors import ConfigError, CoterieError, DataError, Diverged
 from coterie.evidence.gains import Floats, Gains, intervals, widening
 from coterie.evidence.gains import marks as marks_of
+from coterie.evidence.rule import decide_scores
 from coterie.learning.metrics import FOR_NUMBERS, METRICS
 from coterie.learning.standardised import standardised
 from coterie.learning.task import Task
@@ -31,7 +31,6 @@ from coterie.training.bootstrap import bootstrap_scores, column_mean, gain_error
 from coterie.training.result import Result
 from coterie.training.run import fit
 
-Split = Callable[[int], Federation]
 Note = Callable[[str, int], None]
 Progress = Callable[[str, int, float], None]
 _TRIAL_CLIENTS = 4
@@ -181,21 +180,17 @@ def trained_comparison(runs: Runs, seeds: Sequence[int], *, redrawn: bool) -> Co
     rows = np.sum([r.federation.n_test for r in base], axis=0) if redrawn else n_test
     alone = np.stack([r.scores()[metric].to_numpy() for r in base])
     widen = widening(metric, redrawn and len(seeds) > 1)
-    table, gains, errors, bounds, marks, trained, constant = {}, {}, {}, {}, {}, {}, float("nan")
+    table, gains, errors, bounds, marks = {}, {}, {}, {}, {}
     for name, results in runs.results.items():
-        scores = np.stack([r.scores()[metric].to_numpy() for r in results])
-        gain = sign * (scores - alone)
-        table[name], gains[name] = column_mean(scores), column_mean(gain)
+        each = np.stack([r.scores()[metric].to_numpy() for r in results])
+        gain = sign * (each - alone)
+        table[name], gains[name] = column_mean(each), column_mean(gain)
         pairs = zip(runs.draws[name], runs.draws["local"], strict=True)
         errors[name] = gain_error(gain, [a - b for a, b in pairs], overlap)
         single = Gains(gains[name], widen * errors[name], rows - 1.0, rows * 1.0)
         bounds[name], marks[name] = np.subtract(*intervals(single)[::-1]) / 2, marks_of(single)
-        gate = [against_constant(r) for r in results]
-        constant = float(np.nanmean([g.score for g in gate]))
-        groups = len(np.unique(results[0].clusters))
-        beats = float(np.mean([g.beats for g in gate])), float(np.mean([g.error for g in gate]))
-        trained[name] = Trained(way(results[0].evaluation.algorithm, groups), gain, errors[name], *beats)
-    room = max(sign * (float(np.nanmean(t)) - constant) for t in table.values())
+    scores, proper = trained_scores(runs.results, float(overlap.mean()))
+    verdict = decide_scores(scores, proper=proper)
     frames = [_frame(part, clients) for part in (table, gains, errors, bounds)]
     return Comparison(
         table=frames[0],
@@ -213,7 +208,8 @@ def trained_comparison(runs: Runs, seeds: Sequence[int], *, redrawn: bool) -> Co
         overview=data.describe().set_axis(clients, axis=0),
         about=_about(data, task, seeds, redrawn),
         results={name: tuple(results) for name, results in runs.results.items()},
-        judgement=judge_trained(trained, float(overlap.mean()), room, constant),
+        judgement=verdict,
+        intervals=pd.DataFrame({m: verdict.bounds(m) for m in runs.results}, index=["low", "high"]).T,
         failed=dict(runs.failed),
         warnings=tuple(dict.fromkeys(runs.warnings)),
         regrouped={

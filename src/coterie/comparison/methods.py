@@ -13,7 +13,6 @@ from coterie.errors import ConfigError
 from coterie.text import suggest
 
 DEFAULT = ("local", "fedavg", "finetuned", "ditto", "ifca")  # for networks
-ORDER = ("together", "shrunk", "groups")  # the simplest first
 
 Algorithms = str | Sequence[str | Any] | Mapping[str, Any]
 

@@ -12,10 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from coterie.comparison.likeness import embedding, model_points, ordered_distances, tell_apart
-from coterie.comparison.verdict import metric_name
 from coterie.errors import ConfigError
 from coterie.evidence.gains import GAINS, LOSES
-from coterie.text import suggest
+from coterie.text import metric_name, suggest
 from coterie.training.plots import GAIN, LOSS, axes
 
 if TYPE_CHECKING:

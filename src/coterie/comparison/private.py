@@ -12,11 +12,11 @@ clip are given, inputs are scaled by each client itself (`scaling="own"`), and n
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from coterie.data.federation import Federation
+from coterie.data.opening import Split
 from coterie.errors import ConfigError, CoterieWarning
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.metrics import METRICS
@@ -38,7 +38,6 @@ NOT_COVERED = (
 )
 _LOCAL = LocalSGD(steps=5, lr=0.1, batch_size=None)
 _TRIAL_CLIENTS = 4
-Split = Callable[[int], Federation]
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 
 from coterie.comparison import files, verdict
-from coterie.comparison.judgement import Judgement
-from coterie.decision.decision import Decision
-from coterie.decision.distinguish import distinguish
-from coterie.decision.units import natural, unit
+from coterie.comparison.exact.decision import Decision
+from coterie.comparison.exact.distinguish import distinguish
+from coterie.comparison.exact.units import natural, unit
 from coterie.disk import write_text
 from coterie.errors import ConfigError
 from coterie.evidence.gains import MARKS
+from coterie.evidence.rule import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,12 +61,14 @@ class Comparison:
     about: dict[str, Any]
     results: dict[str, tuple[Result, ...]] = field(default_factory=dict)
     decision: Decision | None = None
-    judgement: Judgement | None = None
+    judgement: Verdict | None = None
     failed: dict[str, str] = field(default_factory=dict)
     """Methods that failed, and why."""
     warnings: tuple[str, ...] = ()
     regrouped: dict[str, pd.DataFrame] = field(default_factory=dict)
     """The groups found again, a row per fit and a column per client: on every fold for exact groups, else by seed."""
+    intervals: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """The bounds of every method's mean gain, a row per method: `low`, `high`."""
     positions: pd.DataFrame | None = None
     """Where clients are (two columns, across and up), if the data say so; only drawn, never learned from."""
     released: Result | None = None
@@ -99,7 +101,7 @@ class Comparison:
     @property
     def sure(self) -> str:
         """ "clear", "borderline", "leaning", or "nothing" where no method beats the overall average."""
-        return str(self._judge.sure)
+        return str(self._judge.sure if self.decision is not None else self._judge.shown)
 
     @property
     def method(self) -> str:
@@ -115,14 +117,14 @@ class Comparison:
             scale = unit(self.decision) * float(np.nanmean(self.decision.losses.loc["alone"].to_numpy()))
             low, high = self.decision.interval
             return low * scale, high * scale
-        assert self.judgement is not None
-        return self.judgement.interval
+        return self.bounds(self.method)
 
     @property
     def constant(self) -> float:
         """The mean score over clients of the overall average, which every method must beat."""
         if self.decision is None:
-            return self._judge.constant if self.judgement is not None else float("nan")
+            loss = float("nan") if self.judgement is None else self.judgement.losses["constant"]
+            return loss if self.about["lower_is_better"] else 1 - loss
         return float(natural(self.decision, self.decision.losses).T["constant"].mean())
 
     @property
@@ -213,17 +215,9 @@ class Comparison:
         )
 
     def bounds(self, method: str) -> tuple[float, float]:
-        """The interval of a method's mean gain over its baseline, in the metric's units."""
-        if method == self.baseline(method):
-            return 0.0, 0.0
-        if method in self.results:
-            assert self.judgement is not None
-            return self.judgement.bounds(method)
-        assert self.decision is not None
-        if self.decision.evaluation is None:
-            return float("nan"), float("nan")
-        found, scale = self.decision.summary().T[method], unit(self.decision)
-        return float(found["low"]) * scale, float(found["high"]) * scale
+        """The interval of a method's mean gain over its baseline, in the metric's units; NaN where it is not known."""
+        low, high = self.intervals.loc[method, ["low", "high"]] if len(self.intervals) else (np.nan, np.nan)
+        return float(low), float(high)
 
     def to_json(self) -> dict[str, Any]:
         """Everything that is shown, as plain values."""

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.decision.words import words as decision_words
+from coterie.comparison.exact.words import doubt
+from coterie.comparison.exact.words import words as decision_words
 from coterie.evidence.gains import GAINS, LOSES
-from coterie.text import listed
+from coterie.text import listed, metric_name, number
 
 if TYPE_CHECKING:
     from coterie.comparison.result import Comparison
@@ -36,7 +37,6 @@ SURE = {
     "leaning": "only a leaning",
     "nothing": "nothing can be learned from these columns",
 }
-METRIC_NAMES = {"auc": "AUC", "r2": "R²", "mse": "mean squared error"}
 _MOST_TOLD = 4
 
 
@@ -79,8 +79,8 @@ def _trained(comparison: Comparison) -> list[str]:
         f"{number(alone)} for training alone{lower}, a mean gain of {number(gain, '+')} "
         f"(interval {number(low, '+')} to {number(high, '+')})."
     )
-    if comparison.sure == "borderline":
-        told += " Borderline: some splits of the same rows show no gain."
+    if comparison.sure == "borderline" and comparison.judgement is not None:
+        told += f" Borderline: {doubt(comparison.judgement)}."
     rival = "" if comparison.recommendation != "alone" else "Its best rival is not shown to help."
     return [rival, told, singles(comparison, method)]
 
@@ -121,28 +121,3 @@ def stay_words(comparison: Comparison, coalition: Coalition | None) -> str:
         return coalition.summary()
     participation = comparison.participation()
     return "" if participation is None else participation.explain()
-
-
-def method_label(method: str) -> str:
-    """A method's name in a table."""
-    return "local (alone)" if method == "local" else method
-
-
-def metric_name(metric: str) -> str:
-    return METRIC_NAMES.get(metric, metric.replace("_", " "))
-
-
-def number(value: float, sign: str = "") -> str:
-    """At most seven characters and a sign: three decimals, or four digits where that would be noise or nothing."""
-    if not np.isfinite(value):
-        return "–"
-    size = abs(value)
-    if size == 0 or 0.01 <= size < 100:
-        return f"{value:{sign}.3f}"
-    if 100 <= size < 1e5:
-        return f"{value:{sign}.1f}" if size < 1e4 else f"{value:{sign}.0f}"
-    return f"{value:{sign}.2g}" if size < 0.01 else f"{value:{sign}.3g}"
-
-
-def sentence_case(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -49,6 +49,7 @@ from coterie.data.checks import (
     row_weights,
     shown,
 )
+from coterie.data.coded_table import Table
 from coterie.data.columns import ColumnReport
 from coterie.data.own_splits import ClientArrays, own_split, sample_weights
 from coterie.data.provenance import checked_facts
@@ -199,6 +200,23 @@ class Federation:
         chosen = self._places(part)
         owner = np.repeat(np.arange(len(self)), self.sizes(part))
         return as_numbers(self.features(chosen)).numpy().reshape(len(chosen), -1), self.y[chosen].numpy(), owner
+
+    def table(self) -> Table:
+        """All rows, training and test rows alike, under the clients' names, for a comparison by exact fits."""
+        if self.y.ndim > 1:
+            raise DataError(
+                f"A comparison needs one target per row; this federation has {tuple(self.y.shape[1:])} of them. Choose one."
+            )
+        parts = [self.rows(part) for part in ("train", "validation", "test") if self.sizes(part).any()]
+        x, y, owner = (np.concatenate(both) for both in zip(*parts, strict=True))
+        present, owner = np.unique(owner, return_inverse=True)
+        clients = pd.Index([str(c) for c in self.clients[present]], name="client")
+        classes = None
+        if self.kind == "classification":
+            labels, y = np.unique(y, return_inverse=True)
+            classes = pd.Index(labels if self.classes is None else [self.classes[int(c)] for c in labels])
+        names = tuple(f"x{j}" for j in range(x.shape[1])) if self.columns is None else tuple(self.columns)
+        return Table(x.astype(np.float64), y.astype(np.float64), owner, clients, names, classes)
 
     @guarded
     def some_rows(self, count: int) -> tuple[Tensor, Tensor, Ints]:

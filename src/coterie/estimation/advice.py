@@ -84,7 +84,7 @@ def advise(
 ) -> Advice:
     """Predict the risk of local, global, shrunk and clustered estimation of means, rates or histograms; recommend one.
 
-    `ct.advise` is the same, and takes tables and federations besides (see `coterie.decision.advice`). Give one of
+    `ct.advise` is the same, and takes tables and federations besides (see `coterie.comparison.advice`). Give one of
 
     - `samples`: a list of (n_i, d) arrays, or (m, n, d): means, by Stein's unbiased risk estimate.
     - `successes` and `trials`: rates, by unbiased estimates with the client left out.

@@ -12,7 +12,6 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as Rich
 
 from coterie.comparison.result import Comparison
-from coterie.comparison.verdict import metric_name, number
 from coterie.disk import write_text
 from coterie.errors import ConfigError
 from coterie.report import figures
@@ -24,6 +23,7 @@ from coterie.report.sections.data import data
 from coterie.report.sections.groups import groups
 from coterie.report.sections.privacy import run_receipt
 from coterie.report.sections.training import traffic, training
+from coterie.text import metric_name, number
 
 TITLE = "Runs side by side"
 _HOW = (

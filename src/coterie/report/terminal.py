@@ -15,9 +15,9 @@ from rich.text import Text
 
 from coterie.comparison.private import COVERED, NOT_COVERED
 from coterie.comparison.result import Comparison
-from coterie.comparison.verdict import facts, headline, method_label, metric_name, number, sentence_case, stay_words
+from coterie.comparison.verdict import facts, headline, stay_words
 from coterie.evidence.gains import GAINS, LOSES, NO_SCORE, UNCLEAR
-from coterie.text import cut, listed, one_line
+from coterie.text import cut, listed, method_label, metric_name, number, one_line, sentence_case
 
 if TYPE_CHECKING:
     from coterie.training.participation import Coalition

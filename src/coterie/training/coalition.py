@@ -2,7 +2,7 @@
 
 Leavers leave one at a time, worst first, and the rest is trained again; groups found in the clients' gradients, neighbours
 of lone clients and greedy merges are tried as coalitions of their own. The search, its statistical rule and its limits are
-in `decision/coalitions`; here a training is `Result.again` with some of the clients, and test rows judge, which the
+in `evidence/coalitions`; here a training is `Result.again` with some of the clients, and test rows judge, which the
 gradients (of training rows) never saw.
 """
 
@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 
 from coterie.algorithms.fedavg import FedAvg
-from coterie.decision.coalitions.find import find
-from coterie.decision.coalitions.search import SPLIT_Z, Block
-from coterie.decision.coalitions.search import Settings as SearchSettings
 from coterie.engines.devices import Holding
 from coterie.errors import ConfigError
+from coterie.evidence.coalitions.find import find
+from coterie.evidence.coalitions.search import SPLIT_Z, Block
+from coterie.evidence.coalitions.search import Settings as SearchSettings
 from coterie.evidence.gains import Floats, widening
 from coterie.exchange.messages import Context
 from coterie.learning.local_sgd import LocalSGD

@@ -6,7 +6,7 @@ at many clients (`evidence/gains.py`).
 A row that several runs test counts once; how much runs differ beyond their rows widens the interval.
 
 `coalition()` looks for groups that hold: leavers leave one at a time, worst first, and groups that would be better off by
-themselves are tried (`decision/coalitions`). What is told of those who remain is judged on rows that did not choose them.
+themselves are tried (`evidence/coalitions`). What is told of those who remain is judged on rows that did not choose them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from coterie.decision.coalitions.found import Coalitions
 from coterie.errors import ConfigError, DataError
+from coterie.evidence.coalitions.found import Coalitions
 from coterie.evidence.gains import (
     FEWEST,
     GAINS,

@@ -16,20 +16,25 @@ from coterie.data.federation import Federation
 from coterie.errors import DataError
 from coterie.evidence.gains import Floats
 from coterie.learning.metrics import Metric
+from coterie.learning.scoring import Scorer
 from coterie.training.bootstrap import ROW_MEANS
 from coterie.training.result import Result
 from coterie.tree import Tree
 
 
-def row_losses(result: Result) -> list[Floats]:
-    """For every client, one number per test row, smaller is better; NaN where a metric hangs on a single row."""
+def row_losses(result: Result, scorer: Scorer | None = None, guess: Tensor | None = None) -> list[Floats]:
+    """For every client, one number per test row, smaller is better; NaN where a metric hangs on a single row.
+
+    scorer: another than the task's first. guess: outputs that are scored for every row instead of the predictions."""
     live = result.evaluation
-    scorer, sign = live.task.scorers[0], live.task.sign
+    scorer = live.task.scorers[0] if scorer is None else scorer
+    sign = -1 if scorer.lower_is_better else 1
     refuse_weights(live.federation)
     longest = int(live.federation.n_test.max(initial=0))
 
     def score(out: Tree) -> Tree:
-        values = _values(scorer.name in ROW_MEANS, scorer, out["outputs"], out["y"], out["mask"])
+        outputs = out["outputs"] if guess is None else guess.to(out["outputs"].dtype).expand_as(out["outputs"])
+        values = _values(scorer.name in ROW_MEANS, scorer, outputs, out["y"], out["mask"])
         wide = torch.full((len(values), longest), torch.nan, dtype=torch.float64)
         wide[:, : values.shape[1]] = values[:, :longest]
         return {"values": -sign * wide}

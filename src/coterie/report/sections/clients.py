@@ -9,11 +9,10 @@ import pandas as pd
 from markupsafe import Markup
 
 from coterie.comparison.result import Comparison
-from coterie.comparison.verdict import method_label, metric_name, number, sentence_case
 from coterie.evidence.gains import GAINS, LOSES, MARKS, NO_SCORE
 from coterie.report import figures
 from coterie.report.parts import Cell, Table, as_json, render, section
-from coterie.text import one_line
+from coterie.text import method_label, metric_name, number, one_line, sentence_case
 
 if TYPE_CHECKING:
     from coterie.training.participation import Coalition

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from coterie.comparison.result import Comparison
-from coterie.comparison.verdict import sentence_case
 from coterie.evidence.gains import NO_SCORE
 from coterie.report.parts import Cell, Table, render, row, section, with_code
 from coterie.report.toml import toml_text
-from coterie.text import listed
+from coterie.text import listed, sentence_case
 
 if TYPE_CHECKING:
     from coterie.training.participation import Coalition

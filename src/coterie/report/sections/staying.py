@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from coterie.comparison.result import Comparison
-from coterie.comparison.verdict import number, stay_words
+from coterie.comparison.verdict import stay_words
 from coterie.report import figures
 from coterie.report.parts import Chart, Table, how_many, row, section
-from coterie.text import listed
+from coterie.text import listed, number
 
 if TYPE_CHECKING:
     from coterie.training.participation import Coalition

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from coterie.comparison.result import Comparison
-from coterie.comparison.verdict import SURE, WAYS, facts, metric_name, number, sentence_case
+from coterie.comparison.verdict import SURE, WAYS, facts
 from coterie.evidence.gains import GAINS, LOSES
 from coterie.report import figures
 from coterie.report.parts import Chart, render
+from coterie.text import metric_name, number, sentence_case
 
 if TYPE_CHECKING:
     from coterie.training.participation import Coalition

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from coterie.comparison.result import Comparison
-from coterie.comparison.verdict import metric_name, number
 from coterie.report import figures
 from coterie.report.parts import Chart, section
+from coterie.text import metric_name, number
 
 if TYPE_CHECKING:
     from coterie.training.participation import Coalition

@@ -1,0 +1,73 @@
+"""What distinguishes the groups found: their columns and their coefficients."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from coterie.annotations import guarded
+from coterie.arguments import finite
+from coterie.comparison.exact.decision import Decision
+from coterie.errors import DataError
+
+
+@guarded
+def distinguish(decision: Decision, X: Any = None, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """A row per group and column, the largest differences first.
+
+    ``mean_difference`` is the group's mean of clients' means minus the others', in standard deviations between clients'
+    means (Cohen's d with the pooled deviation). ``effect`` is the group's coefficient minus the rest's (weighted by
+    clients), in standard deviations of the target (classes: in log-odds) per standard deviation of the column.
+    ``X`` may hold other columns of the same rows (positions, say); they then have a mean difference only."""
+    group = decision.groups.to_numpy()
+    known = X is None
+    values = decision.table.X if known else finite("X", X)
+    if values.ndim != 2 or len(values) != len(decision.table.y):
+        raise DataError(
+            f"X must have one row per row of the table ({len(decision.table.y)}), but has shape {values.shape}."
+        )
+    columns = None if columns is None else list(columns)
+    if columns is None:
+        columns = decision.table.names if known else [f"x{j}" for j in range(values.shape[1])]
+        if isinstance(X, pd.DataFrame):
+            columns = [str(c) for c in X.columns]
+    if len(columns) != values.shape[1]:
+        raise DataError(f"There are {len(columns)} names for {values.shape[1]} columns.")
+    same = known or tuple(columns) == decision.table.names
+    slopes = _standard_slopes(decision) if same else None
+    means = np.stack(
+        [np.bincount(decision.table.owner, weights=v, minlength=len(group)) / decision.table.sizes for v in values.T], 1
+    )
+    found = []
+    for g in np.unique(group):
+        inside = group == g
+        difference = _cohen(means[inside], means[~inside], values.std(0))
+        for j, name in enumerate(columns):
+            row: dict[str, Any] = {"group": int(g), "clients": int(inside.sum()), "column": name}
+            row["mean_difference"] = difference[j]
+            row["effect"] = np.nan
+            if slopes is not None and not inside.all():
+                apart = slopes[inside].mean(0)[j] - slopes[~inside].mean(0)[j]
+                row["effect"] = float(apart[np.abs(apart).argmax()])
+            found.append(row)
+    table = pd.DataFrame(found)
+    table["size"] = table[["mean_difference", "effect"]].abs().max(axis=1)
+    return table.sort_values(["group", "size"], ascending=[True, False], ignore_index=True).drop(columns="size")
+
+
+def _cohen(inside: np.ndarray, outside: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """Standardised difference of means with the pooled deviation; zero where there is nothing to compare, or where
+    clients' means differ by rounding only (``spread`` is the deviation over rows)."""
+    if not len(outside):
+        return np.zeros(inside.shape[1])
+    df = max(len(inside) + len(outside) - 2, 1)
+    pooled = np.sqrt((inside.var(0) * len(inside) + outside.var(0) * len(outside)) / df)
+    apart = inside.mean(0) - outside.mean(0)
+    real = pooled > 1e-5 * spread
+    return np.asarray(np.where(real, apart / np.where(real, pooled, 1), 0.0))
+
+
+def _standard_slopes(decision: Decision) -> np.ndarray:
+    """(clients, columns, outputs) of the group model on standardised columns."""
+    return decision.predictors["groups"].model.fit.client_coefficients()[:, 1:]

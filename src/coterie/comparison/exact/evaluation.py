@@ -1,0 +1,156 @@
+"""Cross-validation inside every client: all fitting, scaling and choosing happens on the training part.
+
+Rows of a client are permuted and dealt to folds from a random starting fold, so small clients do not all lose a row
+in the same fold. A row's loss is averaged over the repeats before any variance is taken: repeats of the same row are
+not new evidence."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.annotations import guarded
+from coterie.comparison.exact.candidates import CANDIDATES, Candidate
+from coterie.comparison.exact.candidates.rows import Floats, Ints
+from coterie.comparison.exact.fitting import learn
+from coterie.comparison.exact.metrics import METRICS, Predictions
+from coterie.data.coded_table import Table
+from coterie.evidence.scores import Scores
+
+FEWEST = 4  # a client with fewer rows trains but is not scored
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores by metric, what the fits had to say, and the groups each of them found (fits, clients)."""
+
+    scores: dict[str, Scores]
+    notes: tuple[str, ...]
+    groupings: Ints
+
+    def proper(self, metric: str) -> Scores | None:
+        """The log loss that must vouch for a metric that is blind to the size of an effect."""
+        return self.scores["log_loss"] if metric in ("accuracy", "auc") else None
+
+
+def deal(owner: Ints, n_clients: int, folds: int, rng: np.random.Generator, label: Floats | None = None) -> Ints:
+    """A fold per row, balanced inside every client; with fewer rows than folds every row has a fold of its own.
+
+    With a ``label``, rows of a client are dealt two by two, a rare class with a common one as long as they last: the
+    area under the curve compares rows of one fold, and each fold should hold something to compare."""
+    random = rng.random(len(owner))
+    count = np.bincount(owner, minlength=n_clients)
+    begin = np.cumsum(count) - count
+    order = np.lexsort((random, owner))
+    first = rng.integers(folds, size=n_clients)
+    if label is not None:
+        order = _paired(order, owner, label, count, begin)
+    place = np.arange(len(owner)) - np.repeat(begin, count)
+    if label is not None:
+        place = place // 2
+    fold = np.empty(len(owner), np.int64)
+    fold[order] = (place + first[owner[order]]) % folds
+    return fold
+
+
+def _paired(order: Ints, owner: Ints, label: Floats, count: Ints, begin: Ints) -> Ints:
+    """The same order with every client's rows sorted by label and then folded, so that neighbours differ."""
+    by_label = order[np.lexsort((label[order], owner[order]))]
+    place = np.arange(len(owner)) - np.repeat(begin, count)
+    n = np.repeat(count, count)
+    source = np.where(place % 2 == 0, place // 2, (n + 1) // 2 + place // 2)
+    return np.asarray(by_label[np.repeat(begin, count) + source])
+
+
+def default_repeats(n_rows: int) -> int:
+    return 3 if n_rows < 2000 else 2 if n_rows < 20000 else 1
+
+
+@guarded
+def evaluate(
+    table: Table,
+    *,
+    folds: int = 10,
+    repeats: int = 1,
+    seed: int = 0,
+    pairs: bool = False,
+    candidates: dict[str, Candidate] | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Out-of-fold losses of every candidate, for every metric of the kind of target.
+
+    ``pairs`` deals rows of different classes together, as judging by the area under the curve needs."""
+    candidates = candidates or CANDIDATES
+    classification = table.classes is not None
+    width = table.n_classes if classification else 1
+    shape = (repeats, len(candidates), len(table.y), width)
+    outputs = np.empty(shape)
+    fold = np.empty((repeats, len(table.y)), np.int64)
+    notes: set[str] = set()
+    groupings: list[Ints] = []
+    for repeat in range(repeats):
+        rng = np.random.default_rng([seed, 1, repeat])
+        fold[repeat] = deal(table.owner, table.n_clients, folds, rng, table.y if pairs else None)
+        for f in range(folds):
+            test = fold[repeat] == f
+            if test.any():
+                models = learn(table, ~test, candidates, rng)
+                for j, model in enumerate(models.values()):
+                    outputs[repeat, j, test] = model.outputs(table.X[test], table.owner[test])
+                    notes.update(model.fit.notes)
+                groupings += [models["groups"].fit.of_client] if "groups" in models else []
+            if progress is not None:
+                progress(repeat * folds + f + 1, repeats * folds)
+    kinds = METRICS["classification" if classification else "regression"]
+    made = {}
+    for metric, loss in kinds.items():
+        shown = _with_majority(table, outputs, list(candidates)) if metric == "accuracy" else outputs
+        rows = np.stack([[loss(table, Predictions(o, f)) for o in of] for of, f in zip(shown, fold, strict=True)])
+        finite = np.isfinite(rows).all((0, 1))
+        usable = np.bincount(table.owner, weights=finite, minlength=table.n_clients) == table.sizes
+        scored = np.flatnonzero(usable & (table.sizes >= FEWEST))
+        names = tuple(candidates)
+        made[metric] = Scores(metric, rows, fold, folds, table.owner, scored, table.n_clients, names, names)
+    return Evaluation(made, tuple(sorted(notes)), np.array(groupings).reshape(-1, table.n_clients))
+
+
+def measure(
+    table: Table,
+    metric: str,
+    *,
+    folds: int = 10,
+    repeats: int = 1,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """As `evaluate`; for the area under the curve its scores come from a second run, with rows dealt in pairs.
+
+    The other metrics keep the first run: folds with as many of each class as the rest would make a client's share of a
+    class predictable, even in noise."""
+    runs = 2 if metric == "auc" else 1
+
+    def part(run: int) -> Progress | None:
+        if progress is None:
+            return None
+        return lambda done, total: progress(run * total + done, runs * total)
+
+    found = evaluate(table, folds=folds, repeats=repeats, seed=seed, progress=part(0))
+    if metric != "auc":
+        return found
+    paired = evaluate(table, folds=folds, repeats=repeats, seed=seed, pairs=True, progress=part(1))
+    notes = tuple(sorted({*found.notes, *paired.notes}))
+    return Evaluation({**found.scores, "auc": paired.scores["auc"]}, notes, found.groupings)
+
+
+def _with_majority(table: Table, outputs: Floats, names: list[str]) -> Floats:
+    """The constant guesses the commonest class of the whole table.
+
+    The commonest class of the other folds would be wrong too often where classes are equally common: a fold with more of
+    one class leaves more of the other behind."""
+    if "constant" not in names:
+        return outputs
+    common = np.bincount(table.y.astype(np.int64), minlength=table.n_classes).argmax()
+    shown = outputs.copy()
+    shown[:, names.index("constant")] = np.eye(table.n_classes)[common]
+    return shown

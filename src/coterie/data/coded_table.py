@@ -1,0 +1,110 @@
+"""A table with a client column, checked and coded. It needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from coterie.annotations import guarded
+from coterie.arguments import refuse_masked, shown
+from coterie.errors import ConfigError, DataError
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+KINDS = ("regression", "classification")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Numeric columns, a target (numbers, or class codes) and the client of every row, coded 0…m−1."""
+
+    X: Floats
+    y: Floats
+    owner: Ints
+    clients: pd.Index[Any]
+    names: tuple[str, ...]
+    classes: pd.Index[Any] | None
+
+    def __post_init__(self) -> None:
+        if len(self.clients) < 2:
+            raise DataError(
+                "There is only one client, so there is nothing to compare; name a column with several clients."
+            )
+        if self.n_classes > 50 and self.n_classes > len(self.y) // 5:
+            raise DataError(f"The target has {self.n_classes} classes for {len(self.y)} rows; use kind='regression'.")
+
+    @property
+    def n_clients(self) -> int:
+        return len(self.clients)
+
+    @property
+    def n_classes(self) -> int:
+        return 0 if self.classes is None else len(self.classes)
+
+    @property
+    def sizes(self) -> Ints:
+        return np.bincount(self.owner, minlength=self.n_clients)
+
+    def outputs(self) -> Floats:
+        """The target as (rows, outputs), see `Rows`."""
+        if self.classes is None:
+            return np.asarray(self.y[:, None])
+        if self.n_classes == 2:
+            return np.asarray(self.y == 1, dtype=np.float64)[:, None]
+        return np.asarray(np.eye(self.n_classes)[self.y.astype(np.int64)])
+
+
+@guarded
+def make_table(X: Any, y: Any, clients: Any, kind: str, names: Sequence[str] | None) -> Table:
+    """Check the input and code clients and classes; every refusal is one sentence."""
+    refuse_masked(X=X, y=y, clients=clients)
+    if kind not in KINDS:
+        raise ConfigError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}.")
+    if names is None:
+        names = [str(c) for c in X.columns] if isinstance(X, pd.DataFrame) else None
+    try:
+        values = np.asarray(X, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError("The columns must be numbers; turn categories into 0/1 columns first.") from None
+    if values.ndim != 2:
+        raise DataError(f"X must have rows and columns, but has {values.ndim} dimension(s).")
+    target, owner = (pd.Series(_column(name, given)) for name, given in (("y", y), ("clients", clients)))
+    if not len(values) == len(target) == len(owner):
+        raise DataError(
+            f"X, y and clients must have one entry per row, but have {len(values)}, {len(target)}, {len(owner)}."
+        )
+    if not np.isfinite(values).all() or target.isna().any() or owner.isna().any():
+        raise DataError("The table has missing or infinite values; drop or fill those rows first.")
+    names = tuple(names) if names is not None else tuple(f"x{j}" for j in range(values.shape[1]))
+    if len(names) != values.shape[1]:
+        raise DataError(f"There are {len(names)} names for {values.shape[1]} columns.")
+    codes, labels = pd.factorize(owner, sort=True)
+    classes: pd.Index[Any] | None = None
+    if kind == "classification":
+        coded, found = pd.factorize(target, sort=True)
+        classes, number = pd.Index(found), np.asarray(coded, dtype=np.float64)
+    else:
+        try:
+            number = target.to_numpy(dtype=np.float64)
+        except (TypeError, ValueError):
+            raise DataError("A regression needs a numeric target; use kind='classification' for labels.") from None
+        if not np.isfinite(number).all():
+            raise DataError("The target has infinite values; drop those rows first.")
+    return Table(values, number, np.asarray(codes, dtype=np.int64), pd.Index(labels), names, classes)
+
+
+def _column(name: str, given: Any) -> Any:
+    """One column; missing values are counted later, with those of the others."""
+    column = np.asarray(given, dtype=object if _ragged(given) else None)
+    if column.ndim != 1 or any(isinstance(one, list | dict | set | np.ndarray) for one in column.tolist()):
+        raise DataError(f"{name} must be one column with a single value per row; got {shown(given)}.")
+    return column
+
+
+def _ragged(given: Any) -> bool:
+    return isinstance(given, list | tuple) and any(isinstance(one, list | tuple) for one in given)

@@ -1,0 +1,190 @@
+"""From losses to a recommendation that survives noise: one rule for exact fits and for trained methods.
+
+1. A method is *learnable* when it beats the overall average beyond chance, per client or (stricter) per row. If none
+   does, there is nothing to learn: alone overfits most, so in pure noise every other method would seem to gain over it.
+2. A collaborative method is *proven* when it is learnable and its mean gain over alone exceeds its error, by a factor
+   that pays for choosing among several methods (sign flips of clients), and one per cent of the room for improvement.
+3. Of the proven methods the simplest is taken that is not measurably worse than the best.
+4. Otherwise alone, if alone itself is learnable; otherwise the simplest learnable method, as a leaning.
+
+Clients that share a trained model share the noise of its training, which neither rows nor clients show. The error of a
+trained method's gain is therefore at least that over splits, pooled over methods."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import stats
+
+from coterie.annotations import guarded
+from coterie.evidence.gains import LEVEL, Floats
+from coterie.evidence.mean_gains import MANY, Gain, gain, interval
+from coterie.evidence.scores import WAYS, Scores
+
+COLLABORATIVE = WAYS[1:]
+LITTLE = 0.01  # a smaller share (of the room for improvement, or of the loss alone) is not worth a change
+_FLIPS = 999
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The rule's answer and what it rests on. ``recommendation`` is one of the four ways; ``method`` is the method of that
+    way or, where it is alone, the best rival."""
+
+    recommendation: str
+    sure: str
+    learnable: tuple[str, ...]
+    proven: tuple[str, ...]
+    rival: str  # the best collaborative method, by mean loss
+    needed: float  # how many standard errors a gain over alone must reach
+    room: float
+    over_alone: dict[str, Gain]
+    method: str
+    losses: dict[str, float]  # means over clients
+    alone: float  # the loss alone, of which gains are shares
+    level: float = LEVEL
+
+    def bounds(self, method: str) -> tuple[float, float]:
+        """The interval of a method's mean gain over alone."""
+        return interval(self.over_alone[method], self.level) if method in self.over_alone else (0.0, 0.0)
+
+    @property
+    def share(self) -> tuple[float, float]:
+        """The interval of the mean gain of ``method``, as a share of the loss alone."""
+        low, high = self.bounds(self.method)
+        return low / self.alone, high / self.alone
+
+    @property
+    def shown(self) -> str:
+        """``sure``, made no stronger than the interval shown next to it: what is clear has no zero in it."""
+        if self.sure != "clear" or not self.over_alone:
+            return self.sure
+        low, high = self.share
+        if self.recommendation == "alone":
+            return "clear" if high <= LITTLE else "leaning"
+        return "clear" if low > 0 else "borderline"
+
+
+def flip_quantile(gains: Floats, level: float, rng: np.random.Generator) -> float:
+    """The quantile of the largest studentised mean of centred gains (methods, clients) under random signs."""
+    centred = gains - gains.mean(1, keepdims=True)
+    m = gains.shape[1]
+    means = rng.choice([-1.0, 1.0], size=(_FLIPS, m)) @ centred.T / m
+    spread = np.sqrt(np.maximum((centred**2).mean(1) - means**2, 0) / (m - 1))
+    ratio = np.where(spread > 0, means / np.where(spread > 0, spread, 1), 0)
+    return float(np.quantile(ratio.max(1), level))
+
+
+def _needed(over_alone: dict[str, Gain], alpha: float, seed: int) -> float:
+    gains = list(over_alone.values())
+    if not gains:
+        return float("inf")
+    m = gains[0].m
+    if m < MANY:
+        return float(stats.t.ppf(1 - alpha / len(gains), max(float(gains[0].sizes.sum()) - m, 1)))
+    t = float(stats.t.ppf(1 - alpha, m - 1))
+    flips = flip_quantile(np.stack([g.clients for g in gains]), 1 - alpha, np.random.default_rng([seed, 2]))
+    return max(t, flips * t / float(stats.norm.ppf(1 - alpha)))
+
+
+def _learnable(scores: Scores, alpha: float) -> tuple[str, ...]:
+    found = []
+    tried = scores.methods[1:]
+    for j, name in enumerate(tried, start=1):
+        g = gain(scores, j, 0)
+        df = max(float(g.sizes.sum()) - g.m, 1.0)
+        by_client = g.mean > stats.t.ppf(1 - alpha / len(tried), df) * g.se_rows
+        by_row = g.row_mean > stats.t.ppf(1 - alpha / (2 * len(tried)), df) * g.row_error and g.mean > 0
+        if by_client or by_row:
+            found.append(name)
+    return tuple(found)
+
+
+def _with_noise(scores: Scores, gains: dict[str, Gain], needed: float, alpha: float) -> dict[str, Gain]:
+    """Gains of trained methods with the error over splits, pooled over methods, since few splits say little of one.
+
+    It is widened by Student's t for its few degrees of freedom, so that ``needed`` times it is the right bound."""
+    if scores.test_share is None or scores.n_folds < 2 or not gains:
+        return gains
+    df = len(gains) * (scores.n_folds - 1)
+    pooled = float(np.sqrt(np.mean([g.fold_se**2 for g in gains.values()])))
+    noise = pooled * float(stats.t.ppf(1 - alpha / len(gains), df)) / needed
+    return {name: replace(g, fold_se=pooled, fold_df=df, noise=noise) for name, g in gains.items()}
+
+
+@guarded
+def judge(scores: Scores, alpha: float = 0.05, seed: int = 0, proper: Scores | None = None) -> Verdict:
+    """The recommendation from these scores.
+
+    Accuracy and the area under the curve ignore how small an effect is, and in noise their cross-validated value
+    spreads more than its standard error says. With ``proper`` (the log loss of the same predictions) a method counts as
+    learnable only if some method is learnable by that, too."""
+    over_alone = {name: gain(scores, j, 1) for j, name in enumerate(scores.others, start=2)}
+    needed = _needed(over_alone, alpha, seed)
+    over_alone = _with_noise(scores, over_alone, needed, alpha)
+    loss = scores.mean_losses()
+    constant, alone = (loss[name] for name in scores.methods[:2])
+    room = max(constant - min(loss.values()), 0.0)
+    rival = min(scores.others, key=lambda name: loss[name], default=scores.methods[1])
+    learnable = _learnable(scores, alpha)
+    if proper is not None and not _learnable(proper, alpha):
+        learnable = ()
+    floor = LITTLE * room
+    proven = tuple(
+        name
+        for name in scores.others
+        if name in learnable
+        and scores.way(name) in COLLABORATIVE
+        and over_alone[name].beyond(needed)
+        and over_alone[name].mean > floor
+    )
+    method, sure = rival, "nothing"
+    choice = "alone"
+    if learnable and proven:
+        method, sure = _simplest(scores, proven, over_alone, floor), "clear"
+        choice = scores.way(method)
+    elif scores.methods[1] in learnable:
+        little = min(floor, LITTLE * abs(alone))
+        worse = all(g.mean + needed * g.gate_se() < little for g in over_alone.values())
+        sure = "clear" if worse and over_alone else "leaning"
+    elif learnable:
+        method, sure = min(learnable, key=lambda name: _rank(scores, name)), "leaning"
+        choice = scores.way(method)
+    return Verdict(
+        choice, sure, learnable, proven, rival, needed, room, over_alone, method, loss, scores.alone(), 1 - alpha
+    )
+
+
+def _rank(scores: Scores, name: str) -> tuple[int, float]:
+    """The simplest way first; of two methods of one way, that with the smaller loss."""
+    return WAYS.index(scores.way(name)), scores.mean_losses()[name]
+
+
+def _simplest(scores: Scores, proven: tuple[str, ...], over_alone: dict[str, Gain], floor: float) -> str:
+    """The first proven method that is not measurably worse than the best of them."""
+    loss = scores.mean_losses()
+    best = min(proven, key=lambda name: loss[name])
+    for name in sorted(proven, key=lambda name: _rank(scores, name)):
+        behind = gain(scores, scores.methods.index(best), scores.methods.index(name))
+        error = max(behind.gate_se(), over_alone[name].noise)
+        if not (behind.mean > 1.645 * error and behind.mean > floor):
+            return name
+    return best
+
+
+def decide_scores(scores: Scores, alpha: float = 0.05, seed: int = 0, proper: Scores | None = None) -> Verdict:
+    """`judge`, marked borderline where single repeats of the cross-validation, or single splits, do not agree with it."""
+    verdict = judge(scores, alpha, seed, proper)
+    parts = scores.parts()
+    if len(parts) > 1 and verdict.sure == "clear":
+        alike = [_agrees(part, verdict, alpha, seed) for part in parts]
+        if np.mean(alike) < 0.6:
+            return replace(verdict, sure="borderline")
+    return verdict
+
+
+def _agrees(part: Scores, verdict: Verdict, alpha: float, seed: int) -> bool:
+    """A repeat holds every row and gives the same answer; a split holds few, and need only have the same sign."""
+    if part.test_share is None:
+        return judge(part, alpha, seed).recommendation == verdict.recommendation
+    loss = part.mean_losses()
+    return (loss[part.methods[1]] > loss[verdict.method]) == (verdict.recommendation != "alone")
