@@ -46,8 +46,14 @@ class PrintedReports:
         return np.asarray(x + np.sqrt(self.variance) * rng.standard_normal(x.shape))
 
 
+def printed_radius(*, clients: int, samples: float, prior_variance: float, noise_variance: float) -> float:
+    """Theorem 2's own radius for means around 0, (σ_θ + σ_x/√n)√log(m²n), which is too small (erratum E02)."""
+    return float((np.sqrt(prior_variance) + np.sqrt(noise_variance / samples)) * np.sqrt(np.log(clients**2 * samples)))
+
+
 def radius(clients: int, printed: bool) -> float:
-    return clipping_radius(clients=clients, samples=SAMPLES, **KNOWN, printed=printed)
+    how = printed_radius if printed else clipping_radius
+    return how(clients=clients, samples=SAMPLES, **KNOWN)
 
 
 def cells(scale: Scale) -> Cells:

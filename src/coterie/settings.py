@@ -101,6 +101,40 @@ def former_settings(
     return decorate
 
 
+def now_in_reproductions(home: str, **usual: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Let a class or function say where a paper's failing variant went, which was a setting of it.
+
+    `home` is the file that has the variant. `usual` names each such setting and the value that changes nothing."""
+
+    def decorate(thing: Any) -> Any:
+        made = thing.__init__ if isinstance(thing, type) else thing
+
+        @wraps(made)
+        def call(*args: Any, **given: Any) -> Any:
+            for name in [name for name in usual if name in given]:
+                value = given.pop(name)
+                if value != usual[name]:
+                    raise no_longer_here(thing.__name__, name, value, home)
+                _warn(f"{thing.__name__} has no {name} any more: leave it out")
+            return made(*args, **given)
+
+        if not isinstance(thing, type):
+            return call
+        for name, value in (("__init__", call), ("former_settings", usual)):
+            setattr(thing, name, value)
+        return thing
+
+    return decorate
+
+
+def no_longer_here(owner: str, name: str, value: Any, home: str) -> ConfigError:
+    """Where a paper's failing variant went, in one sentence."""
+    return ConfigError(
+        f"{owner} has no {name}={_brief(value)} any more: the variant as printed, which fails, is in {home} of the repository; "
+        f"leave {name} out."
+    )
+
+
 def former_names(kind: type) -> Mapping[str, Any]:
     """The names of the settings of the last release that a class still takes."""
     found: Mapping[str, Any] = getattr(kind, "former_settings", {})
