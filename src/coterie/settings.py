@@ -130,8 +130,8 @@ def now_in_reproductions(home: str, **usual: Any) -> Callable[[Callable[..., Any
 def no_longer_here(owner: str, name: str, value: Any, home: str) -> ConfigError:
     """Where a paper's failing variant went, in one sentence."""
     return ConfigError(
-        f"{owner} has no {name}={_brief(value)} any more: the variant as printed, which fails, is in {home} of the repository; "
-        f"leave {name} out."
+        f"{owner} has no {name}={_brief(value)} any more: the paper's variant, which fails, is in {home} of the repository. "
+        f"Leave {name} out."
     )
 
 

@@ -7,8 +7,9 @@ Equations 4 to 6 and Theorem 3 of
 Symbols: p_i `rates_`, Z_i `successes`, n_i `trials`, Beta(α, β) `prior_`, a_i `weights_` (the weight of a
 client's own rate), μ_i and v_i the mean and variance of the *other* clients' rates, σ² the population variance.
 
-The paper takes v_i for σ², although v_i → σ²(1−1/n) + μ(1−μ)/n (erratum E06); that bias is removed here (E-4c). Leaving client i out makes a_i and μ_i independent of its data, which is what
-the risk formula needs; client i must not be shown the μ_j of others, since μ_i − μ_j reveals X̄_j.
+The paper takes v_i for σ², although v_i → σ²(1−1/n) + μ(1−μ)/n (erratum E06); that bias is removed here (E-4c).
+Leaving client i out makes a_i and μ_i independent of its data, which is what the risk formula needs; client i must
+not be shown the μ_j of others, since μ_i − μ_j reveals X̄_j.
 """
 
 from __future__ import annotations
