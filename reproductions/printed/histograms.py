@@ -11,6 +11,7 @@ The promise of the whole run is false: its seeds are raw rows of users (H13), an
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
@@ -71,7 +72,7 @@ def _rounds(users: Users, privacy: Privacy, seeds: Floats, rounds: int, seed: in
 def _book(ledger: Ledger, privacy: Privacy, sigma: float, dimension: int) -> None:
     """The two sums of one round."""
     factor = 1.0 if privacy.adjacency == "zero-out" else 2.0
-    options = {"adjacency": privacy.adjacency, "noise": privacy.noise}
+    options: dict[str, Any] = {"adjacency": privacy.adjacency, "noise": privacy.noise}
     for name, size in (("Algorithm 3, b1", 1.0), ("Algorithm 3, b2", privacy.clip)):
         how = f"{factor:g} times {size:g}, the norm of a user"
         ledger.book(Event(name, factor * size, how, sigma * size, sigma / factor, dimension, **options))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.estimation.checks import Array
-from coterie.estimation.mixtures import ClientSums, MixtureMeans
+from coterie.estimation.checks import Array, ClientSums
+from coterie.estimation.mixtures import MixtureMeans
 
 
 class PrintedMixtureMeans(MixtureMeans):

@@ -107,7 +107,7 @@ def now_in_reproductions(home: str, **usual: Any) -> Callable[[Callable[..., Any
     `home` is the file that has the variant. `usual` names each such setting and the value that changes nothing."""
 
     def decorate(thing: Any) -> Any:
-        made = thing.__init__ if isinstance(thing, type) else thing
+        made = vars(thing)["__init__"] if isinstance(thing, type) else thing
 
         @wraps(made)
         def call(*args: Any, **given: Any) -> Any:
