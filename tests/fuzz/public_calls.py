@@ -372,7 +372,6 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
         lambda game: ct.incentives.simulate(game, "exp3", rounds=20, seeds=1),
     ),
     "incentives.Stackelberg": ({}, lambda made: ct.incentives.simulate(GAME, made, rounds=20, seeds=1)),
-    "incentives.bias_sweep": ({"game": GAME, "intervals": 2, "rounds": 20, "seeds": 1}, nothing),
     "incentives.climb": (
         {"learner": ct.incentives.Learner(lambda s: 0.5, lambda s, size: s), "state": 1.0},
         nothing,

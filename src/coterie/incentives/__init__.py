@@ -47,7 +47,7 @@ from coterie.incentives.pricing.sellers import (
     Stackelberg,
     View,
 )
-from coterie.incentives.pricing.simulation import Simulation, bias_sweep, policy_regret, simulate
+from coterie.incentives.pricing.simulation import Simulation, policy_regret, simulate
 
 __all__ = [
     "BUYERS",
@@ -83,7 +83,6 @@ __all__ = [
     "Simulation",
     "Stackelberg",
     "View",
-    "bias_sweep",
     "climb",
     "collaborate",
     "descent",
