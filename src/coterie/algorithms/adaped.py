@@ -32,7 +32,7 @@ from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange,
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.settings import finite_numbers, now_in_reproductions, whole_number
+from coterie.settings import now_in_reproductions
 from coterie.tree import Params, Tree, row, tree_map
 
 
@@ -59,8 +59,6 @@ class AdaPeD(Algorithm):
     catch_up: int = 1
 
     def __post_init__(self) -> None:
-        finite_numbers(self, "psi", "psi_floor", "shared_lr", "psi_lr")
-        whole_number("catch_up", self.catch_up, 0, owner=self)
         if not 0 < self.psi_floor <= self.psi:
             raise ConfigError(f"AdaPeD needs 0 < psi_floor ≤ psi; got {self.psi_floor} and {self.psi}.")
         if not self.psi_lr >= 0 or (self.shared_lr is not None and not self.shared_lr >= 0):
