@@ -7,8 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import wraps
-from math import isfinite
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, TypeVar, cast
 
 from coterie.errors import ConfigError, CoterieWarning
@@ -30,15 +29,6 @@ def _brief(value: Any) -> str:
     """On one line, and not too long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:79]}…"
-
-
-def finite_numbers(owner: Any, *names: str) -> None:
-    """Refuse settings of an algorithm that are no finite numbers; None stays None, and a tuple is of numbers."""
-    for name in names:
-        given = getattr(owner, name)
-        for value in given if isinstance(given, tuple) else (given,):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value)):
-                raise ConfigError(f"{type(owner).__name__} needs {name} to be a finite number; got {_brief(value)}.")
 
 
 def cluster_count(owner: Any) -> int:

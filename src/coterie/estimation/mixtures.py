@@ -151,9 +151,7 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def fit_sums(self, sums: ClientSums) -> MixtureMeans:
         """Fit from what the clients send: counts, means and scatters."""
         check_settings(self)
-        whole_number("max_iter", self.max_iter)
-        whole_number("restarts", self.restarts)
-        if self.prior is None and whole_number("clusters", self.clusters) > sums.clients:
+        if self.prior is None and self.clusters > sums.clients:
             raise ConfigError(
                 f"clusters must be at most the number of clients, {sums.clients}; got {self.clusters}. Lower it."
             )

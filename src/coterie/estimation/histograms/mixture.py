@@ -315,8 +315,6 @@ class HistogramMixture(CenterModel):
             )
 
     def _check_settings(self) -> None:
-        for name in ("clusters", "max_iter", "restarts", "sample_users", "trials"):
-            whole_number(name, getattr(self, name))
         for name in ("tol", "temperature"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must not be negative; got {getattr(self, name)}. Use 0 or more.")
@@ -325,16 +323,6 @@ class HistogramMixture(CenterModel):
                 f"seed_smoothing must be positive, since unsmoothed users can be infinitely far apart; "
                 f"got {self.seed_smoothing}. Use for example 0.01."
             )
-        for name, allowed in (
-            ("direction", ("center_user", "user_center")),
-            ("weighting", ("user", "token")),
-            ("empty", ("uniform", "farthest")),
-            ("method", tuple(ROUNDS)),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ConfigError(
-                    f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}. Choose one of them."
-                )
         if isinstance(self.init, str) and self.init != "kl++":
             raise ConfigError(f"init must be 'kl++' or an array of centres; got {self.init!r}. Pass one of these.")
         self._check_fine_tuning()
