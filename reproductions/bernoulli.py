@@ -13,14 +13,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from coterie.estimation.checks import Array
-from coterie.estimation.generate import bernoulli_clients
 from coterie.estimation.rates import BernoulliRates
 from reproductions.drawing import beside
 from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
+from reproductions.generate import bernoulli_clients
+from reproductions.printed.rates import printed_rates
 
 PAPER = {"normal": (37.1, 3.9), "uniform": (12.0, 1.6), "spikes": (24.3, 2.8), "beta": (34.0, 3.7)}
 BY_SPREAD = ("normal", "beta", "spikes", "uniform")  # least spread out first
-FORMS: dict[str, dict[str, Any]] = {"printed": {"variance": "paper"}, "corrected": {"variance": "corrected"}}
 
 
 def gains(successes: Any, trials: Any, truth: Any) -> Measured:
@@ -30,10 +30,11 @@ def gains(successes: Any, trials: Any, truth: Any) -> Measured:
         return float(np.square(rates - truth).mean())
 
     local = error(successes / trials)
-    return {
-        name: 100 * (1 - error(BernoulliRates(**options).fit(successes, trials).rates_) / local)
-        for name, options in FORMS.items()
+    forms = {
+        "printed": printed_rates(successes, trials).rates,
+        "corrected": BernoulliRates().fit(successes, trials).rates_,
     }
+    return {name: 100 * (1 - error(rates) / local) for name, rates in forms.items()}
 
 
 def cells(scale: Scale) -> Cells:

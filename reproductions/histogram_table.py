@@ -23,6 +23,7 @@ from coterie.privacy import Privacy
 from reproductions.drawing import beside
 from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
 from reproductions.histograms import CLUSTERS, QUICK, Choices, Corpus, Split, load_counts, risk, run, tune
+from reproductions.printed.histograms import PrintedHistogramMixture
 
 SHARED = ("FedAvg", "IFCA", "Alg. 2 + reduction", "Alg. 2")
 PAPER = {  # not private, private; alone, then with fine-tuning
@@ -74,7 +75,9 @@ def private_model(method: str, data: Split, kept: int, seed: int) -> CenterModel
         return IFCAHistograms(CLUSTERS, 20, 100.0, seed, privacy=budget).fit(data.train)
     if method == "Alg. 2 + reduction":
         return reduced_model(data, budget, kept, seed)
-    how: Any = "paper" if method == "Alg. 2" else method
+    if method == "Alg. 2":
+        return PrintedHistogramMixture(CLUSTERS, privacy=budget, rounds=10, seed=seed).fit(data.train)
+    how: Any = method
     return HistogramMixture(CLUSTERS, privacy=budget, method=how, seed=seed).fit(data.train)
 
 
@@ -82,7 +85,7 @@ def reduced_model(data: Split, budget: Privacy, kept: int, seed: int) -> CenterM
     """Algorithm 3 on the tokens of section 3, chosen without privacy as in the paper, and lifted to all tokens."""
     rows = HistogramRows.in_memory(data.train, "user", None, 1)
     reduction = TokenReduction(keep=kept).fit(rows, rows.mean(), CLUSTERS)
-    small = HistogramMixture(CLUSTERS, privacy=budget, method="paper", seed=seed).fit(reduction.reduce(data.train))
+    small = PrintedHistogramMixture(CLUSTERS, privacy=budget, rounds=10, seed=seed).fit(reduction.reduce(data.train))
     model = FedAvgHistogram(lam=None, concentration=float(small.concentration_)).fit(data.train[:2])
     model.centers_, model.weights_ = reduction.lift(small.centers_), small.weights_
     return model

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from coterie.estimation.generate import mixture_clients
 from coterie.estimation.mixtures import MixtureMeans
 from reproductions.drawing import beside
 from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
+from reproductions.generate import mixture_clients
+from reproductions.printed.mixtures import PrintedMixtureMeans
 
 CENTERS = np.array([[-1.0], [0.0], [1.0]])
 ROUNDS = (1, 2, 5, 10)
@@ -18,8 +19,8 @@ CLIENTS, SAMPLES = 3000, 4
 
 
 def models() -> dict[str, MixtureMeans]:
-    published = {
-        f"Algorithm 1, {t} rounds": MixtureMeans(3, method="paper", noise_variance=1.0, max_iter=t) for t in ROUNDS
+    published: dict[str, MixtureMeans] = {
+        f"Algorithm 1, {t} rounds": PrintedMixtureMeans(3, noise_variance=1.0, max_iter=t) for t in ROUNDS
     }
     known = MixtureMeans(prior=(np.full(3, 1 / 3), CENTERS), noise_variance=1.0)
     return published | {"EM": MixtureMeans(3, noise_variance=1.0), "known centres": known}

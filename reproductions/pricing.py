@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from coterie.incentives import PricingGame, bias_sweep, simulate
-from coterie.incentives.figures import plot_equilibrium
+from coterie.incentives import CBER, PricingGame, simulate
+from coterie.incentives.figures import HIGH, LOW
+from coterie.incentives.pricing.repeated import play
+from coterie.incentives.pricing.simulation import named_sellers
 from reproductions.drawing import curves, panels
 from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
 
@@ -70,6 +73,33 @@ def _bias(seed: int, rounds: int) -> Measured:
         str(seller): part.sort_values("bias_low")["seller_utility"].round(4).tolist()
         for seller, part in sweep.groupby("seller")
     }
+
+
+def bias_sweep(
+    game: PricingGame,
+    *,
+    intervals: int = 20,
+    rounds: int = 20_000,
+    seeds: Sequence[int] = range(5),
+    n_buyers: int = 10,
+) -> pd.DataFrame:
+    """Average utility when buyers misjudge α̂ by U(γ_i), for intervals γ_i that cover [−1, 1] (Figure 4.5)."""
+    edges, runs = np.linspace(-1.0, 1.0, intervals + 1), np.asarray(seeds)
+    crowd = CBER(bias=(edges[:-1, None], edges[1:, None]))
+    marks = np.unique(np.linspace(0, rounds, 51).round().astype(int))
+    frames = []
+    for name, player in named_sellers(list(SELLERS)).items():
+        averages = play(game, player, crowd, runs.tolist(), n_buyers=n_buyers, marks=marks, variants=(intervals,))
+        table = {
+            "seller": name,
+            "bias_low": np.repeat(edges[:-1], runs.size),
+            "bias_high": np.repeat(edges[1:], runs.size),
+            "seed": np.tile(runs, intervals),
+            "seller_utility": averages["seller_utility"][..., -1].ravel(),
+            "buyer_utility": averages["buyer_utility"][..., -1].ravel(),
+        }
+        frames.append(pd.DataFrame(table))
+    return pd.concat(frames, ignore_index=True)
 
 
 def rows(found: Records) -> list[Row]:
@@ -180,6 +210,22 @@ def wide(found: Records) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(lines)
+
+
+def plot_equilibrium(game: PricingGame, ax: Axes) -> None:
+    """Equilibrium utilities of seller and θ_H buyers against α, with the jump at α* (Figure 4.1)."""
+    star = game.alpha_star
+    for alpha in (np.linspace(0, star, 100), np.linspace(min(star + 1e-9, 1), 1, 100)):
+        first = alpha[0] == 0
+        ax.plot(alpha, game.seller_utility(alpha), color=HIGH, lw=2, label="seller" if first else None)
+        ax.plot(alpha, game.buyer_utility(alpha), color=LOW, lw=2, label="high-value buyer" if first else None)
+    ax.plot([star], [float(game.seller_utility(star))], "o", color=HIGH)
+    ax.axvline(star, color="0.6", ls=":", label=f"α* = {star:.2g}")
+    ax.set(xlabel="probability α that the seller uses signals", ylabel="utility per buyer", xlim=(0, 1))
+    ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]))
+    sign = r"\geq" if game.low_price_blind else "<"
+    ax.set_title(rf"$\theta_L {sign} \mu\,\theta_H$ (blind price {game.blind_price:g})")
+    ax.legend(frameon=False)
 
 
 def draw(found: Records) -> Figure:

@@ -27,6 +27,7 @@ from coterie.privacy import noise_multiplier
 from reproductions.drawing import curves, panels
 from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
 from reproductions.personalisation import as_federation, femnist
+from reproductions.printed.adaped import PrintedAdaPeD
 
 DELTA, CLIP, STEPS, SHARE = 1e-4, 1.0, 10, 1 / 3
 EPSILONS: dict[Scale, tuple[float, ...]] = {"quick": (2.0, 32.0), "paper": (2.0, 8.0, 32.0)}
@@ -73,7 +74,7 @@ def measure(cell: Any, seed: int, scale: Scale) -> Measured:
         algorithm = ct.Local(local)
     elif form == "printed":
         noise = printed_noise(epsilon, ROUNDS[scale], clients, len(federation))
-        algorithm = ct.AdaPeD(local=local, catch_up=0, mode="paper", clips=(CLIP, CLIP), noises=(noise, noise))
+        algorithm = PrintedAdaPeD(local=local, catch_up=0, clips=(CLIP, CLIP), noises=(noise, noise))
     elif form != OPEN:
         options["privacy"] = ct.Privacy(epsilon, DELTA, clip=CLIP, noise="simulation")
         cohort = SHARE

@@ -25,6 +25,7 @@ from coterie.estimation.histograms.personal import CenterModel
 from coterie.privacy import Privacy
 from reproductions.drawing import beside
 from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
+from reproductions.printed.histograms import PrintedHistogramMixture
 
 BUDGETS = ((15.0, 1e-10), (3.0, 1e-6))
 CLUSTERS, TOKENS, JUDGED = 10, 1000, 10_000
@@ -95,7 +96,9 @@ def methods(epsilon: float | None, delta: float, seed: int) -> dict[str, Callabl
     privacy = Privacy(epsilon, delta, clip=1.0, noise="simulation")
     return {
         "private FedAvg": lambda data: FedAvgHistogram(lam=None, privacy=privacy, seed=seed).fit(data.train),
-        "Alg. 3, non-private start": lambda data: _mixture(privacy, "paper", seed, data),
+        "Alg. 3, non-private start": lambda data: PrintedHistogramMixture(
+            CLUSTERS, privacy=privacy, rounds=10, seed=seed
+        ).fit(data.train),
         "A+": lambda data: _mixture(privacy, "A+", seed, data),
         "B+": lambda data: _mixture(privacy, "B+", seed, data),
         "private IFCA": lambda data: IFCAHistograms(CLUSTERS, 20, 100.0, seed, privacy=privacy).fit(data.train),

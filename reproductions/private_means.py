@@ -14,12 +14,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from coterie.estimation.checks import Array
-from coterie.estimation.generate import gaussian_clients
 from coterie.estimation.means import GaussianMeans, combine, least_risk
 from coterie.estimation.quantiser import clipping_radius
 from coterie.privacy import Privacy
 from reproductions.drawing import curves
 from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
+from reproductions.generate import gaussian_clients
 
 SAMPLES, PRIOR, NOISE, DELTA = 15, 0.1**2, 0.5**2, 1e-4
 DRAWS = 50  # of the noise: all clients share its error in the common mean
@@ -46,8 +46,14 @@ class PrintedReports:
         return np.asarray(x + np.sqrt(self.variance) * rng.standard_normal(x.shape))
 
 
+def printed_radius(*, clients: int, samples: float, prior_variance: float, noise_variance: float) -> float:
+    """Theorem 2's own radius for means around 0, (σ_θ + σ_x/√n)√log(m²n), which is too small (erratum E02)."""
+    return float((np.sqrt(prior_variance) + np.sqrt(noise_variance / samples)) * np.sqrt(np.log(clients**2 * samples)))
+
+
 def radius(clients: int, printed: bool) -> float:
-    return clipping_radius(clients=clients, samples=SAMPLES, **KNOWN, printed=printed)
+    how = printed_radius if printed else clipping_radius
+    return how(clients=clients, samples=SAMPLES, **KNOWN)
 
 
 def cells(scale: Scale) -> Cells:

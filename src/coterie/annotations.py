@@ -59,7 +59,13 @@ _EXAMPLES = {
 }
 _SIZES = ("n_in", "n_out", "hidden", "channels", "side", "vocabulary", "length", "width", "heads", "layers")
 _COUNTS = ("clusters", "evaluate_clients", "max_iter", "n_clusters", "repeats", "seeds")
-_BY_NAME = TABLE | {"random_state": whole(0)} | dict.fromkeys((*_SIZES, *_COUNTS), whole(1))
+_SETTINGS = (  # of algorithms, rules, schedules and estimators
+    *("adapt", "after", "bits", "components", "e_steps", "groups", "high_steps", "inner", "iterations", "keep"),
+    *("local_steps", "low_steps", "models", "most", "neighbours", "probe_steps", "probes", "reference_steps"),
+    *("reopen_every", "resample", "sample_users", "size", "trials"),
+)
+_FROM_ZERO = ("catch_up", "first", "halvings", "n_corrupted", "random_state")
+_BY_NAME = TABLE | dict.fromkeys((*_SIZES, *_COUNTS, *_SETTINGS), whole(1)) | dict.fromkeys(_FROM_ZERO, whole(0))
 _MAY_BE_INFINITE = ("std",)  # of a lie
 _WHOLE_FLOATS = ("steps", "epochs", "batch_size")  # 2.0 steps are two
 _SHARES = ("dropout", "drop")

@@ -7,8 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import wraps
-from math import isfinite
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, TypeVar, cast
 
 from coterie.errors import ConfigError, CoterieWarning
@@ -30,15 +29,6 @@ def _brief(value: Any) -> str:
     """On one line, and not too long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:79]}…"
-
-
-def finite_numbers(owner: Any, *names: str) -> None:
-    """Refuse settings of an algorithm that are no finite numbers; None stays None, and a tuple is of numbers."""
-    for name in names:
-        given = getattr(owner, name)
-        for value in given if isinstance(given, tuple) else (given,):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value)):
-                raise ConfigError(f"{type(owner).__name__} needs {name} to be a finite number; got {_brief(value)}.")
 
 
 def cluster_count(owner: Any) -> int:
@@ -99,6 +89,40 @@ def former_settings(
         return kind
 
     return decorate
+
+
+def now_in_reproductions(home: str, **usual: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Let a class or function say where a paper's failing variant went, which was a setting of it.
+
+    `home` is the file that has the variant. `usual` names each such setting and the value that changes nothing."""
+
+    def decorate(thing: Any) -> Any:
+        made = vars(thing)["__init__"] if isinstance(thing, type) else thing
+
+        @wraps(made)
+        def call(*args: Any, **given: Any) -> Any:
+            for name in [name for name in usual if name in given]:
+                value = given.pop(name)
+                if value != usual[name]:
+                    raise no_longer_here(thing.__name__, name, value, home)
+                _warn(f"{thing.__name__} has no {name} any more: leave it out")
+            return made(*args, **given)
+
+        if not isinstance(thing, type):
+            return call
+        for name, value in (("__init__", call), ("former_settings", usual)):
+            setattr(thing, name, value)
+        return thing
+
+    return decorate
+
+
+def no_longer_here(owner: str, name: str, value: Any, home: str) -> ConfigError:
+    """Where a paper's failing variant went, in one sentence."""
+    return ConfigError(
+        f"{owner} has no {name}={_brief(value)} any more: the paper's variant, which fails, is in {home} of the repository. "
+        f"Leave {name} out."
+    )
 
 
 def former_names(kind: type) -> Mapping[str, Any]:

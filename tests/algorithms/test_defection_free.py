@@ -339,7 +339,7 @@ def test_it_says_what_is_wrong(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"scheme": "none"}, "scheme to be one of defection_free"),
+        ({"scheme": "none"}, "scheme to be one of 'defection_free'"),
         ({"quality": "auc"}, "quality to be one of"),
         ({"measure": "valid"}, "measure to be one of"),
         ({"low_mode": "sleeping"}, "low_mode to be one of"),

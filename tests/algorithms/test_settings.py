@@ -16,7 +16,9 @@ CLUSTERED = [ct.IFCA, ct.HypCluster, ct.OneShot, ct.MomentumClustering, ct.Myopi
 @pytest.mark.parametrize("algorithm", CLUSTERED)
 @pytest.mark.parametrize("wrong", [0, -1, 2.5, 2.0, True, "2"])
 def test_clusters_are_a_whole_number(algorithm, wrong):
-    with pytest.raises(ct.ConfigError, match=f"{algorithm.__name__} needs clusters to be a whole number ≥ 1; got"):
+    with pytest.raises(
+        ct.ConfigError, match=f"{algorithm.__name__} needs clusters to be a whole number ≥ 1, or None; got"
+    ):
         algorithm(clusters=wrong)
 
 

@@ -10,7 +10,7 @@ import pytest
 import coterie as ct
 from coterie.comparison.advice import TableAdvice, advise
 from coterie.comparison.exact.decision import decide
-from coterie.estimation.generate import regression_clients
+from reproductions.generate import regression_clients
 
 
 @pytest.mark.parametrize(

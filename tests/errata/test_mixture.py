@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.estimation.mixtures import MixtureMeans
+from reproductions.printed.mixtures import PrintedMixtureMeans
 
 
 def test_the_first_round_clusters_the_clients_own_means() -> None:
@@ -13,7 +14,7 @@ def test_the_first_round_clusters_the_clients_own_means() -> None:
     truth = np.repeat([-5.0, 0.0, 5.0], [10, 20, 30])
     samples = truth[:, None] + rng.normal(size=(60, 8))
     means = samples.mean(axis=1)
-    model = MixtureMeans(3, method="paper", noise_variance=1.0, max_iter=1).fit(samples)
+    model = PrintedMixtureMeans(3, noise_variance=1.0, max_iter=1).fit(samples)
     order = np.argsort(model.centers_[:, 0])
     expected = [means[truth == value].mean() for value in (-5.0, 0.0, 5.0)]
     np.testing.assert_allclose(model.centers_[order, 0], expected)

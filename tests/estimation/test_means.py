@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 
-from coterie.estimation.generate import gaussian_clients
 from coterie.estimation.means import GaussianMeans, combine
 from coterie.estimation.quantiser import Quantiser, clipping_radius
+from reproductions.generate import gaussian_clients
+from reproductions.private_means import printed_radius
 
 
 class Noise:
@@ -53,7 +54,7 @@ def test_closed_form_risks():
 def test_closed_form_risk_of_the_private_figure(delta, expected):
     model = {"clients": 10_000, "samples": 15, "prior_variance": 0.01, "noise_variance": 0.25}
     assert gaussian_risk(**model) == pytest.approx(0.006251, abs=1e-6)
-    b = clipping_radius(**model, printed=True)
+    b = printed_radius(**model)
     assert b == pytest.approx(1.0531, abs=1e-4)
     for epsilon, risk in zip((0.1, 0.2, 0.4, 0.8), expected, strict=True):
         noise = (b / epsilon) ** 2 * 8 * np.log(2 / delta)

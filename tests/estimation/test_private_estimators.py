@@ -5,7 +5,7 @@ import pytest
 from sklearn.base import clone
 
 import coterie as ct
-from coterie.estimation.generate import bernoulli_clients, gaussian_clients, mixture_clients
+from reproductions.generate import bernoulli_clients, gaussian_clients, mixture_clients
 
 CENTERS = np.array([[-2.0, 0.0], [2.0, 0.0]])
 SIMULATED = {"delta": 1e-6, "noise": "simulation"}
@@ -153,7 +153,7 @@ def test_numbers_of_samples_do_not_reach_the_others():
         (lambda p: ct.GaussianMeans(0.3, 1.0, mechanism=ct.Quantiser(4), privacy=p), "mechanism"),
         (lambda p: ct.GaussianMeans(0.3, 1.0, privacy=1.0), "Privacy"),
         (lambda p: ct.MixtureMeans(2, privacy=p), "noise_variance"),
-        (lambda p: ct.MixtureMeans(2, "paper", noise_variance=1.0, privacy=p), "method"),
+        (lambda p: ct.MixtureMeans(2, noise_variance=1.0, prior=([1.0], [[0.0]]), privacy=p), "prior"),
     ],
 )
 def test_what_must_be_public_must_be_given(make, text):

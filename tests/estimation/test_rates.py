@@ -6,15 +6,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 
-from coterie.estimation.generate import bernoulli_clients
 from coterie.estimation.rates import BernoulliRates, BetaPrior
 from reproductions import elections
+from reproductions.generate import bernoulli_clients
+from reproductions.printed.rates import printed_rates
 
 
-def gain(data, **kwargs):
-    model = BernoulliRates(**kwargs).fit(data.successes, data.trials)
+def gain(data, rates):
     local = data.successes / data.trials
-    return 100 * (1 - np.square(model.rates_ - data.truth).mean() / np.square(local - data.truth).mean())
+    return 100 * (1 - np.square(rates - data.truth).mean() / np.square(local - data.truth).mean())
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,9 @@ def test_gains_over_local(population, paper, no_minus_one, corrected):
     runs = np.array(
         [
             [
-                gain(data, variance="paper"),
-                gain(data, variance="paper", minus_one=False),
-                gain(data),
+                gain(data, printed_rates(data.successes, data.trials).rates),
+                gain(data, printed_rates(data.successes, data.trials, minus_one=False).rates),
+                gain(data, BernoulliRates().fit(data.successes, data.trials).rates_),
             ]
             for data in (bernoulli_clients(10_000, 14, population, rng=np.random.default_rng(s)) for s in range(10))
         ]
@@ -51,39 +51,38 @@ def test_observed_variance_is_biased_and_the_corrected_one_is_not():
 
 def test_weights_of_the_spikes():
     data = bernoulli_clients(100_000, 14, "spikes", rng=np.random.default_rng(1))
-    for kwargs, weight in (
-        ({"variance": "paper"}, 0.8036),
-        ({"variance": "paper", "minus_one": False}, 0.7600),
-        ({}, 0.7368),
-    ):
-        model = BernoulliRates(**kwargs).fit(data.successes, data.trials)
-        assert model.weights_.mean() == pytest.approx(weight, abs=0.006)
+    found = (
+        printed_rates(data.successes, data.trials).weights,
+        printed_rates(data.successes, data.trials, minus_one=False).weights,
+        BernoulliRates().fit(data.successes, data.trials).weights_,
+    )
+    assert [weights.mean() for weights in found] == pytest.approx([0.8036, 0.7600, 0.7368], abs=0.006)
 
 
 def test_left_out_moments_match_the_definition():
     z, n = np.array([3, 7, 1, 9, 5]), 10
     x = z / n
-    for kind in ("paper", "corrected"):
-        model = BernoulliRates(variance=kind).fit(z, n)
+    model, printed = BernoulliRates().fit(z, n), printed_rates(z, n)
+    for rates, weights, corrected in ((*printed, False), (model.rates_, model.weights_, True)):
         for i in range(5):
             others = np.delete(x, i)
             mu, s2 = others.mean(), others.var(ddof=1)
-            if kind == "corrected":
+            if corrected:
                 s2 = np.clip((s2 - mu * (1 - mu) / n) * n / (n - 1), 0, mu * (1 - mu))
             a = n * s2 / (mu * (1 - mu) + (n - 1) * s2)
-            assert model.weights_[i] == pytest.approx(a)
-            assert model.rates_[i] == pytest.approx(a * x[i] + (1 - a) * mu)
+            assert weights[i] == pytest.approx(a)
+            assert rates[i] == pytest.approx(a * x[i] + (1 - a) * mu)
 
 
 def test_corrected_weight_is_signal_over_observed_variance():
     z, n = np.array([3, 7, 1, 9, 5, 6]), 12
-    paper, fixed = (BernoulliRates(variance=v).fit(z, n) for v in ("paper", "corrected"))
+    printed, fixed = printed_rates(z, n), BernoulliRates().fit(z, n)
     i = 2
     others = np.delete(z / n, i)
     mu, v = others.mean(), others.var(ddof=1)
     s2 = (v - mu * (1 - mu) / n) * n / (n - 1)
     assert fixed.weights_[i] == pytest.approx(s2 / v)
-    assert fixed.weights_[i] < paper.weights_[i]
+    assert fixed.weights_[i] < printed.weights[i]
 
 
 def test_exact_risk_identity():
@@ -93,10 +92,9 @@ def test_exact_risk_identity():
     for _ in range(3000):
         p = rng.beta(2, 3, 8)
         z = rng.binomial(5, p)
-        model = BernoulliRates(variance="paper").fit(z, 5)
-        a, x = model.weights_, z / 5
+        (rates, a), x = printed_rates(z, 5), z / 5
         centre = (x.sum() - x) / 7
-        left.append(np.square(model.rates_ - p).mean())
+        left.append(np.square(rates - p).mean())
         right.append((a**2 * (0.24 - 0.04) / 5 + (1 - a) ** 2 * (0.04 + (0.4 - centre) ** 2)).mean())
     difference = np.array(left) - right
     assert abs(difference.mean()) < 4 * difference.std() / np.sqrt(3000)
@@ -133,22 +131,17 @@ def test_unequal_trials():
 
 
 @settings(max_examples=60, deadline=None)
-@example([(1, 2), (2, 0), (2, 0)], "paper")  # the others all succeeded, but for rounding
-@given(
-    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=3, max_size=12),
-    st.sampled_from(["corrected", "paper"]),
-)
-def test_rates_weights_and_order(pairs, variance):
+@example([(1, 2), (2, 0), (2, 0)])  # the others all succeeded, but for rounding
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=3, max_size=12))
+def test_rates_weights_and_order(pairs):
     z, n = np.array([a for a, _ in pairs]), np.array([a + b for a, b in pairs])
     n = np.maximum(n, 2)
-    model = BernoulliRates(variance=variance).fit(z, n)
+    model = BernoulliRates().fit(z, n)
     assert ((model.rates_ >= 0) & (model.rates_ <= 1)).all()
     assert ((model.weights_ >= 0) & (model.weights_ <= 1)).all()
     order = np.random.default_rng(0).permutation(len(z))
-    np.testing.assert_allclose(
-        BernoulliRates(variance=variance).fit(z[order], n[order]).rates_, model.rates_[order], atol=1e-9
-    )
-    mirror = BernoulliRates(variance=variance).fit(n - z, n)
+    np.testing.assert_allclose(BernoulliRates().fit(z[order], n[order]).rates_, model.rates_[order], atol=1e-9)
+    mirror = BernoulliRates().fit(n - z, n)
     np.testing.assert_allclose(mirror.rates_, 1 - model.rates_, atol=1e-9)
     low, high = model.interval(0.9)
     assert ((low >= 0) & (low <= high) & (high <= 1)).all()
@@ -163,7 +156,7 @@ def test_edges():
     fixed = BernoulliRates(weight=0.5).fit([0, 1, 1], 1)
     np.testing.assert_allclose(fixed.rates_, [0.5, 0.75, 0.75])
     np.testing.assert_allclose(BernoulliRates(prior=(1, 1)).fit([1], 1).rates_, [2 / 3])
-    assert clone(BernoulliRates(variance="paper")).variance == "paper"
+    assert clone(BernoulliRates(weight=0.5)).weight == 0.5
 
 
 @pytest.mark.parametrize(
@@ -176,7 +169,6 @@ def test_edges():
         ([1, 2, 0.5], 5, {}, "whole numbers"),
         ([1, 2, 3], [5, 5], {}, "shapes"),
         ([[1, 2, 3]], 5, {}, "shapes"),
-        ([1, 2, 3], 5, {"variance": "best"}, "'corrected', 'paper'"),
         ([1, 2, 3], 5, {"prior": (0, 1)}, "> 0"),
         ([1, 2, 3], 5, {"weight": 2.0}, r"\[0, 1\]"),
     ],
@@ -197,8 +189,7 @@ def test_elections_gain():
 def test_the_paper_s_variance_is_not_capped(minus_one):
     """E-4 as printed, also where v_i > μ_i(1−μ_i); only the weight is cut off at 1."""
     z, n = np.array([0, 5, 0, 5, 1]), 5
-    model = BernoulliRates(variance="paper", minus_one=minus_one).fit(z, n)
-    for i, own in enumerate(model.weights_):
+    for i, own in enumerate(printed_rates(z, n, minus_one=minus_one).weights):
         others = np.delete(z / n, i)
         mean, v = others.mean(), others.var(ddof=1)
         assert own == pytest.approx(min(1, n * v / (mean * (1 - mean) + (n - minus_one) * v)))

@@ -372,12 +372,7 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
         {"mu": 0.5, "low": 1.0, "high": 2.0, "buyer_cost": 0.1, "seller_cost": 0.1},
         lambda game: ct.incentives.simulate(game, "exp3", rounds=20, seeds=1),
     ),
-    "incentives.PrintedWhileLoop": (
-        {"step": 0.01, "give_up": 10},
-        lambda made: ct.incentives.collaborate(*ct.incentives.quadratic_firms(0.3, 0.5), made, rounds=2),
-    ),
     "incentives.Stackelberg": ({}, lambda made: ct.incentives.simulate(GAME, made, rounds=20, seeds=1)),
-    "incentives.bias_sweep": ({"game": GAME, "intervals": 2, "rounds": 20, "seeds": 1}, nothing),
     "incentives.climb": (
         {"learner": ct.incentives.Learner(lambda s: 0.5, lambda s, size: s), "state": 1.0},
         nothing,

@@ -43,7 +43,7 @@ def test_they_are_torchs(over: Any) -> None:
         (lambda: Cosine(0), "Cosine needs length"),
         (lambda: Cosine(3, floor=2.0), "floor in"),
         (lambda: StepDecay(3, factor=0.0), "factor above 0"),
-        (lambda: Warmup(3, over="epochs"), "over='rounds' or over='steps'"),  # type: ignore[arg-type]
+        (lambda: Warmup(3, over="epochs"), "over to be one of 'rounds', 'steps'"),  # type: ignore[arg-type]
         (lambda: ct.LocalSGD(nesterov=True), "momentum above 0"),
         (lambda: ct.LocalSGD(clip=0.0), "clip above 0"),
         (lambda: ct.LocalAdam(beta1=1.0), "beta1 in"),

@@ -26,7 +26,6 @@ from coterie.aggregation.gram import combine, comparable, gram, pairwise, square
 from coterie.annotations import guarded
 from coterie.arguments import refuse_masked
 from coterie.errors import ConfigError, DataError, TooFew
-from coterie.settings import whole_number
 from coterie.tree import finite_rows, leaves, take, tree_map
 
 Stacked = TypeVar("Stacked", Tensor, dict[str, Any])
@@ -142,9 +141,6 @@ class TrimmedMean:
 
     n_corrupted: int
 
-    def __post_init__(self) -> None:
-        whole_number("n_corrupted", self.n_corrupted, 0, owner=self)
-
     @_takes_arrays
     def __call__(
         self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
@@ -172,9 +168,6 @@ class Krum:
 
     n_corrupted: int
 
-    def __post_init__(self) -> None:
-        whole_number("n_corrupted", self.n_corrupted, 0, owner=self)
-
     @_takes_arrays
     @_needs_distances
     def __call__(
@@ -192,11 +185,6 @@ class MultiKrum:
 
     n_corrupted: int
     keep: int | None = None
-
-    def __post_init__(self) -> None:
-        whole_number("n_corrupted", self.n_corrupted, 0, owner=self)
-        if self.keep is not None:
-            whole_number("keep", self.keep, 1, owner=self)
 
     @_takes_arrays
     @_needs_distances
@@ -227,7 +215,6 @@ class GeometricMedian:
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        whole_number("iterations", self.iterations, 1, owner=self)
         if not self.eps > 0:
             raise ConfigError(f"GeometricMedian needs eps > 0; got {self.eps}. Use for example 1e-6.")
 
@@ -268,17 +255,8 @@ class CentredClipping:
     beyond: Literal["shorten", "drop"] = "shorten"
 
     def __post_init__(self) -> None:
-        whole_number("iterations", self.iterations, 1, owner=self)
         if not self.radius > 0:
             raise ConfigError(f"CentredClipping needs radius > 0; got {self.radius}. Use for example 1.0.")
-        if self.start not in ("sent", "median"):
-            raise ConfigError(
-                f"CentredClipping needs start 'sent' or 'median'; got {self.start!r}. Choose one of them."
-            )
-        if self.beyond not in ("shorten", "drop"):
-            raise ConfigError(
-                f"CentredClipping needs beyond 'shorten' or 'drop'; got {self.beyond!r}. Choose one of them."
-            )
 
     @_takes_arrays
     @_needs_distances
@@ -319,9 +297,6 @@ class Bucketing:
     size: int = 2
     inner: Aggregator = field(default_factory=Median)
 
-    def __post_init__(self) -> None:
-        whole_number("size", self.size, 1, owner=self)
-
     @_takes_arrays
     def __call__(
         self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
@@ -357,9 +332,6 @@ class NearestNeighbourMixing:
 
     n_corrupted: int
     inner: Aggregator = field(default_factory=Median)
-
-    def __post_init__(self) -> None:
-        whole_number("n_corrupted", self.n_corrupted, 0, owner=self)
 
     @_takes_arrays
     @_needs_distances

@@ -14,14 +14,13 @@ A client that missed rounds has gone on by itself from the μ and ψ it last rec
 rounds of steps, taken when it is next sampled or its model is asked for. `catch_up=0` is Algorithm 5,
 and the same and quicker where everyone takes part in every round.
 
-mode="paper" is DP-AdaPeD as printed (L-6): in every step ∂f_KD/∂μ and ∂/∂ψ are clipped to `clips` and noise of
-deviations `noises` is added on the client. Its accounting is wrong (E17), so it earns no receipt.
+DP-AdaPeD as printed (L-6) clips and noises every step. Its accounting is wrong (E17): `fit(…, privacy=…)` replaces it, and
+`reproductions/printed/adaped.py` has it for comparison.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -33,9 +32,8 @@ from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange,
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.learning.update_rules import clipped
-from coterie.settings import finite_numbers, whole_number
-from coterie.tree import Params, Tree, like_vector, row, tree_map
+from coterie.settings import now_in_reproductions
+from coterie.tree import Params, Tree, row, tree_map
 
 
 @dataclass(frozen=True)
@@ -44,11 +42,12 @@ class AdaPeDState:
     psi: Tensor
 
 
+@now_in_reproductions("reproductions/printed/adaped.py", mode="corrected", clips=(1.0, 1.0), noises=(0.0, 0.0))
 @guarded
 @dataclass(frozen=True)
 class AdaPeD(Algorithm):
     """`psi` is where ψ starts and `psi_floor` where it stops; a client catches up on
-    at most `catch_up` missed rounds; `clips` and `noises` are for mode="paper" alone."""
+    at most `catch_up` missed rounds."""
 
     way = "shrunk"
 
@@ -58,25 +57,14 @@ class AdaPeD(Algorithm):
     shared_lr: float | None = None
     psi_lr: float = 0.03
     catch_up: int = 1
-    mode: Literal["corrected", "paper"] = "corrected"
-    clips: tuple[float, float] = (1.0, 1.0)
-    noises: tuple[float, float] = (0.0, 0.0)
 
     def __post_init__(self) -> None:
-        finite_numbers(self, "psi", "psi_floor", "shared_lr", "psi_lr", "clips", "noises")
-        if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in (self.clips, self.noises)):
-            raise ConfigError(f"AdaPeD needs two clips and two noises, of μ and ψ; got {self.clips} and {self.noises}.")
-        whole_number("catch_up", self.catch_up, 0, owner=self)
         if not 0 < self.psi_floor <= self.psi:
             raise ConfigError(f"AdaPeD needs 0 < psi_floor ≤ psi; got {self.psi_floor} and {self.psi}.")
         if not self.psi_lr >= 0 or (self.shared_lr is not None and not self.shared_lr >= 0):
             raise ConfigError(f"AdaPeD needs rates ≥ 0; got psi_lr {self.psi_lr} and shared_lr {self.shared_lr}.")
         if self.shared_lr and getattr(self.local, "lr", 1.0) == 0:
             raise ConfigError("AdaPeD needs a local lr above 0 beside shared_lr, which follows its schedule; got 0.")
-        if self.mode not in ("corrected", "paper"):
-            raise ConfigError(f"AdaPeD's mode is 'corrected' or 'paper'; got {self.mode!r}.")
-        if min(self.clips) <= 0 or min(self.noises) < 0:
-            raise ConfigError(f"AdaPeD needs clips above 0 and noises ≥ 0; got {self.clips} and {self.noises}.")
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> AdaPeDState:
         require_predictions(task, self)
@@ -107,10 +95,8 @@ class AdaPeD(Algorithm):
             loss, slope = loss_and_slope(batch, z)
             theta = step_theta(theta, back(slope + by_student(batch, z_mu, z) / (2 * width)), lr)  # step 2
             z = batch.outputs(theta)
-            h = back_mu(by_teacher(batch, z_mu, z) / (2 * width))
-            mu = step_mu(mu, self._released(batch, h, 0), self._shared(lr))  # step 3
+            mu = step_mu(mu, back_mu(by_teacher(batch, z_mu, z) / (2 * width)), self._shared(lr))  # step 3
             kappa = 1 / (2 * width) - distillation(batch, batch.outputs(mu), z) / (2 * width**2)
-            kappa = self._released(batch, {"kappa": kappa}, 1)["kappa"]
             moved = (width - self.psi_lr * kappa).clamp(min=self.psi_floor)  # step 4
             width = torch.where(batch.n > 0, moved, width)
             losses.append(loss)
@@ -120,18 +106,6 @@ class AdaPeD(Algorithm):
     def _shared(self, lr: float | Tensor) -> float | Tensor:
         """η2, with the same schedule as η1."""
         return lr if self.shared_lr is None else lr * (self.shared_lr / self.local.lr)
-
-    def _released(self, batch: Context, slope: Params, which: int) -> Params:
-        """A derivative as it may leave: in mode="paper" clipped and noised, in every step (L-6)."""
-        if self.mode != "paper":
-            return slope
-        bounded = dict(zip(slope, clipped(list(slope.values()), self.clips[which], 0), strict=True))
-        if not self.noises[which]:
-            return bounded
-        count = sum(t.numel() for t in slope.values())
-        noise = like_vector(batch.normal(f"adaped {which}", count), slope)
-        noised: Params = tree_map(lambda g, e: g + self.noises[which] * e, bounded, noise)
-        return noised
 
     def personal(self, ctx: Context, state: AdaPeDState) -> Params:
         return self._caught_up(ctx)

@@ -26,7 +26,6 @@ from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Popu
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.settings import finite_numbers
 from coterie.tree import Params, Tree, tree_map
 
 
@@ -43,7 +42,6 @@ class APFL(Algorithm):
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
-        finite_numbers(self, "alpha")
         if not 0 <= self.alpha <= 1:
             raise ConfigError(f"APFL needs alpha in [0, 1]; got {self.alpha}.")
 

@@ -30,7 +30,6 @@ from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange,
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.settings import finite_numbers, whole_number
 from coterie.tree import Params, flat_vector, repeat, row, take, tree_map
 
 Linkage = Literal["single", "complete"]
@@ -79,11 +78,6 @@ class CFL(Algorithm):
         return cls(quiet=100.0, loud=1e-6, first=1)
 
     def __post_init__(self) -> None:
-        whole_number("first", self.first, 0, owner=self)
-        whole_number("most", self.most, owner=self)
-        if self.linkage not in ("single", "complete"):
-            raise ConfigError(f"CFL needs linkage 'single' or 'complete'; got {self.linkage!r}. Choose one of them.")
-        finite_numbers(self, "quiet", "loud")
         if not (self.quiet > 0 and self.loud >= 0):
             raise ConfigError(f"CFL needs quiet > 0 and loud ≥ 0; got {self.quiet} and {self.loud}.")
 

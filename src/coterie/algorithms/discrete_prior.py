@@ -34,7 +34,6 @@ from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.predictors import WEIGHTS, Mixture
 from coterie.learning.task import Task
-from coterie.settings import finite_numbers, whole_number
 from coterie.tree import Params, flat_vector, like_vector, repeat, row, stack, take, tree_map
 
 
@@ -59,10 +58,6 @@ class DiscretePrior(Algorithm):
     local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
-        finite_numbers(self, "noise")
-        whole_number("models", self.models, owner=self)
-        if self.repair not in ("em", "none"):
-            raise ConfigError(f"DiscretePrior's repair is 'em' or 'none'; got {self.repair!r}.")
         if not self.noise > 0:
             raise ConfigError(f"DiscretePrior needs noise above 0; got {self.noise}.")
 

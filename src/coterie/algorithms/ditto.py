@@ -21,7 +21,6 @@ from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Popu
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.settings import finite_numbers
 from coterie.tree import Params, Tree
 
 
@@ -37,7 +36,6 @@ class Ditto(Algorithm):
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
-        finite_numbers(self, "lam")
         if not self.lam >= 0:
             raise ConfigError(f"Ditto needs lam ≥ 0; got {self.lam}.")
 

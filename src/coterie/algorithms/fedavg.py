@@ -20,7 +20,6 @@ from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange,
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.settings import finite_numbers
 from coterie.tree import Params, Tree, row, tree_map
 
 
@@ -62,7 +61,6 @@ class FedAvg(Algorithm):
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
-        finite_numbers(self, "server_lr", "server_momentum")
         if not (self.server_lr > 0 and 0 <= self.server_momentum < 1):
             raise ConfigError(
                 f"{type(self).__name__} needs server_lr above 0 and server_momentum in [0, 1); "

@@ -25,7 +25,6 @@ from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.predictors import WEIGHTS, Mixture
 from coterie.learning.task import Task
-from coterie.settings import whole_number
 from coterie.tree import Params, Tree, row, stack
 
 
@@ -44,10 +43,6 @@ class FedEM(Algorithm):
     components: int = 2
     e_steps: int = 10
     local: LocalSteps = field(default_factory=LocalSGD)
-
-    def __post_init__(self) -> None:
-        whole_number("components", self.components, owner=self)
-        whole_number("e_steps", self.e_steps, owner=self)
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> FedEMState:
         require_predictions(task, self, ("cross_entropy", "mse"))

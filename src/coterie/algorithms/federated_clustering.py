@@ -47,7 +47,7 @@ from coterie.exchange.messages import (
 )
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
-from coterie.settings import finite_numbers, whole_number
+from coterie.settings import whole_number
 from coterie.tree import Params, finite_rows, repeat, row, take, tree_map
 
 _MEMBERS_UP_TO = 4096  # clients whose N × N table of who listened to whom is kept
@@ -80,9 +80,6 @@ class FederatedClustering(Algorithm):
     def __post_init__(self) -> None:
         if self.batch_size is not None:
             whole_number("batch_size", self.batch_size, owner=self)
-        for name in ("groups", "inner", "local_steps"):
-            whole_number(name, getattr(self, name), owner=self)
-        finite_numbers(self, "lr", "momentum")
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"FederatedClustering needs momentum in [0, 1); got {self.momentum}.")
 

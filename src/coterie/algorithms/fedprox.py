@@ -14,7 +14,6 @@ from coterie.algorithms.fedavg import FedAvg
 from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Context, Up
-from coterie.settings import finite_numbers
 from coterie.tree import Params
 
 
@@ -29,7 +28,6 @@ class FedProx(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        finite_numbers(self, "mu")
         if not self.mu >= 0:
             raise ConfigError(f"FedProx needs mu ≥ 0; got {self.mu}.")
 

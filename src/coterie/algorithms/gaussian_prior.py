@@ -30,7 +30,6 @@ from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange,
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.settings import finite_numbers, whole_number
 from coterie.tree import Params, Tree, row, tree_map
 
 
@@ -57,10 +56,6 @@ class GaussianPrior(Algorithm):
     local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
-        finite_numbers(self, "scale", "floor", "noise")
-        whole_number("probes", self.probes, owner=self)
-        if self.per not in ("all", "layer", "parameter"):
-            raise ConfigError(f"A prior has a scale per 'all', 'layer' or 'parameter'; got {self.per!r}.")
         if not min(self.scale, self.floor, self.noise) > 0:
             raise ConfigError(
                 f"{type(self).__name__} needs scale, floor and noise above 0; got {self.scale}, {self.floor} and "

@@ -22,7 +22,6 @@ from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Popu
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.settings import whole_number
 from coterie.tree import Params, Tree
 
 
@@ -36,10 +35,6 @@ class HypCluster(Algorithm):
     clusters: int | None = None
     local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)
-
-    def __post_init__(self) -> None:
-        if self.clusters is not None:
-            whole_number("clusters", self.clusters, owner=self)
 
     @property
     def _rounds(self) -> IFCA:

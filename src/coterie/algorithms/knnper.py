@@ -23,7 +23,6 @@ from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.predictors import NearestNeighbours
 from coterie.learning.task import Task
-from coterie.settings import finite_numbers
 from coterie.tree import Params
 
 
@@ -40,7 +39,6 @@ class KNNPer(Algorithm):
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
-        finite_numbers(self, "lam")
         self.predictor()  # checks both settings
 
     @property

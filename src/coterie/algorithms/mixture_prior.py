@@ -30,7 +30,6 @@ from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange,
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.settings import finite_numbers, whole_number
 from coterie.tree import Params, Tree, flat_vector, like_vector, repeat, row, take, tree_map
 
 _FARTHEST = 1e150  # a distance whose square overflows counts as this one
@@ -58,8 +57,6 @@ class MixturePrior(Algorithm):
     local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
-        finite_numbers(self, "scale", "floor", "noise")
-        whole_number("clusters", self.clusters, owner=self)
         if not min(self.scale, self.floor, self.noise) > 0:
             raise ConfigError(
                 f"MixturePrior needs scale, floor and noise above 0; got {self.scale}, {self.floor} and {self.noise}."

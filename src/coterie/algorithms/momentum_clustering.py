@@ -30,7 +30,7 @@ from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up, one_per
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
-from coterie.settings import cluster_count, finite_numbers, whole_number
+from coterie.settings import cluster_count, whole_number
 from coterie.tree import Params, Tree, flat_vector, like_vector, tree_map
 
 
@@ -60,10 +60,6 @@ class MomentumClustering(Algorithm):
     def __post_init__(self) -> None:
         if self.batch_size is not None:
             whole_number("batch_size", self.batch_size, owner=self)
-        if self.clusters is not None:
-            whole_number("clusters", self.clusters, owner=self)
-        whole_number("inner", self.inner, owner=self)
-        finite_numbers(self, "lr", "alpha")
         if not 0 < self.alpha <= 1:
             raise ConfigError(f"MomentumClustering needs alpha in (0, 1]; got {self.alpha}.")
 

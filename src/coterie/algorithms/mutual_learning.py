@@ -23,7 +23,6 @@ from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Popu
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.settings import finite_numbers
 from coterie.tree import Params, Tree
 
 
@@ -40,7 +39,6 @@ class MutualLearning(Algorithm):
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
-        finite_numbers(self, "alpha", "beta")
         if not (0 <= self.alpha <= 1 and 0 <= self.beta <= 1):
             raise ConfigError(f"MutualLearning needs alpha and beta in [0, 1]; got {self.alpha} and {self.beta}.")
 

@@ -77,8 +77,6 @@ class MyopicClustering(Algorithm):
     def __post_init__(self) -> None:
         if self.batch_size is not None:
             whole_number("batch_size", self.batch_size, owner=self)
-        if self.clusters is not None:
-            whole_number("clusters", self.clusters, owner=self)
 
     @property
     def local(self) -> LocalSGD:

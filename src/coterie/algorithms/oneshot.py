@@ -27,7 +27,7 @@ from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange,
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.settings import cluster_count, whole_number
+from coterie.settings import cluster_count
 from coterie.tree import Params, flat_vector, named_like, names, repeat, row, take
 
 _TRAINED = {"model": From("model")}
@@ -58,8 +58,6 @@ class OneShot(Algorithm):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "on", names(self.on, "OneShot", "on"))
-        if self.clusters is not None:
-            whole_number("clusters", self.clusters, owner=self)
 
     @property
     def k(self) -> int:

@@ -24,7 +24,6 @@ from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange,
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.settings import finite_numbers, whole_number
 from coterie.tree import Params, Tree, row, tree_map
 
 
@@ -47,8 +46,6 @@ class PFedMe(Algorithm):
     local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
-        finite_numbers(self, "lam", "lr", "beta")
-        whole_number("inner", self.inner, owner=self)
         if not self.lam >= 0 or (self.lr is not None and not self.lr >= 0) or not self.beta > 0:
             raise ConfigError(f"PFedMe needs lam ≥ 0, lr ≥ 0 and beta > 0; got {self.lam}, {self.lr} and {self.beta}.")
 

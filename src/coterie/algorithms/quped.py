@@ -38,7 +38,6 @@ from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Popu
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.settings import finite_numbers, whole_number
 from coterie.tree import Params, Tree, tree_map
 
 
@@ -56,10 +55,9 @@ class QuPeD(Algorithm):
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
-        finite_numbers(self, "lam", "pull")
         if not 0 <= self.lam <= 1 or not self.pull >= 0:
             raise ConfigError(f"QuPeD needs lam in [0, 1] and pull ≥ 0; got {self.lam} and {self.pull}.")
-        if self.bits is not None and whole_number("bits", self.bits, owner=self) > 8:
+        if self.bits is not None and self.bits > 8:
             raise ConfigError(f"QuPeD needs bits of at most 8; got {self.bits}.")
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> FedAvgState:

@@ -23,7 +23,6 @@ from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.learning.update_rules import Momentum
-from coterie.settings import finite_numbers
 from coterie.tree import Params, Tree, row, tree_map
 
 
@@ -46,9 +45,6 @@ class Scaffold(Algorithm):
     option: Literal["I", "II"] = "II"
 
     def __post_init__(self) -> None:
-        finite_numbers(self, "server_lr")
-        if self.option not in ("I", "II"):
-            raise ConfigError(f"Scaffold's option is 'I' or 'II'; got {self.option!r}.")
         if not isinstance(self.local, LocalSteps):
             raise ConfigError(
                 f"Scaffold needs local to be steps, such as LocalSGD(steps=10, lr=0.1); got {self.local!r}."

@@ -13,7 +13,7 @@ Clients send n_i, X̄_i and their scatter; the server needs only weighted sums o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy.optimize import brentq
@@ -26,7 +26,6 @@ from coterie.estimation.books import checked
 from coterie.estimation.checks import (
     Array,
     ClientSums,
-    choice,
     confidence,
     fitted,
     known_variance,
@@ -155,7 +154,7 @@ class GaussianMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         mechanism: Mechanism | None = None,
         seed: int = 0,
         privacy: Privacy | None = None,
-        trust: str = "central",
+        trust: Literal["central", "local"] = "central",
     ) -> None:
         self.privacy = privacy
         self.trust = trust
@@ -207,7 +206,6 @@ class GaussianMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     ) -> GaussianMeans:
         """Theorem 2 with the repairs of `private_means`; the client's own mean stays exact, and on its device."""
         privacy = checked(self.privacy, "GaussianMeans")
-        choice("trust", self.trust, ("central", "local"))
         if self.mechanism is not None:
             raise ConfigError("GaussianMeans takes privacy or a mechanism, got both; a quantiser is not private.")
         if noise_variance is None or (self.trust == "local" and prior_variance is None):

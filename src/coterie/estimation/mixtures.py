@@ -7,10 +7,8 @@ Theorem 5 and Algorithm 1 of
 Symbols: μ_l `centers_`, p_l `proportions_`, w_il `weights_`, σ_x² `noise_variance_`, σ_θ²
 `component_variance_` (0: point masses, Theorem 5; > 0: Gaussian components, E-6g), v_i = σ_x²/n_i, T_i = σ_θ² + v_i.
 
-`method="paper"` is Algorithm 1 with clustering before the first use of the centres (erratum E10). Each round's
-estimates lie between the centres, and the next centres are means of these estimates. So where clusters overlap, the
-centres move together and end in one point (E11). Use `max_iter=1`, or `method="em"`, whose centres are means of the X̄_i
-and do not move together.
+The centres are found by EM. In Algorithm 1 each round's estimates lie between the centres, and the next centres are means
+of these estimates: where clusters overlap, they end in one point (E11). The centres of EM are means of the X̄_i.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ from coterie.estimation.checks import (
     Array,
     ClientSums,
     Ints,
-    choice,
     confidence,
     finite,
     fitted,
@@ -48,7 +45,7 @@ from coterie.estimation.private_means import (
 )
 from coterie.kmeans import kmeans
 from coterie.privacy import Line, Privacy, Released, public
-from coterie.settings import whole_number
+from coterie.settings import now_in_reproductions, whole_number
 
 FLOOR = 1e-300
 
@@ -84,18 +81,18 @@ def _centre_variance(means: Array, w: Array, centers: Array, total: Array) -> Ar
     return out
 
 
+@now_in_reproductions("reproductions/printed/mixtures.py", method="em")
 class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Personalised means of clients that fall into `clusters` groups.
 
     Parameters
     ----------
     clusters : k, at most the number of clients.
-    method : "em", or "paper" (Algorithm 1, `max_iter` rounds; see the module).
     noise_variance : σ_x² per coordinate; None pools the within-client variance.
-    component_variance : σ_θ² within a cluster; 0 for point masses, None to estimate it (EM only).
+    component_variance : σ_θ² within a cluster; 0 for point masses, None to estimate it.
     prior : known (proportions, centers); then nothing is learned but the posterior means (Theorem 5).
     max_iter, tol : rounds, and the change at which they stop. EM looks at the log-likelihood (nats per client) and σ_θ² (in
-        variances of a client's mean), and warns if max_iter comes first; the paper's rounds look at the centres.
+        variances of a client's mean), and warns if max_iter comes first.
     restarts, seed : of the k-means++ initialisation.
     privacy : a `ct.Privacy`; its `clip` is the radius R of the ball to which the clients' means are clipped. EM then starts
         from public centres and releases noisy sums; noise_variance is public and must be given.
@@ -114,7 +111,6 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         clusters: int = 2,
-        method: str = "em",
         noise_variance: float | None = None,
         component_variance: float | None = 0.0,
         prior: tuple[Array, Array] | None = None,
@@ -128,7 +124,6 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.privacy = privacy
         self.rounds = rounds
         self.clusters = clusters
-        self.method = method
         self.noise_variance = noise_variance
         self.component_variance = component_variance
         self.prior = prior
@@ -156,16 +151,9 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def fit_sums(self, sums: ClientSums) -> MixtureMeans:
         """Fit from what the clients send: counts, means and scatters."""
         check_settings(self)
-        choice("method", self.method, ("em", "paper"))
-        whole_number("max_iter", self.max_iter)
-        whole_number("restarts", self.restarts)
-        if self.prior is None and whole_number("clusters", self.clusters) > sums.clients:
+        if self.prior is None and self.clusters > sums.clients:
             raise ConfigError(
                 f"clusters must be at most the number of clients, {sums.clients}; got {self.clusters}. Lower it."
-            )
-        if self.method == "paper" and self.component_variance is None:
-            raise ConfigError(
-                'method="paper" needs component_variance as a number; got None. Pass a number, or use method="em".'
             )
         noise_variance = known_variance("noise_variance", self.noise_variance)
         if self.privacy is not None:
@@ -182,8 +170,6 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             self._fit_private(sums, noise, within)
         elif self.prior is not None:
             self._take_prior(sums)
-        elif self.method == "paper":
-            self._alternate(sums, noise)
         else:
             self._expect_maximise(sums, noise)
         self._finish(sums, noise)
@@ -202,10 +188,8 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_private(self, noise_variance: float | None) -> None:
         whole_number("rounds", self.rounds)
-        if self.prior is not None or self.method != "em":
-            raise ConfigError(
-                'a private fit needs method="em" and prior=None; got another, leave them at their defaults.'
-            )
+        if self.prior is not None:
+            raise ConfigError("a private fit needs prior=None; got a prior, leave it out.")
         if not noise_variance:
             raise ConfigError("a private fit needs a public noise_variance above 0, got None or 0; pass a number.")
 
@@ -251,19 +235,6 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         freedom = points.shape[1] * max(len(points) - self.clusters, 1)
         return float(np.square(points - self.centers_[means.labels_]).sum() / freedom)
 
-    def _alternate(self, sums: ClientSums, noise: Array) -> None:
-        """Algorithm 1: θ_i^(0) = X̄_i; then the server clusters the θ_i and the clients take posterior means."""
-        rng = np.random.default_rng(self.seed)
-        estimates, before = sums.means, np.full((self.clusters, sums.dimension), np.inf)
-        for t in range(1, self.max_iter + 1):
-            self.n_iter_ = t
-            self._cluster(estimates, rng)
-            _, estimates = self._posterior(sums.means, noise)
-            order = np.lexsort(self.centers_.T)
-            if self._settled(self.centers_[order], before, noise):
-                break
-            before = self.centers_[order]
-
     def _expect_maximise(self, sums: ClientSums, noise: Array) -> None:
         """E-7em: p_l = mean_i w_il, μ_l = Σ_i w_il X̄_i/T_i / Σ_i w_il/T_i; with Gaussian components also σ_θ².
 
@@ -307,9 +278,6 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             self.component_variance_ = max(float(weight @ (away + centre - noise)), 0.0)
             if abs(self.component_variance_ - before) <= 1e-9 * (before + float(noise.mean())):
                 break
-
-    def _settled(self, centers: Array, before: Array, noise: Array) -> bool:
-        return bool(np.abs(centers - before).max() <= self.tol * np.sqrt(noise.max() + self.component_variance_))
 
     def _finish(self, sums: ClientSums, noise: Array) -> None:
         total = self.component_variance_ + noise

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from coterie.annotations import guarded
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.checks import Array, Ints, finite
-from coterie.settings import whole_number
+from coterie.settings import now_in_reproductions, whole_number
 
 
 class Mechanism(Protocol):
@@ -80,6 +80,7 @@ class Quantiser:
         return scaled
 
 
+@now_in_reproductions("reproductions/private_means.py", printed=False)
 @guarded
 def clipping_radius(
     *,
@@ -89,11 +90,10 @@ def clipping_radius(
     prior_variance: float,
     noise_variance: float,
     mean_bound: float = 0.0,
-    printed: bool = False,
 ) -> float:
     """b such that no coordinate of any client mean leaves [−b, b] with probability at least 1 − 2/(mn).
 
-    `printed=True` gives Theorem 2's own radius, r + (σ_θ + σ_x/√n)√log(m²n), which is too small (erratum E02).
+    Theorem 2's own radius, r + (σ_θ + σ_x/√n)√log(m²n), is too small (erratum E02).
     """
     whole_number("clients", clients)
     whole_number("dimension", dimension)
@@ -103,7 +103,7 @@ def clipping_radius(
             f"samples={samples}, prior_variance={prior_variance}, noise_variance={noise_variance}, "
             f"mean_bound={mean_bound}. Correct the one outside."
         )
-    log = np.log(clients**2 * samples) if printed else 2 * np.log(2 * dimension * clients**2 * samples)
+    log = 2 * np.log(2 * dimension * clients**2 * samples)
     return float(mean_bound + (np.sqrt(prior_variance) + np.sqrt(noise_variance / samples)) * np.sqrt(log))
 
 

@@ -7,9 +7,9 @@ Equations 4 to 6 and Theorem 3 of
 Symbols: p_i `rates_`, Z_i `successes`, n_i `trials`, Beta(α, β) `prior_`, a_i `weights_` (the weight of a
 client's own rate), μ_i and v_i the mean and variance of the *other* clients' rates, σ² the population variance.
 
-The paper takes v_i for σ², although v_i → σ²(1−1/n) + μ(1−μ)/n (erratum E06). `variance="corrected"` (E-4c) removes
-that bias, `variance="paper"` keeps it. Leaving client i out makes a_i and μ_i independent of its data, which is what
-the risk formula needs; client i must not be shown the μ_j of others, since μ_i − μ_j reveals X̄_j.
+The paper takes v_i for σ², although v_i → σ²(1−1/n) + μ(1−μ)/n (erratum E06); that bias is removed here (E-4c).
+Leaving client i out makes a_i and μ_i independent of its data, which is what the risk formula needs; client i must
+not be shown the μ_j of others, since μ_i − μ_j reveals X̄_j.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from sklearn.base import BaseEstimator
 from coterie.annotations import check_settings
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.books import Books, checked
-from coterie.estimation.checks import Array, choice, confidence, finite, fitted
+from coterie.estimation.checks import Array, confidence, finite, fitted
 from coterie.estimation.private_means import NOT_COVERED
 from coterie.privacy import OneBit, Privacy, rate_moments
+from coterie.settings import now_in_reproductions
 
 
 class BetaPrior(NamedTuple):
@@ -44,13 +45,12 @@ class BetaPrior(NamedTuple):
         return cls(mean * size if mean > 0 else 0.0, (1 - mean) * size if mean < 1 else 0.0)
 
 
+@now_in_reproductions("reproductions/printed/rates.py", variance="corrected", minus_one=True)
 class BernoulliRates(BaseEstimator):  # type: ignore[misc]
     """Personalised success rates.
 
     Parameters
     ----------
-    variance : "corrected" (default) or "paper", the population variance behind the weights; see the module.
-    minus_one : False drops the −1 of α+β = μ(1−μ)/σ² − 1, as the paper's proof does (erratum E05).
     prior : known (α, β); then there is nothing to estimate and one client is enough.
     weight : a fixed own weight a in [0, 1] for all clients, for data that cannot show it (one trial each).
     privacy : a `ct.Privacy` makes the fit locally private: each client reports one bit, a random half about Z/n, the other
@@ -61,8 +61,7 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     rates_ (m,) (also estimates_), weights_ (m,), prior_ (alpha, beta) of the whole population, mean_,
-    prior_variance_
-    (the corrected σ² whatever `variance` is), standard_errors_ (m,), client_risk_ (m,) and risk_ = E(p̂_i − p_i)² of the
+    prior_variance_ (σ²), standard_errors_ (m,), client_risk_ (m,) and risk_ = E(p̂_i − p_i)² of the
     weights used, local_risk_ = mean_i (μ(1−μ) − σ²)/n_i.
 
     Clients without trials get the population mean. If every trial failed, or every one succeeded, so do all estimates.
@@ -72,8 +71,6 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        variance: str = "corrected",
-        minus_one: bool = True,
         prior: tuple[float, float] | None = None,
         weight: float | None = None,
         privacy: Privacy | None = None,
@@ -81,8 +78,6 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.privacy = privacy
         self.seed = seed
-        self.variance = variance
-        self.minus_one = minus_one
         self.prior = prior
         self.weight = weight
 
@@ -91,7 +86,6 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
 
         Without trials, `successes` has two columns, successes and trials (a frame may name them so)."""
         check_settings(self)
-        choice("variance", self.variance, ("corrected", "paper"))
         z, n, self.clients_ = read_rates(successes, trials)
         if self.privacy is not None:
             return self._fit_private(z, n)
@@ -172,11 +166,9 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
         rate = np.divide(z, n, out=np.zeros_like(z), where=n > 0)
         pilot = _Moments(rate, n, (n > 0).astype(np.float64), left_out=False)
         precision = _precision(n, float(pilot.mean), float(pilot.corrected))
-        paper_weights = (n > 0).astype(np.float64) if self.variance == "paper" else precision
-        others = _Moments(rate, n, paper_weights, left_out=True)
+        others = _Moments(rate, n, precision, left_out=True)
         everyone = _Moments(rate, n, precision, left_out=False)
-        variance = others.corrected if self.variance == "corrected" else others.observed
-        own = self._own_weights(n, others.mean, variance)
+        own = self._own_weights(n, others.mean, others.corrected)
         sampling = everyone.variance_of_mean()
         mean, prior_variance = float(everyone.mean), float(everyone.corrected)
         self._finish(z, n, own, others.mean, np.full_like(z, sampling), mean, prior_variance)
@@ -188,7 +180,7 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
         if self.weight is not None:
             return np.where(n > 0, self.weight, 0.0)
         odds = mean * (1 - mean)
-        below = odds + (n - 1 if self.minus_one else n) * variance
+        below = odds + (n - 1) * variance
         own = np.divide(n * variance, below, out=np.zeros_like(n), where=(odds > 0) & (below > 0))
         return np.clip(own, 0.0, 1.0)
 
@@ -252,7 +244,6 @@ class _Moments:
         freedom = self.sum - total(w**2) / self.sum
         noise = total(w * inverse) - total(w**2 * inverse) / self.sum
         odds = self.mean * (1 - self.mean)
-        self.observed = spread / freedom
         signal = freedom - noise
         estimate = np.divide(spread - odds * noise, signal, out=np.zeros_like(spread), where=signal > 1e-12 * freedom)
         self.corrected = np.clip(estimate, 0.0, odds)

@@ -23,7 +23,6 @@ from coterie.incentives.market.defection_free import (
     Learner,
     OnlyHighShares,
     OnlyLowShares,
-    PrintedWhileLoop,
     climb,
     collaborate,
     descent,
@@ -48,7 +47,7 @@ from coterie.incentives.pricing.sellers import (
     Stackelberg,
     View,
 )
-from coterie.incentives.pricing.simulation import Simulation, bias_sweep, policy_regret, simulate
+from coterie.incentives.pricing.simulation import Simulation, policy_regret, simulate
 
 __all__ = [
     "BUYERS",
@@ -78,14 +77,12 @@ __all__ = [
     "Pair",
     "Prices",
     "PricingGame",
-    "PrintedWhileLoop",
     "RevenueLedger",
     "Sales",
     "Seller",
     "Simulation",
     "Stackelberg",
     "View",
-    "bias_sweep",
     "climb",
     "collaborate",
     "descent",

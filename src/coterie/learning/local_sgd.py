@@ -8,7 +8,6 @@ from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.learning.local_steps import LocalSteps, Schedule
 from coterie.learning.update_rules import Adam, Momentum, Rule
-from coterie.settings import finite_numbers
 
 
 @guarded
@@ -68,7 +67,6 @@ class LocalAdam(LocalSteps):
 
     def __post_init__(self) -> None:
         _check(self, (("lr", None), ("beta1", 1.0), ("beta2", 1.0), ("weight_decay", None)))
-        finite_numbers(self, "eps")
         if not self.eps > 0:
             raise ConfigError(f"LocalAdam needs eps above 0; got {self.eps}.")
 
@@ -79,7 +77,6 @@ class LocalAdam(LocalSteps):
 
 def _check(settings: LocalSteps, bounds: tuple[tuple[str, float | None], ...]) -> None:
     owner = type(settings).__name__
-    finite_numbers(settings, "steps", "epochs", "batch_size", *(name for name, _ in bounds), "decay", "clip")
     if settings.steps is None and settings.epochs is None:
         object.__setattr__(settings, "steps", 10)
     if settings.steps is not None and settings.epochs is not None:

@@ -12,18 +12,12 @@ from typing import Literal
 
 from coterie.annotations import guarded
 from coterie.errors import ConfigError
-from coterie.settings import whole_number
 
 Over = Literal["rounds", "steps"]
 
 
 def _at(over: Over, round: int, step: int) -> int:
     return round if over == "rounds" else step
-
-
-def _check(owner: object, over: str) -> None:
-    if over not in ("rounds", "steps"):
-        raise ConfigError(f"{type(owner).__name__} needs over='rounds' or over='steps'; got {over!r}.")
 
 
 @guarded
@@ -36,8 +30,6 @@ class Cosine:
     over: Over = "rounds"
 
     def __post_init__(self) -> None:
-        whole_number("length", self.length, owner=self)
-        _check(self, self.over)
         if not 0 <= self.floor <= 1:
             raise ConfigError(f"Cosine needs floor in [0, 1]; got {self.floor}.")
 
@@ -56,8 +48,6 @@ class StepDecay:
     over: Over = "rounds"
 
     def __post_init__(self) -> None:
-        whole_number("every", self.every, owner=self)
-        _check(self, self.over)
         if not self.factor > 0:
             raise ConfigError(f"StepDecay needs factor above 0; got {self.factor}.")
 
@@ -73,10 +63,6 @@ class Warmup:
     length: int
     over: Over = "rounds"
     then: Cosine | StepDecay | None = None
-
-    def __post_init__(self) -> None:
-        whole_number("length", self.length, owner=self)
-        _check(self, self.over)
 
     def __call__(self, round: int, step: int) -> float:
         later = 1.0 if self.then is None else self.then(round, step)

@@ -10,10 +10,11 @@ import coterie as ct
 from coterie.estimation.histograms.counts import has_public_vocabulary
 from coterie.estimation.histograms.kl import mean_kl, normalise
 from coterie.estimation.histograms.model import sample_histograms
-from coterie.estimation.histograms.private import paper
 from coterie.estimation.histograms.private.space import Space, whitened, whitened_norms
 from coterie.estimation.histograms.private.tuning import GRID, left_out_losses
 from coterie.privacy import non_private, public
+from reproductions.printed import histograms as paper
+from reproductions.printed.histograms import PrintedHistogramMixture
 
 EXACT = ct.Privacy(3, 1e-6, clip=1.0)
 SIMULATED = ct.Privacy(3, 1e-6, clip=1.0, noise="simulation")
@@ -67,7 +68,7 @@ def test_a_simulation_is_no_release_and_is_the_same_twice(name, small):
 
 
 def test_the_papers_algorithm_earns_no_receipt(small):
-    model = ct.HistogramMixture(3, privacy=EXACT, method="paper").fit(small.counts)
+    model = PrintedHistogramMixture(3, privacy=EXACT).fit(small.counts)
     assert not model.receipt_.valid
     assert any("raw rows" in reason for reason in model.receipt_.reasons)
     assert any("floating point" in reason for reason in model.receipt_.reasons)

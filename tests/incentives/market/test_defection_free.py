@@ -12,7 +12,6 @@ from coterie.incentives import (
     Learner,
     OnlyHighShares,
     OnlyLowShares,
-    PrintedWhileLoop,
     RevenueLedger,
     climb,
     collaborate,
@@ -23,6 +22,7 @@ from coterie.incentives import (
     quality_cap,
 )
 from coterie.incentives.market.defection_free import Collaboration, Scheme
+from reproductions.printed.firms import PrintedWhileLoop
 
 STARTS = [(0.15, 0.60), (0.35, 0.45), (0.10, 0.80)]
 

@@ -18,11 +18,11 @@ from coterie.incentives import (
     Simulation,
     Stackelberg,
     View,
-    bias_sweep,
     policy_regret,
     simulate,
 )
 from coterie.incentives.pricing.sellers import exp3_rate
+from reproductions.pricing import bias_sweep
 
 EXAMPLE = PricingGame(0.5, 5, 15, 5, 5)
 CASE_A = PricingGame(0.5, 10, 15, 2.5, 1)
@@ -252,7 +252,7 @@ def test_policy_regret_sees_what_regret_does_not(played: Simulation) -> None:
 
 @pytest.mark.slow
 def test_biased_buyers() -> None:
-    sweep = bias_sweep(EXAMPLE, rounds=4000, seeds=4)
+    sweep = bias_sweep(EXAMPLE, rounds=4000, seeds=range(4))
     assert len(sweep) == 3 * 20 * 4
     mean = sweep.assign(bias=sweep["bias_low"].round(1)).groupby(["seller", "bias"])["seller_utility"].mean()
     expected = {-1.0: (7.2, 9.8, 8.7), -0.5: (7.2, 9.3, 8.7), 0.0: (7.2, 6.3, 6.5), 0.9: (6.0, 6.2, 6.2)}

@@ -88,14 +88,6 @@ class IFCA(Algorithm):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shared", names(self.shared, "IFCA", "shared"))
-        if self.option not in ("model", "gradient"):
-            raise ConfigError(f"IFCA's option is 'model' (II) or 'gradient' (I); got {self.option!r}.")
-        if not isinstance(self.start, FromUpdates) and self.start not in ("updates", "random"):
-            raise ConfigError(f"IFCA starts from 'updates' or 'random' models; got {self.start!r}.")
-        if self.normalise not in ("m", "participants", "cluster"):
-            raise ConfigError(f"normalise is 'm', 'participants' or 'cluster'; got {self.normalise!r}.")
-        if self.stop is not None and not isinstance(self.stop, EarlyStop):
-            raise ConfigError(f"IFCA needs stop to be EarlyStop(after=…) or None; got {self.stop!r}.")
         if self.option == "gradient" and self.normalise == "m" and self.samples_weighted:
             raise ConfigError(
                 "IFCA cannot divide gradients weighted by samples by the number of clients. "
@@ -106,9 +98,6 @@ class IFCA(Algorithm):
                 f"IFCA with aggregate={type(self.aggregate).__name__} needs option='model' and takes neither shared nor "
                 "stop. Leave them out, or use aggregate=Mean()."
             )
-        for name in ("clusters", "resample"):
-            if getattr(self, name) is not None:
-                whole_number(name, getattr(self, name), owner=self)
 
     @classmethod
     def example(cls) -> IFCA:

@@ -15,7 +15,6 @@ from coterie.algorithms.ifca.algorithm_2 import Algorithm2
 from coterie.algorithms.ifca.cluster_models import IFCAState
 from coterie.annotations import guarded
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Reply, SumBy, Up
-from coterie.settings import whole_number
 from coterie.tree import Params, Tree, joined, take, tree_map
 
 
@@ -27,11 +26,6 @@ class EarlyStop:
 
     after: int
     reopen_every: int | None = None
-
-    def __post_init__(self) -> None:
-        whole_number("after", self.after, owner=self)
-        if self.reopen_every is not None:
-            whole_number("reopen_every", self.reopen_every, owner=self)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from coterie.algorithms.ifca.algorithm_2 import Algorithm2
 from coterie.algorithms.ifca.cluster_models import IFCAState
 from coterie.annotations import guarded
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Reply, SumBy, Up
-from coterie.settings import whole_number
 from coterie.tree import Params, flat_vector, joined, row, stack, tree_map
 
 _STARTERS = 1000  # clients asked for the start: the tree needs a table of n × n numbers
@@ -49,9 +48,6 @@ class FromUpdates:
     """Start from updates: `probe_steps` full-batch steps of every client tell which clients belong together."""
 
     probe_steps: int = 40
-
-    def __post_init__(self) -> None:
-        whole_number("probe_steps", self.probe_steps, owner=self)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ from coterie.estimation.histograms.private.designs import Users, fit_fedavg
 from coterie.estimation.histograms.rows import HistogramRows, Weighting
 from coterie.estimation.histograms.seeding import Direction, seed_centers
 from coterie.privacy import Privacy
-from coterie.settings import whole_number
 
 
 def _users(counts: Counts, source: Source, threads: int | None) -> Users:
@@ -170,15 +169,10 @@ class IFCAHistograms(CenterModel):
                 f"clusters must be between 1 and the users with tokens; got {self.clusters}, n_samples={used.shape[0]}. "
                 "Choose another number of clusters."
             )
-        for name in ("trials", "max_iter"):
-            whole_number(name, getattr(self, name))
         if not self.seed_smoothing > 0:
             raise ConfigError(f"seed_smoothing must be positive; got {self.seed_smoothing}. Use for example 0.01.")
-        if not self.learning_rate > 0 or self.scale not in ("mean", "share"):
-            raise ConfigError(
-                f"IFCAHistograms needs learning_rate > 0 and scale 'mean' or 'share'; "
-                f"got {self.learning_rate} and {self.scale!r}. Correct the one that differs."
-            )
+        if not self.learning_rate > 0:
+            raise ConfigError(f"IFCAHistograms needs learning_rate > 0; got {self.learning_rate}. The default is 10.0.")
         if self.privacy is not None:
             return self._fit_private(table, counts)
         rng = np.random.default_rng(self.seed)

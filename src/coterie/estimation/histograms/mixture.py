@@ -30,13 +30,13 @@ from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, r
 from coterie.estimation.histograms.kl import kl_rows, mean_kl, normalise, smooth
 from coterie.estimation.histograms.lloyd import LloydResult, Reseed, lloyd
 from coterie.estimation.histograms.personal import CenterModel
-from coterie.estimation.histograms.private.designs import ROUNDS, PrivateFit, Users, fit_mixture, fit_paper
+from coterie.estimation.histograms.private.designs import ROUNDS, PrivateFit, Users, fit_mixture
 from coterie.estimation.histograms.reduction import FittedReduction, TokenReduction
 from coterie.estimation.histograms.rows import HistogramRows, Weighting
 from coterie.estimation.histograms.seeding import Direction, farthest_rows, seed_centers
 from coterie.estimation.histograms.store import CountStore, open_store, save_counts
 from coterie.privacy import Privacy, Released
-from coterie.settings import whole_number
+from coterie.settings import no_longer_here, whole_number
 
 __all__ = ["HistogramMixture", "TokenReduction", "kl_rows", "mean_kl", "save_counts"]
 
@@ -56,6 +56,11 @@ def _candidates(clusters: Any, users: int) -> list[int]:
     if not numbers:
         raise ConfigError("clusters must be a whole number, some of them, or None; got none. Pass one or more.")
     return sorted(set(numbers))
+
+
+def _refuse_printed(method: Any) -> None:
+    if isinstance(method, str) and method == "paper":
+        raise no_longer_here("HistogramMixture", "method", method, "reproductions/printed/histograms.py")
 
 
 def _note(members: Ints) -> str:
@@ -96,8 +101,8 @@ class HistogramMixture(CenterModel):
     threads : None means all cores.
     privacy : a `ct.Privacy` makes the fit differentially private for whole users. Its `clip` bounds ‖Q̂_u‖₂, which is at
         most 1, and `clip`·√d bounds the whitened histograms; private quantiles choose below, so 1.0 is a good value.
-    method : of a private fit: "A+", "B+" for many users, or "paper", Algorithm 3, which earns no receipt.
-    rounds : of a private fit, fixed in advance; None: 10 for A+, 3 for B+, 10 for the paper's.
+    method : of a private fit: "A+", or "B+" for many users.
+    rounds : of a private fit, fixed in advance; None: 10 for A+, 3 for B+.
 
     Attributes
     ----------
@@ -138,7 +143,7 @@ class HistogramMixture(CenterModel):
         sample_users: int = 20_000,
         threads: int | None = None,
         privacy: Privacy | None = None,
-        method: Literal["A+", "B+", "paper"] = "A+",
+        method: Literal["A+", "B+"] = "A+",
         rounds: int | None = None,
     ) -> None:
         self.clusters, self.max_iter, self.tol, self.restarts, self.seed = clusters, max_iter, tol, restarts, seed
@@ -150,6 +155,7 @@ class HistogramMixture(CenterModel):
 
     def fit(self, counts: Source, y: object = None) -> Self:
         """Users × tokens counts: sparse, dense, a frame or file of (user, token, count), or a folder (streamed)."""
+        _refuse_printed(self.method)
         check_settings(self)
         if not _is_number(self.clusters):
             return self._fit_best(counts)
@@ -204,6 +210,7 @@ class HistogramMixture(CenterModel):
         `source`: a folder written by `save_counts` (read as it is), or a Parquet, CSV (sorted by user) or .npz file,
         which is first laid out as such a folder in a temporary place.
         """
+        _refuse_printed(self.method)
         check_settings(self)
         if not _is_number(self.clusters):
             raise ConfigError(f"fit_stream needs one number of clusters; got {self.clusters!r}. Pass a whole number.")
@@ -223,34 +230,20 @@ class HistogramMixture(CenterModel):
         return self.fit(counts).labels_
 
     def _fit_private(self, users: Users, vocabulary: NDArray[Any] | None) -> Self:
-        """Design A+ or B+, or the paper's Algorithm 3. Names of users are not kept."""
+        """Names of users are not kept."""
         privacy = checked(self.privacy, "HistogramMixture")
         rounds = ROUNDS[self.method] if self.rounds is None else self.rounds
         start = None if isinstance(self.init, str) else given(self.init).map(lambda _: self._given_start(users.width))
-        if self.method == "paper":
-            fit = self._fit_paper(users, privacy, rounds, None if start is None else start.value)
-        else:
-            options = {"clusters": self.clusters, "method": self.method, "rounds": rounds, "seed": self.seed}
-            fit = fit_mixture(users, privacy, start=start, **options)  # type: ignore[arg-type]
-        self._take(fit, vocabulary)
+        self._take(self._private_design(users, privacy, rounds, start), vocabulary)
         self.n_iter_, self.n_features_in_ = rounds, users.width
         return self
 
-    def _fit_paper(self, users: Users, privacy: Privacy, rounds: int, start: Floats | None) -> PrivateFit:
-        rng = np.random.default_rng(self.seed)
-        sample, _ = users.rows.sample(self.sample_users, rng)
-        sample = sample[np.diff(sample.indptr) > 0]
-        self._check_users(sample.shape[0], sample.shape[0])
-        seeds = self._seeds(normalise(sample)[0], rng) if start is None else start
-
-        def concentration(centers: Floats) -> float:
-            self.centers_, self.weights_, self.reduction_ = centers, np.ones(len(centers)), None
-            return self._estimate_concentration(sample, rng)
-
-        fit, self.concentration_ = fit_paper(
-            users, privacy, seeds, rounds=rounds, seed=self.seed, concentration=concentration
+    def _private_design(
+        self, users: Users, privacy: Privacy, rounds: int, start: Released[Floats] | None
+    ) -> PrivateFit:
+        return fit_mixture(
+            users, privacy, clusters=self._k, method=self.method, rounds=rounds, seed=self.seed, start=start
         )
-        return fit
 
     def _stream(self, store: CountStore, weighting: Weighting, prepare: Any) -> HistogramRows:
         return HistogramRows(store.load, store.shape[0], weighting, prepare=prepare, keep=False, threads=self.threads)
@@ -322,8 +315,6 @@ class HistogramMixture(CenterModel):
             )
 
     def _check_settings(self) -> None:
-        for name in ("clusters", "max_iter", "restarts", "sample_users", "trials"):
-            whole_number(name, getattr(self, name))
         for name in ("tol", "temperature"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must not be negative; got {getattr(self, name)}. Use 0 or more.")
@@ -332,16 +323,6 @@ class HistogramMixture(CenterModel):
                 f"seed_smoothing must be positive, since unsmoothed users can be infinitely far apart; "
                 f"got {self.seed_smoothing}. Use for example 0.01."
             )
-        for name, allowed in (
-            ("direction", ("center_user", "user_center")),
-            ("weighting", ("user", "token")),
-            ("empty", ("uniform", "farthest")),
-            ("method", tuple(ROUNDS)),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ConfigError(
-                    f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}. Choose one of them."
-                )
         if isinstance(self.init, str) and self.init != "kl++":
             raise ConfigError(f"init must be 'kl++' or an array of centres; got {self.init!r}. Pass one of these.")
         self._check_fine_tuning()

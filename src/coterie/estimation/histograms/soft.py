@@ -26,7 +26,6 @@ from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, r
 from coterie.estimation.histograms.kl import row_sums, safe_log, smooth
 from coterie.estimation.histograms.mixture import HistogramMixture
 from coterie.estimation.histograms.model import dirichlet_multinomial_log_likelihood, posterior_mean
-from coterie.settings import whole_number
 
 _LEAST = 1e-10  # The Dirichlet parameter of a token that the cluster has never seen.
 
@@ -88,8 +87,6 @@ class DirichletMultinomialMixture(TransformerMixin, BaseEstimator):  # type: ign
         return self
 
     def _start(self) -> HistogramMixture:
-        for name in ("clusters", "max_iter", "inner"):
-            whole_number(name, getattr(self, name))
         if self.start is None:
             return HistogramMixture(self.clusters, restarts=self.restarts, seed=self.seed)
         if self.start.clusters != self.clusters:

@@ -15,7 +15,7 @@ unbounded below (E19), so what it returns depends on when it stops.
 from __future__ import annotations
 
 import warnings
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,7 +24,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from coterie.annotations import check_settings
 from coterie.errors import ConfigError, DataError
-from coterie.estimation.checks import Array, choice, finite, fitted, known_variance
+from coterie.estimation.checks import Array, finite, fitted, known_variance
 from coterie.estimation.conventions import joined_targets, row_weights, target
 from coterie.estimation.regression import gradient
 from coterie.estimation.regression.base import ClientModels, Prior, kind_of_prior, known_prior, tied
@@ -41,7 +41,6 @@ from coterie.estimation.regression.spherical import (
     spherical_local_risk,
     start_population,
 )
-from coterie.settings import whole_number
 
 
 class LinearModels(RegressorMixin, ClientModels):  # type: ignore[misc]
@@ -74,7 +73,7 @@ class LinearModels(RegressorMixin, ClientModels):  # type: ignore[misc]
         self,
         prior: Prior = "estimate",
         noise_variance: float | None = None,
-        method: str = "em",
+        method: Literal["em", "gradient"] = "em",
         fit_intercept: bool = True,
         learning_rate: float | None = None,
         max_iter: int | None = None,
@@ -96,7 +95,6 @@ class LinearModels(RegressorMixin, ClientModels):  # type: ignore[misc]
         `groups` may also name a column of a frame X; X and y may be dicts {client: rows}. Without groups there is one
         model for all rows. A row of weight w has noise of variance σ_x²/w."""
         check_settings(self)
-        choice("method", self.method, ("em", "gradient"))
         rows, named = self._rows(X, y, groups, sample_weight, scale=True)
         width, clients = rows.X.shape[1], len(rows.counts)
         known = known_prior(self.prior, width)
@@ -166,10 +164,10 @@ class LinearModels(RegressorMixin, ClientModels):  # type: ignore[misc]
         check_identifiable(data, free)
         start, theta = start_population(data, known, noise), None
         if self.method == "em":
-            rounds = 50 if self.max_iter is None else whole_number("max_iter", self.max_iter)
+            rounds = 50 if self.max_iter is None else self.max_iter
             now, self.n_iter_ = expect_maximise(data, start, free, rounds, self.tol)
         else:
-            self.n_iter_ = 500 if self.max_iter is None else whole_number("max_iter", self.max_iter)
+            self.n_iter_ = 500 if self.max_iter is None else self.max_iter
             state = gradient.State(
                 np.tile(start.mean, (data.clients, 1)), start.mean, start.prior_variance, start.noise_variance
             )

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,7 +29,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from coterie.annotations import check_settings
 from coterie.errors import DataError
-from coterie.estimation.checks import Array, choice, fitted
+from coterie.estimation.checks import Array, fitted
 from coterie.estimation.conventions import joined_targets, row_weights, target
 from coterie.estimation.regression import gradient
 from coterie.estimation.regression.base import ClientModels, Prior, kind_of_prior, known_prior, tied
@@ -39,7 +39,6 @@ from coterie.estimation.regression.newton import Block, make_blocks
 from coterie.estimation.regression.reml import sizes
 from coterie.estimation.regression.sites import Learned, learn, square_root
 from coterie.estimation.regression.spherical import Free
-from coterie.settings import whole_number
 
 
 class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
@@ -69,7 +68,7 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
     def __init__(
         self,
         prior: Prior = "estimate",
-        method: str = "em",
+        method: Literal["em", "gradient"] = "em",
         fit_intercept: bool = True,
         learning_rate: float | None = None,
         max_iter: int | None = None,
@@ -115,7 +114,6 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
         `groups` may also name a column of a frame X; X and y may be dicts {client: rows}. Without groups there is one
         model for all rows. A row of weight w counts w times."""
         check_settings(self)
-        choice("method", self.method, ("em", "gradient"))
         rows, named = self._rows(X, y, groups, sample_weight, scale=False)
         if not 0 < rows.y.mean() < 1:
             raise DataError(
@@ -141,7 +139,7 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
 
     def _fit_several(self, rows: Grouped, kind: str, pooled: bool) -> None:
         """A variance per coefficient, or a covariance."""
-        rounds = 60 if self.max_iter is None else whole_number("max_iter", self.max_iter)
+        rounds = 60 if self.max_iter is None else self.max_iter
         width = rows.X.shape[1]
         ties = tied(kind, width, self.fit_intercept)
         learned = learn(rows, ties, sizes(rows), pooled, rounds, 1e-9 if pooled else self.tol)
@@ -189,13 +187,13 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
         now, theta = Population(mean, variance, np.zeros((d, d))), None
         populations = [(1.0, now)]
         if self.method == "gradient":
-            self.n_iter_ = 500 if self.max_iter is None else whole_number("max_iter", self.max_iter)
+            self.n_iter_ = 500 if self.max_iter is None else self.max_iter
             state = gradient.State(np.tile(mean, (clients, 1)), mean, variance)
             state = gradient.logistic(rows, state, free, self.n_iter_, self.learning_rate)
             theta = state.theta
             populations = [(1.0, replace(now, mean=state.mean, prior_variance=state.prior_variance))]
         elif known is None:
-            rounds = 150 if self.max_iter is None else whole_number("max_iter", self.max_iter)
+            rounds = 150 if self.max_iter is None else self.max_iter
             search = Search(blocks, now, rounds, weak_precision(rows.X))
             search.run(self.tol)
             self.n_iter_, populations = search.rounds, search.spread()

@@ -205,27 +205,6 @@ class DefectionFreeSharing:
         return Move(x_low, better.state, better.size)
 
 
-@guarded
-@dataclass(frozen=True)
-class PrintedWhileLoop:
-    """Algorithm 5 as printed, with a fixed step and no cap: kept to show that it costs the high firm revenue."""
-
-    step: float
-    pace: float = field(default_factory=pacing_constant)
-    give_up: int = 10_000  # where q_l cannot pass the bound, the printed loop never ends
-
-    def __call__(self, low: Firm[S], high: Firm[S], x_low: S, x_high: S, bargain: Bargain) -> Move[S]:
-        learner, before, q_low = low.together, high.together.quality(x_high), low.together.quality(x_low)
-        better = climb(high.together, x_high, self.pace * before, tolerance=0.0)
-        if q_low < bargain.q_low and q_low / better.quality <= bargain.ratio:
-            allowed = quality_cap(q_low / before, better.quality / before) * better.quality
-            for _ in range(self.give_up):
-                if learner.quality(x_low) > allowed:
-                    break
-                x_low = learner.step(x_low, self.step)
-        return Move(x_low, better.state, better.size)
-
-
 class Collaboration(NamedTuple, Generic[S]):
     """Both final states, the ledger of all rounds, and the bargain the firms were steering to."""
 

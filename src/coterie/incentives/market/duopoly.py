@@ -89,19 +89,6 @@ class Duopoly:
         first, second = equilibrium_revenues(self.q_low, self.q_high)
         return Pair(float(first), float(second))
 
-    @property
-    def revenue_derivatives(self) -> FloatArray:
-        """The 2×2 matrix ∂U_i/∂q_j of equilibrium revenues, in firm order (Proposition 1)."""
-        low, high = self._by_role()
-        cube = (4 * high - low) ** 3
-        by_role = np.array(
-            [
-                [high**2 * (4 * high - 7 * low), low**2 * (2 * high + low)],
-                [-4 * high**2 * (2 * high + low), 4 * high * (4 * high**2 - 3 * high * low + 2 * low**2)],
-            ]
-        )
-        return (by_role[::-1, ::-1] if self.swapped else by_role) / cube
-
     def demands_at(self, p_low: float, p_high: float) -> Pair:
         """Market shares at any prices: every consumer takes the better offer (equal offers share the market)."""
         if not (p_low >= 0 and p_high >= 0):
@@ -121,22 +108,6 @@ class Duopoly:
         """Revenues at any prices."""
         demand = self.demands_at(p_low, p_high)
         return Pair(p_low * demand.low, p_high * demand.high)
-
-    def best_replies(self, p_low: float, p_high: float) -> Pair:
-        """Each firm's best price against the *other* firm's given price.
-
-        Inside the region where both sell, these are p_l = q_l p_h / (2 q_h) and p_h = (p_l + q_h − q_l)/2; outside,
-        the best price is a monopoly price or a price at which one firm just drops out, so we compare all of them.
-        """
-        low, high = self._by_role()
-        low_price, high_price = (p_high, p_low) if self.swapped else (p_low, p_high)
-        low_candidates = (low * high_price / (2 * high), low / 2, high_price - (high - low))
-        high_candidates = ((low_price + high - low) / 2, high / 2, low_price * high / low)
-        roles = Duopoly(low, high)
-        return self._by_firm(
-            max((max(0.0, p) for p in low_candidates), key=lambda p: roles.revenues_at(p, high_price).low),
-            max((max(0.0, p) for p in high_candidates), key=lambda p: roles.revenues_at(low_price, p).high),
-        )
 
     def _by_role(self) -> Pair:
         return Pair(min(self.q_low, self.q_high), max(self.q_low, self.q_high))

@@ -58,8 +58,6 @@ class CBER:
             raise ConfigError(
                 f"bias must be an interval (a, b) with a <= b; got {shown(self.bias)}. Swap them, or pass (0, 0)."
             )
-        if self.estimator not in ("rescaled", "printed"):
-            raise ConfigError(f'estimator must be "rescaled" or "printed"; got {self.estimator!r}. Choose one of them.')
 
     @property
     def counts_blind_rounds(self) -> bool:

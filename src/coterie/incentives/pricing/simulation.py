@@ -1,4 +1,4 @@
-"""The repeated pricing game, many seeds at once: `simulate`, its result, policy regret, and biased beliefs.
+"""The repeated pricing game, many seeds at once: `simulate`, its result, and policy regret.
 
 Sections 4.3 and 4.4 of
 "Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
@@ -18,7 +18,7 @@ from coterie.annotations import guarded
 from coterie.arguments import shown
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
-from coterie.incentives.pricing.buyers import BUYERS, CBER, Buyers
+from coterie.incentives.pricing.buyers import BUYERS, Buyers
 from coterie.incentives.pricing.game import PricingGame
 from coterie.incentives.pricing.repeated import play
 from coterie.incentives.pricing.sellers import SELLERS, Mixed, Seller
@@ -163,41 +163,6 @@ def policy_regret(simulation: Simulation, *, step: float = 0.05, seeds: int = 3)
     table["best_high_at_high"], table["best_high_at_low"] = float(hh[best, 0]), float(hl[best, 0])
     table["policy_regret"] = table["best_constant"] - table["seller_utility"]
     return table
-
-
-@guarded
-def bias_sweep(
-    game: PricingGame,
-    seller: SellersLike = ("exp3", "cexp3", "stackelberg"),
-    *,
-    intervals: int = 20,
-    rounds: int = 20_000,
-    seeds: int | Sequence[int] = 5,
-    n_buyers: int = 10,
-) -> pd.DataFrame:
-    """Average utility when buyers misjudge α̂ by U(γ_i), for intervals γ_i that cover [−1, 1] (Figure 4.5)."""
-    runs = np.arange(seeds) if isinstance(seeds, int) else np.asarray(seeds)
-    if min(intervals, rounds, runs.size) < 1:
-        raise ConfigError(
-            f"intervals, rounds and seeds must be at least 1; got {intervals}, {rounds}, {seeds}. Use 1 or more for each."
-        )
-    edges = np.linspace(-1.0, 1.0, intervals + 1)
-    crowd = CBER(bias=(edges[:-1, None], edges[1:, None]))
-    crowd.check(n_buyers)
-    marks = np.unique(np.linspace(0, rounds, 51).round().astype(int))
-    frames = []
-    for name, player in named_sellers(seller).items():
-        averages = play(game, player, crowd, runs.tolist(), n_buyers=n_buyers, marks=marks, variants=(intervals,))
-        table = {
-            "seller": name,
-            "bias_low": np.repeat(edges[:-1], runs.size),
-            "bias_high": np.repeat(edges[1:], runs.size),
-            "seed": np.tile(runs, intervals),
-            "seller_utility": averages["seller_utility"][..., -1].ravel(),
-            "buyer_utility": averages["buyer_utility"][..., -1].ravel(),
-        }
-        frames.append(pd.DataFrame(table))
-    return pd.concat(frames, ignore_index=True)
 
 
 def named_sellers(seller: SellersLike) -> dict[str, Seller]:

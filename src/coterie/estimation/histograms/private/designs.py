@@ -1,4 +1,4 @@
-"""The private runs from end to end: A+ (the default), B+ (many users), the paper's, FedAvg and IFCA.
+"""The private runs from end to end: A+ (the default), B+ (many users), FedAvg and IFCA.
 
 A+: quantiles for two clips, a private mean, a free start around it, ten rounds, the choice of α.
 B+: the same, but directions and a coreset find the start, and three rounds finish it.
@@ -14,13 +14,13 @@ import numpy as np
 
 from coterie.estimation.books import Books
 from coterie.estimation.histograms.counts import Floats, Source, has_public_vocabulary
-from coterie.estimation.histograms.private import coreset, paper, tuning
-from coterie.estimation.histograms.private.lloyd import Shared, free_start, private_lloyd
+from coterie.estimation.histograms.private import coreset, tuning
+from coterie.estimation.histograms.private.lloyd import free_start, private_lloyd
 from coterie.estimation.histograms.private.space import CLIP_LINE, MEAN_LINES, private_mean, private_space
 from coterie.estimation.histograms.rows import HistogramRows, Weighting
-from coterie.privacy import Event, Ledger, Line, Privacy, Receipt, Released, non_private, write_receipt
+from coterie.privacy import Line, Privacy, Receipt, Released
 
-ROUNDS = {"A+": 10, "B+": 3, "paper": 10}
+ROUNDS = {"A+": 10, "B+": 3}
 LEVEL = 0.9  # of the quantile of whitened norms that is the clip
 _VOCABULARY = (
     "unaccounted: the tokens were read from the users' data or from a file; pass a matrix over a public vocabulary, or "
@@ -117,47 +117,3 @@ def fit_fedavg(users: Users, privacy: Privacy, *, tune: bool, seed: int) -> Priv
     paid |= {} if tuned is None else {"concentration": "released: tuning"}
     receipt = books.receipt(users.rows.users, users.choices(**paid), public=("the size of the vocabulary",))
     return PrivateFit(centers.value, np.ones(1), base.value, None if tuned is None else tuned.value, receipt)
-
-
-def fit_paper(
-    users: Users,
-    privacy: Privacy,
-    seeds: Floats,
-    *,
-    rounds: int,
-    seed: int,
-    concentration: Callable[[Floats], float],
-) -> tuple[PrivateFit, float]:
-    """Algorithm 2 with Algorithm 3 in place of step 5, from the seeds of Algorithm 1; and the concentration."""
-    epsilon, delta = paper.per_round(privacy.epsilon, privacy.delta, rounds)
-    sigma, rng = paper.noise_deviation(epsilon, delta), np.random.default_rng([seed, 2])
-    ledger = Ledger(privacy)
-    for reason in paper.REASONS:
-        ledger.void(f"unaccounted: {reason}")
-    factor = 1.0 if privacy.adjacency == "zero-out" else 2.0
-    centers, counts = seeds, np.ones(len(seeds))
-    for _ in range(rounds):
-        for name, size in (("Algorithm 3, b1", 1.0), ("Algorithm 3, b2", privacy.clip)):
-            how, z = f"{factor:g} times {size:g}, the norm of a user", sigma / factor
-            ledger.book(
-                Event(
-                    name,
-                    factor * size,
-                    how,
-                    sigma * size,
-                    z,
-                    seeds.size,
-                    adjacency=privacy.adjacency,
-                    noise=privacy.noise,
-                )
-            )
-        centers, counts = paper.centring(
-            users.rows, centers, epsilon=epsilon, delta=delta, clip=privacy.clip, floor=0.1 / users.width, rng=rng
-        )
-    value: Released[Shared] = non_private(Shared(centers, counts / counts.sum()), "Algorithm 3 from raw seeds")
-    ledger.close()
-    receipt = write_receipt(
-        ledger, [value], n_users=users.rows.users, choices=users.choices(), noise_source="NumPy, in floating point"
-    )
-    mean = np.asarray(value.value.weights @ centers)
-    return PrivateFit(centers, value.value.weights, mean, None, receipt), concentration(centers)

@@ -1,4 +1,4 @@
-"""The paper's own private centring, for comparison. It earns no receipt.
+"""The private clustering of Setlur et al. as printed, for comparison. It earns no receipt.
 
 Algorithm 3 and Theorem 3.1 of
 "Private and Personalized Histogram Estimation in a Federated Setting" (Setlur, Feldman, Talwar, 2023,
@@ -11,14 +11,18 @@ The promise of the whole run is false: its seeds are raw rows of users (H13), an
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
 
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
-from coterie.estimation.histograms.kl import one_hot
-from coterie.estimation.histograms.private.lloyd import nearest
+from coterie.estimation.histograms.kl import normalise, one_hot
+from coterie.estimation.histograms.mixture import HistogramMixture
+from coterie.estimation.histograms.private.designs import PrivateFit, Users
+from coterie.estimation.histograms.private.lloyd import Shared, nearest
 from coterie.estimation.histograms.rows import HistogramRows
+from coterie.privacy import Event, Ledger, Privacy, Receipt, Released, non_private, write_receipt
 
 REASONS = (
     "the seeds of Algorithm 1 are raw rows of users",
@@ -26,6 +30,52 @@ REASONS = (
     "the Gaussian noise is drawn in floating point from a seed",
     "the concentration is estimated on a sample of raw rows",
 )
+
+
+class PrintedHistogramMixture(HistogramMixture):
+    """`HistogramMixture` whose private fit is Algorithm 2 with Algorithm 3 in place of step 5, from raw seeds."""
+
+    def _private_design(
+        self, users: Users, privacy: Privacy, rounds: int, start: Released[Floats] | None
+    ) -> PrivateFit:
+        rng = np.random.default_rng(self.seed)
+        sample, _ = users.rows.sample(self.sample_users, rng)
+        sample = sample[np.diff(sample.indptr) > 0]
+        self._check_users(sample.shape[0], sample.shape[0])
+        seeds = self._seeds(normalise(sample)[0], rng) if start is None else start.value
+        centers, weights, receipt = _rounds(users, privacy, seeds, rounds, self.seed)
+        self.centers_, self.weights_, self.reduction_ = centers, np.ones(len(centers)), None
+        self.concentration_ = self._estimate_concentration(sample, rng)
+        return PrivateFit(centers, weights, np.asarray(weights @ centers), None, receipt)
+
+
+def _rounds(users: Users, privacy: Privacy, seeds: Floats, rounds: int, seed: int) -> tuple[Floats, Floats, Receipt]:
+    """Centres, their weights, and the receipt, which says why it is void."""
+    epsilon, delta = per_round(privacy.epsilon, privacy.delta, rounds)
+    rng, ledger = np.random.default_rng([seed, 2]), Ledger(privacy)
+    for reason in REASONS:
+        ledger.void(f"unaccounted: {reason}")
+    centers, counts = seeds, np.ones(len(seeds))
+    for _ in range(rounds):
+        _book(ledger, privacy, noise_deviation(epsilon, delta), seeds.size)
+        centers, counts = centring(
+            users.rows, centers, epsilon=epsilon, delta=delta, clip=privacy.clip, floor=0.1 / users.width, rng=rng
+        )
+    value: Released[Shared] = non_private(Shared(centers, counts / counts.sum()), "Algorithm 3 from raw seeds")
+    ledger.close()
+    receipt = write_receipt(
+        ledger, [value], n_users=users.rows.users, choices=users.choices(), noise_source="NumPy, in floating point"
+    )
+    return centers, value.value.weights, receipt
+
+
+def _book(ledger: Ledger, privacy: Privacy, sigma: float, dimension: int) -> None:
+    """The two sums of one round."""
+    factor = 1.0 if privacy.adjacency == "zero-out" else 2.0
+    options: dict[str, Any] = {"adjacency": privacy.adjacency, "noise": privacy.noise}
+    for name, size in (("Algorithm 3, b1", 1.0), ("Algorithm 3, b2", privacy.clip)):
+        how = f"{factor:g} times {size:g}, the norm of a user"
+        ledger.book(Event(name, factor * size, how, sigma * size, sigma / factor, dimension, **options))
 
 
 def composed(epsilon: float, delta: float, rounds: int) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Synthetic clients with known truth, one generator per model of this package."""
+"""Synthetic clients with known truth, one generator per estimator of the package."""
 
 from __future__ import annotations
 
