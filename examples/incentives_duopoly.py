@@ -19,9 +19,34 @@ import sys
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 import coterie as ct
-from coterie.incentives.figures import SCHEMES, schemes_figure
+from coterie.incentives.figures import plot_ledger
+
+SCHEMES = {
+    "complete sharing": ct.incentives.CompleteSharing(),
+    "only the high firm shares": ct.incentives.OnlyHighShares(),
+    "only the low firm shares": ct.incentives.OnlyLowShares(low_trains=False),
+    "defection-free": ct.incentives.DefectionFreeSharing(),
+}
+
+
+def schemes_figure(rounds: int = 100) -> Figure:
+    """Qualities (top) and revenues (bottom) under every scheme, on quadratic losses."""
+    figure = Figure(figsize=(12.4, 5.6), layout="constrained")
+    axes = figure.subplots(2, len(SCHEMES), sharex=True, sharey="row")
+    for column, (name, scheme) in enumerate(SCHEMES.items()):
+        low, high = ct.incentives.quadratic_firms(0.15, 0.6, 0.95, max_step=0.2)
+        ledger = ct.incentives.collaborate(low, high, scheme, rounds=rounds, q_max=0.95).ledger
+        plot_ledger(ledger, "quality", axes[0, column]).set(title=name, xlabel="")
+        plot_ledger(ledger, "revenue", axes[1, column])
+    for ax in axes[:, 1:].flat:
+        ax.set_ylabel("")
+    for row in axes:
+        row[0].set_ylim(bottom=0)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    return figure
 
 
 def main(out: Path) -> None:

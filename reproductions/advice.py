@@ -24,11 +24,11 @@ from coterie.decision.metrics import Predictions
 from coterie.decision.table import Table
 from coterie.estimation.advice import Advice
 from coterie.estimation.checks import Array, Ints
-from coterie.estimation.generate import gaussian_clients, mixture_clients
 from coterie.estimation.rates import BernoulliRates
 from coterie.estimation.risks import multinomial_mixture, read_counts
 from reproductions.drawing import beside
 from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
+from reproductions.generate import gaussian_clients, mixture_clients
 
 METHODS = ("local", "global", "shrunk", "clustered")
 Gaps = dict[str, tuple[float, float]]  # advised minus method: mean and standard error

@@ -13,10 +13,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from coterie.estimation.checks import Array
-from coterie.estimation.generate import bernoulli_clients
 from coterie.estimation.rates import BernoulliRates
 from reproductions.drawing import beside
 from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
+from reproductions.generate import bernoulli_clients
 
 PAPER = {"normal": (37.1, 3.9), "uniform": (12.0, 1.6), "spikes": (24.3, 2.8), "beta": (34.0, 3.7)}
 BY_SPREAD = ("normal", "beta", "spikes", "uniform")  # least spread out first

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from coterie.estimation.generate import regression_clients
 from coterie.estimation.regression.logistic import LogisticModels
 from reproductions.drawing import beside
 from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
+from reproductions.generate import regression_clients
 
 SIZES = (  # clients, rows, features, σ_θ², deviation of each μ_j
     (1000, 30, 10, 0.3, 0.1),

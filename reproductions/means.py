@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from coterie.estimation.generate import gaussian_clients
 from coterie.estimation.means import GaussianMeans, least_risk
 from reproductions.drawing import beside
 from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
+from reproductions.generate import gaussian_clients
 
 CLIENTS, SAMPLES, DIMENSION = 10, 5, 3
 DRAWS = 200  # data sets of one seed

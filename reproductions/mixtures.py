@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from coterie.estimation.generate import mixture_clients
 from coterie.estimation.mixtures import MixtureMeans
 from reproductions.drawing import beside
 from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
+from reproductions.generate import mixture_clients
 
 CENTERS = np.array([[-1.0], [0.0], [1.0]])
 ROUNDS = (1, 2, 5, 10)

@@ -14,12 +14,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from coterie.estimation.checks import Array
-from coterie.estimation.generate import gaussian_clients
 from coterie.estimation.means import GaussianMeans, combine, least_risk
 from coterie.estimation.quantiser import clipping_radius
 from coterie.privacy import Privacy
 from reproductions.drawing import curves
 from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
+from reproductions.generate import gaussian_clients
 
 SAMPLES, PRIOR, NOISE, DELTA = 15, 0.1**2, 0.5**2, 1e-4
 DRAWS = 50  # of the noise: all clients share its error in the common mean

@@ -14,10 +14,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from coterie.estimation.checks import Array
-from coterie.estimation.generate import RegressionData, regression_clients
 from coterie.estimation.regression.linear import LinearModels
 from reproductions.drawing import beside
 from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
+from reproductions.generate import RegressionData, regression_clients
 
 ROWS, FEATURE_VARIANCE = 10, 0.05
 GAIN_LOCAL = {50: (8.0, 0.8), 100: (9.2, 1.1)}

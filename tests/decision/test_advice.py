@@ -10,7 +10,7 @@ import pytest
 import coterie as ct
 from coterie.decision.advice import TableAdvice, advise
 from coterie.decision.decision import decide
-from coterie.estimation.generate import regression_clients
+from reproductions.generate import regression_clients
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
 from coterie.decision.candidates import CANDIDATES, Rows
 from coterie.decision.candidates.axes import Path
 from coterie.decision.candidates.path import POOLED, fit_units
-from coterie.decision.candidates.rows import blocks, grams
+from coterie.estimation.blocks import blocks, grams
 
 RNG = np.random.default_rng
 

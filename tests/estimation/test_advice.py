@@ -7,11 +7,11 @@ from scipy.sparse import csr_array
 
 from coterie.decision.advice import advise
 from coterie.estimation.checks import client_sums
-from coterie.estimation.generate import bernoulli_clients, gaussian_clients, mixture_clients
 from coterie.estimation.means import GaussianMeans
 from coterie.estimation.mixtures import MixtureMeans
 from coterie.estimation.rates import BernoulliRates
 from coterie.estimation.risks import means_risks
+from reproductions.generate import bernoulli_clients, gaussian_clients, mixture_clients
 
 GROUPS = [[-1, 0, 0], [1, 0, 0], [0, 2, 0]]
 

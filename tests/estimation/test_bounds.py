@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import coterie as ct
-from coterie.estimation.generate import gaussian_clients
 from coterie.estimation.means import least_risk
 from coterie.estimation.quantiser import norm_bound
+from reproductions.generate import gaussian_clients
 
 
 @pytest.mark.parametrize("printed", [False, True])

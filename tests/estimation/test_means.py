@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 
-from coterie.estimation.generate import gaussian_clients
 from coterie.estimation.means import GaussianMeans, combine
 from coterie.estimation.quantiser import Quantiser, clipping_radius
+from reproductions.generate import gaussian_clients
 
 
 class Noise:

@@ -9,8 +9,8 @@ from scipy.stats import multivariate_normal
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from coterie.estimation.generate import mixture_clients
 from coterie.estimation.mixtures import MixtureMeans, log_joint
+from reproductions.generate import mixture_clients
 
 CENTERS = np.array([[-1.0], [0.0], [1.0]])
 THIRDS = np.full(3, 1 / 3)

@@ -5,7 +5,7 @@ import pytest
 from sklearn.base import clone
 
 import coterie as ct
-from coterie.estimation.generate import bernoulli_clients, gaussian_clients, mixture_clients
+from reproductions.generate import bernoulli_clients, gaussian_clients, mixture_clients
 
 CENTERS = np.array([[-2.0, 0.0], [2.0, 0.0]])
 SIMULATED = {"delta": 1e-6, "noise": "simulation"}

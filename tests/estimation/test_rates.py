@@ -6,9 +6,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 
-from coterie.estimation.generate import bernoulli_clients
 from coterie.estimation.rates import BernoulliRates, BetaPrior
 from reproductions import elections
+from reproductions.generate import bernoulli_clients
 
 
 def gain(data, **kwargs):

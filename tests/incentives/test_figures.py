@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from typer.testing import CliRunner
 
 from coterie.cli.incentives import app
-from coterie.incentives import Duopoly, PricingGame, RevenueLedger, Simulation, bias_sweep, nash_bargaining, simulate
+from coterie.incentives import Duopoly, PricingGame, RevenueLedger, Simulation, nash_bargaining, simulate
 from coterie.incentives import figures as f
+from examples.incentives_duopoly import schemes_figure
 
 GAME = PricingGame(0.5, 5, 15, 5, 5)
 
@@ -38,8 +39,6 @@ def test_plots_return_axes_that_show_the_data(played: Simulation) -> None:
     actions = played.plot_actions()
     assert sum(bar.get_width() for bar in actions.patches) == pytest.approx(3)
     assert [label.get_text() for label in actions.get_yticklabels()][-1] == f.LABELS["exp3"]
-    bias = f.plot_bias(bias_sweep(GAME, intervals=4, rounds=60, seeds=2))
-    assert len(bias.get_lines()[0].get_xdata()) == 4
 
 
 def test_plots_draw_into_given_axes(played: Simulation) -> None:
@@ -61,7 +60,7 @@ def test_plots_draw_into_given_axes(played: Simulation) -> None:
 
 def test_duopoly_figures(tmp_path: Path) -> None:
     f.duopoly_figure(nash_bargaining(0.1, 0.5), Duopoly(0.1, 0.5)).savefig(tmp_path / "a.png")
-    figure = f.schemes_figure(rounds=5)
+    figure = schemes_figure(rounds=5)
     figure.savefig(tmp_path / "b.png")
     top = figure.axes[4].get_ylim()[1]
     drawn = [y for ax in figure.axes[4:] for line in ax.get_lines() for y in line.get_ydata()]

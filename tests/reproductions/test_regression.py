@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from coterie.estimation.generate import regression_clients
 from reproductions import regression
+from reproductions.generate import regression_clients
 
 
 def test_all_methods_on_a_few_clients():

@@ -1,6 +1,6 @@
-"""Figures of the pricing game, and of the duopoly on analytic losses.
+"""Figures of the pricing game and of the duopoly.
 
-Figures 3.1 to 3.4 and 4.1 to 4.5 of
+Figures 3.1 to 3.4 and 4.1 to 4.4 of
 "Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
 http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
 
@@ -10,12 +10,10 @@ that is not registered with pyplot: save it with `figure.savefig`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import cycle
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,15 +21,6 @@ from matplotlib.ticker import MaxNLocator
 
 from coterie.errors import ConfigError
 from coterie.incentives.market.bargaining import Bargain
-from coterie.incentives.market.defection_free import (
-    CompleteSharing,
-    DefectionFreeSharing,
-    OnlyHighShares,
-    OnlyLowShares,
-    Scheme,
-    collaborate,
-    quadratic_firms,
-)
 from coterie.incentives.market.duopoly import Duopoly, equilibrium_revenues
 from coterie.incentives.market.ledger import RevenueLedger
 from coterie.incentives.pricing.game import PricingGame
@@ -57,12 +46,6 @@ ACTIONS = {
     "reverse_pd": "reverse PD",
 }
 ACTION_COLOURS = (HIGH, COLOURS[5], LOW, COLOURS[3])
-SCHEMES: dict[str, Scheme] = {
-    "complete sharing": CompleteSharing(),
-    "only the high firm shares": OnlyHighShares(),
-    "only the low firm shares": OnlyLowShares(low_trains=False),
-    "defection-free": DefectionFreeSharing(),
-}
 
 
 def _axes(ax: Axes | None) -> Axes:
@@ -147,22 +130,6 @@ def plot_actions(simulation: Simulation, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_bias(sweep: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Seller utility against the buyers' error in α̂, mean and range over seeds (Figure 4.5)."""
-    ax = _axes(ax)
-    for (seller, rows), colour in zip(sweep.groupby("seller", sort=False), cycle(COLOURS), strict=False):
-        groups = rows.groupby("bias_low")["seller_utility"]
-        centre = groups.mean().index.to_numpy(dtype=float) + float((rows["bias_high"] - rows["bias_low"]).iloc[0]) / 2
-        ax.plot(centre, groups.mean(), "o-", color=colour, ms=4, label=_label(str(seller)))
-        ax.fill_between(centre, groups.min(), groups.max(), color=colour, alpha=0.2, lw=0)
-    ax.axvline(0, color="0.6", ls=":")
-    ax.set(
-        xlabel="buyers' error in α̂ (centre of the interval)", ylabel="average seller utility per buyer", xlim=(-1, 1)
-    )
-    ax.legend(frameon=False)
-    return ax
-
-
 def plot_revenues(q_high: float = 1.0, bargain: Bargain | None = None, ax: Axes | None = None) -> Axes:
     """Equilibrium revenues against the low firm's quality (Figure 3.4), with the bargaining solution if given."""
     ax = _axes(ax)
@@ -192,49 +159,13 @@ def plot_ledger(ledger: RevenueLedger, what: Literal["quality", "revenue"] = "re
     return ax
 
 
-def equilibrium_figure(case_a: PricingGame, case_b: PricingGame) -> Figure:
-    """Figure 4.1: both cases side by side."""
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    for game, ax in zip((case_a, case_b), figure.subplots(1, 2), strict=True):
-        plot_equilibrium(game, ax)
-    return figure
-
-
-def simulation_figure(simulation: Simulation, what: Literal["utilities", "belief", "actions"]) -> Figure:
-    """Figures 4.2 (utilities of both sides), 4.3 (belief) or 4.4 (actions so far, one panel per seller)."""
-    if what == "actions":
-        return _actions_figure(simulation)
-    figure = Figure(figsize=(11, 4.4) if what == "utilities" else (7.5, 4.4), layout="constrained")
-    axes = figure.subplots(1, 2) if what == "utilities" else [figure.subplots()]
-    if what == "utilities":
-        plot_utilities(simulation, "seller", axes[0])
-        plot_utilities(simulation, "buyer", axes[1])
-    else:
-        plot_belief(simulation, axes[0])
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    return figure
-
-
-def _actions_figure(simulation: Simulation) -> Figure:
-    sellers, rounds = simulation.sellers, np.sort(simulation.frame["round"].unique())
-    figure = Figure(figsize=(2.5 * len(sellers) + 1, 3.4), layout="constrained")
-    axes = figure.subplots(1, len(sellers), sharey=True, squeeze=False)[0]
-    shares = np.stack([simulation.array(action).mean(axis=1) for action in ACTIONS])
-    for column, (ax, seller) in enumerate(zip(axes, sellers, strict=True)):
-        layers = ax.stackplot(rounds, shares[:, column], colors=ACTION_COLOURS)
-        ax.set(title=_label(seller), xlabel="round", xlim=(rounds[0], rounds[-1]), ylim=(0, 1))
-        ax.title.set_fontsize(10)
-        ax.xaxis.set_major_locator(MaxNLocator(2))
-    axes[0].set_ylabel("share of rounds so far")
-    figure.legend(layers, list(ACTIONS.values()), loc="outside lower center", ncols=4, frameon=False)
-    return figure
-
-
-def bias_figure(sweep: pd.DataFrame) -> Figure:
-    """Figure 4.5."""
-    figure = Figure(figsize=(7.5, 4.4), layout="constrained")
-    plot_bias(sweep, figure.subplots())
+def utilities_figure(simulation: Simulation) -> Figure:
+    """Figure 4.2: the utilities of both sides."""
+    figure = Figure(figsize=(11, 4.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    plot_utilities(simulation, "seller", left)
+    plot_utilities(simulation, "buyer", right)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
@@ -253,30 +184,4 @@ def duopoly_figure(bargain: Bargain, now: Duopoly) -> Figure:
     right.set_xticks(positions, ["today", "share everything", "bargain"])
     right.set(ylabel="revenue")
     right.legend(frameon=False)
-    return figure
-
-
-def schemes_figure(
-    q_low0: float = 0.15,
-    q_high0: float = 0.6,
-    q_max: float = 0.95,
-    *,
-    rounds: int = 100,
-    schemes: Mapping[str, Scheme] | None = None,
-) -> Figure:
-    """Qualities (top) and revenues (bottom) under every scheme, on quadratic losses."""
-    chosen = SCHEMES if schemes is None else schemes
-    figure = Figure(figsize=(3.1 * len(chosen), 5.6), layout="constrained")
-    axes = figure.subplots(2, len(chosen), sharex=True, sharey="row", squeeze=False)
-    for column, (name, scheme) in enumerate(chosen.items()):
-        low, high = quadratic_firms(q_low0, q_high0, q_max, difference=min(0.05, 1 - q_max), max_step=0.2)
-        ledger = collaborate(low, high, scheme, rounds=rounds, q_max=q_max).ledger
-        plot_ledger(ledger, "quality", axes[0, column]).set(title=name, xlabel="")
-        plot_ledger(ledger, "revenue", axes[1, column])
-    for ax in axes[:, 1:].flat:
-        ax.set_ylabel("")
-    for row in axes:
-        row[0].set_ylim(bottom=0)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     return figure

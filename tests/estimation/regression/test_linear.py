@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 
-from coterie.estimation.generate import regression_clients
 from coterie.estimation.regression.gradient import State, linear
 from coterie.estimation.regression.grouped import group_rows
 from coterie.estimation.regression.linear import LinearModels
 from coterie.estimation.regression.spherical import Free
+from reproductions.generate import regression_clients
 
 Paper = partial(LinearModels, fit_intercept=False, covariance_type="spherical")  # the model of Theorem 6
 

@@ -8,7 +8,6 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_expit, logsumexp, softmax
 from sklearn.linear_model import LogisticRegression
 
-from coterie.estimation.generate import regression_clients
 from coterie.estimation.regression.expectation_propagation import (
     Population,
     client_posteriors,
@@ -20,6 +19,7 @@ from coterie.estimation.regression.expectation_propagation import (
 from coterie.estimation.regression.grouped import group_rows
 from coterie.estimation.regression.logistic import LogisticModels
 from coterie.estimation.regression.newton import make_blocks
+from reproductions.generate import regression_clients
 
 Paper = partial(LogisticModels, fit_intercept=False, covariance_type="spherical")  # one variance for all
 

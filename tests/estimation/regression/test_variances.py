@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import coterie as ct
-from coterie.estimation.generate import regression_clients
 from coterie.estimation.regression.mixture_prior import prior_gradient
+from reproductions.generate import regression_clients
 
 # lme4's data set sleepstudy (Belenky et al., 2003): reaction time in ms after 0 … 9 days of little sleep, 18 persons
 SLEEP = np.fromstring(

@@ -11,7 +11,8 @@ import numpy as np
 
 from coterie.decision.candidates.base import Fit
 from coterie.decision.candidates.path import POOLED_PATH, fit_units
-from coterie.decision.candidates.rows import Floats, Ints, Rows, chances, grams, losses
+from coterie.decision.candidates.rows import Floats, Ints, Rows, chances, losses
+from coterie.estimation.blocks import grams
 
 
 @dataclass(frozen=True)
