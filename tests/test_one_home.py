@@ -75,3 +75,11 @@ def test_every_function_has_a_caller() -> None:
         and words[node.name] == 1
     ]
     assert not dead
+
+
+@pytest.mark.parametrize("user", ["comparison/tuning.py", "training/sweeps.py", "training/yardstick.py"])
+def test_whoever_tunes_trains_through_the_one_tuner(user: str) -> None:
+    """No other loop over candidates stops early or catches a divergence."""
+    text = (SOURCE / user).read_text("utf-8")
+    assert "course(" in text
+    assert not re.search(r"except Diverged|suppress\(Diverged\)|one_round\(", text)
