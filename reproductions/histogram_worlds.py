@@ -1,52 +1,22 @@
-"""Users drawn from the mixture of Dirichlets behind personalised histograms, the best possible answer and its exact risk.
+"""The best possible personalised histograms under their model, and the exact risk of fine-tuning.
 
 Section 2.1 and Lemma 2.2 of
 "Private and Personalized Histogram Estimation in a Federated Setting" (Setlur, Feldman, Talwar, 2023,
 https://machinelearning.apple.com/research/private-personalized-histogram).
 
-c_u ~ Categorical(w), Q_u ~ Dirichlet(α P_{c_u}), counts_u ~ Multinomial(m_u, Q_u).
+The model is that of `coterie.estimation.histograms.model`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from scipy.special import digamma, logsumexp, xlogy
 from scipy.stats import betabinom
 
-from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
+from coterie.estimation.histograms.counts import Floats, Source, read_counts
 from coterie.estimation.histograms.kl import safe_log
 from coterie.estimation.histograms.model import dirichlet_multinomial_log_likelihood, posterior_mean
-
-
-@dataclass(frozen=True)
-class HistogramSample:
-    counts: Counts  # users × tokens
-    histograms: Floats  # the true Q_u
-    labels: Ints  # the true c_u
-
-
-def sample_histograms(
-    centers: ArrayLike,
-    *,
-    users: int,
-    tokens: ArrayLike,
-    concentration: float,
-    weights: ArrayLike | None = None,
-    rng: np.random.Generator,
-) -> HistogramSample:
-    """Users drawn from the mixture; `tokens` is m, or one m_u per user; `weights` None means equal."""
-    centers = np.asarray(centers, dtype=np.float64)
-    share = np.full(len(centers), 1 / len(centers)) if weights is None else np.asarray(weights, dtype=np.float64)
-    labels = rng.choice(len(centers), size=users, p=share)
-    gammas = rng.standard_gamma(concentration * centers[labels])
-    gammas = np.maximum(gammas, np.finfo(np.float64).tiny)  # a Gamma of tiny shape can underflow to zero everywhere
-    histograms = gammas / gammas.sum(axis=1, keepdims=True)
-    counts = rng.multinomial(np.broadcast_to(np.asarray(tokens), (users,)), histograms)
-    return HistogramSample(sp.csr_array(counts.astype(np.float64)), histograms, labels)
 
 
 def bayes_histograms(

@@ -20,11 +20,11 @@ from matplotlib.figure import Figure
 from coterie.estimation.histograms.baselines import FedAvgHistogram, IFCAHistograms, LocalHistograms
 from coterie.estimation.histograms.counts import Counts, Floats
 from coterie.estimation.histograms.mixture import HistogramMixture
+from coterie.estimation.histograms.model import sample_histograms
 from coterie.estimation.histograms.personal import CenterModel
 from coterie.privacy import Privacy
 from reproductions.drawing import beside
 from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
-from reproductions.histogram_worlds import sample_histograms
 
 BUDGETS = ((15.0, 1e-10), (3.0, 1e-6))
 CLUSTERS, TOKENS, JUDGED = 10, 1000, 10_000

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from coterie.datasets.files import is_available
+from coterie.estimation.histograms.model import sample_histograms
 from reproductions import histogram_table
 from reproductions.histogram_table import OPEN
-from reproductions.histogram_worlds import sample_histograms
 from reproductions.histograms import TRAIN_TOKENS, Corpus
 from reproductions.runner import records, run
 

@@ -7,7 +7,7 @@ import scipy.sparse as sp
 
 import coterie as ct
 from coterie.errors import ConfigError, DataError
-from reproductions.histogram_worlds import sample_histograms
+from coterie.estimation.histograms.model import sample_histograms
 
 
 def users(seed=0, n=300, tokens=80):

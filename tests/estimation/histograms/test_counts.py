@@ -15,8 +15,8 @@ import scipy.sparse as sp
 from coterie.estimation.advice import advise
 from coterie.estimation.histograms.baselines import FedAvgHistogram, IFCAHistograms
 from coterie.estimation.histograms.mixture import HistogramMixture, TokenReduction, kl_rows, save_counts
+from coterie.estimation.histograms.model import sample_histograms
 from coterie.estimation.histograms.soft import DirichletMultinomialMixture
-from reproductions.histogram_worlds import sample_histograms
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from sklearn.base import clone
 import coterie as ct
 from coterie.estimation.histograms.counts import has_public_vocabulary
 from coterie.estimation.histograms.kl import mean_kl, normalise
+from coterie.estimation.histograms.model import sample_histograms
 from coterie.estimation.histograms.private import paper
 from coterie.estimation.histograms.private.space import Space, whitened, whitened_norms
 from coterie.estimation.histograms.private.tuning import GRID, left_out_losses
 from coterie.privacy import non_private, public
-from reproductions.histogram_worlds import sample_histograms
 
 EXACT = ct.Privacy(3, 1e-6, clip=1.0)
 SIMULATED = ct.Privacy(3, 1e-6, clip=1.0, noise="simulation")

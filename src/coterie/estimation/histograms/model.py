@@ -1,4 +1,4 @@
-"""The mixture of Dirichlets behind personalised histograms: its likelihood and its Bayes rule.
+"""The mixture of Dirichlets behind personalised histograms: its generator, its likelihood and its Bayes rule.
 
 Section 2.1 and Lemma 2.2 of
 "Private and Personalized Histogram Estimation in a Federated Setting" (Setlur, Feldman, Talwar, 2023,
@@ -9,12 +9,42 @@ c_u ~ Categorical(w), Q_u ~ Dirichlet(α P_{c_u}), counts_u ~ Multinomial(m_u, Q
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 from scipy.special import gammaln
 
-from coterie.estimation.histograms.counts import Counts, Floats
+from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.kl import row_sums
+
+
+@dataclass(frozen=True)
+class HistogramSample:
+    counts: Counts  # users × tokens
+    histograms: Floats  # the true Q_u
+    labels: Ints  # the true c_u
+
+
+def sample_histograms(
+    centers: ArrayLike,
+    *,
+    users: int,
+    tokens: ArrayLike,
+    concentration: float,
+    weights: ArrayLike | None = None,
+    rng: np.random.Generator,
+) -> HistogramSample:
+    """Users drawn from the mixture; `tokens` is m, or one m_u per user; `weights` None means equal."""
+    centers = np.asarray(centers, dtype=np.float64)
+    share = np.full(len(centers), 1 / len(centers)) if weights is None else np.asarray(weights, dtype=np.float64)
+    labels = rng.choice(len(centers), size=users, p=share)
+    gammas = rng.standard_gamma(concentration * centers[labels])
+    gammas = np.maximum(gammas, np.finfo(np.float64).tiny)  # a Gamma of tiny shape can underflow to zero everywhere
+    histograms = gammas / gammas.sum(axis=1, keepdims=True)
+    counts = rng.multinomial(np.broadcast_to(np.asarray(tokens), (users,)), histograms)
+    return HistogramSample(sp.csr_array(counts.astype(np.float64)), histograms, labels)
 
 
 def posterior_mean(counts: Counts, centers: Floats, alpha: Floats, responsibilities: Floats) -> Floats:
