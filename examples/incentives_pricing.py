@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 import coterie as ct
-from coterie.incentives.figures import simulation_figure
+from coterie.incentives.figures import utilities_figure
 
 
 def main(out: Path) -> None:
@@ -37,7 +37,7 @@ def main(out: Path) -> None:
     regret = ct.incentives.policy_regret(played, step=0.1)
     print(regret[["seller_utility", "best_constant", "policy_regret"]].round(2).to_string())
 
-    simulation_figure(played, "utilities").savefig(out / "incentives_pricing.png", dpi=120)
+    utilities_figure(played).savefig(out / "incentives_pricing.png", dpi=120)
     print(f"\nFigure: {out / 'incentives_pricing.png'}")
 
 

@@ -30,6 +30,7 @@ from coterie.datasets.files import load_arrays
 from coterie.datasets.partition import label_shards
 from coterie.errors import Diverged
 from coterie.settings import with_setting
+from coterie.training.tuning import beyond_edge
 
 RATES = (0.05, 0.15)  # of those that the paper chooses from
 BETWEEN = 0.1
@@ -205,6 +206,5 @@ def next_rate(tuning: dict[str, float], wider: bool) -> float | None:
     tried, best = sorted(float(rate) for rate in tuning), best_rate(tuning)
     if not wider:
         return BETWEEN if tried == list(RATES) and best == RATES[0] else None
-    if len(tried) == MOST_RATES or best not in (tried[0], tried[-1]):
-        return None
-    return round(best * WIDER if best == tried[-1] else best / WIDER, 4)
+    wider_rate = None if len(tried) == MOST_RATES else beyond_edge(tried, best, WIDER)
+    return None if wider_rate is None else round(wider_rate, 4)

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import re
 import stat
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from coterie.cores import usable_cores
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, CoterieError
 from coterie.text import listed
 
 try:
@@ -275,3 +277,49 @@ def refuse_foreign(folder: Path, mark: str, names: Iterable[str]) -> None:
             python="Name another folder, or move them.",
             cli="Name another folder with --out, or move them.",
         )
+
+
+@dataclass(frozen=True)
+class SealedFolder:
+    """A folder of files and a JSON description, which is written last and holds the checksums of all. The folder is whole,
+    or it is refused with an `error` that ends with `advice`."""
+
+    folder: Path
+    description: str
+    error: type[CoterieError]
+    advice: str
+
+    def unseal(self) -> None:
+        """Before the first file is written."""
+        (self.folder / self.description).unlink(missing_ok=True)
+
+    def seal(self, about: Mapping[str, Any], files: Iterable[str], plain: Callable[[Any], Any] = str) -> None:
+        """After the last file is written. `plain` turns values that JSON does not know into values that it knows."""
+        sums = {"files": {name: file_digest(self.folder / name) for name in files}}
+        kept: dict[str, Any] = json.loads(json.dumps({**about, **sums}, default=plain))  # as it will be read
+        write_text(self.folder / self.description, json.dumps(kept | {"checksum": json_digest(kept)}, indent=1))
+
+    def about(self) -> dict[str, Any]:
+        """The description; its entry "files" holds the other files' checksums, for `check`."""
+        about: Any = self.read(self.description, lambda path: json.loads(path.read_text("utf-8")))
+        if not isinstance(about, dict) or about.pop("checksum", None) != json_digest(about):
+            raise self.damaged(self.description, "its checksum is wrong")
+        return about
+
+    def check(self, name: str, checksum: str) -> None:
+        if self.read(name, file_digest) != checksum:
+            raise self.damaged(name, "its checksum is wrong")
+
+    def read(self, name: str, reader: Callable[[Path], Any]) -> Any:
+        """What the reader makes of a file; an error of its own means a damaged file."""
+        try:
+            return reader(self.folder / name)
+        except Exception as error:
+            raise self.damaged(name, said(error)) from None
+
+    def damaged(self, name: str, reason: str) -> CoterieError:
+        return self.error(f"The file {self.folder / name} is damaged: {reason}. Take it from a copy, or {self.advice}.")
+
+
+def json_digest(about: Mapping[str, Any]) -> str:
+    return digest([json.dumps(about, sort_keys=True)])

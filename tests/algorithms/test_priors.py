@@ -55,27 +55,6 @@ def models(count: int):
     return {"a": torch.randn(count, 2, 3, generator=draw).double(), "b": torch.randn(count, 3, generator=draw).double()}
 
 
-def test_the_gaussian_is_a_quadratic_pull_and_the_laplace_prior_a_constant_one():
-    theta, mean = ({k: t[i] for k, t in models(2).items()} for i in range(2))
-    scale = {k: torch.full((), 0.7, dtype=torch.float64) for k in theta}
-    by_gaussian = torch.func.grad(lambda p: priors.gaussian(p, mean, scale))(theta)
-    by_laplace = torch.func.grad(lambda p: priors.laplace(p, mean, scale))(theta)
-    for name, t in theta.items():
-        torch.testing.assert_close(by_gaussian[name], (t - mean[name]) / 0.7)
-        torch.testing.assert_close(by_laplace[name], (t - mean[name]).sign() / 0.7)
-
-
-def test_the_best_scale_of_a_laplace_prior_is_the_mean_distance():
-    """Its normaliser counts every coordinate (E21): d = 9 of them."""
-    theta, mean = ({k: t[i] for k, t in models(2).items()} for i in range(2))
-    distance = sum((theta[k] - mean[k]).abs().sum() for k in theta) / 9
-
-    def at(scale):
-        return priors.laplace(theta, mean, dict.fromkeys(theta, scale))
-
-    assert float(torch.func.grad(at)(distance)) == pytest.approx(0, abs=1e-10)
-
-
 def test_a_mixture_pulls_to_all_means_by_their_responsibility():
     """Σ_l r_l (θ−μ_l)/σ_l², the derivative of −log Σ_l p_l N(θ; μ_l, σ_l²) (E13, E14), written as one pull."""
     means = models(3)

@@ -1,5 +1,6 @@
 """Figures, the command line and the one command for Figures 4.1–4.5."""
 
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from coterie.cli.incentives import app
 from coterie.incentives import Duopoly, PricingGame, RevenueLedger, Simulation, nash_bargaining, simulate
 from coterie.incentives import figures as f
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "incentives_duopoly.py"
 GAME = PricingGame(0.5, 5, 15, 5, 5)
 
 
@@ -58,7 +60,11 @@ def test_plots_draw_into_given_axes(played: Simulation) -> None:
 
 def test_duopoly_figures(tmp_path: Path) -> None:
     f.duopoly_figure(nash_bargaining(0.1, 0.5), Duopoly(0.1, 0.5)).savefig(tmp_path / "a.png")
-    assert (tmp_path / "a.png").stat().st_size > 1000
+    figure = runpy.run_path(str(EXAMPLE))["schemes_figure"](rounds=5)
+    figure.savefig(tmp_path / "b.png")
+    top = figure.axes[4].get_ylim()[1]
+    drawn = [y for ax in figure.axes[4:] for line in ax.get_lines() for y in line.get_ydata()]
+    assert max(drawn) <= top  # no panel cuts another panel's line
 
 
 def run(*arguments: str) -> tuple[int, str]:

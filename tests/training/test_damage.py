@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
-from coterie.disk import file_digest
+from coterie.disk import file_digest, json_digest
 from coterie.estimation.histograms.counts import read_counts
 from coterie.estimation.histograms.store import open_store, save_counts
-from coterie.training import checkpoint, files
+from coterie.training import checkpoint
 
 SGD = ct.LocalSGD(steps=2, lr=0.1, batch_size=8)
 
@@ -292,7 +292,7 @@ def test_an_edited_result_with_a_right_checksum_is_one_sentence(
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     file = tmp_path / "result.json"
     about = {k: v for k, v in (json.loads(file.read_text()) | change).items() if k != "checksum"}
-    file.write_text(json.dumps(about | {"checksum": files._checksum(about)}))
+    file.write_text(json.dumps(about | {"checksum": json_digest(about)}))
     with pytest.raises(ct.ConfigError, match=r"result.json is damaged"):
         ct.Result.load(tmp_path)
 
@@ -303,7 +303,7 @@ def test_models_that_are_not_there_are_one_sentence(saved: Path, tmp_path: Path)
     checkpoint.write(tmp_path / "models.safetensors", tensors | {"model_of": tensors["model_of"] + 5}, {})
     about = {k: v for k, v in json.loads((tmp_path / "result.json").read_text()).items() if k != "checksum"}
     about["files"]["models.safetensors"] = file_digest(tmp_path / "models.safetensors")
-    (tmp_path / "result.json").write_text(json.dumps(about | {"checksum": files._checksum(about)}))
+    (tmp_path / "result.json").write_text(json.dumps(about | {"checksum": json_digest(about)}))
     with pytest.raises(ct.ConfigError, match="does not fit the other files"):
         ct.Result.load(tmp_path)
 

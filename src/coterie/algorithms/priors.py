@@ -20,8 +20,6 @@ pulled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -31,9 +29,6 @@ from coterie.exchange.messages import Context
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, tree_map
 
-Scale = Mapping[str, Tensor]
-"""A number for every parameter name, or one for every single parameter."""
-
 
 def prior_weight(ctx: Context, noise: float) -> Tensor:
     """What −log p(θ) counts beside the mean loss: 1/n, and 2σ_x²/n where the loss is a squared error of variance σ_x²
@@ -42,20 +37,6 @@ def prior_weight(ctx: Context, noise: float) -> Tensor:
 
 
 # ---- densities of models ---------------------------------------------------------------------------------------------
-
-
-def gaussian(params: Params, mean: Params, variance: Scale) -> Tensor:
-    """−log N(θ; μ, σ²), constants left out."""
-    terms = [
-        (((t - mean[name]) ** 2 / variance[name] + torch.log(variance[name])) / 2).sum() for name, t in params.items()
-    ]
-    return torch.stack(terms).sum()
-
-
-def laplace(params: Params, mean: Params, scale: Scale) -> Tensor:
-    """−log Laplace(θ; μ, b); its normaliser is Σ log(2b) over all coordinates (E21)."""
-    terms = [((t - mean[name]).abs() / scale[name] + torch.log(2 * scale[name])).sum() for name, t in params.items()]
-    return torch.stack(terms).sum()
 
 
 def mixture(params: Params, means: Params, variances: Tensor, shares: Tensor) -> Tensor:

@@ -113,7 +113,7 @@ def pricing(
         f"{game.seller_utility(1):.4g} if it always does. Its best promise is to use them with probability "
         f"{best.alpha:.3g} and earns {best.seller_utility:.4g}."
     )
-    from coterie.incentives.figures import simulation_figure
+    from coterie.incentives.figures import utilities_figure
 
-    _or_exit(lambda: _save(simulation_figure(played, "utilities"), out))
+    _or_exit(lambda: _save(utilities_figure(played), out))
     typer.echo(f"Figure: {out}")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
+from coterie.decision.distinguish import cohens_d
+
 if TYPE_CHECKING:
     from coterie.comparison.result import Comparison
 
-Floats = npt.NDArray[np.float64]
 _ROWS = 200  # rows on which networks are compared
 _CLIENTS = 1_000  # networks compared at most
 
@@ -143,10 +143,7 @@ def _differences(means: pd.DataFrame, groups: pd.Series[Any], what: str, names: 
     values, label = means.loc[groups.index, names].to_numpy(np.float64), groups.to_numpy()
     rows = []
     for g in np.unique(label):
-        inside, outside = values[label == g], values[label != g]
-        df = max(len(inside) + len(outside) - 2, 1)
-        spread = np.sqrt((inside.var(0) * len(inside) + outside.var(0) * len(outside)) / df)
-        size = (inside.mean(0) - outside.mean(0)) / np.where(spread > 1e-12, spread, np.nan)
+        size = cohens_d(values[label == g], values[label != g], 1e-12)
         rows += [{"group": int(g), "what": what, "name": n, "size": d} for n, d in zip(names, size, strict=True)]
     return pd.DataFrame(rows, columns=["group", "what", "name", "size"])
 

@@ -16,12 +16,11 @@ import numpy as np
 import pandas as pd
 
 from coterie.data.federation import Federation
-from coterie.errors import Diverged
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.standardised import ScaledSquares
 from coterie.learning.task import Task
 from coterie.settings import setting, with_setting
-from coterie.training.run import fit
+from coterie.training.tuning import beyond_edge, course, lowest, rounds_to_look, stale
 
 RATES, DECAYS = (0.02, 0.2), (0.0, 0.03, 0.3)
 OWN_RATES = (0.05, 0.5)  # of algorithms that take plain gradient steps
@@ -57,34 +56,13 @@ class _Trial:
 
     def run(self, algorithm: Any, rounds: int) -> list[tuple[int, float]]:
         """(round, loss on the validation rows) every few rounds, as far as it improves; nothing when it diverges."""
-        seen: list[tuple[int, float]] = []
         column, sign = f"test_{self.task.metrics[0]}", self.task.sign
-
-        def stop_early(row: dict[str, Any], _: Any) -> None:
-            value = row.get(column)
-            if value is None:
-                return
-            seen.append((int(row["round"]), -sign * float(value)))
-            values = [v for _, v in seen]
-            if len(values) > _PATIENCE and int(np.nanargmin(values)) < len(values) - _PATIENCE:
-                raise _Stop
-
-        try:
-            run = fit(
-                algorithm, self.part, self.task, rounds=rounds, seed=self.seed, engine=self.engine,
-                evaluate_every=min(self.every, rounds), alone=False, progress=False, callbacks=[stop_early],
-            )  # fmt: skip
-        except _Stop:
-            return seen
-        except Diverged:
-            return []
-        if not run.about["finished"]:
-            raise KeyboardInterrupt  # fit only ends the round and hands back what it has
-        return seen
-
-
-class _Stop(Exception):
-    """A run that no longer improves."""
+        looks = rounds_to_look(rounds, min(self.every, rounds))
+        seen, diverged = course(
+            algorithm, self.part, self.task, looks, lambda live: -sign * live.test_means()[column],
+            lambda seen: stale(list(seen.values()), _PATIENCE), seed=self.seed, engine=self.engine,
+        )  # fmt: skip
+        return [] if diverged else list(seen.items())
 
 
 def tune(
@@ -129,8 +107,7 @@ def _validation_task(task: Task) -> Task:
 
 
 def _best_loss(scores: list[tuple[int, float]]) -> float:
-    values = [v for _, v in scores if np.isfinite(v)]
-    return min(values, default=float("inf"))
+    return lowest([v for _, v in scores])
 
 
 def _extend(grid: _Grid, trial: _Trial, found: dict[tuple[float, float], list[tuple[int, float]]], most: int) -> bool:
@@ -142,9 +119,8 @@ def _extend(grid: _Grid, trial: _Trial, found: dict[tuple[float, float], list[tu
         rate, decay = min(found, key=lambda key: _best_loss(found[key]))
         if not np.isfinite(_best_loss(found[rate, decay])):
             rate = rates[0] / 10  # all diverged: much smaller ones
-        if rates[0] < rate < rates[-1]:
+        if (beyond := beyond_edge(rates, rate, STEP)) is None:
             return False
-        beyond = rate * STEP if rate == rates[-1] else rate / STEP
         before = _best_loss(found.get((rate, decay), []))
         found[beyond, decay] = trial.run(grid.make(beyond, decay), most)
         if not _best_loss(found[beyond, decay]) < (1 - _IMPROVES) * before and np.isfinite(before):

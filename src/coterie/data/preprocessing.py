@@ -26,7 +26,6 @@ import pandas as pd
 from coterie.errors import DataError
 
 Floats = npt.NDArray[np.floating[Any]]
-Mask = npt.NDArray[np.bool_]
 PlanRow = dict[str, Any]
 
 PLAN_COLUMNS = ("column", "source", "kind", "fill", "mean", "scale", "category", "note")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,7 @@ import torch
 from coterie.data.checks import checked_clusters, checked_ids, plain
 from coterie.data.columns import ColumnReport
 from coterie.data.provenance import FACTS, checked_facts
-from coterie.disk import digest, file_digest, said, write_text, writing
+from coterie.disk import SealedFolder, said, writing
 from coterie.errors import CoterieError, DataError
 
 if TYPE_CHECKING:
@@ -26,8 +24,13 @@ _BLOCK_BYTES = 16 << 20  # of features written at a time
 _FEATURES = (np.uint8, np.float32, np.float64, np.int16, np.int32, np.int64)
 
 
+def _sealed(folder: Path) -> SealedFolder:
+    return SealedFolder(folder, _ABOUT, DataError, "save the federation again")
+
+
 def save(federation: Federation, folder: Path) -> Path:
-    (folder / _ABOUT).unlink(missing_ok=True)  # written last: a folder with it is whole
+    sealed = _sealed(folder)
+    sealed.unseal()
     _save_features(federation, folder)
     arrays = {"y": federation.y.numpy(), "offsets": federation.offsets, "n_train": federation.n_train}
     if federation.clusters is not None:
@@ -54,9 +57,7 @@ def save(federation: Federation, folder: Path) -> Path:
         "encoded": federation.encoded,
     }
     about["notes"] = None if federation.notes is None else federation.notes.to_json()
-    about["files"] = {name: file_digest(folder / name) for name in files}
-    about = json.loads(json.dumps(about, default=plain))  # as it will be read
-    write_text(folder / _ABOUT, json.dumps(about | {"checksum": _checksum(about)}))
+    sealed.seal(about, files, plain)
     return folder
 
 
@@ -74,36 +75,35 @@ def _save_features(federation: Federation, folder: Path) -> None:
 def load(folder: Path, *, mapped: bool) -> Federation:
     if not (folder / _ABOUT).is_file():
         raise DataError(f"{folder} holds no saved federation (no federation.json). Write one with Federation.save.")
-    about: Any = _read(folder / _ABOUT, lambda path: json.loads(path.read_text("utf-8")))
-    if not isinstance(about, dict) or about.pop("checksum", None) != _checksum(about):
-        raise _damaged(folder / _ABOUT, "its checksum is wrong")
+    sealed = _sealed(folder)
+    about = sealed.about()
     try:
-        return _assembled(folder, about, mapped)
+        return _assembled(sealed, about, mapped)
     except CoterieError:
         raise
     except Exception as error:  # a description of other things, under a right checksum
-        raise _damaged(folder / _ABOUT, f"{type(error).__name__}: {said(error)}") from None
+        raise sealed.damaged(_ABOUT, f"{type(error).__name__}: {said(error)}") from None
 
 
-def _assembled(folder: Path, about: dict[str, Any], mapped: bool) -> Federation:
+def _assembled(sealed: SealedFolder, about: dict[str, Any], mapped: bool) -> Federation:
     from coterie.data.federation import Federation
 
     files: dict[str, str] = about["files"]
     for name, kept in files.items():
-        if (name != "x.npy" or not mapped) and _read(folder / name, file_digest) != kept:
-            raise _damaged(folder / name, "its checksum is wrong")
+        if name != "x.npy" or not mapped:
+            sealed.check(name, kept)
     # mode "c" (copy on write): tensors over the map may be made without a warning, the file can never change
-    x, y = (_array(folder / f"{name}.npy", "c" if mapped else None) for name in ("x", "y"))
-    offsets, n_train = (_array(folder / f"{name}.npy") for name in ("offsets", "n_train"))
+    x, y = (_array(sealed, f"{name}.npy", "c" if mapped else None) for name in ("x", "y"))
+    offsets, n_train = (_array(sealed, f"{name}.npy") for name in ("offsets", "n_train"))
     ids = checked_ids(about["clients"])
-    n_valid = _array(folder / "n_valid.npy") if "n_valid.npy" in files else np.zeros_like(n_train)
-    weights = _array(folder / "weights.npy") if "weights.npy" in files else None
-    _check(folder, x, y, offsets, n_train, len(ids))
+    n_valid = _array(sealed, "n_valid.npy") if "n_valid.npy" in files else np.zeros_like(n_train)
+    weights = _array(sealed, "weights.npy") if "weights.npy" in files else None
+    _check(sealed, x, y, offsets, n_train, len(ids))
     if n_valid.shape != n_train.shape or (n_train + n_valid > np.diff(offsets)).any() or (n_valid < 0).any():
-        raise _damaged(folder / "n_valid.npy", "a client has more rows in its parts than rows")
+        raise sealed.damaged("n_valid.npy", "a client has more rows in its parts than rows")
     if weights is not None and weights.shape != (len(y),):
-        raise _damaged(folder / "weights.npy", f"it has shape {weights.shape} for {len(y)} rows")
-    clusters = _array(folder / "clusters.npy") if "clusters.npy" in files else None
+        raise sealed.damaged("weights.npy", f"it has shape {weights.shape} for {len(y)} rows")
+    clusters = _array(sealed, "clusters.npy") if "clusters.npy" in files else None
     return Federation(
         x=torch.from_numpy(x),
         y=torch.from_numpy(y),
@@ -114,7 +114,7 @@ def _assembled(folder: Path, about: dict[str, Any], mapped: bool) -> Federation:
         classes=None if about["classes"] is None else tuple(about["classes"]),
         clusters=None if clusters is None else checked_clusters(clusters, ids),
         columns=None if about["columns"] is None else tuple(about["columns"]),
-        preprocessing=_read(folder / _TABLE, pd.read_parquet) if _TABLE in files else None,
+        preprocessing=sealed.read(_TABLE, pd.read_parquet) if _TABLE in files else None,
         notes=ColumnReport.from_json(about["notes"]) if about["notes"] else None,
         n_valid=n_valid,
         declared=checked_facts(fact for fact in about.get("declared", ()) if fact in FACTS),
@@ -125,35 +125,20 @@ def _assembled(folder: Path, about: dict[str, Any], mapped: bool) -> Federation:
     )
 
 
-def _array(path: Path, mode: Any = None) -> Any:
-    return _read(path, lambda path: np.load(path, mmap_mode=mode, allow_pickle=False))
+def _array(sealed: SealedFolder, name: str, mode: Any = None) -> Any:
+    return sealed.read(name, lambda path: np.load(path, mmap_mode=mode, allow_pickle=False))
 
 
-def _check(folder: Path, x: Any, y: Any, offsets: Any, n_train: Any, clients: int) -> None:
+def _check(sealed: SealedFolder, x: Any, y: Any, offsets: Any, n_train: Any, clients: int) -> None:
     """The arrays fit one another; x, which may be mapped, only by its type and shape."""
     rows = len(y)
     if x.dtype not in _FEATURES or x.ndim < 2 or len(x) != rows or not x.flags.c_contiguous:
-        raise _damaged(folder / "x.npy", f"it holds {x.dtype} of shape {x.shape} for {rows} rows")
+        raise sealed.damaged("x.npy", f"it holds {x.dtype} of shape {x.shape} for {rows} rows")
     if y.dtype not in (np.int64, np.float32, np.float64) or y.ndim < 1:
-        raise _damaged(folder / "y.npy", f"it holds {y.dtype} of shape {y.shape}")
+        raise sealed.damaged("y.npy", f"it holds {y.dtype} of shape {y.shape}")
     whole = offsets.dtype == n_train.dtype == np.int64 and offsets.shape == (clients + 1,)
     sizes = np.diff(offsets)
     if not whole or n_train.shape != (clients,) or offsets[0] != 0 or offsets[-1] != rows or (n_train < 1).any():
-        raise _damaged(folder / "offsets.npy", f"it does not fit {clients} clients with {rows} rows")
+        raise sealed.damaged("offsets.npy", f"it does not fit {clients} clients with {rows} rows")
     if (n_train > sizes).any():
-        raise _damaged(folder / "n_train.npy", "a client has more training rows than rows")
-
-
-def _read(path: Path, reader: Callable[[Path], Any]) -> Any:
-    try:
-        return reader(path)
-    except Exception as error:
-        raise _damaged(path, said(error)) from None
-
-
-def _damaged(path: Path, reason: str) -> DataError:
-    return DataError(f"The file {path} is damaged: {reason}. Take it from a copy, or save the federation again.")
-
-
-def _checksum(about: dict[str, Any]) -> str:
-    return digest([json.dumps(about, sort_keys=True)])
+        raise sealed.damaged("n_train.npy", "a client has more training rows than rows")

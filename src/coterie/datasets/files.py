@@ -6,7 +6,6 @@ to, or a hash that you wrote yourself into `<file>.sha256` beside a file you mad
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tarfile
 from collections.abc import Callable
@@ -21,7 +20,7 @@ import pooch
 
 from coterie.annotations import guarded
 from coterie.archives import check_total, check_unpacked
-from coterie.disk import write_text
+from coterie.disk import file_digest, write_text
 from coterie.errors import DataError
 
 VARIABLE = "COTERIE_DATA"
@@ -191,5 +190,4 @@ def _verify(name: str, path: Path) -> None:
 @lru_cache(maxsize=64)
 def _sha256(path: str, mtime_ns: int, size: int) -> str:
     """The checksum of a file, computed again only when its time or size has changed."""
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return file_digest(Path(path))

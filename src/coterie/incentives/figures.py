@@ -1,6 +1,6 @@
-"""Figures of the pricing game, and of the duopoly on analytic losses.
+"""Figures of the pricing game and of the duopoly.
 
-Figures 3.1 to 3.4 and 4.2 to 4.4 of
+Figures 3.1 to 3.4 and 4.1 to 4.4 of
 "Collaborative Learning: Aligning Goals and Outcomes" (Werner, 2024,
 http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
 
@@ -140,34 +140,13 @@ def plot_ledger(ledger: RevenueLedger, what: Literal["quality", "revenue"] = "re
     return ax
 
 
-def simulation_figure(simulation: Simulation, what: Literal["utilities", "belief", "actions"]) -> Figure:
-    """Figures 4.2 (utilities of both sides), 4.3 (belief) or 4.4 (actions so far, one panel per seller)."""
-    if what == "actions":
-        return _actions_figure(simulation)
-    figure = Figure(figsize=(11, 4.4) if what == "utilities" else (7.5, 4.4), layout="constrained")
-    axes = figure.subplots(1, 2) if what == "utilities" else [figure.subplots()]
-    if what == "utilities":
-        plot_utilities(simulation, "seller", axes[0])
-        plot_utilities(simulation, "buyer", axes[1])
-    else:
-        plot_belief(simulation, axes[0])
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    return figure
-
-
-def _actions_figure(simulation: Simulation) -> Figure:
-    sellers, rounds = simulation.sellers, np.sort(simulation.frame["round"].unique())
-    figure = Figure(figsize=(2.5 * len(sellers) + 1, 3.4), layout="constrained")
-    axes = figure.subplots(1, len(sellers), sharey=True, squeeze=False)[0]
-    shares = np.stack([simulation.array(action).mean(axis=1) for action in ACTIONS])
-    for column, (ax, seller) in enumerate(zip(axes, sellers, strict=True)):
-        layers = ax.stackplot(rounds, shares[:, column], colors=ACTION_COLOURS)
-        ax.set(title=_label(seller), xlabel="round", xlim=(rounds[0], rounds[-1]), ylim=(0, 1))
-        ax.title.set_fontsize(10)
-        ax.xaxis.set_major_locator(MaxNLocator(2))
-    axes[0].set_ylabel("share of rounds so far")
-    figure.legend(layers, list(ACTIONS.values()), loc="outside lower center", ncols=4, frameon=False)
+def utilities_figure(simulation: Simulation) -> Figure:
+    """Figure 4.2: the utilities of both sides."""
+    figure = Figure(figsize=(11, 4.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    plot_utilities(simulation, "seller", left)
+    plot_utilities(simulation, "buyer", right)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 

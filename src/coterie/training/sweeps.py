@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import product
 from multiprocessing import get_context
@@ -23,7 +22,8 @@ from coterie.errors import ConfigError, Diverged
 from coterie.exchange.messages import Algorithm
 from coterie.learning.task import Task
 from coterie.training.result import Result
-from coterie.training.run import Run, fit
+from coterie.training.run import fit
+from coterie.training.tuning import course, rounds_to_look, stale
 from coterie.training.validity import looked_at
 
 Split = Callable[[int], Federation]
@@ -151,7 +151,7 @@ def grid(
         candidate = algorithm
         for name, value in zip(names, values, strict=True):
             candidate = with_path(candidate, name, value)
-        path = _path(candidate, data, task, rounds, every, patience, paths, {"seed": seed} | options)
+        path = _path(candidate, data, task, rounds_to_look(rounds, every), patience, paths, {"seed": seed} | options)
         paths.append(path)
         best = min(path, key=lambda r: path[r]) if path else 0
         rows.append((*values, path.get(best, float("inf")), best, max(path, default=0)))
@@ -167,28 +167,21 @@ def _path(
     algorithm: Any,
     data: Federation,
     task: Task | None,
-    rounds: int,
-    every: int,
+    looks: list[int],
     patience: int,
     others: list[dict[int, float]],
     options: dict[str, Any],
 ) -> dict[int, float]:
     """Validation losses by round."""
-    path: dict[int, float] = {}
 
-    def look(run: Run) -> None:
-        if run.done % every and run.done != rounds:
-            return
-        path[run.done] = float(np.nanmean(run.evaluation().test_losses()))
-        since = [path[r] for r in sorted(path)]
-        stale = len(since) > patience and min(since[-patience:]) > (1 - _LEAST) * min(since[:-patience])
-        behind = [other[run.done] for other in others if run.done in other]
-        if stale or (behind and len(since) >= patience and min(since) > max(behind)):
-            run.stop("no better on validation rows")
+    def enough(path: dict[int, float]) -> bool:
+        behind = [other[max(path)] for other in others if max(path) in other]
+        late = bool(behind) and len(path) >= patience and min(path.values()) > max(behind)
+        return late or stale(list(path.values()), patience, _LEAST)
 
-    with suppress(Diverged):
-        fit(algorithm, data, task, rounds=rounds, alone=False, progress=False, callbacks=[look], **options)
-    return path
+    return course(algorithm, data, task, looks, lambda live: float(np.nanmean(live.test_losses())), enough, **options)[
+        0
+    ]
 
 
 def with_path(owner: Any, path: str, value: Any) -> Any:

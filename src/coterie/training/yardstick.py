@@ -14,13 +14,14 @@ import numpy as np
 import torch
 
 from coterie.algorithms.local import Local
-from coterie.errors import ConfigError, Diverged
+from coterie.errors import ConfigError
 from coterie.tree import Params
 
 if TYPE_CHECKING:
     from coterie.data.federation import Federation
     from coterie.learning.local_steps import LocalSteps
     from coterie.learning.task import Task
+    from coterie.training.evaluation import Evaluation
     from coterie.training.result import Result
 
 Yardstick = Literal["tuned", "equal budget"]
@@ -87,45 +88,40 @@ class Alone:
         rates = [factor * self.local.lr for factor in RATES]
         looks = checkpoints(max(self.rounds, LEAST_ROUNDS))
         fitting = self.federation.holdout(_HOLDOUT)
-        losses = np.stack([self._path(lr, fitting, looks)[0] for lr in rates])  # (rates, looks, clients)
+        losses = np.stack([self._losses(lr, fitting, looks) for lr in rates])  # (rates, looks, clients)
         rate, look = self._choose(losses, fitting.n_test)
         models: Params = {}
-        last: Result | None = None
         for r in sorted(set(rate.tolist())):
             mine = np.flatnonzero(rate == r)
             part = self.federation.subset(self.federation.clients[mine])
             wanted = look[mine]
-            _, kept, last = self._path(rates[r], part, looks[: int(wanted.max()) + 1], wanted)
+            kept = self._models(rates[r], part, looks[: int(wanted.max()) + 1], wanted)
             for name, value in kept.items():
                 models.setdefault(name, value.new_zeros((len(rate), *value.shape[1:])))[mine] = value
-        assert last is not None
         return self._with_models(models)
 
-    def _path(
-        self, lr: float, federation: Federation, looks: list[int], wanted: Any = None
-    ) -> tuple[Any, Params, Result]:
-        """Test losses after each of the rounds `looks` (infinite once the rate diverged), and each client's model after
-        the look it wants."""
-        from coterie.training.run import Run, begin_local
+    def _course(self, rate: float, federation: Federation, looks: list[int], measure: Any) -> dict[int, Any]:
+        from coterie.training.tuning import course
 
-        run: Run = begin_local(Local(self.local.but(lr=lr)), federation, self.task, self.seed, self.engine)
-        losses = np.full((len(looks), len(federation)), np.inf)
+        alone = Local(self.local.but(lr=rate))
+        return course(alone, federation, self.task, looks, measure, seed=self.seed, engine=self.engine)[0]
+
+    def _losses(self, rate: float, federation: Federation, looks: list[int]) -> Any:
+        """(looks, clients): test losses, infinite once the rate diverged."""
+        seen = self._course(rate, federation, looks, lambda live: live.test_losses())
+        return np.stack([seen.get(look, np.full(len(federation), np.inf)) for look in looks])
+
+    def _models(self, rate: float, federation: Federation, looks: list[int], wanted: Any) -> Params:
+        """The model of every client after the look it wants."""
         kept: Params = {}
-        for k, stop in enumerate(looks):
-            try:
-                while run.done < stop:
-                    run.one_round()
-            except Diverged:
-                break
-            live = run.evaluation()
-            if wanted is None:
-                losses[k] = live.test_losses()
-                continue
-            mine = np.flatnonzero(wanted == k)
-            if len(mine):
-                for name, value in live.personal(mine).items():
-                    kept.setdefault(name, value.new_zeros((len(federation), *value.shape[1:])))[mine] = value
-        return losses, kept, run.result(run.done, alone=False)
+
+        def keep(live: Evaluation) -> None:
+            mine = np.flatnonzero(wanted == looks.index(live.env.round))
+            for name, value in live.personal(mine).items() if len(mine) else ():
+                kept.setdefault(name, value.new_zeros((len(federation), *value.shape[1:])))[mine] = value
+
+        self._course(rate, federation, looks, keep)
+        return kept
 
     @staticmethod
     def _choose(losses: Any, n_validation: Any) -> tuple[Any, Any]:

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
 from coterie.comparison.exact.candidates import CANDIDATES, Rows
 from coterie.comparison.exact.candidates.axes import Path
 from coterie.comparison.exact.candidates.path import POOLED, fit_units
-from coterie.comparison.exact.candidates.rows import blocks, grams
+from coterie.estimation.blocks import blocks, grams
 
 RNG = np.random.default_rng
 

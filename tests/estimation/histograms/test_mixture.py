@@ -14,9 +14,10 @@ from coterie.estimation.histograms.baselines import FedAvgHistogram, LocalHistog
 from coterie.estimation.histograms.kl import kl_to_centers, normalise, smooth
 from coterie.estimation.histograms.lloyd import assign, recentre
 from coterie.estimation.histograms.mixture import HistogramMixture, kl_rows, mean_kl
-from coterie.estimation.histograms.model import bayes_histograms, sample_histograms
+from coterie.estimation.histograms.model import sample_histograms
 from coterie.estimation.histograms.rows import HistogramRows
 from coterie.estimation.histograms.seeding import seed_centers, seeding_probabilities
+from reproductions.histogram_worlds import bayes_histograms
 
 
 def mixture(seed=0, users=4000, tokens=100, clusters=4, vocabulary=100, concentration=150.0):

@@ -14,10 +14,11 @@ from sklearn.base import clone
 
 from coterie.estimation.histograms.baselines import FedAvgHistogram, IFCAHistograms, LocalHistograms
 from coterie.estimation.histograms.mixture import HistogramMixture, kl_rows, mean_kl
-from coterie.estimation.histograms.model import bayes_histograms, fine_tuning_risk, sample_histograms
+from coterie.estimation.histograms.model import sample_histograms
 from coterie.estimation.histograms.reduction import TokenReduction, second_moment
 from coterie.estimation.histograms.rows import HistogramRows
 from coterie.estimation.histograms.soft import DirichletMultinomialMixture
+from reproductions.histogram_worlds import bayes_histograms, fine_tuning_risk
 
 P = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
 

@@ -42,7 +42,7 @@ def distinguish(decision: Decision, X: Any = None, columns: Sequence[str] | None
     found = []
     for g in np.unique(group):
         inside = group == g
-        difference = _cohen(means[inside], means[~inside], values.std(0))
+        difference = np.nan_to_num(cohens_d(means[inside], means[~inside], 1e-5 * values.std(0)))
         for j, name in enumerate(columns):
             row: dict[str, Any] = {"group": int(g), "clients": int(inside.sum()), "column": name}
             row["mean_difference"] = difference[j]
@@ -56,16 +56,14 @@ def distinguish(decision: Decision, X: Any = None, columns: Sequence[str] | None
     return table.sort_values(["group", "size"], ascending=[True, False], ignore_index=True).drop(columns="size")
 
 
-def _cohen(inside: np.ndarray, outside: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """Standardised difference of means with the pooled deviation; zero where there is nothing to compare, or where
-    clients' means differ by rounding only (``spread`` is the deviation over rows)."""
+def cohens_d(inside: np.ndarray, outside: np.ndarray, rounding: np.ndarray | float) -> np.ndarray:
+    """Per column, the difference of two means in pooled deviations. It is NaN where there is nothing to compare, and where
+    the pooled deviation is ``rounding`` or less."""
     if not len(outside):
-        return np.zeros(inside.shape[1])
+        return np.full(inside.shape[1], np.nan)
     df = max(len(inside) + len(outside) - 2, 1)
     pooled = np.sqrt((inside.var(0) * len(inside) + outside.var(0) * len(outside)) / df)
-    apart = inside.mean(0) - outside.mean(0)
-    real = pooled > 1e-5 * spread
-    return np.asarray(np.where(real, apart / np.where(real, pooled, 1), 0.0))
+    return np.asarray((inside.mean(0) - outside.mean(0)) / np.where(pooled > rounding, pooled, np.nan))
 
 
 def _standard_slopes(decision: Decision) -> np.ndarray:

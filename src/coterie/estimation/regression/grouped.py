@@ -12,10 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from coterie.arguments import refuse_masked, regular
 from coterie.errors import DataError
+from coterie.estimation.blocks import blocks
 from coterie.estimation.checks import Array, Ints, finite
 from coterie.estimation.conventions import labels
-
-BLOCK = 2_000_000  # The numbers in one padded block: few enough for a cache, so memory does not grow with the clients.
 
 
 @dataclass(frozen=True)
@@ -39,20 +38,9 @@ class Grouped:
 
     def blocks(self) -> Iterator[tuple[Ints, Array, Array, Array]]:
         """(clients, X (c, n, d), y (c, n, …), weight (c, n)), zero-padded; clients of like size share a block."""
-        order = np.argsort(self.counts, kind="stable")
-        sizes = self.counts[order]
-        d = self.X.shape[1]
-        first = 0
-        while first < len(order):
-            fit = int(np.searchsorted(sizes, 1.25 * sizes[first] + 2, side="right"))
-            last = min(fit, first + max(1, BLOCK // int(sizes[fit - 1] * d)))
-            chosen, n = order[first:last], int(sizes[last - 1])
-            mask = np.arange(n) < self.counts[chosen, None]
-            rows = np.where(mask, self.starts[chosen, None] + np.arange(n), 0)
-            y = self.y[rows] * mask.reshape(*mask.shape, *(1,) * (self.y.ndim - 1))
-            weight = mask.astype(np.float64) if self.weight is None else self.weight[rows] * mask
-            yield chosen, self.X[rows] * mask[:, :, None], y, weight
-            first = last
+        for block in blocks(self.owner, len(self.counts), self.X.shape[1]):
+            weight = block.mask if self.weight is None else block.take(self.weight)
+            yield block.units, block.take(self.X), block.take(self.y), weight
 
 
 def group_rows(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coterie.estimation.blocks import grams
 from coterie.estimation.checks import Array, Ints
 from coterie.estimation.regression.evidence import Evidence, Found, averaged, posterior_given
 from coterie.estimation.regression.grouped import Grouped
@@ -30,16 +31,6 @@ class Fitted:
     weights: Array
     freedom: float
     converged: bool
-
-
-def grams(rows: Grouped) -> tuple[Array, Array]:
-    """A_i = X_iᵀX_i (m, p, p) and c_i = X_iᵀy_i (m, p)."""
-    p = rows.X.shape[1]
-    A, c = np.zeros((len(rows.counts), p, p)), np.zeros((len(rows.counts), p))
-    for clients, X, y, _ in rows.blocks():
-        turned = X.swapaxes(1, 2)
-        A[clients], c[clients] = turned @ X, (turned @ y[:, :, None])[:, :, 0]
-    return A, c
 
 
 def sizes(rows: Grouped) -> Array:
@@ -84,7 +75,7 @@ def fit_reml(rows: Grouped, ties: Ints | None, noise: float | None, pooled: bool
     Z = rows.X / size
     offset = np.linalg.lstsq(Z, rows.y)[0]
     error = rows.y - Z @ offset
-    A, c = grams(Grouped(Z, error, rows.clients, rows.starts, rows.counts))
+    A, c = grams(Z, error, None, rows.owner, len(rows.counts))
     rank = max(int(np.linalg.matrix_rank(A.sum(0), hermitian=True)), 1)
     known = 1.0 if noise is None else noise
     total = float(error @ error) + 1e-24 * float(rows.y @ rows.y) + 1e-300 if noise is None else None
@@ -117,7 +108,7 @@ def fit_reml(rows: Grouped, ties: Ints | None, noise: float | None, pooled: bool
 
 def fit_given(rows: Grouped, mean: Array, covariance: Array, noise: float, mean_covariance: Array | None) -> Fitted:
     """Clients under a known population (Theorem 6): N(mean, covariance), the mean itself known or with an error."""
-    A, c = grams(rows)
+    A, c = grams(rows.X, rows.y, None, rows.owner, len(rows.counts))
     width = len(mean)
     prior = np.broadcast_to(covariance, (width,)) if covariance.ndim == 0 else covariance
     error = np.zeros((width, width)) if mean_covariance is None else mean_covariance
@@ -128,7 +119,7 @@ def fit_given(rows: Grouped, mean: Array, covariance: Array, noise: float, mean_
 
 def local_risk(rows: Grouped, mean: Array, covariance: Array, noise: float) -> float:
     """Mean risk of pinv(X_i)Y_i: σ_x² tr (X_iᵀX_i)⁺, plus E‖(I − X⁺X)θ_i‖² where n_i < d."""
-    A, _ = grams(rows)
+    A, _ = grams(rows.X, rows.y, None, rows.owner, len(rows.counts))
     value, turn = np.linalg.eigh(A)
     seen = value > len(mean) * np.finfo(np.float64).eps * np.maximum(value[:, -1:], 1e-300)
     second = (np.diag(covariance) if covariance.ndim == 1 else covariance) + np.outer(mean, mean)

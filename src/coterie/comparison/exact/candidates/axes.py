@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.comparison.exact.candidates.rows import Block, Floats
+from coterie.comparison.exact.candidates.rows import Floats
+from coterie.estimation.blocks import Block
 
 
 @dataclass(frozen=True)

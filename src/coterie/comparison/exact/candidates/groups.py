@@ -11,7 +11,8 @@ import numpy as np
 
 from coterie.comparison.exact.candidates.base import Fit
 from coterie.comparison.exact.candidates.path import POOLED_PATH, fit_units
-from coterie.comparison.exact.candidates.rows import Floats, Ints, Rows, chances, grams, losses
+from coterie.comparison.exact.candidates.rows import Floats, Ints, Rows, chances, losses
+from coterie.estimation.blocks import grams
 
 
 @dataclass(frozen=True)

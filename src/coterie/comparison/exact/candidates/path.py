@@ -8,7 +8,8 @@ of penalty: a weak "alone" would fake gains for everybody else."""
 import numpy as np
 
 from coterie.comparison.exact.candidates.axes import Axes, Path, axes_of, penalties_of, weights_of
-from coterie.comparison.exact.candidates.rows import Block, Floats, Ints, blocks, chances, losses
+from coterie.comparison.exact.candidates.rows import Floats, Ints, chances, losses
+from coterie.estimation.blocks import Block, blocks
 
 ALONE_LINEAR = (1e-3, 0.03, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3, np.inf)
 ALONE_LOGISTIC = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3, np.inf)

@@ -1,9 +1,5 @@
-"""Rows of many clients, packed so that every client is solved in the same NumPy call.
+"""The rows that candidates are fitted to, and the losses of their scores."""
 
-Clients are sorted by size into blocks of similar size; within a block the rows are padded with zeros to a common
-length. No block holds more than ``_LIMIT`` numbers, so memory stays bounded however uneven the clients are."""
-
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,41 +9,6 @@ from scipy.special import expit, softmax
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-_LIMIT = 4_000_000
-
-
-@dataclass(frozen=True)
-class Block:
-    """Units of similar size: ``rows[b, j]`` is the position of the j-th row of ``units[b]``, ``mask`` is 1 where real."""
-
-    units: Ints
-    rows: Ints
-    mask: Floats
-
-    def take(self, values: Floats) -> Floats:
-        """Values of the rows as (units, rows, …); padding becomes zero."""
-        return np.asarray(values[self.rows] * self.mask.reshape(self.mask.shape + (1,) * (values.ndim - 1)))
-
-
-def blocks(unit: Ints, n_units: int, width: int) -> Iterator[Block]:
-    """Blocks of the units that have rows; lengths within a block differ by less than a factor of 1.5."""
-    order = np.argsort(unit, kind="stable")
-    count = np.bincount(unit, minlength=n_units)
-    start = np.concatenate([[0], np.cumsum(count)[:-1]])
-    by_size = np.argsort(count, kind="stable")
-    by_size = by_size[count[by_size] > 0]
-    while len(by_size):
-        small = count[by_size[0]]
-        last = int(np.searchsorted(count[by_size], max(1.5 * small, small + 8), side="right"))
-        length = int(count[by_size[last - 1]])
-        last = max(1, min(last, _LIMIT // max(1, length * width)))
-        units, by_size = by_size[:last], by_size[last:]
-        length = int(count[units].max())
-        offset = np.arange(length)
-        mask = offset < count[units][:, None]
-        yield Block(
-            units, order[np.where(mask, start[units][:, None] + offset, start[units][:, None])], mask.astype(np.float64)
-        )
 
 
 @dataclass(frozen=True)
@@ -82,18 +43,6 @@ class Rows:
 
     def part(self, keep: npt.NDArray[np.bool_]) -> "Rows":
         return Rows(self.X[keep], self.y[keep], self.owner[keep], self.n_clients, self.classification)
-
-
-def grams(Z: Floats, y: Floats, weight: Floats | None, owner: Ints, n_clients: int) -> tuple[Floats, Floats]:
-    """A_i = Zᵢᵀ w Zᵢ as (clients, p, p) and c_i = Zᵢᵀ y as (clients, p); y is given already weighted."""
-    p = Z.shape[1]
-    A, c = np.zeros((n_clients, p, p)), np.zeros((n_clients, p))
-    for block in blocks(owner, n_clients, p):
-        z = block.take(Z)
-        turned = z.transpose(0, 2, 1)
-        A[block.units] = turned @ (z if weight is None else z * block.take(weight)[..., None])
-        c[block.units] = (turned @ block.take(y)[..., None])[..., 0]
-    return A, c
 
 
 def chances(eta: Floats) -> Floats:

@@ -12,7 +12,8 @@ import numpy as np
 from scipy.special import expit, logsumexp
 
 from coterie.comparison.exact.candidates.base import Fit, mean_coefficients
-from coterie.comparison.exact.candidates.rows import Floats, Rows, grams
+from coterie.comparison.exact.candidates.rows import Floats, Rows
+from coterie.estimation.blocks import grams
 from coterie.estimation.regression.evidence import Evidence, Found
 
 _TIE_ABOVE = 40  # with more columns the slopes share one prior variance
