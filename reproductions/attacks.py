@@ -51,7 +51,7 @@ ATTACKS: dict[str, Callable[[list[str]], attacks.Attack]] = {
 
 
 def methods(liars: int) -> dict[str, tuple[Any, int]]:
-    """Algorithm and rounds; rules that need a number of liars are told the right one."""
+    """Algorithm and rounds; rules that need the number of liars get the right one."""
 
     def ifca(rule: Any) -> tuple[Any, int]:
         return IFCA(GROUPS, local=STEPS, aggregate=rule), ROUNDS
@@ -186,9 +186,9 @@ EXPERIMENT = Experiment(
     needs=("mnist",),
     seeds={"quick": 1, "paper": 3},
     setting=lambda scale: (
-        "Thirty clients in three groups that number the digits differently, MNIST of 14 × 14 pixels, 60 rows a client, "
+        "Thirty clients in three groups that number the digits differently, MNIST of 14 × 14 pixels, 60 rows per client, "
         "8 rounds of ten full-batch steps (Federated-Clustering: 16 steps of 1, 20th percentile). Accuracy of the honest "
-        "clients' own models; rules that need a number of liars are told the right one."
+        "clients' own models; rules that need the number of liars get the right one."
     ),
     wide=table,
     ragged=True,

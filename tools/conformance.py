@@ -34,14 +34,14 @@ SITES = "sites, as under Flower"
 TEXT = """\
 # The same numbers on every engine
 
-Written by `python tools/conformance.py`; the tests keep it complete. Every algorithm of the registry runs {rounds}
+`python tools/conformance.py` writes this page; the tests keep it complete. Every algorithm of the registry runs {rounds}
 rounds with {cohort} of 12 clients of unequal size (a network of two layers in float32, 3 local steps where they can
-be set) on every engine. A number is the largest difference from the vectorised engine in anything a run ends with,
-relative to the larger of 1 and the number itself: the server's state, every client's private state, every client's
-model. 0 is bit for bit. Engines add in another order, and batched products may round otherwise in another company;
-the tests demand 1e-5 of Ray and 2e-5 of the loop. "Sites" are the server and the sites of a deployment, in one
-process with their messages as bytes, on a table of 7 clients at 3 sites; private states are seen there through the
-models they give.
+be set) on every engine. A number is the largest difference from the vectorised engine in the server's state, any
+client's private state or any client's model at the end of a run, relative to the larger of 1 and the value itself.
+0 means bit-identical. Engines add in different orders, and a batched product may round differently when other clients
+share its batch; the tests demand 1e-5 of Ray and 2e-5 of the loop. "Sites" are the server and the sites of a deployment,
+in one process with their messages as bytes, on a table of 7 clients at 3 sites. There the private states are compared
+through the models they give.
 
 """
 
