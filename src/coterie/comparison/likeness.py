@@ -9,7 +9,7 @@ import pandas as pd
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-from coterie.decision.distinguish import cohens_d
+from coterie.comparison.exact.distinguish import cohens_d
 
 if TYPE_CHECKING:
     from coterie.comparison.result import Comparison
