@@ -326,7 +326,7 @@ def test_wrong_scores_cost_nothing_but_themselves(kind: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("told", [{"accuracy": [1e308, 2]}, {"accuracy": [2.1, 2]}, {"log_loss": [1.5e308, 2]}])
 def test_a_score_that_no_client_can_have_is_its_sites_failure(told: dict[str, Any]) -> None:
-    with pytest.raises(wire.Malformed, match="from 0 to 1 per client|must stay a number"):
+    with pytest.raises(wire.Malformed, match=r"from 0 to 1 per client|must stay a number"):
         answers.scores(told, ("accuracy", "log_loss"), 2)
     assert answers.scores({"accuracy": [2.0, 2], "log_loss": [-5.0, 2]}, ("accuracy", "log_loss"), 2)
 
