@@ -67,6 +67,17 @@ def cannot_write(path: Path, error: BaseException) -> ConfigError:
     return ConfigError(f"{path} cannot be written: {reason}. {advice}.")
 
 
+def add_lines(path: Path, lines: Iterable[str], *, private: bool = False) -> None:
+    """Lines at the end of a file, which are on the disk when this returns."""
+    try:
+        with (private_file(path) if private else unlinked(path)).open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise cannot_write(path, error) from None
+
+
 def unlinked(path: str | Path) -> Path:
     """The path, unless a symbolic link is there: such a link may point to a file that is none of ours."""
     path = Path(path)

@@ -147,3 +147,16 @@ def test_a_header_longer_than_what_is_looked_at_is_not_cut(tmp_path: Path) -> No
     names = ["c" * length for length in range(1, 600)]
     (tmp_path / "wide.csv").write_text(f"{','.join(names)}\n{','.join(['1'] * len(names))}\n")
     assert list(read_table(tmp_path / "wide.csv").columns) == names
+
+
+def test_a_zero_byte_in_a_cell_does_not_refuse_a_table_that_is_read_cell_by_cell(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_bytes(b"who,x,y\na,1,no\nb,2\0,yes\nc,3,no\n")
+    found = read_table(file, client="who", text=True)
+    assert found["who"].tolist() == ["a", "b", "c"]
+    assert found["x"].iloc[[0, 2]].tolist() == ["1", "3"]
+    with pytest.raises(DataError, match="zero bytes"):
+        read_table(file, client="who")
+    file.write_bytes(b"who,x\0,y\na,1,no\n")
+    with pytest.raises(DataError, match="zero bytes"):
+        read_table(file, client="who", text=True)

@@ -24,7 +24,7 @@ from coterie.flower.engine import SitesEngine
 from coterie.flower.nodes import Sites
 from coterie.flower.server import Server
 from coterie.training.fingerprint import fingerprint
-from coterie.tree import tree_map
+from coterie.tree import flatten, tree_map
 
 NAN, INF = float("nan"), float("inf")
 
@@ -322,3 +322,46 @@ def test_wrong_scores_cost_nothing_but_themselves(kind: str, tmp_path: Path) -> 
     assert [e["site"] for e in events(tmp_path)] == ["site 2"]
     assert json.loads((tmp_path / "server" / "deployment.json").read_text())["rounds"] == 1
     assert len(pd.read_parquet(tmp_path / "server" / "history.parquet")) == 1
+
+
+@pytest.mark.parametrize("told", [{"accuracy": [1e308, 2]}, {"accuracy": [2.1, 2]}, {"log_loss": [1.5e308, 2]}])
+def test_a_score_that_no_client_can_have_is_its_sites_failure(told: dict[str, Any]) -> None:
+    with pytest.raises(wire.Malformed, match=r"from 0 to 1 per client|must stay a number"):
+        answers.scores(told, ("accuracy", "log_loss"), 2)
+    assert answers.scores({"accuracy": [2.0, 2], "log_loss": [-5.0, 2]}, ("accuracy", "log_loss"), 2)
+
+
+@pytest.mark.parametrize("tag", ["ä", "a" * 65, "²", "0-0-a\n", ""])
+def test_a_tag_that_its_site_would_refuse_is_refused_when_it_comes(tag: str, tmp_path: Path) -> None:
+    work = job(configured("fedavg"), rounds=2)
+    nodes = InProcess(work, split(table(SIZES), 3), tmp_path)
+
+    def change(node: int, asked: dict[str, Any], answer: Any) -> Any:
+        if node != 101 or asked["do"] != "ask" or asked["round"]:
+            return answer
+        head, tree = wire.unpack(answer)
+        return wire.pack(head | {"tag": tag}, tree)
+
+    nodes.change = change
+    run, _, _ = deployed(work, None, tmp_path, nodes=nodes)
+    assert [r["lost"] > 0 for r in run.history] == [True, False]
+
+
+@pytest.mark.parametrize("size", [3e38, 1e25])
+def test_a_row_too_large_to_reckon_with_is_its_clients_loss(size: float, tmp_path: Path) -> None:
+    """Its squares would be infinite in the server's state, and end the run for all."""
+    work = job(configured("cfl"), rounds=3)
+    nodes = InProcess(work, split(table(SIZES), 3), tmp_path)
+
+    def change(node: int, asked: dict[str, Any], answer: Any) -> Any:
+        if node != 101 or asked["do"] != "ask" or asked["round"] != 1 or asked["reduce"] is not None:
+            return answer
+        head, tree = wire.unpack(answer)
+        for t in flatten(tree["send"]).values():
+            t[0] = size
+        return wire.pack(head, tree)
+
+    nodes.change = change
+    run, _, told = deployed(work, None, tmp_path, nodes=nodes)
+    assert told["finished"]
+    assert run.dropped

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +131,25 @@ def test_numbers_of_a_column_of_categories_are_not_told(
     with pytest.raises(ct.CoterieError, match="holds categories at this site") as told:
         Site(job(configured("fedavg"), least=LEAST), rows, tmp_path).answer(wire.pack(message))
     assert not any(repr(cell) in str(told.value) for cell in cells)
+
+
+@pytest.mark.parametrize("whose", ["site0/outgoing.jsonl", "server/events.jsonl"])
+def test_a_log_that_cannot_grow_ends_in_one_sentence_and_nothing_leaves(whose: str, tmp_path: Path) -> None:
+    """A disk that is full for the log alone: as large as files may be, it takes no line more."""
+    size = 1 << 22
+    work = job(configured("fedavg"), rounds=1)
+    nodes = InProcess(work, split(table(SIZES), 3), tmp_path)
+    log = tmp_path / whose
+    log.parent.mkdir()
+    log.write_bytes(b" " * size)
+    nodes.change = lambda node, asked, answer: b"none" if node == 101 and asked["do"] == "ask" else answer
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    try:
+        with pytest.raises(ct.CoterieError, match=r"jsonl cannot be written: File too large"):
+            deployed(work, None, tmp_path, nodes=nodes)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        signal.signal(signal.SIGXFSZ, before)
+    assert log.stat().st_size == size
+    assert not [node for node, _ in nodes.got if f"site{node - 100}" == log.parent.name]

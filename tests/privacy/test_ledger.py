@@ -254,3 +254,13 @@ def test_the_wrong_noise_or_adjacency_is_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.sqlite").write_text("this is not a database, it only looks like a file of one")
     with pytest.raises(LedgerError, match="nothing was released"):
         Ledger(Privacy(1, 1e-5, 1.0, ledger=tmp_path / "broken.sqlite"))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "[]", "7", "{}", '{"lines": 3}', '{"lines": [[]]}'])
+def test_damaged_plans_and_events_end_in_one_sentence(text: str) -> None:
+    from coterie.privacy.events import Event
+    from coterie.privacy.plan import Plan
+
+    for kind in (Plan, Event):
+        with pytest.raises(ConfigError):
+            kind.from_json(text)

@@ -239,7 +239,7 @@ def _recognise(
     with _open(path) as stream:
         head = stream.read(_SAMPLE) + stream.readline()  # up to the end of a line
     text = codecs.getincrementaldecoder(encoding)("replace").decode(head)
-    if "\0" in text:
+    if "\0" in (text.lstrip().split("\n", 1)[0] if header else text):  # no other line decides whether a table is read
         raise DataError(f"{path} cannot be read as a table: it holds zero bytes, so it is no text. Save it as CSV.")
     lines = text.splitlines()
     form = _Format(encoding, ",", ".")

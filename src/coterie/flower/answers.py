@@ -8,15 +8,21 @@ from functools import partial
 from typing import Any
 
 from coterie.flower.wire import Malformed
+from coterie.learning.metrics import FOR_NUMBERS, METRICS
 
 MOST_ROWS = 10**9  # of a client
+MOST = 1e300  # of weights and sums, which are added up in float64
 _MANY = 10**15  # rows of a site
+_SHARES = frozenset(METRICS) - FOR_NUMBERS - {"log_loss"}  # scores from 0 to 1
+_ROUNDING = 1e-6  # relative, of scores in float32
 
 
 def total(told: Any, name: str, most: int) -> tuple[float, int]:
     """A sum over at most so many clients, and over how many it is."""
     if not (isinstance(told, list) and len(told) == 2 and finite(told[0]) and whole(told[1], most)):
         raise Malformed(f"{name!r} must be a finite sum and a number of clients from 0 to {most}.")
+    if abs(told[0]) > MOST:
+        raise Malformed(f"{name!r} is at most {MOST:g}: with those of others it must stay a number.")
     return float(told[0]), told[1]
 
 
@@ -152,4 +158,8 @@ def scores(told: Any, metrics: Sequence[str], most: int) -> dict[str, tuple[floa
     """Sums over clients of some of these scores."""
     if not isinstance(told, dict) or not set(told) <= set(metrics):
         raise Malformed(f"scores must be of {', '.join(metrics) or 'nothing'}.")
-    return {name: total(value, name, most) for name, value in told.items()}
+    found = {name: total(value, name, most) for name, value in told.items()}
+    for name, (score, count) in found.items():
+        if name in _SHARES and not -_ROUNDING <= score <= count * (1 + _ROUNDING):
+            raise Malformed(f"{name!r} is from 0 to 1 per client, so {count} clients have no sum of {score:g}.")
+    return found

@@ -7,6 +7,7 @@ finite numbers. Anything else is logged, and its clients are lost in that ask, a
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,12 +19,13 @@ from torch import Tensor
 
 from coterie.data.federation import Federation
 from coterie.engines.base import ClientStates, Env, Post, first_contact
+from coterie.engines.finite import only
 from coterie.engines.private import Releases
 from coterie.engines.reduce import Share, assemble, merged
 from coterie.engines.vectorised import LocalEngine
 from coterie.errors import ConfigError, EngineError
 from coterie.exchange.messages import Ask, Ints, MeanBy, Reply
-from coterie.flower import answers, wire
+from coterie.flower import answers, heads, wire
 from coterie.flower.site import write_ask
 from coterie.privacy.mechanisms import GroupSums
 from coterie.tree import Tree, finite_rows, flatten, leaves, n_bytes, take
@@ -31,7 +33,6 @@ from coterie.tree import Tree, finite_rows, flatten, leaves, n_bytes, take
 log = logging.getLogger("coterie.flower")
 _SPARE = 1 << 20  # bytes of a message beside its tensors
 _POSITION = 24  # bytes of a client's position in JSON
-_MOST = 1e300  # of weights and sums, which are added up in float64
 _ROUNDING = 1e-9  # relative, of norms in float64
 _ROWS = 8  # made-up rows of the trial
 
@@ -222,9 +223,11 @@ def checked(
     if "shapes" in expected:
         share["shapes"] = expected["shapes"]
     share["info"] = _info({} if env.private is not None else head.get("info"), expected["info"], len(clients))
+    if "send" in share:
+        share |= _without_giants(share, len(env.federation))
     tag = head.get("tag")
-    if tag is not None and not (isinstance(tag, str) and len(tag) < 100 and tag.replace("-", "").isalnum()):
-        raise wire.Malformed("The name of an answer has letters, digits and hyphens.")
+    if tag is not None and not heads.name(tag):
+        raise wire.Malformed("The name of an answer has 1 to 64 letters, digits and hyphens.")
     return share, tag
 
 
@@ -265,9 +268,9 @@ def _require_numbers(share: Share, ask: Ask, env: Env) -> None:
     dtype = next(leaves(env.initial)).dtype
     mean = isinstance(ask.reduce, MeanBy) and env.private is None
     for t in (share["weights"], *flatten(share["sums"]).values()):
-        if t.is_floating_point() and float(t.abs().amax() if t.numel() else 0.0) > _MOST:
+        if t.is_floating_point() and float(t.abs().amax() if t.numel() else 0.0) > answers.MOST:
             raise wire.Malformed(
-                f"Weights and sums are at most {_MOST:g}: with those of others they must stay numbers."
+                f"Weights and sums are at most {answers.MOST:g}: with those of others they must stay numbers."
             )
     for path, t in flatten(share["sums"], "sums").items():
         if mean:  # where nothing weighs there is no sum
@@ -296,6 +299,18 @@ def _require_within(share: Share, ask: Ask, private: Releases, n: int) -> None:
         raise wire.Malformed(f"The groups of a private answer count the {n} clients that answered, each at most once.")
     if bool((sums.norm(dim=1) > counts * radius * (1 + _ROUNDING)).any()):
         raise wire.Malformed(f"A private sum is longer than {n} clipped updates can be.")
+
+
+def _without_giants(share: Share, n: int) -> Share:
+    """Rows of clients with which the server can reckon: squares of all clients' numbers, added up, stay numbers. A client
+    whose row is larger is dropped, as one whose row is no number."""
+    good = torch.ones(len(share["clients"]), dtype=torch.bool)
+    for t in (t for t in (share["weight"], *flatten(share["send"]).values()) if t.is_floating_point()):
+        squares = t.double().reshape(len(t), math.prod(t.shape[1:])).norm(dim=1) ** 2
+        good &= squares <= torch.finfo(t.dtype).max / (4 * n)  # 4: of the difference of two
+    left = share["clients"][good.numpy()]
+    dropped = np.append(share["dropped"], share["clients"][~good.numpy()])
+    return only({k: share[k] for k in ("send", "weight", "group")}, good) | {"clients": left, "dropped": dropped}
 
 
 def _info(told: Any, expected: Mapping[str, Any], most: int) -> dict[str, tuple[float, int]]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.data.digits import LEVELS
-from coterie.disk import digest, locked, private_file, unlinked, write_text
+from coterie.disk import add_lines, digest, locked, unlinked, write_text
 from coterie.engines.base import ClientStates
 from coterie.engines.private import RELEASE
 from coterie.errors import ConfigError
@@ -201,10 +200,7 @@ class Guard:
         line["tensors"] = {k: [str(t.dtype).removeprefix("torch."), list(t.shape)] for k, t in flatten(tree).items()}
         if self.job.privacy is not None:
             line["releases"] = sum(map(len, self.spent().values()))
-        with open(private_file(self.folder / OUTGOING), "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        add_lines(self.folder / OUTGOING, [json.dumps(line)], private=True)
         return answer
 
 

@@ -22,7 +22,7 @@ import torch
 from coterie.data.digits import LEVELS
 from coterie.data.federation import Federation
 from coterie.data.sites import Agreement, Columns, agreed_classes
-from coterie.disk import locked, unlinked, write_text, writing
+from coterie.disk import add_lines, locked, unlinked, write_text, writing
 from coterie.errors import ConfigError, CoterieWarning, DataError, EngineError
 from coterie.exchange.messages import shown_to
 from coterie.flower import answers, wire
@@ -162,9 +162,7 @@ class Server:
 
     def log(self, engine: SitesEngine) -> None:
         """Add what was noted to the log."""
-        with unlinked(self.folder / EVENTS).open("a", encoding="utf-8") as file:
-            for event in engine.events:
-                file.write(json.dumps(event) + "\n")
+        add_lines(self.folder / EVENTS, map(json.dumps, engine.events))
         engine.events.clear()
 
     def finish(self, run: Run, engine: SitesEngine) -> dict[str, Any]:

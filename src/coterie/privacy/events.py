@@ -74,8 +74,16 @@ class Event:
     @classmethod
     def from_json(cls, text: str) -> Event:
         """The event that ``to_json`` wrote."""
-        found = json.loads(text)
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise ConfigError("this is no event; the ledger or checkpoint is damaged: bring it back from a copy.")
         unknown = set(found) - {f.name for f in fields(cls)}
         if unknown:
             raise ConfigError(f"an event has no field {sorted(unknown)}; the ledger was written by another version.")
-        return cls(**found)
+        try:
+            return cls(**found)
+        except TypeError:
+            raise ConfigError("an event lacks a field, or one is of another type; bring the ledger back.") from None

@@ -106,8 +106,11 @@ class Plan:
     @classmethod
     def from_json(cls, text: str) -> Plan:
         """The plan that ``to_json`` wrote."""
-        found = json.loads(text)
-        return cls(**(found | {"lines": tuple(Planned(**line) for line in found["lines"])}))
+        try:
+            found = json.loads(text)
+            return cls(**(found | {"lines": tuple(Planned(**line) for line in found["lines"])}))
+        except (ValueError, TypeError, LookupError, RecursionError):
+            raise ConfigError("this is no plan of this version; bring its ledger or checkpoint back.") from None
 
 
 def _costs(parts: Sequence[tuple[float, float, int]], adjacency: str, slack: float) -> Composition:
