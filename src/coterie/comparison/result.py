@@ -216,8 +216,8 @@ class Comparison:
 
     def bounds(self, method: str) -> tuple[float, float]:
         """The interval of a method's mean gain over its baseline, in the metric's units; NaN where it is not known."""
-        low, high = self.intervals.loc[method, ["low", "high"]] if len(self.intervals) else (np.nan, np.nan)
-        return float(low), float(high)
+        found = self.intervals.T[method] if len(self.intervals) else {"low": np.nan, "high": np.nan}
+        return float(found["low"]), float(found["high"])
 
     def to_json(self) -> dict[str, Any]:
         """Everything that is shown, as plain values."""
