@@ -13,7 +13,8 @@ from torch import nn
 
 import coterie as ct
 from coterie.algorithms import ALGORITHMS, NAMES
-from coterie.comparison.methods import ORDER, way
+from coterie.comparison.methods import way
+from coterie.evidence.scores import WAYS
 from coterie.exchange import Algorithm, Ask, MeanBy, Population, Up, features, joined, split
 
 ROOT = Path(__file__).parents[2]
@@ -91,7 +92,7 @@ def test_a_new_algorithm_is_one_file_and_one_line(tmp_path):
 
 def test_every_algorithm_says_in_which_way_clients_learn():
     for name, kind in ALGORITHMS.items():
-        assert kind.way in ("alone", *ORDER), name
+        assert kind.way in WAYS, name
         assert way(kind, 1) == way(kind.example(), 7) == kind.way
         assert isinstance(kind.example(), kind)
 

@@ -204,10 +204,10 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
         nothing,
     ),
     "compare": (
-        {"federation": federation(), "task": task(), "algorithms": ["local"], "rounds": 1, "seeds": 1},
+        {"data": federation(), "task": task(), "algorithms": ["local"], "rounds": 1, "seeds": 1},
         nothing,
     ),
-    "decide": ({"X": X, "y": Y, "clients": OWNER, "kind": "classification", "folds": 2, "repeats": 1}, nothing),
+    "decision.decide": ({"X": X, "y": Y, "clients": OWNER, "kind": "classification", "folds": 2, "repeats": 1}, nothing),
     "fit": (
         {"algorithm": ct.FedAvg(), "federation": federation(), "task": task(), "rounds": 1},
         lambda made: made.evaluate(),

@@ -18,7 +18,7 @@ import coterie as ct
 ROOT = Path(__file__).parents[2]
 
 PAGES = {  # page: (title, rooms whose names of `ct` it shows, modules it shows as a whole)
-    "training": ("Training and comparing", ("training", "comparison", "decision"), ("coterie.report.page",)),
+    "training": ("Training and comparing", ("training", "comparison"), ("comparison", "coterie.report.page")),
     "algorithms": ("Algorithms", ("algorithms",), ()),
     "data": ("Data", ("data",), ("datasets",)),
     "learning": ("Tasks, models, metrics", ("learning",), ("models", "metrics", "schedules")),

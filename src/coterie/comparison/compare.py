@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from coterie.arguments import ANYTHING, CALLABLE, NONE, check_arguments, whole
-from coterie.comparison.exact.metrics import METRICS
 from coterie.comparison.from_decision import exact_comparison
 from coterie.comparison.methods import DEFAULT, NAMES, Algorithms, parse
 from coterie.comparison.result import Comparison
@@ -27,7 +26,6 @@ from coterie.data.federation import Federation
 from coterie.data.opening import Split, opened
 from coterie.errors import ConfigError, DataError
 from coterie.privacy.ledger import BudgetSpent
-from coterie.text import suggest
 
 if TYPE_CHECKING:
     from coterie.comparison.private import Private
@@ -115,7 +113,6 @@ def compare(
         assert methods is not None
         trained = _trained(split, redrawn, task, methods, rounds, chosen, metric, engine, note, progress, 0.0)
         return _with_release(trained, candidate, chosen[0], engine)
-    _check_metric(first, metric)
     share = 1.0 if methods is None else _EXACT_SHARE
     if note is not None:
         note("exact models", chosen[0])
@@ -134,15 +131,6 @@ def _with_release(comparison: Comparison, candidate: Private | None, seed: int, 
         return replace(comparison, released=candidate.release(seed, comparison.metric, engine))
     except BudgetSpent as error:
         return replace(comparison, warnings=(*comparison.warnings, f"nothing private was released: {error}"))
-
-
-def _check_metric(federation: Federation, metric: str | None) -> None:
-    known = METRICS[federation.kind]
-    if metric is None or metric in known:
-        return
-    if any(metric in others for others in METRICS.values()):
-        raise ConfigError(f"The metric {metric!r} does not fit {federation.kind}. Choose one of {', '.join(known)}.")
-    raise ConfigError(f"There is no metric {metric!r}. {suggest(metric, known)}")
 
 
 def _part(progress: Progress | None, seed: int, share: float) -> Callable[[int, int], None] | None:

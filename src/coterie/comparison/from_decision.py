@@ -115,7 +115,19 @@ def _regrouped(decision: Decision) -> dict[str, pd.DataFrame]:
 
 
 def _about(federation: Federation, decision: Decision, seeds: Sequence[int]) -> dict[str, Any]:
-    metrics = list(decision.evaluation.scores) if decision.evaluation is not None else [decision.metric]
+    return about_data(federation, seeds) | {
+        "metrics": list(decision.evaluation.scores) if decision.evaluation is not None else [decision.metric],
+        "lower_is_better": decision.metric in LOWER_IS_BETTER,
+        "folds": decision.folds,
+        "repeats": decision.repeats,
+        "level": decision.level,
+        "new_split_each_seed": False,
+        "model": "ridge, exact",
+    }
+
+
+def about_data(federation: Federation, seeds: Sequence[int]) -> dict[str, Any]:
+    """What a comparison says of its data."""
     return {
         "kind": federation.kind,
         "classes": None if federation.classes is None else [str(c) for c in federation.classes],
@@ -123,13 +135,6 @@ def _about(federation: Federation, decision: Decision, seeds: Sequence[int]) -> 
         "rows": len(federation.y),
         "features": federation.n_features,
         "columns": None if federation.columns is None else list(federation.columns),
-        "metrics": metrics,
-        "lower_is_better": decision.metric in LOWER_IS_BETTER,
         "seeds": [int(s) for s in seeds],
-        "folds": decision.folds,
-        "repeats": decision.repeats,
-        "level": decision.level,
-        "new_split_each_seed": False,
-        "model": "ridge, exact",
         "notes": None if federation.notes is None else federation.notes.to_json(),
     }

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from coterie.comparison.from_decision import about_data
 from coterie.comparison.private import Private
 from coterie.comparison.result import Comparison
 from coterie.comparison.trained_scores import trained_scores
@@ -206,7 +207,9 @@ def trained_comparison(runs: Runs, seeds: Sequence[int], *, redrawn: bool) -> Co
         settings=_settings(runs.results, seeds),
         clusters=_frame({n: r[0].clusters.to_numpy() for n, r in runs.results.items()}, clients),
         overview=data.describe().set_axis(clients, axis=0),
-        about=_about(data, task, seeds, redrawn),
+        about=about_data(data, seeds)
+        | {"metrics": list(task.metrics), "lower_is_better": task.sign < 0, "new_split_each_seed": redrawn}
+        | {"model": str(task.skeleton).replace("\n", "")},
         results={name: tuple(results) for name, results in runs.results.items()},
         judgement=verdict,
         intervals=pd.DataFrame({m: verdict.bounds(m) for m in runs.results}, index=["low", "high"]).T,
@@ -261,20 +264,3 @@ def brief(value: Any) -> str:
         if mine != usual:
             shown.append(f"{f.name}={brief(mine)}")
     return f"{type(value).__name__}({', '.join(shown)})"
-
-
-def _about(data: Federation, task: Task, seeds: Sequence[int], redrawn: bool) -> dict[str, Any]:
-    return {
-        "kind": data.kind,
-        "classes": None if data.classes is None else [str(c) for c in data.classes],
-        "clients": len(data),
-        "rows": len(data.y),
-        "features": data.n_features,
-        "columns": None if data.columns is None else list(data.columns),
-        "metrics": list(task.metrics),
-        "lower_is_better": task.sign < 0,
-        "seeds": [int(s) for s in seeds],
-        "new_split_each_seed": redrawn,
-        "model": str(task.skeleton).replace("\n", ""),
-        "notes": None if data.notes is None else data.notes.to_json(),
-    }

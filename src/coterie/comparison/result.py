@@ -216,7 +216,7 @@ class Comparison:
 
     def bounds(self, method: str) -> tuple[float, float]:
         """The interval of a method's mean gain over its baseline, in the metric's units; NaN where it is not known."""
-        found = self.intervals.loc[method] if len(self.intervals) else {"low": np.nan, "high": np.nan}
+        found = self.intervals.T[method] if len(self.intervals) else {"low": np.nan, "high": np.nan}
         return float(found["low"]), float(found["high"])
 
     def to_json(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from coterie.comparison.exact.candidates.rows import Floats, Ints
 from coterie.data.coded_table import Table
 from coterie.errors import ConfigError
+from coterie.text import suggest
 
 
 @dataclass(frozen=True)
@@ -111,9 +112,12 @@ METRICS: dict[str, dict[str, Callable[[Table, Predictions], Floats]]] = {
 
 
 def check_metric(kind: str, metric: str | None) -> str:
+    """The metric, or the first of its kind; one of another kind is refused."""
     known = METRICS[kind]
     if metric is None:
         return next(iter(known))
+    if metric not in known and any(metric in others for others in METRICS.values()):
+        raise ConfigError(f"The metric {metric!r} does not fit {kind}. Choose one of {', '.join(known)}.")
     if metric not in known:
-        raise ConfigError(f"metric is {metric!r}; for {kind} it must be one of {', '.join(known)}.")
+        raise ConfigError(f"There is no metric {metric!r}. {suggest(metric, known)}")
     return metric
