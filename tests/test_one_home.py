@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "coterie"
 HOMES = {
     r"hashlib\.file_digest\(": "disk.py",  # the checksum of a file
-    r"def \w*grams\(": "estimation/blocks.py",  # XᵀX and Xᵀy of every client
+    r"def grams\(": "estimation/blocks.py",  # XᵀX and Xᵀy of every client
     r"\.var\(0\) \* len\(": "decision/distinguish.py",  # Cohen's d
     r"DerSimonian": "decision/errors_of_gains.py",  # the random-effects mean
 }
