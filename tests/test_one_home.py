@@ -15,6 +15,7 @@ HOMES = {
     r"hashlib\.file_digest\(": "disk.py",  # the checksum of a file
     r"def grams\(": "estimation/blocks.py",  # XᵀX and Xᵀy of every client
     r"\.var\(0\) \* len\(": "decision/distinguish.py",  # Cohen's d
+    r"(=|return) make_plan\(": "privacy/account.py",  # the plan of a run's budget
     r"DerSimonian": "decision/errors_of_gains.py",  # the random-effects mean
 }
 

@@ -43,6 +43,11 @@ def with_history(start: Any) -> Released[Any]:
     return non_private(start, "the start is of unknown origin; wrap one that needs nobody's data in privacy.public(…)")
 
 
+def plan_of(privacy: Privacy, lines: Sequence[Line]) -> Plan | None:
+    """The budget shared among the lines; None where there are none."""
+    return make_plan(privacy.epsilon, privacy.delta, lines, privacy.adjacency) if lines else None
+
+
 @dataclass
 class Account:
     """`plan` is None where the ledger checks each release by itself; `seed` is that of simulated noise."""
@@ -65,7 +70,7 @@ class Account:
     ) -> Account:
         """Reserve the shares of all lines. Without lines the ledger checks each release by itself (one-bit reports are not
         Gaussian). folder: the run's own, for a ledger where the user named none. state: a checkpoint's ledger, to go on."""
-        plan = make_plan(privacy.epsilon, privacy.delta, lines, privacy.adjacency) if lines else None
+        plan = plan_of(privacy, lines)
         named = privacy.ledger is not None
         own = folder is not None and not named and not privacy.simulated
         if folder is not None and own:

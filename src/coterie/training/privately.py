@@ -121,6 +121,22 @@ def participation(sampler: Sampler, n_users: int) -> tuple[float, float]:
     )
 
 
+def asks_per_round(algorithm: Any) -> int:
+    """Asks of a round in which clients send updates."""
+    return int(getattr(algorithm, "asks_per_round", 1))
+
+
+def accounted_sampling(drawn: float, per_round: int) -> float:
+    """The asks of one cohort share a draw: they are not independent samples."""
+    return 1.0 if per_round > 1 else drawn
+
+
+def planned_lines(drawn: float, per_round: int, rounds: int) -> list[Line]:
+    """The releases of a run; none where it has no rounds."""
+    count = rounds * per_round
+    return [Line(RELEASE, 1.0, count, accounted_sampling(drawn, per_round))] if count else []
+
+
 def _mixing(channels: Any) -> list[str]:
     """Channels in which a client's message may depend on other clients' data."""
     return [
@@ -183,17 +199,16 @@ class Session:
         cls, privacy: Privacy, algorithm: Any, sampler: Sampler, n_users: int, rounds: int, out: Path | None, state: Any
     ) -> Session:
         """Plan, and reserve the plan in the ledger (`state`: the ledger of a checkpoint, to go on with)."""
-        sampling, expected = participation(sampler, n_users)
-        per_round = int(getattr(algorithm, "asks_per_round", 1))
-        shared = sampling < 1.0 and per_round > 1
-        sampling = 1.0 if shared else sampling  # asks of one cohort are not independent samples
-        lines = [Line(RELEASE, 1.0, rounds * per_round, sampling)] if rounds * per_round else []
+        drawn, expected = participation(sampler, n_users)
+        per_round = asks_per_round(algorithm)
+        lines = planned_lines(drawn, per_round, rounds)
+        sampling = accounted_sampling(drawn, per_round)
         account = Account.open(privacy, lines, folder=out, state=state)
         z = account.noise_multiplier(RELEASE)
         releases = Releases(account.privacy, account, z, n_users, sampling, expected)
         self = cls(account, sampler, n_users, releases)
         self.per_round = per_round
-        if shared:
+        if sampling > drawn:
             self.notes.append(
                 f"cohorts are accounted as full participation: their {per_round} asks of a round share one draw"
             )
