@@ -69,7 +69,11 @@ def compare(
     (`Federation.from_frame(…, scaling="own")`); without it a table's receipt is not valid. target_range: public bounds of a
     number to predict.
     """
-    check_arguments(locals(), federation=ANYTHING, rounds=whole(1) | NONE, progress=CALLABLE | NONE)
+    check_arguments(
+        locals(), federation=ANYTHING, rounds=whole(1) | NONE, note=CALLABLE | NONE, progress=CALLABLE | NONE
+    )
+    if privacy is None and not (private_data is None and target_range is None and isinstance(private, str)):
+        raise ConfigError("private, private_data and target_range belong to a private candidate. Give privacy= also.")
     chosen = [int(s) for s in (range(int(seeds)) if isinstance(seeds, int | Integral) else seeds)]
     if not chosen:
         raise ConfigError(f"compare needs at least one seed; got seeds={seeds!r}.")

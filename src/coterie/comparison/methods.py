@@ -25,6 +25,10 @@ def parse(algorithms: Algorithms) -> dict[str, Any]:
 
     if isinstance(algorithms, str):
         algorithms = [a.strip() for a in algorithms.split(",") if a.strip()]
+    if not isinstance(algorithms, Sequence | Mapping):
+        raise ConfigError(
+            f"algorithms is a list of names or algorithms, or a mapping; got {type(algorithms).__name__}."
+        )
     items = algorithms.items() if isinstance(algorithms, Mapping) else [(None, a) for a in algorithms]
     methods: dict[str, Any] = {}
     for given, algorithm in items:

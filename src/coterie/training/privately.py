@@ -232,10 +232,12 @@ class Session:
         paid = unpaid((*start.bookings, *run.declared.bookings), self.ledger)
         for reason in (*start.taint, *paid, *_mixing(run.channels), *doubts(run)):
             self.ledger.void(reason)
-        self.notes += [f"declared public by the user: {part}" for part in run.declared.parts]
+        given = ["the start"] if run.start is not None and start.free else []
+        self.notes += [f"declared public by the user: {part}" for part in (*given, *run.declared.parts)]
         if (prepared := _prepared(run.federation)) is not None:
             self.ledger.void(prepared)
         _shapes(self, run)
+        self.notes = list(dict.fromkeys([*self.notes, *(() if state is None else state.get("notes", ()))]))
         if stored is None:
             self.warn(sum(t.numel() for t in run.env.initial.values()), int(setting(run.algorithm, "clusters") or 1))
         self.choices |= run.choices
@@ -248,6 +250,10 @@ class Session:
     @property
     def privacy(self) -> Privacy:
         return self.account.privacy
+
+    def stored(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the ledger's page, and what was declared until now, which a resume may no longer say."""
+        return self.ledger.state() | {"notes": self.notes}
 
     def drawn(self, federation: Any, seed: int, round: int) -> Ints:
         """Who takes part. Where the secrecy of a cohort is part of the claim it comes from the operating system's entropy,
