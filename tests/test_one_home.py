@@ -13,8 +13,9 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "coterie"
 HOMES = {
     r"hashlib\.file_digest\(": "disk.py",  # the checksum of a file
-    r"def \w*grams\(": "estimation/blocks.py",  # XᵀX and Xᵀy of every client
+    r"def grams\(": "estimation/blocks.py",  # XᵀX and Xᵀy of every client
     r"\.var\(0\) \* len\(": "comparison/exact/distinguish.py",  # Cohen's d
+    r"(=|return) make_plan\(": "privacy/account.py",  # the plan of a run's budget
     r"DerSimonian": "evidence/mean_gains.py",  # the random-effects mean
 }
 

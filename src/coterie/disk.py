@@ -293,12 +293,13 @@ def refuse_foreign(folder: Path, mark: str, names: Iterable[str]) -> None:
 @dataclass(frozen=True)
 class SealedFolder:
     """A folder of files and a JSON description, which is written last and holds the checksums of all. The folder is whole,
-    or it is refused with an `error` that ends with `advice`."""
+    or it is refused with an `error` whose advice is `python`, and `cli` at the command line."""
 
     folder: Path
     description: str
     error: type[CoterieError]
-    advice: str
+    python: str
+    cli: str = ""
 
     def unseal(self) -> None:
         """Before the first file is written."""
@@ -329,7 +330,8 @@ class SealedFolder:
             raise self.damaged(name, said(error)) from None
 
     def damaged(self, name: str, reason: str) -> CoterieError:
-        return self.error(f"The file {self.folder / name} is damaged: {reason}. Take it from a copy, or {self.advice}.")
+        told = f"The file {self.folder / name} is damaged: {reason}. Take it from a copy, or"
+        return self.error(told, python=self.python, cli=self.cli)
 
 
 def json_digest(about: Mapping[str, Any]) -> str:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from coterie.estimation import books
-from coterie.privacy import Ledger, SimulationNoise
+from coterie.privacy import Ledger, SimulationNoise, account
 
 
 @dataclass
@@ -47,11 +46,11 @@ def _compare(monkeypatch, fit, data, neighbour):
     book = Ledger.book
     monkeypatch.setattr(Ledger, "book", lambda self, event: (events.append(event), book(self, event))[1])
     first = Replay(0)
-    monkeypatch.setattr(books, "make_noise", lambda *_: first)
+    monkeypatch.setattr(account, "make_noise", lambda *_: first)
     fit(data)
     made = list(events)
     second = Replay(0, played=first.outputs)
-    monkeypatch.setattr(books, "make_noise", lambda *_: second)
+    monkeypatch.setattr(account, "make_noise", lambda *_: second)
     fit(neighbour)
     assert len(made) == len(first.totals) == len(second.totals) > 0
     assert [e.sigma for e in made] == [e.sigma for e in events[len(made) :]]

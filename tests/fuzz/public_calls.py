@@ -207,7 +207,10 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
         {"data": federation(), "task": task(), "algorithms": ["local"], "rounds": 1, "seeds": 1},
         nothing,
     ),
-    "decision.decide": ({"X": X, "y": Y, "clients": OWNER, "kind": "classification", "folds": 2, "repeats": 1}, nothing),
+    "decision.decide": (
+        {"X": X, "y": Y, "clients": OWNER, "kind": "classification", "folds": 2, "repeats": 1},
+        nothing,
+    ),
     "fit": (
         {"algorithm": ct.FedAvg(), "federation": federation(), "task": task(), "rounds": 1},
         lambda made: made.evaluate(),

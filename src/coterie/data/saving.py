@@ -25,7 +25,7 @@ _FEATURES = (np.uint8, np.float32, np.float64, np.int16, np.int32, np.int64)
 
 
 def _sealed(folder: Path) -> SealedFolder:
-    return SealedFolder(folder, _ABOUT, DataError, "save the federation again")
+    return SealedFolder(folder, _ABOUT, DataError, "save the federation again.")
 
 
 def save(federation: Federation, folder: Path) -> Path:

@@ -12,7 +12,7 @@ integers; `"simulation"` adds in float64 and rounds the sum, which is as fast as
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,10 @@ from coterie.engines.reduce import group_sums
 from coterie.errors import ConfigError
 from coterie.exchange.channels.updates import expected_shapes, public_references
 from coterie.exchange.messages import Ask, MeanBy, Reply
-from coterie.privacy.ledger import Ledger
+from coterie.privacy.account import Account
 from coterie.privacy.mechanisms import ExactNoise, GroupSums, JointSum, Noise, SimulationNoise
 from coterie.privacy.mechanisms.sums import DRAWN_BY_THE_RUN
 from coterie.privacy.settings import Privacy
-from coterie.privacy.taint import Released
 from coterie.tree import flatten, leaves, unflatten
 
 RELEASE = "rounds"  # the name of all releases of a run in its ledger
@@ -55,16 +54,15 @@ class Releases:
     """Clips, adds up, books and releases. `expected` is the public number of clients a round counts on."""
 
     privacy: Privacy
-    ledger: Ledger
+    account: Account
     noise_multiplier: float
     n_users: int
     sampling: float
     expected: float
-    released: list[Released[None]] = field(default_factory=list)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickled for the processes where clients are: the ledger and what was released stay with the server."""
-        return vars(self) | {"ledger": None, "released": []}
+        """Pickled for the processes where clients are: the account stays with the server."""
+        return vars(self) | {"account": None}
 
     @property
     def exact(self) -> bool:
@@ -175,8 +173,8 @@ class Releases:
         shapes = self._shapes(ask, env, None if added is None else added.get("shapes"))
         mechanism = self.mechanism(groups, sum(s.numel() for s in shapes.values()))
         total = self._total(mechanism, added)
-        released = mechanism.release(total, self._noise(env), self.ledger.book, drawn=DRAWN_BY_THE_RUN)
-        self.released.append(released.map(lambda _: None))
+        released = mechanism.release(total, self._noise(env), self.account.book, drawn=DRAWN_BY_THE_RUN)
+        self.account.keep(released.map(lambda _: None))
         count, sums = self._parts(mechanism, released.value)
         return self._answer(ask, env, shapes, count, sums, everyone, about)
 

@@ -22,7 +22,6 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 from coterie.annotations import check_settings, guarded
 from coterie.errors import ConfigError, DataError
-from coterie.estimation.books import checked
 from coterie.estimation.checks import (
     Array,
     ClientSums,
@@ -34,6 +33,7 @@ from coterie.estimation.conventions import read_clients
 from coterie.estimation.private_means import central_mean, local_mean, own_weights
 from coterie.estimation.quantiser import Mechanism
 from coterie.privacy import Privacy
+from coterie.privacy.account import checked_privacy
 from coterie.settings import whole_number
 
 
@@ -205,7 +205,7 @@ class GaussianMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self, sums: ClientSums, noise_variance: float | None, prior_variance: float | None
     ) -> GaussianMeans:
         """Theorem 2 with the repairs of `private_means`; the client's own mean stays exact, and on its device."""
-        privacy = checked(self.privacy, "GaussianMeans")
+        privacy = checked_privacy(self.privacy, "GaussianMeans")
         if self.mechanism is not None:
             raise ConfigError("GaussianMeans takes privacy or a mechanism, got both; a quantiser is not private.")
         if noise_variance is None or (self.trust == "local" and prior_variance is None):

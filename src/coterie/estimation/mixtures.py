@@ -23,7 +23,6 @@ from sklearn.exceptions import ConvergenceWarning
 
 from coterie.annotations import check_settings
 from coterie.errors import ConfigError
-from coterie.estimation.books import Books, checked
 from coterie.estimation.checks import (
     Array,
     ClientSums,
@@ -45,6 +44,7 @@ from coterie.estimation.private_means import (
 )
 from coterie.kmeans import kmeans
 from coterie.privacy import Line, Privacy, Released, public
+from coterie.privacy.account import Account, checked_privacy
 from coterie.settings import now_in_reproductions, whole_number
 
 FLOOR = 1e-300
@@ -195,20 +195,20 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _fit_private(self, sums: ClientSums, noise: Array, within: float | None) -> None:
         """E-7em, every M-step from one joint release. The centres of the first round look at no data."""
-        privacy = checked(self.privacy, "MixtureMeans")
-        books = Books.open(privacy, [Line("rounds", 1.0, self.rounds)], self.seed)
-        run = MixtureRounds(sums, self.noise_variance_, self.clusters, within, books, self.rounds)
+        privacy = checked_privacy(self.privacy, "MixtureMeans")
+        account = Account.open(privacy, [Line("rounds", 1.0, self.rounds)], self.seed)
+        run = MixtureRounds(sums, self.noise_variance_, self.clusters, within, account, self.rounds)
         rng, here = np.random.default_rng([self.seed, 2]), start_mixture(run, self.seed)
         averaged: Released[NoisyGroups | None] = public(None)
         for number in range(self.rounds):
             self._take_mixture(here.value)
             w, _ = self._posterior(run.rows, noise)
             here, averaged = next_mixture(run, (here, averaged), w, number, rng)
-        self._take_mixture(books.keep(here))
+        self._take_mixture(account.keep(here))
         self.n_iter_, self._private_error = self.rounds, here.value.centre_variance
         self._component_error = here.value.component_error
         choices = {"noise variance": "public", "clip": "public", "start": "public"}
-        self.receipt_ = books.receipt(sums.clients, choices, not_covered=NOT_COVERED)
+        self.receipt_ = account.closed(sums.clients, choices, not_covered=NOT_COVERED)
 
     def _take_mixture(self, found: PrivateMixture) -> None:
         self.proportions_, self.centers_ = found.proportions, found.centers

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.estimation.books import Books
 from coterie.estimation.checks import Array, ClientSums
 from coterie.kmeans import kmeans
 from coterie.privacy import JointSum, Line, LocalGaussian, Privacy, Receipt, Released, clip_rows, combine, public
+from coterie.privacy.account import Account
 
 ROUNDS, LATE = 15, 5
 NOT_COVERED = (
@@ -43,14 +43,14 @@ def central_mean(
 
     ‖X̄_i‖² − d·v_i has mean ‖θ_i‖², whatever n_i is."""
     radius, m, d = privacy.clip, sums.clients, sums.dimension
-    books = Books.open(privacy, [Line("mean", 1.0)], seed)
+    account = Account.open(privacy, [Line("mean", 1.0)], seed)
     rows = clip_rows(sums.means, radius).rows
     if prior_variance is None:
         square = np.square(rows).sum(axis=1) - d * noise_variance / sums.counts
         rows = np.hstack([rows, np.clip(square, -(radius**2), radius**2)[:, None] / radius])
         radius = math.sqrt(2) * radius
-    mechanism = JointSum("mean", rows.shape[1], radius, books.noise_multiplier("mean"), privacy.adjacency)
-    released = mechanism(rows, books.noise, books.book)
+    mechanism = JointSum("mean", rows.shape[1], radius, account.noise_multiplier("mean"), privacy.adjacency)
+    released = mechanism(rows, account.noise, account.book)
     deviation = mechanism.sigma / m
 
     def read(total: Array) -> CommonMean:
@@ -62,22 +62,22 @@ def central_mean(
         error = deviation * math.hypot(privacy.clip, 2 * math.sqrt(max(square, 0.0))) / d
         return CommonMean(mean, deviation**2, max(estimate, 0.0), error)
 
-    found = books.keep(released.map(read))
+    found = account.keep(released.map(read))
     paid = "public" if prior_variance is not None else "released: mean"
     choices = {"noise variance": "public", "prior variance": paid, "clip": "public"}
-    return found, books.receipt(m, choices, not_covered=NOT_COVERED)
+    return found, account.closed(m, choices, not_covered=NOT_COVERED)
 
 
 def local_mean(sums: ClientSums, prior_variance: float, privacy: Privacy, seed: int) -> tuple[CommonMean, Receipt]:
     """Each client reports clip_R(X̄_i) + N(0, σ_q²) once, the analytic Gaussian with Δ = 2R (erratum E03)."""
-    books = Books.open(privacy, [Line("reports", 1.0)], seed)
-    z = books.noise_multiplier("reports")
+    account = Account.open(privacy, [Line("reports", 1.0)], seed)
+    z = account.noise_multiplier("reports")
     mechanism = LocalGaussian("reports", sums.dimension, privacy.clip, z)
-    released = mechanism(sums.means, books.noise, books.book)
+    released = mechanism(sums.means, account.noise, account.book)
     variance = mechanism.sigma**2 / sums.clients
-    found = books.keep(released.map(lambda x: CommonMean(x.mean(axis=0), variance, prior_variance, 0.0)))
+    found = account.keep(released.map(lambda x: CommonMean(x.mean(axis=0), variance, prior_variance, 0.0)))
     choices = {"noise variance": "public", "prior variance": "public", "clip": "public"}
-    receipt = books.receipt(sums.clients, choices, guarantee="local", not_covered=NOT_COVERED)
+    receipt = account.closed(sums.clients, choices, guarantee="local", not_covered=NOT_COVERED)
     return found, receipt
 
 
@@ -154,16 +154,16 @@ class MixtureRounds:
         noise_variance: float,
         clusters: int,
         within: float | None,
-        books: Books,
+        account: Account,
         rounds: int,
     ) -> None:
-        self.rows = clip_rows(sums.means, books.privacy.clip).rows
+        self.rows = clip_rows(sums.means, account.privacy.clip).rows
         self.inverse = 1 / sums.counts
-        self.noise_variance, self.within, self.books, self.rounds = noise_variance, within, books, rounds
-        self.radius, self.m, self.d, self.clusters = books.privacy.clip, sums.clients, sums.dimension, clusters
+        self.noise_variance, self.within, self.account, self.rounds = noise_variance, within, account, rounds
+        self.radius, self.m, self.d, self.clusters = account.privacy.clip, sums.clients, sums.dimension, clusters
         norm = self.radius * math.sqrt(1 + 1 / 4 + 1 / 16 + (within is None))
-        z, self.width = books.noise_multiplier("rounds"), 2 + self.d + (within is None)
-        self.mechanism = JointSum("rounds", clusters * self.width, norm, z, books.privacy.adjacency)
+        z, self.width = account.noise_multiplier("rounds"), 2 + self.d + (within is None)
+        self.mechanism = JointSum("rounds", clusters * self.width, norm, z, account.privacy.adjacency)
 
     def message(self, weights: Array, centers: Array) -> Array:
         """What each client sends, given its posterior weights."""
@@ -178,7 +178,7 @@ class MixtureRounds:
 
     def release(self, weights: Array, centers: Array) -> Released[NoisyGroups]:
         """One round's release."""
-        released = self.mechanism(self.message(weights, centers), self.books.noise, self.books.book)
+        released = self.mechanism(self.message(weights, centers), self.account.noise, self.account.book)
         return released.map(self._read)
 
     def _read(self, total: Array) -> NoisyGroups:

@@ -25,10 +25,10 @@ from sklearn.base import BaseEstimator
 
 from coterie.annotations import check_settings
 from coterie.errors import ConfigError, DataError
-from coterie.estimation.books import Books, checked
 from coterie.estimation.checks import Array, confidence, finite, fitted
 from coterie.estimation.private_means import NOT_COVERED
 from coterie.privacy import OneBit, Privacy, rate_moments
+from coterie.privacy.account import Account, checked_privacy
 from coterie.settings import now_in_reproductions
 
 
@@ -136,7 +136,7 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
         """Theorem 4 with the user split (erratum E07); the weight takes σ² one error higher.
 
         The risk takes it one error higher or lower, whichever is worse in each term."""
-        privacy = checked(self.privacy, "BernoulliRates")
+        privacy = checked_privacy(self.privacy, "BernoulliRates")
         if self.prior is not None or self.weight is not None:
             raise ConfigError("BernoulliRates takes privacy, or a known prior or weight, got both; pass one of them.")
         if n.min() != n.max() or n.min() < 2 or len(n) < 4:
@@ -144,11 +144,11 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
                 "a private fit needs four or more clients with one public number of trials, two or more; "
                 f"got {len(n)} clients with {n.min():g} to {n.max():g} trials. Take as many trials of each."
             )
-        books = Books.open(privacy, (), self.seed)
+        account = Account.open(privacy, (), self.seed)
         epsilon = privacy.epsilon * (1 - 1e-6)  # the ledger rounds upwards
-        moments = books.keep(rate_moments(z, int(n[0]), epsilon, books.noise, books.book, seed=self.seed))
+        moments = account.keep(rate_moments(z, int(n[0]), epsilon, account.noise, account.book, seed=self.seed))
         choices = {"number of trials": "public", "split of the clients": "public"}
-        self.receipt_ = books.receipt(len(z), choices, guarantee="local", not_covered=NOT_COVERED)
+        self.receipt_ = account.closed(len(z), choices, guarantee="local", not_covered=NOT_COVERED)
         mean, odds = moments.mean, moments.mean * (1 - moments.mean)
         variance = min(moments.variance + moments.variance_error, odds)
         reports, low_high = int(moments.split.sum()), OneBit("reports", epsilon).values

@@ -27,12 +27,12 @@ from coterie.exchange.messages import Ints
 from coterie.flower import wire
 from coterie.flower.heads import MOST_GROUPS
 from coterie.flower.job import Job
+from coterie.privacy.account import plan_of
 from coterie.privacy.accounting import compose
 from coterie.privacy.events import Event
-from coterie.privacy.plan import Line, make_plan
 from coterie.settings import setting
 from coterie.training.cohorts import Everyone, Poisson, sampler
-from coterie.training.privately import participation
+from coterie.training.privately import accounted_sampling, asks_per_round, participation, planned_lines
 from coterie.tree import Tree, flatten
 
 BUDGET, OUTGOING, STATISTICS = "budget.json", "outgoing.jsonl", "statistics.json"
@@ -45,20 +45,19 @@ def planned(job: Job, n_users: int) -> dict[str, float]:
     """The numbers of a private run, from this site's own copy of the job."""
     assert job.privacy is not None
     sampling, expected = participation(sampler(job.cohort), n_users)
-    if int(getattr(job.algorithm, "asks_per_round", 1)) > 1:
-        sampling = 1.0  # asks of one cohort are not independent samples
-    found = {"noise_multiplier": 1.0, "n_users": n_users, "sampling": sampling, "expected": expected}
-    if count := _releases(job):
-        plan = make_plan(
-            job.privacy.epsilon, job.privacy.delta, [Line(RELEASE, 1.0, count, sampling)], job.privacy.adjacency
-        )
-        found["noise_multiplier"] = plan.noise_multiplier(RELEASE)
-    return found
+    per_round = asks_per_round(job.algorithm)
+    plan = plan_of(job.privacy, planned_lines(sampling, per_round, job.rounds))
+    return {
+        "noise_multiplier": 1.0 if plan is None else plan.noise_multiplier(RELEASE),
+        "n_users": n_users,
+        "sampling": accounted_sampling(sampling, per_round),
+        "expected": expected,
+    }
 
 
 def _releases(job: Job) -> int:
     """How often clients of a run may send updates."""
-    return job.rounds * int(getattr(job.algorithm, "asks_per_round", 1))
+    return job.rounds * asks_per_round(job.algorithm)
 
 
 @dataclass(frozen=True)

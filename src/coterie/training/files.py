@@ -17,13 +17,17 @@ from coterie.training import checkpoint
 FILES = ("result.json", "history.parquet", "evaluation.parquet", "models.safetensors")
 _ABOUT, _HISTORY, _EVALUATION, _MODELS = FILES
 _NEEDED = {"clients": list, "clusters": list, "metrics": list, "rounds": int, "seed": int, "files": dict}
-_ADVICE = "make the result again; a resumed run continues from its last checkpoint"
+
+
+def _sealed(folder: Path) -> SealedFolder:
+    python = "make the result again with fit (resume=True continues from the last checkpoint)."
+    return SealedFolder(folder, _ABOUT, ConfigError, python, f"make the result again with `coterie resume {folder}`.")
 
 
 def save(
     folder: Path, about: Mapping[str, Any], tensors: Mapping[str, Tensor], history: pd.DataFrame, scores: pd.DataFrame
 ) -> Path:
-    sealed = SealedFolder(folder, _ABOUT, ConfigError, _ADVICE)
+    sealed = _sealed(folder)
     sealed.unseal()
     checkpoint.write(folder / _MODELS, tensors, {})
     with writing(folder / _HISTORY) as partial:
@@ -42,7 +46,7 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], pd.DataFrame,
             f"{folder} holds no finished result (missing {', '.join(missing)}). If the run was interrupted, "
             "continue it with resume."
         )
-    sealed = SealedFolder(folder, _ABOUT, ConfigError, _ADVICE)
+    sealed = _sealed(folder)
     about = sealed.about()
     lacks = [name for name, kind in _NEEDED.items() if not isinstance(about.get(name), kind)]
     if lacks:

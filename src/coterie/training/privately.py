@@ -25,17 +25,17 @@ from coterie.data.provenance import declared, undeclared
 from coterie.engines.private import RELEASE, Releases
 from coterie.errors import ConfigError, CoterieWarning
 from coterie.exchange.messages import Ask, Ints, Reply
+from coterie.privacy.account import Account, with_history
 from coterie.privacy.ledger import Ledger
 from coterie.privacy.loudness import signal
-from coterie.privacy.plan import Line, Plan, make_plan
-from coterie.privacy.receipt import Receipt, weak_delta, write_receipt
+from coterie.privacy.plan import Line
+from coterie.privacy.receipt import Receipt, weak_delta
 from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import Released, public
 from coterie.settings import setting
 from coterie.training.cohorts import Everyone, FixedSize, Poisson, Sampler
 from coterie.training.validity import doubts, public_ranges, unpaid
 
-LEDGER = "ledger.sqlite"
 SIMULATION_ONLY = (
     "history (losses, numbers of clients and bytes), and warnings that follow from it",
     "evaluate() and scores()",
@@ -104,8 +104,7 @@ def unwrapped(start: Any) -> tuple[Any, Released[None]]:
     """A start, and its history without it: one of unknown origin voids a receipt."""
     if isinstance(start, Released):
         return start.value, start.map(lambda _: None)
-    unknown = "unaccounted: the start is of unknown origin; wrap one that needs nobody's data in privacy.public(…)"
-    return start, Released(None, (), () if start is None else (unknown,))
+    return start, Released(None) if start is None else with_history(start).map(lambda _: None)
 
 
 def participation(sampler: Sampler, n_users: int) -> tuple[float, float]:
@@ -120,6 +119,22 @@ def participation(sampler: Sampler, n_users: int) -> tuple[float, float]:
         f"A private run needs to know how clients are sampled; got {type(sampler).__name__}. Use everyone (None), a "
         "probability (Poisson), or a number of clients (accounted as if everybody took part)."
     )
+
+
+def asks_per_round(algorithm: Any) -> int:
+    """Asks of a round in which clients send updates."""
+    return int(getattr(algorithm, "asks_per_round", 1))
+
+
+def accounted_sampling(drawn: float, per_round: int) -> float:
+    """The asks of one cohort share a draw: they are not independent samples."""
+    return 1.0 if per_round > 1 else drawn
+
+
+def planned_lines(drawn: float, per_round: int, rounds: int) -> list[Line]:
+    """The releases of a run; none where it has no rounds."""
+    count = rounds * per_round
+    return [Line(RELEASE, 1.0, count, accounted_sampling(drawn, per_round))] if count else []
 
 
 def _mixing(channels: Any) -> list[str]:
@@ -168,13 +183,12 @@ def _shapes(session: Session, run: Any) -> None:
 
 @dataclass
 class Session:
-    """What a run knows about its privacy. `releases` is what engines use in place of plain sums."""
+    """How a run of training fills its account. `releases` is what engines use in place of plain sums."""
 
-    privacy: Privacy
+    account: Account
     sampler: Sampler
     n_users: int
     releases: Releases
-    plan: Plan | None = None
     choices: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     per_round: int = 1  # asks of a round in which clients send updates
@@ -185,28 +199,16 @@ class Session:
         cls, privacy: Privacy, algorithm: Any, sampler: Sampler, n_users: int, rounds: int, out: Path | None, state: Any
     ) -> Session:
         """Plan, and reserve the plan in the ledger (`state`: the ledger of a checkpoint, to go on with)."""
-        sampling, expected = participation(sampler, n_users)
-        per_round = int(getattr(algorithm, "asks_per_round", 1))
-        shared = sampling < 1.0 and per_round > 1
-        sampling = 1.0 if shared else sampling  # asks of one cohort are not independent samples
-        count = rounds * per_round
-        plan = None
-        if count:
-            lines = [Line(RELEASE, 1.0, count, sampling)]
-            plan = make_plan(privacy.epsilon, privacy.delta, lines, privacy.adjacency)
-        named = privacy.ledger is not None
-        own = out is not None and not named and not privacy.simulated
-        if out is not None and own:
-            out.mkdir(parents=True, exist_ok=True)
-            privacy = replace(privacy, ledger=out / LEDGER)
-        # fit holds the folder: a run that is still open in the folder's own ledger was killed
-        ledger = (
-            Ledger(privacy, plan, named=named, adopt=own) if state is None else Ledger.restore(privacy, state, named)
-        )
-        z = 1.0 if plan is None else plan.noise_multiplier(RELEASE)
-        self = cls(privacy, sampler, n_users, Releases(privacy, ledger, z, n_users, sampling, expected), plan)
+        drawn, expected = participation(sampler, n_users)
+        per_round = asks_per_round(algorithm)
+        lines = planned_lines(drawn, per_round, rounds)
+        sampling = accounted_sampling(drawn, per_round)
+        account = Account.open(privacy, lines, folder=out, state=state)
+        z = account.noise_multiplier(RELEASE)
+        releases = Releases(account.privacy, account, z, n_users, sampling, expected)
+        self = cls(account, sampler, n_users, releases)
         self.per_round = per_round
-        if shared:
+        if sampling > drawn:
             self.notes.append(
                 f"cohorts are accounted as full participation: their {per_round} asks of a round share one draw"
             )
@@ -243,7 +245,11 @@ class Session:
 
     @property
     def ledger(self) -> Ledger:
-        return self.releases.ledger
+        return self.account.ledger
+
+    @property
+    def privacy(self) -> Privacy:
+        return self.account.privacy
 
     def stored(self) -> dict[str, Any]:
         """What a checkpoint keeps: the ledger's page, and what was declared until now, which a resume may no longer say."""
@@ -322,21 +328,14 @@ class Session:
             warnings.warn(f"In this private run{where}, {found.warning}", CoterieWarning, stacklevel=5)
 
     def fingerprint(self) -> tuple[Any, ...]:
-        p, plan = self.privacy, self.plan
+        p, plan = self.privacy, self.account.plan
         kept = (p.epsilon, p.delta, p.clip, p.noise, p.adjacency, p.users, p.beyond)
         return (*kept, None if plan is None else plan.to_json())
 
     def receipt(self) -> Receipt:
         """What was released until now."""
-        values: list[Released[Any]] = [*self.releases.released, public("the start and all settings")]
         known = ("the task, the network, and the names and numbers of features and classes", *self.notes)
         expected = f"the number of clients a round counts on, {self.releases.expected:g}"
-        return write_receipt(
-            self.ledger,
-            values,
-            n_users=self.n_users,
-            public=(expected, *known),
-            choices={"rounds": "fixed in advance", "clip": "public", "settings": "fixed in advance"} | self.choices,
-            guarantee="joint",
-            not_covered=SIMULATION_ONLY,
-        )
+        choices = {"rounds": "fixed in advance", "clip": "public", "settings": "fixed in advance"} | self.choices
+        shown = replace(self.account, kept=[*self.account.kept, public("the start and all settings")])
+        return shown.receipt(self.n_users, choices, public=(expected, *known), not_covered=SIMULATION_ONLY)

@@ -16,7 +16,6 @@ from scipy.special import softmax, xlogy
 from coterie.annotations import check_settings
 from coterie.arguments import finite
 from coterie.errors import ConfigError
-from coterie.estimation.books import checked
 from coterie.estimation.histograms.counts import (
     Counts,
     CountTable,
@@ -33,6 +32,7 @@ from coterie.estimation.histograms.private.designs import Users, fit_fedavg
 from coterie.estimation.histograms.rows import HistogramRows, Weighting
 from coterie.estimation.histograms.seeding import Direction, seed_centers
 from coterie.privacy import Privacy
+from coterie.privacy.account import checked_privacy
 
 
 def _users(counts: Counts, source: Source, threads: int | None) -> Users:
@@ -83,7 +83,7 @@ class FedAvgHistogram(CenterModel):
                     f"a private fit needs weighting='user', got {self.weighting!r}; leave it at its default."
                 )
             tune = self.lam is None and self.concentration is None
-            privacy = checked(self.privacy, "FedAvgHistogram")
+            privacy = checked_privacy(self.privacy, "FedAvgHistogram")
             self.__dict__.pop("concentration_", None)  # of an earlier fit, on clear counts
             fit = fit_fedavg(_users(table.counts, counts, 1), privacy, tune=tune, seed=self.seed)
             self._take(fit, table.vocabulary)
@@ -197,7 +197,7 @@ class IFCAHistograms(CenterModel):
             )
         fit = fit_ifca(
             _users(table.counts, source, self.threads),
-            checked(self.privacy, "IFCAHistograms"),
+            checked_privacy(self.privacy, "IFCAHistograms"),
             clusters=self.clusters,
             rounds=self.max_iter,
             learning_rate=self.learning_rate,

@@ -25,7 +25,6 @@ from sklearn.base import clone
 from coterie.annotations import check_settings
 from coterie.arguments import finite
 from coterie.errors import ConfigError, DataError
-from coterie.estimation.books import checked, given
 from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
 from coterie.estimation.histograms.kl import kl_rows, mean_kl, normalise, smooth
 from coterie.estimation.histograms.lloyd import LloydResult, Reseed, lloyd
@@ -36,6 +35,7 @@ from coterie.estimation.histograms.rows import HistogramRows, Weighting
 from coterie.estimation.histograms.seeding import Direction, farthest_rows, seed_centers
 from coterie.estimation.histograms.store import CountStore, open_store, save_counts
 from coterie.privacy import Privacy, Released
+from coterie.privacy.account import checked_privacy, with_history
 from coterie.settings import no_longer_here, whole_number
 
 __all__ = ["HistogramMixture", "TokenReduction", "kl_rows", "mean_kl", "save_counts"]
@@ -231,9 +231,13 @@ class HistogramMixture(CenterModel):
 
     def _fit_private(self, users: Users, vocabulary: NDArray[Any] | None) -> Self:
         """Names of users are not kept."""
-        privacy = checked(self.privacy, "HistogramMixture")
+        privacy = checked_privacy(self.privacy, "HistogramMixture")
         rounds = ROUNDS[self.method] if self.rounds is None else self.rounds
-        start = None if isinstance(self.init, str) else given(self.init).map(lambda _: self._given_start(users.width))
+        start = (
+            None
+            if isinstance(self.init, str)
+            else with_history(self.init).map(lambda _: self._given_start(users.width))
+        )
         self._take(self._private_design(users, privacy, rounds, start), vocabulary)
         self.n_iter_, self.n_features_in_ = rounds, users.width
         return self

@@ -13,13 +13,13 @@ from functools import partial
 
 import numpy as np
 
-from coterie.estimation.books import Books
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.private.lloyd import Sums
 from coterie.estimation.histograms.private.space import Space
 from coterie.estimation.histograms.rows import HistogramRows
 from coterie.kmeans import kmeans
 from coterie.privacy import GroupSums, Line, NoisyPower, Released, combine, public
+from coterie.privacy.account import Account
 from coterie.privacy.mechanisms.sums import booked
 
 ITERATIONS, POINTS = 4, 200
@@ -35,11 +35,11 @@ class Directions:
 
 
 def private_directions(
-    rows: HistogramRows, space: Released[Space], clusters: int, books: Books, rng: np.random.Generator
+    rows: HistogramRows, space: Released[Space], clusters: int, account: Account, rng: np.random.Generator
 ) -> Released[Directions]:
     """The noisy power method, block by block, so that users may stay on disk."""
     width, n_components = len(space.value.base), min(clusters, len(space.value.base))
-    z, adjacency = books.noise_multiplier(POWER_LINE.name), books.privacy.adjacency
+    z, adjacency = account.noise_multiplier(POWER_LINE.name), account.privacy.adjacency
     # Along K directions a user is much shorter than in all d: a quarter of the clip leaves nearly all of it.
     projected = space.value.clip * max(1 / 4, math.sqrt(n_components / width))
     mechanism = NoisyPower(POWER_LINE.name, width, n_components, space.value.clip, z, ITERATIONS, projected, adjacency)
@@ -49,8 +49,8 @@ def private_directions(
         total = np.zeros((width, n_components), np.int64)
         for part in rows.each(partial(_product, mechanism, space.value, found.value.basis)):
             total += part
-        booking, taint = booked(mechanism.event(books.noise.name), books.book, books.noise)
-        noisy = books.noise.gaussian(total, mechanism.sigma / mechanism.step).astype(np.float64) * mechanism.step
+        booking, taint = booked(mechanism.event(account.noise.name), account.book, account.noise)
+        noisy = account.noise.gaussian(total, mechanism.sigma / mechanism.step).astype(np.float64) * mechanism.step
         found = combine(lambda old, y: _next(old, y / rows.users), found, Released(noisy, (booking,), taint))
     return found
 
@@ -70,14 +70,14 @@ def coreset_start(
     space: Released[Space],
     directions: Released[Directions],
     clusters: int,
-    books: Books,
+    account: Account,
     rng: np.random.Generator,
 ) -> Released[Floats]:
     """First centres for the full rounds."""
     found = directions.value
     points = rng.normal(size=(POINTS, len(found.squares))) * np.sqrt(found.squares)
     clip = min(space.value.clip, 2 * math.sqrt(float(found.squares.sum())))
-    z, adjacency = books.noise_multiplier(CORESET_LINE.name), books.privacy.adjacency
+    z, adjacency = account.noise_multiplier(CORESET_LINE.name), account.privacy.adjacency
     mechanism = GroupSums(CORESET_LINE.name, POINTS, len(found.squares), clip, z, clip, adjacency)
 
     def work(start: int, stop: int, block: Counts) -> Ints:
@@ -89,7 +89,7 @@ def coreset_start(
     total = np.zeros((POINTS, 1 + mechanism.dimension), np.int64)
     for part in rows.each(work):
         total += part
-    released = mechanism.release(total, books.noise, books.book)
+    released = mechanism.release(total, account.noise, account.book)
     variance, seed = mechanism.sigma**2, int(rng.integers(2**31))
 
     def finish(pair: tuple[Floats, Floats], here: Space, axes: Directions) -> Floats:

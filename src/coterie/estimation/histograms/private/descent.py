@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import softmax
 
-from coterie.estimation.books import Books
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.private import tuning
 from coterie.estimation.histograms.private.designs import PrivateFit, Users
 from coterie.estimation.histograms.private.lloyd import free_start, nearest
 from coterie.estimation.histograms.private.space import MEAN_LINES, private_mean
 from coterie.privacy import GroupSums, Line, Privacy, combine
+from coterie.privacy.account import Account
 
 
 def fit_ifca(
@@ -23,12 +23,12 @@ def fit_ifca(
 ) -> PrivateFit:
     """``rounds`` gradient steps, fixed in advance."""
     rng = np.random.default_rng([seed, 1])
-    books = Books.open(privacy, [*MEAN_LINES, Line("gradients", 0.87, rounds), tuning.LINE], seed)
-    base = private_mean(users.rows, users.width, books)
+    account = Account.open(privacy, [*MEAN_LINES, Line("gradients", 0.87, rounds), tuning.LINE], seed)
+    base = private_mean(users.rows, users.width, account)
     # The mean of all is not longer than the clip of the histograms, and a user's gradient not than both together.
     clip = min(np.sqrt(2.0), privacy.clip * np.sqrt(2.0), 4 * float(np.linalg.norm(base.value)))
     mechanism = GroupSums(
-        "gradients", clusters, users.width, clip, books.noise_multiplier("gradients"), clip / 4, privacy.adjacency
+        "gradients", clusters, users.width, clip, account.noise_multiplier("gradients"), clip / 4, privacy.adjacency
     )
     logits = base.map(lambda mean: np.log(free_start(mean, clusters, rng)))
     weights = base.map(lambda _: np.full(clusters, 1 / clusters))
@@ -42,14 +42,14 @@ def fit_ifca(
         total = np.zeros((clusters, 1 + users.width), np.int64)
         for part in users.rows.each(work):
             total += part
-        released = mechanism.release(total, books.noise, books.book)
+        released = mechanism.release(total, account.noise, account.book)
         logits = combine(lambda z, pair: z - learning_rate * pair[1] / users.rows.users, logits, released)
         weights = combine(lambda _, pair: _shares(pair[0]), weights, released)
     shared = combine(lambda z, w: (np.asarray(softmax(z, axis=1)), w), logits, weights)
-    tuned = tuning.private_tuning(users.counts, shared.map(lambda pair: pair[0]), base, books)
-    books.kept += [shared, base, tuned]
+    tuned = tuning.private_tuning(users.counts, shared.map(lambda pair: pair[0]), base, account)
+    account.kept += [shared, base, tuned]
     paid = {"clip": "released: mean", "start": "released: mean", "concentration": "released: tuning"}
-    receipt = books.receipt(users.rows.users, users.choices(**paid), public=("the size of the vocabulary",))
+    receipt = account.closed(users.rows.users, users.choices(**paid), public=("the size of the vocabulary",))
     return PrivateFit(shared.value[0], shared.value[1], base.value, tuned.value, receipt)
 
 

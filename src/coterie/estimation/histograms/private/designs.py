@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.estimation.books import Books
 from coterie.estimation.histograms.counts import Floats, Source, has_public_vocabulary
 from coterie.estimation.histograms.private import coreset, tuning
 from coterie.estimation.histograms.private.lloyd import free_start, private_lloyd
 from coterie.estimation.histograms.private.space import CLIP_LINE, MEAN_LINES, private_mean, private_space
 from coterie.estimation.histograms.rows import HistogramRows, Weighting
 from coterie.privacy import Line, Privacy, Receipt, Released
+from coterie.privacy.account import Account
 
 ROUNDS = {"A+": 10, "B+": 3}
 LEVEL = 0.9  # of the quantile of whitened norms that is the clip
@@ -75,27 +75,27 @@ def fit_mixture(
     share = 0.40 if found else 0.86
     extra = (coreset.POWER_LINE, coreset.CORESET_LINE) if found else ()
     lines = [*MEAN_LINES, CLIP_LINE, *extra, Line("rounds", share, rounds), tuning.LINE]
-    books = Books.open(privacy, lines, seed)
-    base = private_mean(users.rows, users.width, books)
-    space = private_space(users.rows, base, books, LEVEL)
+    account = Account.open(privacy, lines, seed)
+    base = private_mean(users.rows, users.width, account)
+    space = private_space(users.rows, base, account, LEVEL)
     if start is not None:
         first = start
     elif found:
-        directions = coreset.private_directions(users.rows, space, clusters, books, rng)
-        first = coreset.coreset_start(users.rows, space, directions, clusters, books, rng)
+        directions = coreset.private_directions(users.rows, space, clusters, account, rng)
+        first = coreset.coreset_start(users.rows, space, directions, clusters, account, rng)
     else:
         first = base.map(lambda mean: free_start(mean, clusters, rng))
     late = max(1, rounds - 1) if found else min(4, max(1, rounds // 2))
-    shared = private_lloyd(users.rows, space, first, books, "rounds", rounds, rng, late)
-    tuned = tuning.private_tuning(users.counts, shared.map(lambda s: s.centers), base, books)
-    books.kept += [shared, base, tuned]
+    shared = private_lloyd(users.rows, space, first, account, "rounds", rounds, rng, late)
+    tuned = tuning.private_tuning(users.counts, shared.map(lambda s: s.centers), base, account)
+    account.kept += [shared, base, tuned]
     paid = {
         "clip of histograms": "released: quantile of norms",
         "clip of whitened histograms": f"released: {CLIP_LINE.name}",
         "concentration": "released: tuning",
         "start": _origin(start) if start is not None else f"released: {'coreset' if found else 'mean'}",
     }
-    receipt = books.receipt(users.rows.users, users.choices(**paid), public=("the size of the vocabulary",))
+    receipt = account.closed(users.rows.users, users.choices(**paid), public=("the size of the vocabulary",))
     return PrivateFit(shared.value.centers, shared.value.weights, base.value, tuned.value, receipt)
 
 
@@ -108,12 +108,12 @@ def _origin(start: Released[Floats]) -> str:
 def fit_fedavg(users: Users, privacy: Privacy, *, tune: bool, seed: int) -> PrivateFit:
     """One private mean; with ``tune`` also α."""
     lines = [Line(MEAN_LINES[0].name, 0.02, MEAN_LINES[0].count), Line("mean", 0.96)]
-    books = Books.open(privacy, lines + ([tuning.LINE] if tune else []), seed)
-    base = private_mean(users.rows, users.width, books, level=0.99)
+    account = Account.open(privacy, lines + ([tuning.LINE] if tune else []), seed)
+    base = private_mean(users.rows, users.width, account, level=0.99)
     centers = base.map(lambda mean: mean[None])
-    tuned = tuning.private_tuning(users.counts, centers, base, books) if tune else None
-    books.kept += [base] if tuned is None else [base, tuned]
+    tuned = tuning.private_tuning(users.counts, centers, base, account) if tune else None
+    account.kept += [base] if tuned is None else [base, tuned]
     paid = {"clip of histograms": "released: quantile of norms"}
     paid |= {} if tuned is None else {"concentration": "released: tuning"}
-    receipt = books.receipt(users.rows.users, users.choices(**paid), public=("the size of the vocabulary",))
+    receipt = account.closed(users.rows.users, users.choices(**paid), public=("the size of the vocabulary",))
     return PrivateFit(centers.value, np.ones(1), base.value, None if tuned is None else tuned.value, receipt)

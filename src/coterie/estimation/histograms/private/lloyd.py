@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.estimation.books import Books
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.private.space import Space
 from coterie.estimation.histograms.rows import HistogramRows
 from coterie.privacy import GroupSums, Released, combine, public
+from coterie.privacy.account import Account
 
 KEPT_BYTES = 2**29
 SPREAD = 0.3  # of the free start p̃·exp(0.3·N(0, 1))
@@ -113,7 +113,7 @@ def private_lloyd(
     rows: HistogramRows,
     space: Released[Space],
     start: Released[Floats],
-    books: Books,
+    account: Account,
     name: str,
     rounds: int,
     rng: np.random.Generator,
@@ -122,14 +122,14 @@ def private_lloyd(
     """``rounds`` joint releases, fixed in advance; the last ``late`` ones are averaged."""
     clusters, width = start.value.shape
     count_weight = space.value.clip / 2
-    z, adjacency = books.noise_multiplier(name), books.privacy.adjacency
+    z, adjacency = account.noise_multiplier(name), account.privacy.adjacency
     mechanism = GroupSums(name, clusters, width, space.value.clip, z, count_weight, adjacency)
     users, variance = RoundedUsers(rows, space.value, mechanism), mechanism.sigma**2
     centers = start
     averaged: Released[Any] = public(None)
     for number in range(rounds):
         total = users.total(centers.value)
-        released = mechanism.release(total, books.noise, books.book)
+        released = mechanism.release(total, account.noise, account.book)
         now = released.map(lambda pair: Sums(*pair, variance, variance / count_weight**2))
         early = number < rounds - late  # and the first of the late rounds starts the average
         coins = rng if early else None

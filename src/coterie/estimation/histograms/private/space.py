@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.estimation.books import Books
 from coterie.estimation.histograms.counts import Counts, Floats
 from coterie.estimation.histograms.kl import row_sums
 from coterie.estimation.histograms.rows import HistogramRows
 from coterie.privacy import JointSum, Line, Quantile, Released, combine
+from coterie.privacy.account import Account
 
 STEPS = 8  # halvings of a quantile's range
 RANGE = 256.0  # a quantile looks between its upper bound and this fraction of it
@@ -62,27 +62,27 @@ def whitened_norms(block: Counts, base: Floats) -> Floats:
     return np.asarray(norms, dtype=np.float64)
 
 
-def private_quantile(books: Books, name: str, values: Floats, level: float, high: float) -> Released[float]:
+def private_quantile(account: Account, name: str, values: Floats, level: float, high: float) -> Released[float]:
     """The level quantile of one number per user, at most ``high``; NaN counts nowhere."""
-    z, adjacency = books.noise_multiplier(name), books.privacy.adjacency
+    z, adjacency = account.noise_multiplier(name), account.privacy.adjacency
     mechanism = Quantile(name, level, high / RANGE, high, z, len(values), STEPS, adjacency)
-    return mechanism(values, books.noise, books.book)
+    return mechanism(values, account.noise, account.book)
 
 
-def private_mean(rows: HistogramRows, width: int, books: Books, level: float = 0.95) -> Released[Floats]:
+def private_mean(rows: HistogramRows, width: int, account: Account, level: float = 0.95) -> Released[Floats]:
     """p̃: a private quantile of ‖q‖₂ (at most ``Privacy.clip``) is the clip of the sum; floored at its noise.
 
     A histogram has ‖q‖₂ ≤ 1, so clip = 1 leaves the choice to the quantile. The sum is scaled to 1: no count is needed."""
     norms = np.concatenate(rows.map(lambda start, stop, block: np.sqrt(row_sums(block.power(2)))))
     norms[norms == 0] = np.nan
-    clip = private_quantile(books, "quantile of norms", norms, level, books.privacy.clip)
-    z, adjacency = books.noise_multiplier("mean"), books.privacy.adjacency
+    clip = private_quantile(account, "quantile of norms", norms, level, account.privacy.clip)
+    z, adjacency = account.noise_multiplier("mean"), account.privacy.adjacency
     mechanism = JointSum("mean", width, clip.value, z, adjacency)
     parts = rows.each(lambda start, stop, block: mechanism.partial(block.toarray()))
     total = np.zeros(width, np.int64)
     for part in parts:
         total += part
-    noisy = mechanism.release(total, books.noise, books.book)
+    noisy = mechanism.release(total, account.noise, account.book)
 
     def scaled(values: Floats, _: float) -> Floats:
         floor = max(mechanism.sigma / 2, 1e-4 * float(np.abs(values).sum()) / width)
@@ -92,11 +92,11 @@ def private_mean(rows: HistogramRows, width: int, books: Books, level: float = 0
     return combine(scaled, noisy, clip)
 
 
-def private_space(rows: HistogramRows, base: Released[Floats], books: Books, level: float) -> Released[Space]:
+def private_space(rows: HistogramRows, base: Released[Floats], account: Account, level: float) -> Released[Space]:
     """A private quantile of the whitened norms is the clip; ``Privacy.clip``·√d bounds it.
 
     (Whitening by a uniform p̃ multiplies norms by √d, so the bound is the same in both units.)"""
     norms = np.concatenate(rows.map(lambda start, stop, block: whitened_norms(block, base.value)))
-    high = books.privacy.clip * math.sqrt(len(base.value))
-    clip = private_quantile(books, CLIP_LINE.name, norms, level, high)
+    high = account.privacy.clip * math.sqrt(len(base.value))
+    clip = private_quantile(account, CLIP_LINE.name, norms, level, high)
     return combine(Space, base, clip)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.estimation.books import Books
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.kl import row_sums
 from coterie.estimation.histograms.rows import HistogramRows
 from coterie.privacy import JointSum, Line, Released, combine
+from coterie.privacy.account import Account
 
 GRID = np.geomspace(3.0, 30_000.0, 21)
 CLIP = 2.0  # nats, of the joint vector of a user's losses
@@ -86,15 +86,15 @@ def _message(counts: Counts, centers: Floats, base: Floats) -> Floats:
 
 
 def private_tuning(
-    counts: HistogramRows, centers: Released[Floats], base: Released[Floats], books: Books
+    counts: HistogramRows, centers: Released[Floats], base: Released[Floats], account: Account
 ) -> Released[Tuning]:
     """``counts``: rows weighted by token, which are the raw counts."""
-    z, adjacency = books.noise_multiplier(LINE.name), books.privacy.adjacency
+    z, adjacency = account.noise_multiplier(LINE.name), account.privacy.adjacency
     mechanism = JointSum(LINE.name, 2 * len(GRID), CLIP, z, adjacency)
     total = np.zeros(mechanism.dimension, np.int64)
     for part in counts.each(lambda start, stop, block: mechanism.partial(_message(block, centers.value, base.value))):
         total += part
-    noisy = mechanism.release(total, books.noise, books.book)
+    noisy = mechanism.release(total, account.noise, account.book)
     error = mechanism.sigma / counts.users
     return combine(lambda sums, *_: _decide(sums / counts.users, error), noisy, centers, base)
 

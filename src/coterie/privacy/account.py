@@ -1,0 +1,126 @@
+"""The account of one private run: its plan, its ledger, its noise, the values it gave out, and its receipt.
+
+Estimators and training open one account per run. Mechanisms call `book` before they draw noise; whatever is shown is noted
+with `keep`, so that the receipt knows its history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from coterie.errors import ConfigError
+from coterie.privacy.events import Event
+from coterie.privacy.ledger import Ledger
+from coterie.privacy.mechanisms.noise import Noise, make_noise
+from coterie.privacy.plan import Line, Plan, make_plan
+from coterie.privacy.receipt import Receipt, write_receipt
+from coterie.privacy.settings import Privacy
+from coterie.privacy.taint import Booking, Released, non_private
+
+LEDGER = "ledger.sqlite"  # the ledger in a run's own folder
+Value = TypeVar("Value")
+
+
+def checked_privacy(privacy: Any, owner: str) -> Privacy:
+    """The budget an estimator was given, which must be a ``Privacy``."""
+    if not isinstance(privacy, Privacy):
+        raise ConfigError(
+            f"{owner} needs privacy=ct.Privacy(epsilon, delta, clip), got {type(privacy).__name__}; pass one, or None."
+        )
+    if privacy.beyond != "shorten":
+        raise ConfigError(f"{owner} shortens what is beyond the clip, got beyond={privacy.beyond!r}; leave it out.")
+    return privacy
+
+
+def with_history(start: Any) -> Released[Any]:
+    """A start that the user passed, with its history: one of unknown origin voids the receipt."""
+    if isinstance(start, Released):
+        return start
+    return non_private(start, "the start is of unknown origin; wrap one that needs nobody's data in privacy.public(…)")
+
+
+def plan_of(privacy: Privacy, lines: Sequence[Line]) -> Plan | None:
+    """The budget shared among the lines; None where there are none."""
+    return make_plan(privacy.epsilon, privacy.delta, lines, privacy.adjacency) if lines else None
+
+
+@dataclass
+class Account:
+    """`plan` is None where the ledger checks each release by itself; `seed` is that of simulated noise."""
+
+    privacy: Privacy
+    ledger: Ledger
+    plan: Plan | None
+    seed: int = 0
+    kept: list[Released[Any]] = field(default_factory=list)
+
+    @classmethod
+    def open(
+        cls,
+        privacy: Privacy,
+        lines: Sequence[Line],
+        seed: int = 0,
+        *,
+        folder: Path | None = None,
+        state: dict[str, Any] | None = None,
+    ) -> Account:
+        """Reserve the shares of all lines. Without lines the ledger checks each release by itself (one-bit reports are not
+        Gaussian). folder: the run's own, for a ledger where the user named none. state: a checkpoint's ledger, to go on."""
+        plan = plan_of(privacy, lines)
+        named = privacy.ledger is not None
+        own = folder is not None and not named and not privacy.simulated
+        if folder is not None and own:
+            folder.mkdir(parents=True, exist_ok=True)
+            privacy = replace(privacy, ledger=folder / LEDGER)
+        # whoever opens a folder's ledger holds the folder: a run that is still open in it was killed
+        ledger = (
+            Ledger(privacy, plan, named=named, adopt=own) if state is None else Ledger.restore(privacy, state, named)
+        )
+        return cls(privacy, ledger, plan, seed)
+
+    @cached_property
+    def noise(self) -> Noise:
+        """Exact noise takes no seed."""
+        return make_noise(self.privacy.noise, [self.seed, 0x9E37] if self.privacy.simulated else None)
+
+    def book(self, event: Event) -> Booking:
+        """Write a release down before its noise is drawn."""
+        return self.ledger.book(event)
+
+    def noise_multiplier(self, name: str) -> float:
+        """z = σ/Δ of the releases called so; 1 for a run that plans none."""
+        return 1.0 if self.plan is None else self.plan.noise_multiplier(name)
+
+    def keep(self, released: Released[Value]) -> Value:
+        """Note that a value is shown, and show it."""
+        self.kept.append(released)
+        return released.value
+
+    def receipt(
+        self,
+        n_users: int,
+        choices: Mapping[str, str],
+        *,
+        guarantee: str = "joint",
+        public: Iterable[str] = (),
+        not_covered: Iterable[str] = (),
+    ) -> Receipt:
+        """What was released until now."""
+        return write_receipt(
+            self.ledger,
+            self.kept,
+            n_users=n_users,
+            choices=choices,
+            guarantee=guarantee,
+            public=public,
+            not_covered=not_covered,
+        )
+
+    def closed(self, n_users: int, choices: Mapping[str, str], **more: Any) -> Receipt:
+        """End the run, so that planned releases that were not made are free again: its receipt."""
+        self.ledger.close()
+        return self.receipt(n_users, choices, **more)
