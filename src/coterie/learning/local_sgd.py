@@ -91,7 +91,7 @@ def _check(settings: LocalSteps, bounds: tuple[tuple[str, float | None], ...]) -
             object.__setattr__(settings, name, int(value))
     for name, high in bounds:
         value = getattr(settings, name)
-        if not value >= 0 or (high is not None and value >= high):
+        if value < 0 or (high is not None and value >= high):
             span = f"in [0.0, {high})" if high is not None else "at least 0.0"
             raise ConfigError(f"{owner} needs {name} {span}; got {value}.")
     if not settings.decay > 0:
