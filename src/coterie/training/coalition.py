@@ -1,9 +1,9 @@
 """Which groups of clients would hold, when every group is trained by the same algorithm as all together.
 
 Leavers leave one at a time, worst first, and the rest is trained again; groups found in the clients' gradients, neighbours
-of lone clients and greedy merges are tried as coalitions of their own. The search, its statistical rule and its limits are
-in `decision/coalitions`; here a training is `Result.again` with some of the clients, and test rows judge, which the
-gradients (of training rows) never saw.
+of lone clients and greedy merges are tried as separate coalitions. The search, its statistical rule and its limits are
+in `decision/coalitions`. Here a training is `Result.again` with some of the clients; it is judged on test rows, while the
+gradients come from training rows.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def find_coalition(
 
 
 def shared_gradients(run: Result) -> Floats:
-    """The gradient of every client's training loss at a model all share: that of the run, or of a FedAvg run as long when
-    the run gives clients models of their own."""
+    """The gradient of every client's training loss at a shared model: that of the run, or of a FedAvg run of equal length
+    if the run gives clients personal models."""
     live = run.evaluation
     local = getattr(live.algorithm, "local", None)
     one = len(next(iter(live.distinct_models()[0].values()))) == 1

@@ -22,7 +22,7 @@ from coterie.tree import Tree
 
 
 def row_losses(result: Result) -> list[Floats]:
-    """For every client, one number per test row, smaller is better; NaN where a metric hangs on a single row."""
+    """For every client, one number per test row, smaller is better; NaN where a metric depends on a single row."""
     live = result.evaluation
     scorer, sign = live.task.scorers[0], live.task.sign
     refuse_weights(live.federation)
@@ -40,9 +40,7 @@ def row_losses(result: Result) -> list[Floats]:
 
 def refuse_weights(federation: Federation) -> None:
     if federation.weights is not None:
-        raise DataError(
-            "Gains are judged row by row, and rows with weights of their own are not. Leave the weights out."
-        )
+        raise DataError("Gains are judged row by row, which does not support row weights. Leave the weights out.")
 
 
 def _values(row_mean: bool, metric: Metric, outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
@@ -64,7 +62,7 @@ def _values(row_mean: bool, metric: Metric, outputs: Tensor, y: Tensor, mask: Te
 def row_names(results: Sequence[Result]) -> list[list[np.ndarray]]:
     """For every run and client, a number for each test row, equal in all runs that test the same row.
 
-    Runs may split the rows differently; a row is known by its features and target. Rows of a client that are equal in
+    Runs may split the rows differently; a row is identified by its features and target. Rows of a client that are equal in
     all of them count as one."""
     parts, where = [], []
     for s, result in enumerate(results):
