@@ -54,7 +54,8 @@ def cut_without_loners(distance: Floats, k: int) -> Ints:
 def pairs_or_more(distance: Floats, most: int) -> Ints:
     """The coarsest cut with `most` groups of at least two clients, or the one with the most such groups; −1 for loners.
 
-    Liars that agree with nobody are loners; liars that agree have groups of their own, so ask for more than are meant."""
+    Liars that agree with no other client are loners; liars that agree form their own groups, so ask for more groups than
+    needed."""
     best = np.zeros(len(distance), np.int64)
     found = 1
     if len(distance) > 1:

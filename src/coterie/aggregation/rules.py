@@ -7,7 +7,7 @@ a client counts once, or it could buy influence by claiming many samples. A row 
 distances are needed also one so long that its square is infinite. `key` feeds random choices; `start` is what the clients
 started from (the last aggregate).
 
-One file, though a long one: rules of a few lines each, read beside one another, that share how rows are let in.
+This is one long file: the rules have a few lines each, are best read together, and share the check of their rows.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _tensor(values: Any) -> Tensor:
     except (TypeError, ValueError, RuntimeError):
         raise ConfigError(
             f"An aggregator needs one row of numbers per client, all of one length; got a {type(values).__name__} "
-            "that is no such table. Make the rows equally long."
+            "that is not such a table. Make the rows equally long."
         ) from None
 
 

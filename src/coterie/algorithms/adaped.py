@@ -72,7 +72,9 @@ class AdaPeD(Algorithm):
         if not self.psi_lr >= 0 or (self.shared_lr is not None and not self.shared_lr >= 0):
             raise ConfigError(f"AdaPeD needs rates ≥ 0; got psi_lr {self.psi_lr} and shared_lr {self.shared_lr}.")
         if self.shared_lr and getattr(self.local, "lr", 1.0) == 0:
-            raise ConfigError("AdaPeD needs a local lr above 0 beside shared_lr, which follows its schedule; got 0.")
+            raise ConfigError(
+                "AdaPeD needs a local lr above 0 if shared_lr is given, which follows its schedule; got 0."
+            )
         if self.mode not in ("corrected", "paper"):
             raise ConfigError(f"AdaPeD's mode is 'corrected' or 'paper'; got {self.mode!r}.")
         if min(self.clips) <= 0 or min(self.noises) < 0:

@@ -1,4 +1,4 @@
-"""APFL: every client mixes the common model with one of its own, and learns how much.
+"""APFL: every client mixes the common model with its own model, and learns the proportion.
 
 "Adaptive Personalized Federated Learning" (Yuyang Deng, Mohammad Mahdi Kamani, Mehrdad Mahdavi, 2020,
 https://arxiv.org/abs/2003.13461).

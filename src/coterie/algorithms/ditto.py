@@ -1,4 +1,4 @@
-"""Ditto: a global model w by federated averaging, and beside it one personal model v per client.
+"""Ditto: a global model w by federated averaging, and one personal model v per client.
 
 "Ditto: Fair and Robust Federated Learning Through Personalization" (Tian Li, Shengyuan Hu, Ahmad Beirami, Virginia Smith,
 2021, https://arxiv.org/abs/2012.04221).

@@ -87,7 +87,7 @@ def towards(value: Tensor, centre: Tensor, most: Tensor | float) -> Tensor:
 def require_predictions(task: Task, owner: object, losses: tuple[str, ...] = ("cross_entropy", "mse", "bce")) -> None:
     """Refuse a loss by which predictions cannot be compared or mixed."""
     if task.loss not in losses:
-        got = f"loss={task.loss!r}" if isinstance(task.loss, str) else "a loss of your own"
+        got = f"loss={task.loss!r}" if isinstance(task.loss, str) else "your own loss"
         raise ConfigError(
             f"{type(owner).__name__} compares predictions, as class probabilities or numbers, and needs one of the losses "
             f"{', '.join(losses)}; got {got}."
@@ -157,7 +157,7 @@ def _one_hot(y: Tensor, logits: Tensor) -> Tensor:
 
 
 def unseen(model: Params) -> Tree:
-    """The state of a client with a model of its own that was not sampled yet."""
+    """The state of a client with a personal model that was not sampled yet."""
     return {"model": model, "seen": next(iter(model.values())).new_zeros(())}
 
 

@@ -132,7 +132,7 @@ def _read(run: Path) -> Receipt:
         return Receipt.from_json(file.read_text("utf-8"))
     except ValueError as error:
         raise ConfigError(
-            f"{file} is no privacy receipt ({error}). Name the folder of a finished private run."
+            f"{file} is not a privacy receipt ({error}). Name the folder of a finished private run."
         ) from None
 
 

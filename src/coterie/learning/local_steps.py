@@ -152,7 +152,7 @@ class LocalSteps(ABC):
         return model, loss, _as_memory(dict(zip(sgd_batched.kept_names(plan.rule, trained), kept, strict=True)))
 
     def each(self, ctx: Samples) -> Iterator[tuple[Any, Rate]]:
-        """The mini-batches of these steps with the learning rate of each, for loops of your own. The rate is 0 for the
+        """The mini-batches of these steps with the learning rate of each, for your own loops. The rate is 0 for the
         empty batches that a small client meets at the end of its epochs."""
         rate = self.lr * self.decay**ctx.round
         for s, batch in enumerate(ctx.batches(steps=self.steps, epochs=self.epochs, batch_size=self.batch_size)):
@@ -165,7 +165,7 @@ class LocalSteps(ABC):
         return changed
 
     def descent(self) -> Descent:
-        """These settings' optimiser for a loop of your own, with an empty memory."""
+        """These settings' optimiser for your own loop, with a new state."""
         return Descent(self.rule, self.clip)
 
     def _plan(

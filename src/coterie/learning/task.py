@@ -60,7 +60,7 @@ class Task:
         if not self.metrics:
             raise TaskError("A task needs at least one metric; got none. Use for example metric='accuracy'.")
         if len(set(self.metrics)) < len(self.metrics):
-            raise TaskError(f"Metrics need names of their own; got {list(self.metrics)}. Use Scorer(function, name=…).")
+            raise TaskError(f"Metrics need different names; got {list(self.metrics)}. Use Scorer(function, name=…).")
         if not callable(self.model) or isinstance(self.model, nn.Module):
             raise TaskError(
                 "model must be a function that makes a fresh nn.Module, e.g. lambda: nn.Linear(20, 3); "
@@ -106,7 +106,7 @@ class Task:
         return cls(network, "cross_entropy", tuple(metrics))
 
     def __reduce__(self) -> Any:
-        """Pickled and copied as it was made, with what `check` found; modules and what threads hold are made anew."""
+        """Pickled and copied as it was made, with what `check` found; modules and thread-local objects are made again."""
         return type(self), (self.model, self.loss, self.metric), {"_found": dict(self._found)}
 
     # ---- what the network is like -------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Task:
                 kind = "buffer" if name in dict(module.named_buffers()) else "frozen parameter"
                 raise TaskError(
                     f"The model changes its {kind} '{name}' when it runs, and clients would see one another's data in it. "
-                    "Compute it anew in every call, or make it a parameter that learns."
+                    "Compute it again in every call, or make it a parameter that learns."
                 )
 
     def prepare(self, dtype: torch.dtype, device: torch.device = _CPU) -> nn.Module:
@@ -229,7 +229,7 @@ class Task:
         return self.trainable | self.statistics
 
     def require(self, params: Params) -> None:
-        """Refuse a dictionary without exactly these names: a module would fill the gaps with weights of its own."""
+        """Refuse a dictionary without exactly these names: a module would fill the gaps with its own weights."""
         if params.keys() == self.names:
             return
         missing, unknown = sorted(self.names - params.keys()), sorted(params.keys() - self.names)
@@ -357,7 +357,7 @@ class Task:
         if remembers:
             raise TaskError(
                 "The model gives other outputs for the same samples when it has run on others before: it keeps what it saw "
-                "in an attribute, or draws numbers of its own. Keep nothing between calls, and draw with torch.rand."
+                "in an attribute, or draws its own random numbers. Keep nothing between calls, and draw with torch.rand."
             )
         return outputs
 

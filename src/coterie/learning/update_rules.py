@@ -138,7 +138,7 @@ class Optimiser:
 
 
 class Descent:
-    """An optimiser of one client's model for loops of one's own: `params = descent(params, gradient, lr)`."""
+    """An optimiser of one client's model for your own loops: `params = descent(params, gradient, lr)`."""
 
     def __init__(self, rule: Rule, clip: float | None = None) -> None:
         self._optimiser = Optimiser(rule, clip)
