@@ -1,4 +1,4 @@
-"""Which clients pull the same way: average linkage on the cosine distance of their updates.
+"""Groups of clients with updates in similar directions: average linkage on the cosine distance of updates.
 
 k-means gains more by halving a group of 28 clients than by separating one of four. Average linkage has no such term for the
 size of a group. Updates are not centred: the common part of all updates keeps small and noisy ones from pointing anywhere.
@@ -38,7 +38,7 @@ def cut(distance: Floats, k: int) -> Ints:
 def cut_without_loners(distance: Floats, k: int) -> Ints:
     """Cut B: the coarsest cut with k groups of at least two; everybody else joins the nearest of them.
 
-    An odd client (one class only, say) takes a whole group in cut A. Where no cut has k such groups, B is A."""
+    An odd client (for example with one class only) takes a whole group in cut A. If no cut has k such groups, B is A."""
     if k < len(distance):
         tree = linkage(squareform(distance, checks=False), "average")
         for groups in range(k, len(distance) + 1):

@@ -1,4 +1,4 @@
-"""AdaPeD: adaptive personalisation by distillation. A prior on models through their predictions, of learned width ψ.
+"""AdaPeD: adaptive personalisation by distillation, with a prior on models' predictions whose width ψ is learned.
 
 Algorithms 5 and 6 (L-4, L-5) of
 "A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy" (Kaan
@@ -10,12 +10,12 @@ Symbols: θ_i → the client's state, μ → model, ψ → psi, τ → local.ste
 [μ_i, ψ_i]. `psi_floor` keeps the weight 1/(2ψ) bounded and the objective bounded below. ψ → ∞ is Local. At the floor of
 0.5 distillation weighs as much as the client's own loss, so a step is up to twice as long: choose the rate for that.
 
-A client that missed rounds has gone on by itself from the μ and ψ it last received (Algorithm 6): up to `catch_up`
-rounds of steps, taken when it is next sampled or its model is asked for. `catch_up=0` is Algorithm 5,
-and the same and quicker where everyone takes part in every round.
+A client that missed rounds has continued alone from the μ and ψ it last received (Algorithm 6). It takes up to `catch_up`
+rounds of steps when it is next sampled or its model is needed. `catch_up=0` is Algorithm 5; if all clients take part in
+every round, it gives the same result in less time.
 
 mode="paper" is DP-AdaPeD as printed (L-6): in every step ∂f_KD/∂μ and ∂/∂ψ are clipped to `clips` and noise of
-deviations `noises` is added on the client. Its accounting is wrong (E17), so it earns no receipt.
+deviations `noises` is added on the client. Its accounting is wrong (E17), so it gets no receipt.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class AdaPeDState:
 @guarded
 @dataclass(frozen=True)
 class AdaPeD(Algorithm):
-    """`psi` is where ψ starts and `psi_floor` where it stops; a client catches up on
+    """`psi` is the first value of ψ and `psi_floor` its smallest; a client catches up on
     at most `catch_up` missed rounds; `clips` and `noises` are for mode="paper" alone."""
 
     way = "shrunk"
@@ -124,7 +124,7 @@ class AdaPeD(Algorithm):
         return lr if self.shared_lr is None else lr * (self.shared_lr / self.local.lr)
 
     def _released(self, batch: Context, slope: Params, which: int) -> Params:
-        """A derivative as it may leave: in mode="paper" clipped and noised, in every step (L-6)."""
+        """A derivative as a client may send it: in mode="paper" clipped and with noise, in every step (L-6)."""
         if self.mode != "paper":
             return slope
         bounded = dict(zip(slope, clipped(list(slope.values()), self.clips[which], 0), strict=True))

@@ -57,7 +57,7 @@ class Ditto(Algorithm):
 
     def train(self, ctx: Context, model: Params) -> Up:
         """The global model's local steps, and the personal model's towards w^t (the model just received), on the same
-        batches: the global model is FedAvg's, whatever the personal ones do."""
+        batches: the global model is that of FedAvg, and does not depend on the personal models."""
         mine, loss = self.local.fit(ctx, ctx.state["model"], anchor=model, pull=self.lam)
         trained, _ = self.local.fit(ctx.rewound(), model)
         return Up(send={"model": trained}, weight=ctx.n, state={"model": mine}, info={"loss": loss})

@@ -1,4 +1,4 @@
-"""FedBN: federated averaging of everything but batch normalisation, which every client keeps to itself.
+"""FedBN: federated averaging of everything except batch normalisation, which every client keeps.
 
 "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization" (Xiaoxiao Li, Meirui Jiang, Xiaofei Zhang,
 Michael Kamp, Qi Dou, 2021, https://arxiv.org/abs/2102.07623), Algorithm 1: the server averages layer by layer and leaves out
