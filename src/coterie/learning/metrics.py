@@ -30,7 +30,7 @@ Metric = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
-    """Of a sequence of labels: the mean over those that are there (−100: none)."""
+    """Cross-entropy; for a sequence of labels the mean over the given ones (−100 means no label)."""
     if y.dim() == 1:
         return F.cross_entropy(outputs, y, reduction="none")
     each = F.cross_entropy(outputs.movedim(-1, 1), y, reduction="none").flatten(1)
@@ -76,7 +76,7 @@ def by_entry(metric: Metric) -> Metric:
 
 
 def by_column(metric: Metric) -> Metric:
-    """The same, but of several labels or numbers a sample each is scored by itself and the mean is taken."""
+    """The same, but each of several labels or numbers per sample is scored separately, and the mean is taken."""
     rows = by_entry(metric)
 
     @wraps(metric)

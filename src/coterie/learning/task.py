@@ -1,6 +1,6 @@
 """Task: a model factory, a loss and metrics, used as functions of a parameter dictionary.
 
-The file is long because what a model may be is found out where it is run: the trials of a new model share its modules.
+The file is long because a model is checked by running it, and these trials share its modules.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TRIED = 8  # of them, where clients are tried together
 @guarded
 @dataclass(frozen=True)
 class Task:
-    """What is learnt: `model` makes a fresh `nn.Module`; `loss` is a name or a function to one number per sample;
+    """A learning task: `model` makes a fresh `nn.Module`; `loss` is a name or a function to one number per sample;
     `metric` is a name, a function, an object with torchmetrics' methods, a `Scorer`, or several of them, the first being the
     one gains are measured in (None: mse for the loss mse, else accuracy)."""
 
@@ -132,7 +132,7 @@ class Task:
 
     @property
     def traits(self) -> Traits:
-        """What `check` found on the samples it was given last."""
+        """The result of the last `check`."""
         return self._found.get("last", Traits())
 
     @cached_property
@@ -296,7 +296,7 @@ class Task:
         return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
 
     def check(self, federation: Federation, *, look: bool = True) -> None:
-        """Run some samples through, so that a misfit is said before training starts. A private run does not `look` at
+        """Run some samples through the model, so that errors come before training starts. A private run does not `look` at
         anybody's values: their shape is enough, and an error may not depend on one client's data."""
         x, y, owner = federation.some_rows(_ROWS)
         if not look:
@@ -313,7 +313,7 @@ class Task:
                 f"The loss of a fresh model must be a finite number for every sample; it is {float(losses[bad])} for one of "
                 f"client {federation.name(int(owner[int(bad)]))}. Check the loss, or that client's data for extreme values."
             )
-        kind = (x.shape[1:], x.dtype, y.shape[1:], y.dtype, look)  # what is found may depend on the numbers looked at
+        kind = (x.shape[1:], x.dtype, y.shape[1:], y.dtype, look)  # the result may depend on the values of the samples
         if kind not in self._found:
             self._found[kind] = self._traits(params, x[:_TRIED], y[:_TRIED])
         self._found["last"] = self._found[kind]
@@ -373,7 +373,7 @@ class Task:
         return not traits.close(found[0], found[1], 1e-5)
 
     def _traits(self, params: Params, x: Tensor, y: Tensor) -> Traits:
-        """What only a run shows: whether it draws, mixes samples, or cannot be batched over clients."""
+        """Traits that only a run shows: whether the model draws, mixes samples, or cannot be batched over clients."""
         if Network.of(self._master, tuple(params), self.loss, x.shape[1:]) is not None:
             return Traits(watched=False, addresses=False)
         key = torch.zeros((), dtype=torch.int64)
@@ -427,7 +427,7 @@ class Task:
 
 
 def _instead_of(x: Tensor) -> Tensor:
-    """Numbers of the same shape that say nothing of anybody's data; ids are all 0."""
+    """Numbers of the same shape that do not depend on anybody's data; ids are all 0."""
     numbers = torch.cos(torch.arange(x.numel(), dtype=torch.float32)).reshape(x.shape)
     return numbers.to(x.dtype) if x.is_floating_point() else torch.zeros_like(x)
 
