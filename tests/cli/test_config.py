@@ -201,7 +201,7 @@ def test_tables_are_looked_for_beside_the_config(tmp_path: Path) -> None:
 def test_generators_and_sets_that_are_no_federation() -> None:
     made = Config.parse(GOOD | {"data": {"name": "linear_model", "clients": 4, "features": 3, "samples": 5}})
     assert len(made.federation()) == 4
-    with pytest.raises(ConfigError, match="'elections' is no federation"):
+    with pytest.raises(ConfigError, match="'elections' gives no clients"):
         Config.parse(GOOD | {"data": {"name": "elections"}}).federation()
 
 

@@ -26,7 +26,7 @@ MISTAKES = {
     "one dash": ("compare shops.csv -client shop", "No such option: -client. Did you mean --client?"),
     "an address": (f"compare https://example.org/shops.csv {ROLES}", "not an address. Download shops.csv first."),
     "not a table at all": (f"compare picture.csv {ROLES}", "picture.csv cannot be read as a table: it holds zero bytes"),
-    "a column twice": (f"compare twice.csv {ROLES}", "Every column needs a name of its own; twice.csv has 'x' twice."),
+    "a column twice": (f"compare twice.csv {ROLES}", "Every column needs its own name; twice.csv has 'x' twice."),
     "clients of two rows": (f"compare tiny.csv {ROLES}", "At least 2 clients must have 4 rows to be scored by log_loss;"),
     "nothing held out": (
         f"compare shops.csv {ROLES} --test-fraction 0 --algorithms fedavg",
@@ -81,7 +81,7 @@ MISTAKES = {
     "resume of nothing": ("resume nowhere", "There is no folder nowhere."),
     "report of a wrong folder": ("report folder", "folder holds neither a run nor a comparison."),
     "a table as page": ("report folder --out shops.csv", "--out must be a folder or a page ending in .html; got shops.csv."),
-    "receipt of a wrong file": ("privacy receipt shops.csv", "shops.csv is no privacy receipt"),
+    "receipt of a wrong file": ("privacy receipt shops.csv", "shops.csv is not a privacy receipt"),
     "receipt of a wrong folder": ("privacy receipt folder", "folder holds no receipt."),
 }  # fmt: skip
 """The mistake: what was typed, and a part of the answer."""

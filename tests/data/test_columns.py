@@ -190,6 +190,6 @@ def test_what_only_the_training_rows_show_is_reported_too() -> None:
 
 def test_the_text_speaks_the_words_of_its_reader() -> None:
     report = inspect_columns(table(row=np.arange(N)), "site", "y")
-    assert report.lines()[-1] == "To use one all the same, name every feature in features."
-    assert report.lines(cli=True)[-1] == "To use one all the same, name every feature with --features."
+    assert report.lines()[-1] == "To use one anyway, name every feature in features."
+    assert report.lines(cli=True)[-1] == "To use one anyway, name every feature with --features."
     assert inspect_columns(table(), "site", "y").lines() == ["used: x"]

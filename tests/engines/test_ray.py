@@ -249,7 +249,7 @@ def test_a_round_that_fails_leaves_no_trace(engine: ct.RayEngine, fed: ct.Federa
 
 
 def test_a_program_is_in_one_cluster(engine: ct.RayEngine) -> None:
-    with pytest.raises(ct.ConfigError, match=r"a Ray of its own and cannot join the one at 127\.0\.0\.1:1, too"):
+    with pytest.raises(ct.ConfigError, match=r"its own Ray and cannot also join the one at 127\.0\.0\.1:1"):
         ct.RayEngine(address="127.0.0.1:1")
 
 

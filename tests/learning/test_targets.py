@@ -258,7 +258,7 @@ def test_a_metric_is_a_function_or_an_object(make_fed: Any) -> None:
     assert (table["many_at_once"] == table["n_test"]).all()
     assert result.participation().metric == "Counting"
     assert "test_again" in result.history
-    with pytest.raises(ct.TaskError, match="names of their own"):
+    with pytest.raises(ct.TaskError, match="need different names"):
         ct.Task(lambda: nn.Linear(4, 3), metric=("accuracy", "accuracy"))
     with pytest.raises(ct.TaskError, match="a name, a function, or an object"):
         ct.Task(lambda: nn.Linear(4, 3), metric=(3,))

@@ -287,7 +287,7 @@ def test_numbers_that_are_not_torchs_are_refused(fed: ct.Federation) -> None:
     for draw in (lambda: random.random(), lambda: np.random.random()):  # noqa: NPY002
         with pytest.raises(ct.TaskError, match="draws from a global random generator"):
             ct.Task(lambda draw=draw: Draws(draw)).check(fed)
-    with pytest.raises(ct.TaskError, match="draws numbers of its own"):
+    with pytest.raises(ct.TaskError, match="draws its own random numbers"):
         ct.Task(lambda: Draws(np.random.default_rng(0).random)).check(fed)
 
 

@@ -219,7 +219,7 @@ class Talkative(ct.FedAvg):
     [
         (Own, "each client gets for itself"),
         (Undeclared, "does not say whether 'model' is one"),
-        (Talkative, "also sends 'model', which is no update"),
+        (Talkative, "also sends 'model', which is not an update"),
     ],
 )
 def test_what_is_not_declared_as_an_update_from_public_values_is_refused(

@@ -111,5 +111,5 @@ def test_an_optimiser_is_kept_between_rounds(local: Any, fed: ct.Federation) -> 
             ct.fit(algorithm, fed, TASK, rounds=2, cohort=6, engine=e, alone=False) for e in ("local", "loop")
         )
         np.testing.assert_allclose(fast.scores()["log_loss"], plain.scores()["log_loss"], rtol=1e-3)
-    with pytest.raises(ct.ConfigError, match="Ditto starts its optimiser afresh"):
+    with pytest.raises(ct.ConfigError, match="Ditto starts a new optimiser"):
         ct.fit(ct.Ditto(local=local), fed, TASK, rounds=1)

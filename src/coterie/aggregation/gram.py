@@ -1,11 +1,11 @@
 """Many vectors seen only through their inner products.
 
-Threshold-Clustering, Krum, the geometric median and centred clipping need nothing of N vectors of length P but distances
-between them and points v = o + Σ_j w_j (b_j − o) that they span. One Gram matrix G_ij = ⟨b_i − o, b_j − o⟩ costs one
+Threshold-Clustering, Krum, the geometric median and centred clipping need only the distances of N vectors of length P
+to one another and to points v = o + Σ_j w_j (b_j − o) that they span. One Gram matrix G_ij = ⟨b_i − o, b_j − o⟩ costs one
 product of O(N²P); every step afterwards works on the weights w and costs O(N²), whatever P.
 
 Digits cancel: ‖b_i − v‖² = G_ii − 2(Gw)_i + wᵀGw loses the digits of ‖b_i − o‖². So sums run in float64 and
-the origin o lies among the bulk of the vectors, never at a mean that one far vector drags away.
+the origin o lies among most of the vectors, never at a mean that one far vector can move.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EPS = torch.finfo(torch.float64).eps
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run many small operations on one thread; several would wait for one another longer than they work."""
+    """Run many small operations on one thread; several threads would spend more time waiting than working."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -36,7 +36,7 @@ def one_thread() -> Iterator[None]:
 
 
 def comparable(rows: Any) -> Tensor:
-    """(N,) whose distances to others can be computed: the squared length is finite, with room to spare."""
+    """(N,) whether distances to a vector can be computed: its squared length is finite, with a margin."""
     squares = [t.reshape(len(t), -1).double().square().sum(1) for t in leaves(rows)]
     return torch.stack(squares).sum(0) < _LONGEST
 

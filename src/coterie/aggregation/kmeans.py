@@ -54,7 +54,7 @@ def kmeans_rows(rows: Tensor, k: int, *, seed: int, restarts: int = 10, rank: in
 
 def plusplus(squared: npt.NDArray[np.float64], k: int, *, seed: int) -> Ints:
     """k-means++ on squared distances alone: every next seed is the best of a few points, drawn by their distance to the
-    nearest seed. Unlike coordinates, distances keep the digits of near points beside a far one."""
+    nearest seed. Unlike coordinates, distances keep the digits of near points when another point is far away."""
     rng = np.random.default_rng(seed)
     chosen = [int(rng.integers(len(squared)))]
     for _ in range(k - 1):

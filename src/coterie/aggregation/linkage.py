@@ -1,4 +1,4 @@
-"""Which clients pull the same way: average linkage on the cosine distance of their updates.
+"""Groups of clients with updates in similar directions: average linkage on the cosine distance of updates.
 
 k-means gains more by halving a group of 28 clients than by separating one of four. Average linkage has no such term for the
 size of a group. Updates are not centred: the common part of all updates keeps small and noisy ones from pointing anywhere.
@@ -38,7 +38,7 @@ def cut(distance: Floats, k: int) -> Ints:
 def cut_without_loners(distance: Floats, k: int) -> Ints:
     """Cut B: the coarsest cut with k groups of at least two; everybody else joins the nearest of them.
 
-    An odd client (one class only, say) takes a whole group in cut A. Where no cut has k such groups, B is A."""
+    An odd client (for example with one class only) takes a whole group in cut A. If no cut has k such groups, B is A."""
     if k < len(distance):
         tree = linkage(squareform(distance, checks=False), "average")
         for groups in range(k, len(distance) + 1):
@@ -54,7 +54,8 @@ def cut_without_loners(distance: Floats, k: int) -> Ints:
 def pairs_or_more(distance: Floats, most: int) -> Ints:
     """The coarsest cut with `most` groups of at least two clients, or the one with the most such groups; −1 for loners.
 
-    Liars that agree with nobody are loners; liars that agree have groups of their own, so ask for more than are meant."""
+    Liars that agree with no other client are loners; liars that agree form their own groups, so ask for more groups than
+    needed."""
     best = np.zeros(len(distance), np.int64)
     found = 1
     if len(distance) > 1:

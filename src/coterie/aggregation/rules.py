@@ -1,13 +1,13 @@
 """Aggregators: one vector from many, some of which may come from malicious clients.
 
-All are frozen dataclasses, called as `rule(stacked, weights, key=…, start=…)`. `stacked` holds the clients' vectors behind
-one another: an (N, …) tensor, array or list, or a tree of them; tensors give tensors, all else arrays. Coordinate-wise rules
+All are frozen dataclasses, called as `rule(stacked, weights, key=…, start=…)`. `stacked` holds the clients' vectors,
+one per row: an (N, …) tensor, array or list, or a tree of them; tensors give tensors, all else arrays. Coordinate-wise rules
 work number by number; the others see each client's whole model as one vector. Only `Mean` uses the weights: everywhere else
-a client counts once, or it could buy influence by claiming many samples. A row with NaN or infinity is left out, and where
-distances are needed also one so long that its square is infinite. `key` feeds random choices; `start` is what the clients
-started from (the last aggregate).
+a client counts once; otherwise it could gain influence by claiming many samples. A row with NaN or infinity is left out, and
+where distances are needed also one so long that its square is infinite. `key` feeds random choices; `start` is what the
+clients started from (the last aggregate).
 
-One file, though a long one: rules of a few lines each, read beside one another, that share how rows are let in.
+This is one long file: the rules have a few lines each, are best read together, and share the check of their rows.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _takes_arrays(call: Call) -> Call:
 
 
 def _only_finite(stacked: Any, weights: Tensor | None) -> tuple[Any, Tensor | None]:
-    """A client that sends NaN or infinity has sent nothing: its row is left out."""
+    """Leave out rows with NaN or infinity."""
     n = _clients(stacked)
     good = finite_rows(stacked)
     if bool(good.all()):
@@ -89,7 +89,7 @@ def _tensor(values: Any) -> Tensor:
     except (TypeError, ValueError, RuntimeError):
         raise ConfigError(
             f"An aggregator needs one row of numbers per client, all of one length; got a {type(values).__name__} "
-            "that is no such table. Make the rows equally long."
+            "that is not such a table. Make the rows equally long."
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""AdaPeD: adaptive personalisation by distillation. A prior on models through their predictions, of learned width ψ.
+"""AdaPeD: adaptive personalisation by distillation, with a prior on models' predictions whose width ψ is learned.
 
 Algorithms 5 and 6 (L-4, L-5) of
 "A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy" (Kaan
@@ -10,9 +10,9 @@ Symbols: θ_i → the client's state, μ → model, ψ → psi, τ → local.ste
 [μ_i, ψ_i]. `psi_floor` keeps the weight 1/(2ψ) bounded and the objective bounded below. ψ → ∞ is Local. At the floor of
 0.5 distillation weighs as much as the client's own loss, so a step is up to twice as long: choose the rate for that.
 
-A client that missed rounds has gone on by itself from the μ and ψ it last received (Algorithm 6): up to `catch_up`
-rounds of steps, taken when it is next sampled or its model is asked for. `catch_up=0` is Algorithm 5,
-and the same and quicker where everyone takes part in every round.
+A client that missed rounds has continued alone from the μ and ψ it last received (Algorithm 6). It takes up to `catch_up`
+rounds of steps when it is next sampled or its model is needed. `catch_up=0` is Algorithm 5; if all clients take part in
+every round, it gives the same result in less time.
 
 DP-AdaPeD as printed (L-6) clips and noises every step. Its accounting is wrong (E17): `fit(…, privacy=…)` replaces it, and
 `reproductions/printed/adaped.py` has it for comparison.

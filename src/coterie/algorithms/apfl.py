@@ -1,4 +1,4 @@
-"""APFL: every client mixes the common model with one of its own, and learns how much.
+"""APFL: every client mixes the common model with its own model, and learns the proportion.
 
 "Adaptive Personalized Federated Learning" (Yuyang Deng, Mohammad Mahdi Kamani, Mehrdad Mahdavi, 2020,
 https://arxiv.org/abs/2003.13461).
@@ -7,7 +7,7 @@ Symbols of Algorithm 1: w → the common model, v_i and α_i → the client's st
 model it uses. Each step: w_i ← w_i − η∇f_i(w_i), v_i ← v_i − η∇_v f_i(v̄_i), where ∇_v = α_i ∇f_i(v̄_i); with `adapt`,
 the first step of a round also moves α_i ← α_i − η⟨v_i − w_i, ∇f_i(v̄_i)⟩ (equation 11), kept in [0, 1]. α = 0 is
 FedAvg and α = 1 is Local. A client that never took part uses the common model. Clients count by their samples, as in
-FedAvg; the paper counts them alike.
+FedAvg; the paper gives them equal weights.
 """
 
 from __future__ import annotations

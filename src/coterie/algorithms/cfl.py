@@ -4,10 +4,10 @@
 Klaus-Robert Müller, Wojciech Samek, 2019, https://arxiv.org/abs/1910.01991).
 
 (a) Federated averaging inside every current cluster gives one update ΔW_i per client. (b) A cluster splits when its mean
-update is short, ‖mean ΔW‖ < ε₁, while some client still pulls hard, max‖ΔW_i‖ > ε₂. (c) It splits into the two parts
-between which the largest cosine similarity of updates is smallest. (d) Splits go on recursively, and nothing is merged.
-The label of every client is kept under its own index, so later splits act on the right clients. `aggregate` takes the
-mean's place in (a). A cluster that has too few members in a round for a robust rule keeps its model.
+update is short, ‖mean ΔW‖ < ε₁, while some client's update is still long, max‖ΔW_i‖ > ε₂. (c) It splits into the two parts
+between which the largest cosine similarity of updates is smallest. (d) Splits continue recursively, and clusters are never
+merged. The label of every client is kept under its own index, so later splits act on the right clients. `aggregate` takes
+the mean's place in (a). A cluster that has too few members in a round for a robust rule keeps its model.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class CFL(Algorithm):
         return CFLState(repeat(start, 1), label, torch.zeros((), dtype=torch.float64))
 
     def notes(self, state: CFLState) -> list[str]:
-        """What to know about the outcome: that nothing was ever split."""
+        """A note if no cluster was ever split."""
         if len(next(iter(state.models.values()))) > 1:
             return []
         how = (

@@ -6,7 +6,7 @@ http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
 
 The clients are the firms. f(x) = (f(x; l) + f(x; h))/2 is the common loss and q(x) the quality of a model, the mean over
 both firms of its accuracy (or 1 − loss) on rows that measure it. The high firm is the one that is better when they meet;
-roles stay with the firms (`RevenueLedger`). A firm's model goes to the other firm, and back come a training step and a
+roles stay with the firms (`RevenueLedger`). A firm sends its model to the other firm, which returns a training step and a
 quality; rows never leave a firm, and the server sees only means over both.
 
 One round of scheme "defection_free", with ρ = q_l/q_h before the round:
@@ -20,7 +20,7 @@ goes. A step is the mean of what `local` does on the firms' data. With LocalSGD(
 f of size at most `local.lr` = 1/L; with more steps it is an average of local models. A step that is too long is shortened,
 which costs one more measurement and no more training.
 
-One file, though a long one: the round, the climb within it and the ledger are one algorithm, read in its order.
+This is one long file, because the round, the climb within it and the ledger are one algorithm.
 """
 
 from __future__ import annotations
@@ -326,7 +326,7 @@ class DefectionFree(Algorithm):
         For one gradient step on a loss that is the quality, the size min((q̄ − q)/‖∇f‖², 1/L) cannot pass the target of a
         convex loss; other steps are tried in full first."""
         model = need.state
-        number = 2 * need.number + firm if firm < 2 else -1 - need.number  # the reference draws batches of its own
+        number = 2 * need.number + firm if firm < 2 else -1 - need.number  # the reference draws its own batches
         down = {"model": model, "number": torch.tensor(number)}
         optional = len(who) == 1  # one firm's failure ends its climb, not the run
         reply = yield Ask(self.train, who, down, reduce=MeanBy(), updates={"move": None}, optional=optional)

@@ -1,4 +1,4 @@
-"""A few possible models as the prior: every client has one of them, and knows with what probability which.
+"""A few possible models as the prior: every client has one of them, and a probability for each of them.
 
 Algorithm 7 (L-7), for any network, of
 "A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy" (Kaan
@@ -6,7 +6,7 @@ Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023, https://arxiv.or
 
 Symbols: k → models, μ_l → models (row l), p_l → shares, w_il = softmax_l(log p_l − n f_i(μ_l)) → a client's weights.
 The first round clusters models that clients trained alone (the print leaves the start open); with fewer clients than
-models in a round, so do the next, until there are as many.
+models in a round, the next rounds do so too, until there are enough models.
 
 - repair="em" (default): p_l = mean_i w_il, and clients train every μ_l with weight w_il·n_i. All sums: the server sees
   no client. For linear models it is the exact EM step (Σ_i w_il X_iᵀX_i)⁻¹ Σ_i w_il X_iᵀY_i, taken in gradient steps.
@@ -97,7 +97,7 @@ class DiscretePrior(Algorithm):
         return Up(send={"model": mean}, info={"loss": ctx.loss(mean)})
 
     def train(self, ctx: Context, models: Params, shares: Tensor) -> Up:
-        """Every model's local steps on this client, to count by the client's weight for it."""
+        """Every model's local steps on this client, weighted by the client's weight for the model."""
         weights = self.weights(ctx, models, shares)
         fits = [self.local.fit(ctx.rewound(), row(models, j)) for j in range(self.models)]
         trained = stack([model for model, _ in fits])
@@ -117,7 +117,7 @@ class DiscretePrior(Algorithm):
     def _clustered(self, state: DiscretePriorState, reply: Reply, cohort: Cohort) -> DiscretePriorState:
         order = torch.from_numpy(np.argsort(reply.clients, kind="stable"))
         rows = flat_vector(take(reply.values["model"], order), 1).double()
-        first = state.found % self.models  # those found before stay
+        first = state.found % self.models  # models found before are kept
         new = min(self.models - first, len(rows))
         label = torch.from_numpy(kmeans_rows(rows, new, seed=int(cohort.key("models")) & 0x7FFFFFFF))
         member = (label[:, None] == torch.arange(-first, self.models - first)).double()
@@ -140,6 +140,6 @@ class DiscretePrior(Algorithm):
 
 
 def _positive(shares: Tensor) -> Tensor:
-    """No model is impossible for good."""
+    """Keep every model's share above zero, so that it can be chosen again."""
     least = shares.clamp(min=1e-3)
     return least / least.sum()

@@ -1,4 +1,4 @@
-"""Ditto: a global model w by federated averaging, and beside it one personal model v per client.
+"""Ditto: a global model w by federated averaging, and one personal model v per client.
 
 "Ditto: Fair and Robust Federated Learning Through Personalization" (Tian Li, Shengyuan Hu, Ahmad Beirami, Virginia Smith,
 2021, https://arxiv.org/abs/2012.04221).
@@ -55,7 +55,7 @@ class Ditto(Algorithm):
 
     def train(self, ctx: Context, model: Params) -> Up:
         """The global model's local steps, and the personal model's towards w^t (the model just received), on the same
-        batches: the global model is FedAvg's, whatever the personal ones do."""
+        batches: the global model is that of FedAvg, and does not depend on the personal models."""
         mine, loss = self.local.fit(ctx, ctx.state["model"], anchor=model, pull=self.lam)
         trained, _ = self.local.fit(ctx.rewound(), model)
         return Up(send={"model": trained}, weight=ctx.n, state={"model": mine}, info={"loss": loss})

@@ -4,7 +4,7 @@
 Ramage, Seth Hampson, Blaise Agüera y Arcas, 2017, https://arxiv.org/abs/1602.05629).
 
 Server step, with d = mean of local models − model: velocity ← momentum · velocity + d, then model ← model + lr · velocity.
-Plain averaging is lr = 1 and momentum = 0. A robust `aggregate` takes the mean's place. The server then needs every
+Plain averaging is lr = 1 and momentum = 0. A robust `aggregate` replaces the mean. The server then needs every
 client's model (an individual ask) instead of their sum.
 """
 
@@ -30,8 +30,8 @@ class FedAvgState:
 
 
 def average(phase: Any, model: Params, cohort: Cohort, aggregate: Aggregator) -> Exchange[Params | None]:
-    """The clients' models after `phase` as one, or None if nobody answered or, for a robust rule, too few did; all but the
-    mean need to see each of them."""
+    """The clients' models after `phase` aggregated to one model, or None if no client answered (for a robust rule: too few).
+    All rules except the mean need to see each model."""
     additive = isinstance(aggregate, Mean)
     reply = yield Ask(
         phase,
@@ -51,7 +51,7 @@ def average(phase: Any, model: Params, cohort: Cohort, aggregate: Aggregator) ->
 @guarded
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
-    """`server_lr` and `server_momentum` are the server's own step; a robust `aggregate` takes the mean's place."""
+    """`server_lr` and `server_momentum` are the server's own step; a robust `aggregate` replaces the mean."""
 
     way = "together"
 

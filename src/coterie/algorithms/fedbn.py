@@ -1,4 +1,4 @@
-"""FedBN: federated averaging of everything but batch normalisation, which every client keeps to itself.
+"""FedBN: federated averaging of everything except batch normalisation, which every client keeps.
 
 "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization" (Xiaoxiao Li, Meirui Jiang, Xiaofei Zhang,
 Michael Kamp, Qi Dou, 2021, https://arxiv.org/abs/2102.07623), Algorithm 1: the server averages layer by layer and leaves out
@@ -6,7 +6,7 @@ the normalising layers. With `keep="statistics"` the layers' weights are average
 variances stay on the client: "Siloed Federated Learning for Multi-Centric Histopathology Datasets" (Mathieu Andreux, Jean
 Ogier du Terrail, Constance Beguier, Eric W. Tramel, 2020, https://arxiv.org/abs/2008.07424).
 
-A client that has never taken part has nothing of its own yet: it predicts with the common part and with normalising layers
+A client that has never taken part has no layers of its own yet: it predicts with the common part and with normalising layers
 trained once on its own data, the common part held fixed.
 """
 

@@ -7,8 +7,8 @@ http://www2.eecs.berkeley.edu/Pubs/TechRpts/2024/EECS-2024-143.html).
 Symbols: x_{i,t} → models (row i), g_j(x_i) → a reply to `gradient`, η → lr, M → inner, τ → radius, |B| → batch_size.
 Step 1: every client j computes its gradient at every client's model x_i. Step 2: v_i = Threshold-Clustering of these
 gradients around i's own. Step 3: x_i ← x_i − η v_i. No clusters are declared. Malicious clients far away have no influence.
-A liar's own model may explode, since nobody else's gradients hold it back. It then stays at its last finite value, and the
-others go on.
+A liar's own model may diverge, because no other gradients are averaged into it. It then stays at its last finite value, and
+the others continue.
 
 **Cost per round** with N clients in groups of n: N·n gradient evaluations, N·n models down and N·n gradients up. The server
 holds one model's gradients at a time (N × P numbers), never N × N × P. One pass evaluates one model per group at all members
@@ -50,7 +50,7 @@ from coterie.learning.task import Task
 from coterie.settings import whole_number
 from coterie.tree import Params, finite_rows, repeat, row, take, tree_map
 
-_MEMBERS_UP_TO = 4096  # clients whose N × N table of who listened to whom is kept
+_MEMBERS_UP_TO = 4096  # up to so many clients the N × N table of who averaged whose gradients is kept
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class FederatedClustering(Algorithm):
 
     @property
     def local(self) -> LocalSGD:
-        """What a client alone would do in a round."""
+        """The steps that a client alone would take in a round."""
         return LocalSGD(steps=1, lr=self.lr, batch_size=self.batch_size, momentum=0.0)
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> FederatedClusteringState:
@@ -143,7 +143,7 @@ class FederatedClustering(Algorithm):
     def _step(
         self, state: FederatedClusteringState, direction: dict[int, Any], members: Tensor
     ) -> FederatedClusteringState:
-        """Step 3. A model that would not be finite any more stays where it is."""
+        """Step 3. A model that would no longer be finite stays as it is."""
         if not direction:
             return state
         who = torch.tensor(sorted(direction))

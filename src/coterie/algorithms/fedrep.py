@@ -1,11 +1,11 @@
-"""FedRep: a common body, and a head of every client's own.
+"""FedRep: a common body, and a separate head per client.
 
 "Exploiting Shared Representations for Personalized Federated Learning" (Liam Collins, Hamed Hassani, Aryan Mokhtari,
 Sanjay Shakkottai, 2021, https://arxiv.org/abs/2102.07078).
 
 Symbols of Algorithm 1: φ → the body, h_i → the head, in the client's state. A client takes its steps on the head with
 the body fixed (lines 6–8), then on the body with the head fixed (line 9); the server averages bodies. A client's model
-is the newest body with its head trained once more on it, which is also how a client that never took part gets one. A
+is the newest body with its head trained once more on it; a client that never took part gets its model in the same way. A
 network of one layer is all head: then every client trains alone. Clients count by their samples, as in FedAvg; the paper
 counts them alike.
 """

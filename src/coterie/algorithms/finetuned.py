@@ -1,6 +1,6 @@
 """FineTuned: any algorithm, then some steps of each client on its own data, from the model that the algorithm gave it.
 
-The usual baseline of personalised learning; no paper is followed.
+This is the usual baseline of personalised learning; it follows no paper.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ on its loss − log p(θ | μ, σ)/n, pulled *towards* μ (E12); the server rene
 
 Departures, each with its reason:
 - The server takes the best μ and σ for the clients' θ_i instead of a gradient step on each.
-- Minimised over θ and σ together the objective has no minimum, at σ → 0 (E19): so σ is learned by EM. A client adds to
+- Over θ and σ together the objective is unbounded at σ → 0 (E19), so σ is learned by EM. A client adds to
   (θ_i − μ)² the variance that its data leave in θ_i, 1/(1/σ² + its Fisher information), from the gradients of `probes`
   samples; and `floor` bounds σ.
 - A client that never took part starts from μ, and so does one in its first round.
@@ -101,7 +101,7 @@ class GaussianPrior(Algorithm):
         return self.local.fit(ctx, theta, anchor=mean, pull={name: weight / s**2 for name, s in scale.items()})
 
     def spread(self, theta: Tensor, mean: Tensor, left: Tensor) -> Tensor:
-        """What a client says of σ²: E(θ − μ)²."""
+        """A client's estimate of σ²: E(θ − μ)²."""
         return (theta - mean) ** 2 + left
 
     def _renewed(self, state: LearnedPriorState, mean: Params, spread: Params) -> Params:
@@ -126,7 +126,7 @@ class GaussianPrior(Algorithm):
         return left
 
     def _pooled(self, tree: Params) -> Params:
-        """Means over what shares a scale."""
+        """Means over the parameters that share a scale."""
         if self.per == "parameter":
             return tree
         if self.per == "layer":

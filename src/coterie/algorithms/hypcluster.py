@@ -4,7 +4,7 @@
 Ananda Theertha Suresh, 2020, https://arxiv.org/abs/2002.10619).
 
 Each hypothesis becomes the sample-weighted mean of the models of the clients that chose it. This is IFCA's option II up to
-the weights. The start is random, as published. A robust `aggregate` takes the mean's place (`ifca/robust_clusters.py`); then
+the weights. The start is random, as published. A robust `aggregate` replaces the mean (`ifca/robust_clusters.py`); then
 every client counts once.
 """
 
@@ -28,7 +28,7 @@ from coterie.tree import Params, Tree
 @guarded
 @dataclass(frozen=True)
 class HypCluster(Algorithm):
-    """clusters=None lets `fit` choose the number; a robust `aggregate` takes the mean's place in every cluster."""
+    """clusters=None lets `fit` choose the number; a robust `aggregate` replaces the mean in every cluster."""
 
     way = "groups"
 

@@ -1,4 +1,4 @@
-"""A prior over clients' models is the algorithm: what each prior adds to a client's loss.
+"""A prior over clients' models gives an algorithm: this file has the term that each prior adds to a client's loss.
 
 Section 3 (equation 12, P-1) of
 "A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy" (Kaan
@@ -14,8 +14,8 @@ Clients' models θ_i are draws from a population; a client minimises −log p(da
 | p_l at the point μ_l           | −log p_l                                      | a choice of μ_l  | `DiscretePrior` |
 | exp(−KL(p_μ‖p_θ)/(2ψ))         | KL(p_μ‖p_θ)/(2ψ) + ½ log(2ψ)                  | distillation     | `AdaPeD`        |
 
-A task's loss is the *mean* over a client's n samples, so the prior counts 1/n: the more a client knows, the less it is
-pulled.
+A task's loss is the *mean* over a client's n samples, so the prior has the weight 1/n: the more data a client has, the less
+it is pulled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from coterie.tree import Params, Tree, tree_map
 
 
 def prior_weight(ctx: Context, noise: float) -> Tensor:
-    """What −log p(θ) counts beside the mean loss: 1/n, and 2σ_x²/n where the loss is a squared error of variance σ_x²
+    """The weight of −log p(θ) relative to the mean loss: 1/n, and 2σ_x²/n where the loss is a squared error of variance σ_x²
     (−log p(y) is loss/(2σ_x²) then)."""
     return (2 * noise if ctx.task.loss == "mse" else 1.0) / ctx.n.clamp(min=1)
 
@@ -68,7 +68,7 @@ def towards(value: Tensor, centre: Tensor, most: Tensor | float) -> Tensor:
 def require_predictions(task: Task, owner: object, losses: tuple[str, ...] = ("cross_entropy", "mse", "bce")) -> None:
     """Refuse a loss by which predictions cannot be compared or mixed."""
     if task.loss not in losses:
-        got = f"loss={task.loss!r}" if isinstance(task.loss, str) else "a loss of your own"
+        got = f"loss={task.loss!r}" if isinstance(task.loss, str) else "your own loss"
         raise ConfigError(
             f"{type(owner).__name__} compares predictions, as class probabilities or numbers, and needs one of the losses "
             f"{', '.join(losses)}; got {got}."
@@ -138,7 +138,7 @@ def _one_hot(y: Tensor, logits: Tensor) -> Tensor:
 
 
 def unseen(model: Params) -> Tree:
-    """The state of a client with a model of its own that was not sampled yet."""
+    """The state of a client with a personal model that was not sampled yet."""
     return {"model": model, "seen": next(iter(model.values())).new_zeros(())}
 
 

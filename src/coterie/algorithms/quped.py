@@ -5,9 +5,9 @@ Deepesh Data, Suhas Diggavi, 2021, https://arxiv.org/abs/2107.13892).
 
 Algorithm 2: a client minimises (1 − λ_p) f_i(x) + λ_p KL(p_w ‖ p_x) over its own model x and its copy w of the common
 one, in turns; the common model learns through the second term only. λ_p → lam. A client that never took part uses the
-common model. Clients count by their samples, as in FedAvg; the paper counts them alike.
+common model. Clients count by their samples, as in FedAvg; the paper gives them equal weights.
 
-`bits=b` keeps every tensor of a personal model at 2^b values of its own (the centres c_i): after each step weights are
+`bits=b` keeps every tensor of a personal model at its own 2^b values (the centres c_i): after each step weights are
 moved towards their nearest centre by at most lr·`pull` (the proximal step of Algorithm 1 with R(x, c) = min ‖z − x‖₁),
 and centres become the means of their weights once a round. The soft quantiser of the paper inside the loss is left
 out. The model in use has centres only; the history shows its bytes.

@@ -1,4 +1,4 @@
-"""The commands, configuration files and what they build."""
+"""The commands, the configuration files, and the objects that they build."""
 
 from coterie.cli.commands import app, main
 

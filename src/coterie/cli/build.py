@@ -1,7 +1,7 @@
 """Objects from plain tables (TOML): dataclasses from their fields, function calls from their signatures.
 
 Scalars are checked by pydantic against the type hint. A dataclass hint takes a sub-table. A hint that stands for a
-registry (`REGISTRIES`) takes a sub-table whose `name` is one of the registry's, or the name alone for the defaults.
+registry (`REGISTRIES`) takes a sub-table whose `name` is in the registry, or only the name for the defaults.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REGISTRIES: dict[Any, Mapping[str, type]] = {
     Channel: CHANNELS,
     LocalSteps: LOCAL_STEPS,
 }
-"""Type hint → what a configuration may name there. Nothing else can be named."""
+"""Type hint → the names that a configuration may use there."""
 
 
 def build(kind: type, table: Mapping[str, Any], place: str) -> Any:
@@ -69,8 +69,8 @@ def arguments(
     also: Iterable[str] = (),
     known: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Checked keyword arguments of a function; `skip` are given by us, `also` are other keys of the section (named in
-    suggestions), `known` need not be given."""
+    """Checked keyword arguments of a function; the caller gives those in `skip`, `also` are other keys of the section (named
+    in suggestions), and `known` may be absent."""
     hints = get_type_hints(function)
     names = [n for n in inspect.signature(function).parameters if n not in set(skip)]
     _refuse_unknown(table, names, place, also)
@@ -81,7 +81,7 @@ def arguments(
 
 
 def convert(hint: Any, value: Any, place: str, usual: Any = None) -> Any:
-    """A TOML value as what a type hint asks for; `usual` is the default."""
+    """A TOML value as the type of a hint; `usual` is the default."""
     options = list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
     if NoneType in options and isinstance(value, str) and value.lower() == "none" and str not in options:
         return None
@@ -95,7 +95,7 @@ def convert(hint: Any, value: Any, place: str, usual: Any = None) -> Any:
 
 
 def _nested(options: list[Any], table: Mapping[str, Any], place: str, usual: Any) -> Any:
-    """A sub-table: the class its `name` says, the one that fits, or that of the default."""
+    """An object from a sub-table: of the class that `name` names, the only possible class, or the class of the default."""
     candidates = _candidates(options)
     rest = {k: v for k, v in table.items() if k != "name"}
     if "name" in table and not any(_has_field(o, "name") for o in options):
@@ -121,7 +121,7 @@ def pick(name: Any, candidates: Mapping[str, type], place: str) -> type:
 
 
 def _candidates(options: list[Any]) -> dict[str, type]:
-    """What may stand for a hint: the classes of its registry, or a dataclass itself."""
+    """The classes that a hint allows: those of its registry, or the dataclass itself."""
     found: dict[str, type] = {}
     for option in options:
         if option in REGISTRIES:

@@ -59,11 +59,11 @@ class OneClass(StrEnum):
 
 Out = Annotated[Path | None, typer.Option(help="Write tables and report.html to this folder (made if absent).")]
 Seeds = Annotated[int, typer.Option(min=1, help="Repeats of the cross-validation, and splits of trained methods.")]
-Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of training; left out: chosen on validation rows.")]
+Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of training; by default chosen on validation rows.")]
 Algorithms = Annotated[
     str | None,
     typer.Option(
-        help=f"Learning algorithms to train besides the exact models, separated by commas: {', '.join(NAMES)}."
+        help=f"Learning algorithms to train in addition to the exact models, separated by commas: {', '.join(NAMES)}."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -123,8 +123,10 @@ def compare(
     out: Out = None,
     report: Report = False,
     json: Json = False,
-    epsilon: Annotated[float | None, _private("ε of a private candidate, which then joins, with a receipt.")] = None,
-    delta: Annotated[float | None, _private("δ of it, well below 1 / number of clients.")] = None,
+    epsilon: Annotated[
+        float | None, _private("ε of a private candidate; it joins the comparison, with a receipt.")
+    ] = None,
+    delta: Annotated[float | None, _private("δ of the private candidate, well below 1 / number of clients.")] = None,
     clip: Annotated[float, _private("The largest norm of one client's update; public.")] = 1.0,
     private: Annotated[str, _private("The method that is trained privately.")] = "finetuned",
     target_range: Annotated[str | None, _private("Public bounds of a number to predict: LOW,HIGH.")] = None,
@@ -159,7 +161,7 @@ def compare(
 def advise(
     source: TableSource,
     metric: Metric = None,
-    seed: Annotated[int, typer.Option(help="Of the cross-validation.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the cross-validation.")] = 0,
     json: Json = False,
 ) -> None:
     """In short: would the clients of your table gain by learning together, and how? The same answer as `compare`."""
@@ -217,7 +219,9 @@ def resume(folder: Annotated[Path, typer.Argument(help="The folder of an interru
 @app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of `coterie run`, `fit` or `compare`.")],
-    out: Annotated[Path | None, typer.Option(help="The page; left out: report.html, in RUN if there is one.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The page; by default report.html, in RUN if there is one RUN.")
+    ] = None,
 ) -> None:
     """Saved runs and seeds side by side on one page: scores, gains, groups, curves, bytes, receipts."""
     from coterie.report.runs_page import runs_table, write_runs
@@ -229,7 +233,7 @@ def report(
 
 @app.command()
 def datasets() -> None:
-    """What data sets there are, their licences, and which files are here."""
+    """The data sets, their licences, and which of their files are on this machine."""
     from coterie.datasets import catalogue
     from coterie.report.terminal import catalogue_table
 
@@ -284,7 +288,7 @@ def _compare_again(table: dict[str, Any], path: Path, out: Path | None) -> None:
 
 @contextmanager
 def _stoppable(state: str) -> Iterator[None]:
-    """Ctrl-C ends with a sentence and the usual exit code."""
+    """End after Ctrl-C with one sentence and the usual exit code."""
     try:
         yield
     except KeyboardInterrupt:

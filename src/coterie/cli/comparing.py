@@ -27,7 +27,7 @@ _EXACT = "exact models"
 
 @contextmanager
 def shown_progress(console: Console) -> Iterator[Callable[[str, float], None]]:
-    """A bar with what is being done, the percentage and the time left; nothing where there is no terminal."""
+    """A bar with the current step, the percentage and the time left; nothing without a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(20), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("Loading", total=1.0)
@@ -39,7 +39,7 @@ def shown_progress(console: Console) -> Iterator[Callable[[str, float], None]]:
 
 
 def check_folder(out: Path | None) -> None:
-    """Complain about the folder before the work, not after it: it must be one, take files, and not hold somebody's."""
+    """Check the folder before the work: it must be a folder, accept files, and hold no files of others."""
     if out is None:
         return
     if out.exists() and not out.is_dir():
@@ -55,7 +55,7 @@ def check_folder(out: Path | None) -> None:
             f"--out must be a folder that can be written; {out} cannot ({error.strerror}). Name another."
         ) from None
     finally:
-        for folder in made:  # it was only a try
+        for folder in made:  # it was only a test
             with suppress(OSError):
                 folder.rmdir()
 

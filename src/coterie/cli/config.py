@@ -81,10 +81,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 def loader(
     data: Mapping[str, Any], folder: Path, seed: int | None = None, *, private: bool = False
 ) -> Callable[[], Any]:
-    """What reads the data of [data]; `seed` replaces the one of the split, where there is one.
+    """A function that reads the data of [data]; `seed` replaces that of the split, if there is one.
 
-    Of a `private` run the named classes, categories and kind are declared public, and so are the facts of the key `public`:
-    a configuration is written without a look at anybody's rows."""
+    In a `private` run the named classes, categories and kind are declared public, and so are the facts of the key `public`:
+    a configuration is written without reading anybody's rows."""
     options = dict(data)
     facts = _facts(options.pop("public", []))
     load = _named(options, seed) if "name" in options else _table(options, folder, seed, private)
@@ -183,7 +183,7 @@ class Config(Section):
     privacy_: dict[str, Any] | None = Field(default=None, alias="privacy")
     run: RunSection = Field(default_factory=RunSection)
     folder: Path = Field(Path("."), exclude=True)
-    """Relative data paths start here: where the file lies."""
+    """The folder of the file; relative data paths start here."""
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class Config(Section):
         return config
 
     def check(self) -> None:
-        """Everything that can be known before data are read."""
+        """Check everything that can be checked before data are read."""
         self.algorithm()
         self.channels()
         self.privacy()
@@ -270,7 +270,7 @@ class Config(Section):
         if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], Federation):
             data = data[0]  # generators also return the truth
         if not isinstance(data, Federation):
-            raise ConfigError(f"data.name {self.data['name']!r} is no federation to train on. Choose another data set.")
+            raise ConfigError(f"data.name {self.data['name']!r} gives no clients to train on. Choose another data set.")
         return data
 
     def _loader(self) -> Callable[[], Any]:
@@ -344,7 +344,7 @@ def start(path: Path, *, out: Path | None = None, overwrite: bool = False) -> Re
         raise ConfigError(
             f"The folder of a run keeps its file as {COPY}; {copy} is another one. Name another folder with --out."
         )
-    with locked(folder):  # before anything of another process's run is touched
+    with locked(folder):  # before any file of another process's run is changed
         if overwrite:  # nothing of the old run may pass for the new one
             for name in (checkpoint.FILE, *RESULT_FILES):
                 (folder / name).unlink(missing_ok=True)
@@ -361,7 +361,7 @@ def start(path: Path, *, out: Path | None = None, overwrite: bool = False) -> Re
 
 
 def proceed(folder: Path) -> Result:
-    """Continue the run in a folder; one that ended before its first checkpoint starts again."""
+    """Continue the run in a folder; a run that ended before its first checkpoint starts again."""
     if not folder.is_dir():
         raise ConfigError(f"There is no folder {folder}. Name the folder of a run.")
     if not (folder / COPY).is_file():

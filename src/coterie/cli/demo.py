@@ -29,14 +29,14 @@ def show(console: Console, out: Path, seeds: int) -> None:
     console.print(
         "[bold]360 rain gauges around Colorado[/], 36 months each: how much rain falls in a month? Each gauge can learn "
         "[bold]alone[/], all can share [bold]one model[/], each can be [bold]shrunk[/] towards the others, or gauges can "
-        "form [bold]groups[/]. Nobody tells the methods where a gauge stands.\n"
+        "form [bold]groups[/]. The methods do not know where a gauge stands.\n"
     )
     comparison, _ = comparison_of(rain(), console, seeds=seeds)
     print_comparison(console, comparison)
     console.print()
     if comparison.groups is not None:
         show_map(console, comparison.groups, rain_stations())
-    console.print("\n[bold]Two tables where the answer is another one[/]\n")
+    console.print("\n[bold]Two tables with another answer[/]\n")
     others = {name: _compared(make, console, seeds) for name, make in COUNTER_EXAMPLES.items()}
     console.print(_short_table(others))
     for name, found in others.items():

@@ -1,4 +1,4 @@
-"""`coterie flower`: a run's file becomes a Flower project, and what that project's two apps are made of."""
+"""`coterie flower`: it makes a Flower project from a run's file, and has the functions that make the project's two apps."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def for_sites(path: Path, sites: int) -> tuple[str, dict[str, pd.DataFrame]]:
 
 
 def _dealt(federation: Federation, sites: int) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
-    """A built-in table as tables of sites, its clients dealt out one after another."""
+    """A built-in table as tables of sites; clients are assigned to sites in turn."""
     import numpy as np
     import pandas as pd
 
@@ -90,7 +90,7 @@ def job_of(text: str, folder: Path) -> Job:
         raise ConfigError(f"[data] must be a section; got {data!r}. Write its keys on lines of their own below [data].")
     if "name" in data:
         raise ConfigError(
-            "Sites have tables of their own; [data] name is a built-in data set. Give client, target, features and kind."
+            "Sites have their own tables; [data] name is a built-in data set. Give client, target, features and kind."
         )
     for key in (k for k in data if k not in (*OPTIONS, *_READING, "path")):
         raise ConfigError(f"Unknown key data.{key} for a deployment. {suggest(key, OPTIONS)}")
@@ -136,7 +136,7 @@ def init(
     from coterie.flower.project import write_project
 
     text, example = for_sites(config, sites)
-    job_of(text, config.parent)  # says what is missing before anything is written
+    job_of(text, config.parent)  # an error about missing keys comes before anything is written
     write_project(folder, text, sites)
     for place, table in example.items():
         (folder / place).parent.mkdir(exist_ok=True)

@@ -40,7 +40,7 @@ def _save(figure: Any, out: Path) -> None:
 
 
 def _check_file(out: Path) -> None:
-    """Complain about the figure's file before the work, not after it."""
+    """Check the figure's file before the work."""
     from matplotlib.figure import Figure
 
     kinds = Figure().canvas.get_supported_filetypes()

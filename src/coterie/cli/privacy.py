@@ -1,4 +1,4 @@
-"""`coterie privacy budget`, `receipt` and `audit`: the noise a budget calls for, what a run released, a test of it."""
+"""`coterie privacy budget`, `receipt` and `audit`: the noise that a budget needs, a run's releases, and a test of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def budget(
     parameters: Annotated[int | None, typer.Option(min=1, help="Numbers that one client sends.")] = None,
     clients: Annotated[int | None, typer.Option(min=1, help="Number of clients.")] = None,
 ) -> None:
-    """The noise a budget calls for, and what it means for the number of parameters and clients."""
+    """The noise that a budget needs, and what it means for the number of parameters and clients."""
     from coterie.privacy import budget_text
 
     typer.echo(
@@ -50,10 +50,10 @@ def receipt(
     run: Annotated[Path, typer.Argument(help="Folder of a private run, or its receipt.json.")],
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the readable page.")] = False,
     ledger: Annotated[
-        Path | None, typer.Option(help="The run's ledger; left out: where the receipt says it is.")
+        Path | None, typer.Option(help="The run's ledger; by default the one that the receipt names.")
     ] = None,
 ) -> None:
-    """What a private run released, what it cost, and what is not covered; checked against its releases and its ledger."""
+    """What a private run released, what it cost, and what is not covered. The receipt is checked against its ledger."""
     found = _read(run)
     checked = found.verify(ledger)
     if not checked.fault:
@@ -65,7 +65,7 @@ def receipt(
 
 @app.command()
 def adopt(ledger: Annotated[Path, typer.Argument(help="A ledger that was copied or moved.")]) -> None:
-    """Say that this copy of a ledger is the only one that goes on. Receipts will name the day and the old place."""
+    """State that this copy of a ledger is the only one in use. Receipts will name the day and the old place."""
     from coterie.privacy import adopt as adopt_ledger
 
     typer.echo(adopt_ledger(ledger))
@@ -85,11 +85,11 @@ def audit(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the trials; exact noise takes none.")] = 0,
     out: Annotated[Path, typer.Option(help="File for the picture.")] = Path("audit.png"),
 ) -> None:
-    """Try to refute a claim: a canary in one of two worlds, told apart from the releases alone.
+    """Try to refute a claim: a canary is in one of two worlds, and only the releases may show in which.
 
-    A mechanism is run itself, with simulated noise, at --epsilon and --delta. Of a run the booked releases are played again,
+    A mechanism is run with simulated noise at --epsilon and --delta. For a run, its booked releases are simulated again,
     which audits its accounting. With an algorithm's name neighbouring federations are searched for a pair in which one
-    client changes the messages of others, or the shape of what is released. An audit can refute a claim, never prove it."""
+    client changes the messages of others, or the shape of a release. An audit can refute a claim, never prove it."""
     from coterie.privacy import audit as run_audit
 
     if _is_algorithm(what):
@@ -132,12 +132,12 @@ def _read(run: Path) -> Receipt:
         return Receipt.from_json(file.read_text("utf-8"))
     except ValueError as error:
         raise ConfigError(
-            f"{file} is no privacy receipt ({error}). Name the folder of a finished private run."
+            f"{file} is not a privacy receipt ({error}). Name the folder of a finished private run."
         ) from None
 
 
 def _events(run: Path) -> tuple[Any, Any, float]:
-    """The releases of a run as two worlds, and what its receipt claims for them."""
+    """The releases of a run as two worlds, and the claim of its receipt."""
     from coterie.privacy import PointClaim, compose, event_worlds
     from coterie.privacy.verification import events_of
 

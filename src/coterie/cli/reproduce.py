@@ -16,13 +16,13 @@ from coterie.errors import ConfigError
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="An experiment; --list names them.")] = None,
     scale: Annotated[str, typer.Option(help="quick (minutes) or paper (as large as the data allow).")] = "quick",
-    seeds: Annotated[int | None, typer.Option(min=1, help="Left out: the experiment's own number.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for numbers, table and figure; an interrupted run goes on.")] = Path(
+    seeds: Annotated[int | None, typer.Option(min=1, help="By default the experiment's own number.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for numbers, table and figure; an interrupted run resumes.")] = Path(
         "coterie-reproduction"
     ),
     names: Annotated[bool, typer.Option("--list", help="Name all experiments and stop.")] = False,
 ) -> None:
-    """A table or figure of one of the four papers: the paper's values beside ours, with a verdict.
+    """A table or figure of one of the four papers: the paper's values next to ours, with a verdict.
 
     The experiments are in the repository, not in the installed package."""
     command = experiments()
@@ -33,7 +33,7 @@ def reproduce(
 
 
 def experiments() -> Any:
-    """The folder `reproductions` beside `src`, where this package runs from a checkout."""
+    """The folder `reproductions` next to `src`, if this package runs from a checkout."""
     root = Path(coterie.__file__).parents[2]
     if not (root / "reproductions" / "command.py").exists():
         raise ConfigError(

@@ -39,7 +39,7 @@ class CompareFile(Section):
 
 
 def settings_of(source: TableSource, options: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """What a `coterie compare` was told, as sections; what was left to the defaults is left out."""
+    """The options of a `coterie compare` as sections, without those that have their defaults."""
     data: dict[str, Any] = {"path": str(source.table.resolve())}
     for f in fields(source):
         value = getattr(source, f.name)
@@ -66,23 +66,21 @@ def parse(table: Mapping[str, Any], folder: Path) -> tuple[CompareSection, Calla
         section = CompareFile.model_validate(dict(table)).compare
     except ValidationError as error:
         raise ConfigError(sentence(error, lambda place: list(CompareSection.model_fields))) from None
-    loader(table["data"], folder)  # what can be said before data are read is said now
+    loader(table["data"], folder)  # refuse what can be refused before data are read
 
     @cache
     def split(seed: int) -> Federation:
         data = loader(table["data"], folder, seed)()
         data = data[0] if isinstance(data, tuple) else data  # generators also return the truth
         if not isinstance(data, Federation):
-            raise ConfigError(
-                f"data.name {table['data'].get('name')!r} is no federation to compare on. Choose another."
-            )
+            raise ConfigError(f"data.name {table['data'].get('name')!r} gives no clients to compare. Choose another.")
         return data
 
     return section, split
 
 
 def positions(data: Mapping[str, Any], folder: Path) -> pd.DataFrame | None:
-    """Where the clients of [data] are, if that is known."""
+    """The positions of the clients of [data], if they are known."""
     if "path" not in data:
         return rain_stations()[["lon", "lat"]] if data["name"] == "rain" else None
     reading = {k: data[k] for k in ("delimiter", "decimal", "encoding") if k in data}

@@ -1,4 +1,4 @@
-"""A console for text of others: names and sentences from files and tables cannot steer the terminal."""
+"""A console for text from others: names and sentences from files and tables cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coterie.text import harmless
 
 
 class Screen(Console):
-    """Rich puts colours beside the text; an escape sequence inside the text is somebody else's, and is spelt out."""
+    """Rich keeps colours apart from the text; an escape sequence inside the text is foreign, and is shown as a code."""
 
     def render(self, *given: Any, **options: Any) -> Iterable[Segment]:
         for segment in super().render(*given, **options):

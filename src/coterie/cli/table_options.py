@@ -62,9 +62,9 @@ class TableSource:
     same_clients: Annotated[
         bool, _option("Merge clients that differ only by case or blank space.", "--same-clients")
     ] = False
-    delimiter: Annotated[str | None, _option("What separates columns; left out: recognised.")] = None
-    decimal: Annotated[str | None, _option("The decimal sign, . or ,; left out: recognised.")] = None
-    encoding: Annotated[str | None, _option("Such as utf-8 or cp1252; left out: recognised.")] = None
+    delimiter: Annotated[str | None, _option("The separator of columns; by default recognised.")] = None
+    decimal: Annotated[str | None, _option("The decimal sign, . or ,; by default recognised.")] = None
+    encoding: Annotated[str | None, _option("The encoding, such as utf-8 or cp1252; by default recognised.")] = None
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -76,7 +76,7 @@ class TableSource:
 
     @cached_property
     def _cells(self) -> pd.DataFrame:
-        """The table, every cell read by itself."""
+        """The table, with every cell read on its own."""
         from coterie.data.reading import read_table
 
         reading = {"delimiter": self.delimiter, "decimal": self.decimal, "encoding": self.encoding}
@@ -111,8 +111,8 @@ class TableSource:
         )
 
     def named_classes(self, private: bool = False) -> list[Any] | None:
-        """The declared labels, as numbers where the column holds numbers. A private run must not look: labels are matched as
-        text there, and are numbers if all of them are."""
+        """The declared labels, as numbers where the column holds numbers. A private run must not read the column: there
+        labels are matched as text, and are numbers if all of them are."""
         import pandas as pd
 
         told = names(self.classes)

@@ -16,12 +16,12 @@ _WORDS = {  # parsers of typer since 0.21, and click before
 
 
 def is_usage_error(error: Exception) -> bool:
-    """Whether the command line's parser raised it (typer brings a parser of its own, whose classes have no public name)."""
+    """Whether the command line's parser raised it (typer has its own parser, whose classes have no public name)."""
     return hasattr(error, "format_message")
 
 
 def usage_sentence(error: Any, arguments: list[str]) -> str:
-    """The parser's message with what the option is for, what was got, and where help is; "" when it has shown help."""
+    """The parser's message with the option's purpose, its value, and where help is; "" when it has shown help."""
     message, option = error.format_message().strip(), _option(error)
     if error.ctx is None or not message:
         return _ended(message) if message else ""
@@ -60,7 +60,7 @@ def _option(error: Any) -> str:
 
 
 def _given(option: str, arguments: list[str]) -> str | None:
-    """What stands after an option."""
+    """The value after an option."""
     for i, argument in enumerate(arguments):
         if argument == option and i + 1 < len(arguments):
             return arguments[i + 1]

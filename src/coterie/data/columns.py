@@ -69,9 +69,7 @@ class ColumnReport:
             for why, group in self._explained(role).groupby("why", sort=False):
                 shown.append(f"{start}{_list(group['column'].tolist())} ({why})")
         if any("you" not in why for why in self.reasons(["ignored", "suspicious"]).values()):
-            shown.append(
-                "To use one all the same, name every feature " + ("with --features." if cli else "in features.")
-            )
+            shown.append("To use one anyway, name every feature " + ("with --features." if cli else "in features."))
         return shown + [f"Note: {note.sentence(cli=cli)}" for note in self.notes]
 
     def __str__(self) -> str:
@@ -107,7 +105,7 @@ def inspect_columns(
     *,
     cluster: str | None = None,
 ) -> ColumnReport:
-    """Look at every column beside client, target and cluster; the table at the top says what becomes of it."""
+    """Judge every column except client, target and cluster by the table at the top."""
     wanted = [c for c in frame.columns if c not in (client, target, cluster)]
     free = [c for c in wanted if c not in set(exclude) and (features is None or c in set(features))]
     look = Columns(frame, client, target)

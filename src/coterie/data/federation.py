@@ -1,7 +1,7 @@
 """Federation: every client's data in one ragged layout.
 
-All samples of all clients stand one after another in `x` and `y`; client i owns the rows `offsets[i] : offsets[i + 1]`,
-its training rows first, then its validation rows, if it has any, then its test rows. There are no per-client Python
+All samples of all clients are in `x` and `y`, one client after another; client i owns the rows `offsets[i] : offsets[i +
+1]`, its training rows first, then its validation rows, if it has any, then its test rows. There are no per-client Python
 objects, so 10⁵ clients cost 10⁵ integers, and the arrays may be memory-mapped from disk (`save` / `load`). A federation is
 immutable.
 
@@ -342,7 +342,7 @@ class Federation:
         """`{client id: (x, y)}`, or a list of `(client id, (x, y))`; rows of x are samples. `(x, y, w)` weighs the samples.
 
         Your own split: `{client id: {"train": (x, y), "validation": (x, y), "test": (x, y)}}`, where validation and test may
-        be left out. Nothing trains on validation rows; what chooses a setting uses them instead of a part of its own.
+        be left out. No model trains on validation rows; they are used to choose settings.
 
         Integer, boolean and string targets mean classification, floating ones regression; `kind` overrides. Targets may
         have several entries a sample: floats are several numbers, booleans several labels (kind "multilabel"), whole
@@ -422,7 +422,7 @@ class Federation:
 
         By default every client's rows are shuffled with the seed and its last `test_fraction` held out. With `n_test`
         the rows are taken as they are and the last `n_test[i]` rows of client i are its test data; the `n_valid[i]` before
-        them are its validation rows. `weights` are one number a row.
+        them are its validation rows. `weights` are one number per row.
         """
         check_arguments(locals())
         declared = frozenset({"kind"} if kind is not None else ()) | (

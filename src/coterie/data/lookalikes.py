@@ -88,7 +88,7 @@ class Columns:
 
 
 def useless(values: pd.Series[Any], look: Columns) -> str:
-    """Why a column is no feature, or ""."""
+    """Why a column is not a feature, or ""."""
     numbers = None if pd.api.types.is_bool_dtype(values) else _numbers(values)
     present = values.dropna()
     if not len(present):
@@ -333,7 +333,7 @@ def _numbers(values: pd.Series[Any]) -> Floats | None:
 
 
 def _codes(values: pd.Series[Any]) -> Ints:
-    """Every value's number in order of first appearance; missing values share one of their own."""
+    """Every value's number in order of first appearance; missing values share a separate number."""
     try:
         return np.asarray(pd.factorize(values, use_na_sentinel=False)[0], np.int64)
     except TypeError:  # lists and the like

@@ -88,8 +88,8 @@ def read_table(
     """A Parquet (.parquet, .pq), CSV (.csv, .tsv, .txt, also .gz) or, with openpyxl, Excel file (first sheet).
 
     `delimiter` (comma, semicolon, tab or pipe), `decimal` (point or comma) and `encoding` (UTF-8, UTF-16, Windows-1252)
-    are recognised; what is given is believed. `?` counts as missing, beside pandas' own list (empty, NA, NaN, null, …).
-    Columns of digits with leading zeros stay text. A first column without a name that only counts the rows (as
+    are recognised; a given value is used as it is. `?` counts as missing, in addition to pandas' own list (empty, NA, NaN,
+    null, …). Columns of digits with leading zeros stay text. A first column without a name that only counts the rows (as
     `DataFrame.to_csv` writes it) is left out.
 
     `text=True` reads every cell by itself, for private runs: no value changes how others are read. Cells stay text, nothing
@@ -256,9 +256,7 @@ def _recognise(
         else []
     )
     if twice:
-        raise DataError(
-            f"Every column needs a name of its own; {path} has {listed(map(repr, twice))} twice. Rename one."
-        )
+        raise DataError(f"Every column needs its own name; {path} has {listed(map(repr, twice))} twice. Rename one.")
     trailing = len(rows) > 1 and all(len(r) == len(rows[0]) + 1 and not r[-1].strip() for r in rows[1:])
     return replace(form, delimiter=delimiter, decimal=decimal or _decimal(rows[1:]), trailing=trailing)
 

@@ -1,10 +1,10 @@
-"""Data that follow a declared schema: what of one client does not fit is left out there, and nowhere else.
+"""Data that follow a declared schema: rows of a client that do not fit are left out, and no other client is affected.
 
-Where classes, the kind of the target or the categories of columns are declared with `privacy.public(…)`, nobody's rows may
-change what is made of the others' rows, not even by an error. Every value is read by itself, whatever type its column or
-array has because of other values. Rows that do not fit the schema (a label that was not declared, a target or a feature that
-is no finite number) are left out for their client alone. A client of which nothing is left keeps its place with one blank
-row: zeros, and the first class. Only a warning, for whoever holds the rows, says that something was left out.
+Where classes, the kind of the target or the categories of columns are declared with `privacy.public(…)`, one client's rows
+may not change how the others' rows are prepared, not even by an error. Every value is read on its own, whatever type its
+column or array has because of other values. Rows that do not fit the schema (a label that was not declared, a target or a
+feature that is not a finite number) are left out. A client that loses all of its rows keeps its place with one blank row:
+zeros, and the first class. Only a warning to the holder of the rows says that something was left out.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def is_public(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Target:
-    """What is predicted, as the user declared it before anybody's rows were read."""
+    """The target, as the user declared it before anybody's rows were read."""
 
     kind: Kind
     classes: tuple[Any, ...] | None = None
@@ -109,7 +109,7 @@ def joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 def numbers(values: pd.Series[Any]) -> Floats:
-    """Every value as a finite number, read by itself; NaN for values that are no finite numbers."""
+    """Every value as a finite number, read on its own; NaN for values that are not finite numbers."""
     types = pd.api.types
     if types.is_numeric_dtype(values) and not types.is_complex_dtype(values):
         found = np.asarray(values.to_numpy(np.float64, na_value=np.nan))
@@ -205,7 +205,7 @@ def checked_categories(given: Any, features: Sequence[Any]) -> dict[Any, list[st
             "all columns hold numbers."
         )
     for column in (c for c in told if c not in features):
-        raise ConfigError(f"categories names {column!r}, which is no feature of this table. Take it out.")
+        raise ConfigError(f"categories names {column!r}, which is not a feature of this table. Take it out.")
     return {column: list(dict.fromkeys(_text(v) for v in values)) for column, values in told.items()}
 
 

@@ -1,10 +1,10 @@
 """Tables that stay at their sites: the same preparation as `from_frame`, with statistics that sites agree on once.
 
-A site says of its training rows how many there are, which columns are numbers, sums of them, counts of categories, its
+A site sends the number of its training rows, which columns are numbers, their sums, counts of categories, and its
 labels. `Agreement` turns all sites' answers into the plan that `fit_preprocessing` would have made of one table. Medians are
-found digit by digit from counts. No cell that leaves a site has fewer rows than a least count (5): a median then is near
-the middle, rare categories are one, rare labels stay at home, and a site with fewer values tells no mean. Columns are named
-by the user (`features`): choosing them by their values would need a look at all rows.
+found digit by digit from counts. No count that leaves a site is of fewer rows than a least count (5): so medians are
+approximate, rare categories are merged, rare labels stay at the site, and a site with fewer values sends no mean. The user
+names the columns (`features`): choosing them by their values would mean reading all rows.
 
     join       columns, categories, labels, sizes     1 message
     digits     medians of columns with missing values 8 messages, only if there are any
@@ -47,12 +47,12 @@ OPTIONS = (
     "client", "target", "features", "kind", "cluster", "split", "weight", "test_fraction", "seed", "one_class",
     "max_categories", "dtype", "drop_missing", "min_rows", "same_clients", "scaling", "classes", "categories", "public",
 )  # fmt: skip
-LEAST = 5  # rows below which a site does not go into detail
+LEAST = 5  # a site sends no statistics of fewer rows
 Summary = dict[str, Any]
 
 
 def require_named(options: Mapping[str, Any], private: bool) -> None:
-    """Refuse options that would need a look at all sites' rows, each in one sentence."""
+    """Refuse options that would need all sites' rows, each with one sentence."""
     for key, why in (("features", "columns are named by you"), ("kind", "what is predicted is said by you")):
         if not options.get(key):
             example = '["age", "dose"]' if key == "features" else '"classification"'
@@ -87,7 +87,8 @@ class SiteTable:
     rows: RowsByClient
     least: int = LEAST
     private: bool = False
-    """Whether the run has a budget: then what does not fit the named classes, categories and numbers counts as missing."""
+    """Whether the run has a budget; then values that do not fit the named classes, categories and numbers count as
+    missing."""
 
     @classmethod
     def of(
@@ -123,7 +124,7 @@ class SiteTable:
     # ---- what a site says ----------------------------------------------------------------------------------------------
 
     def summary(self, *, private: bool) -> Summary:
-        """Clients, labels and what columns hold; with a budget neither sizes nor statistics."""
+        """Clients, labels and the contents of columns; with a budget neither sizes nor statistics."""
         told: Summary = {
             "clients": [str(c) for c in self.rows.clients],
             "labels": None if self.options.get("classes") else self._labels(),
@@ -173,8 +174,8 @@ class SiteTable:
         }  # fmt: skip
 
     def digits(self, level: int, prefixes: Mapping[str, Sequence[int]]) -> dict[str, list[list[int]]]:
-        """Of each column: how many training values that begin with a prefix have each of 256 next bytes, neighbours of few
-        rows together; only zeros, where fewer than the least count begin with it."""
+        """Per column: the number of training values with a prefix and each of 256 next bytes, where neighbouring bytes of
+        few rows are counted together; only zeros if fewer values than the least count have the prefix."""
         found = {}
         for column, heads in prefixes.items():
             numbers = self._numbers(column)
@@ -183,8 +184,9 @@ class SiteTable:
         return found
 
     def spread(self, fills: Mapping[str, float]) -> dict[str, list[float]]:
-        """Of each numeric column, holes filled: number of training rows, mean, squared deviations from it in a unit, and
-        that unit, a power of two: the largest value itself stays here. Too few values: no rows at all."""
+        """Per numeric column, with missing values filled: the number of training rows, the mean, the squared deviations from
+        it in a unit, and that unit, a power of two, so that the largest value itself stays here. With too few values: zero
+        rows."""
         found = {}
         for column, fill in fills.items():
             numbers = self._numbers(column)
@@ -197,7 +199,7 @@ class SiteTable:
         return found
 
     def _numbers(self, column: str) -> npt.NDArray[np.float64]:
-        """The training values of a column of numbers; categories were told when the site joined, the frequent ones."""
+        """The training values of a column of numbers; frequent categories were sent when the site joined."""
         values = self.frame[column]
         if column_kind(values) == "category" and values.notna().any():
             raise ConfigError(f"Column {column!r} holds categories at this site; the server asks for its numbers.")
@@ -349,8 +351,8 @@ class Columns:
         return {c: [head for head, *_ in tracks] for c, tracks in self._track.items()}
 
     def narrow(self, answers: Sequence[Mapping[str, Sequence[Sequence[int]]]]) -> None:
-        """One byte more of every median. Values that a site holds back are taken to lie as those of the others; where all
-        hold back, the middle of what is left stands for the median."""
+        """One more byte of every median. Values that a site withholds are assumed to be distributed as those of the others;
+        if all sites withhold theirs, the middle of the remaining range is used as the median."""
         for column, tracks in self._track.items():
             for i, (head, rank, n) in enumerate(tracks):
                 counts = np.sum([np.asarray(a[column][i], np.int64) for a in answers], axis=0)
@@ -363,7 +365,7 @@ class Columns:
                 tracks[i] = [head << 8 | byte, rank - int(below[byte - 1] if byte else 0), int(counts[byte])]
 
     def fills(self) -> dict[str, float]:
-        """The medians; a column without a hole is filled by nobody, and its mean stands for the median."""
+        """The medians; a column without missing values needs no median, and gets its mean."""
         medians = {c: (unsorted(t[0][0]) + unsorted(t[1][0])) / 2 for c, t in self._track.items()}
         return {c: medians.get(c, 0.0) for c in self.numeric}
 

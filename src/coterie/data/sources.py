@@ -38,7 +38,7 @@ Array = npt.NDArray[Any]
 def federation_from_datasets(
     data: Any, *, client: str | None = None, x: str | None = None, y: str | None = None, **options: Any
 ) -> Federation:
-    """`{client: dataset}`, or `{client: {"train": dataset, "test": dataset}}` for a split of your own.
+    """`{client: dataset}`, or `{client: {"train": dataset, "test": dataset}}` for your own split.
 
     A dataset has a length and items `(x, y)` (torch), or columns by name (HuggingFace): then `x` and `y` name them, and one
     dataset, or one per split, whose column `client` says whose a row is will do instead of one per client. Other options are

@@ -63,7 +63,7 @@ def federation_from_frame(
     with at most 20 distinct values mean classification, all other numbers regression.
 
     `drop_missing` drops rows without client or target, `min_rows` leaves out clients with fewer rows, `same_clients`
-    merges clients that differ only by case or blank space. Columns that are no features are left out
+    merges clients that differ only by case or blank space. Columns that are not features are left out
     (`coterie.data.columns`); `federation.notes` says what became of every column, row and client.
 
     `split` names a column that says train, validation or test of every row (your own split; `test_fraction` then says
@@ -285,7 +285,7 @@ def _feature_columns(
     chosen = [c for c in wanted if c not in taken and c not in set(exclude)]
     if not chosen:
         raise DataError(
-            "No feature column is left beside the client and the target.",
+            "No feature column is left in addition to the client and the target.",
             python="Add one or check features and exclude.",
             cli="Add one or check --features and --exclude.",
         )

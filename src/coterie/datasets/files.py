@@ -1,7 +1,7 @@
 """Where the larger data files are: the folder COTERIE_DATA, else the per-user cache, else a download with a checksum.
 
 A file is read only if its SHA-256 is known: the files coterie's results were measured on, what a download was converted
-to, or a hash that you wrote yourself into `<file>.sha256` beside a file you made yourself.
+to, or a hash that you wrote yourself into `<file>.sha256` next to a file you made yourself.
 """
 
 from __future__ import annotations

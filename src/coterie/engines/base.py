@@ -1,7 +1,7 @@
 """What engines share: gathering clients' data and keeping their private states.
 
-A client is padded to a size that depends on the federation alone, so its numbers do not depend on who else is in its
-chunk or cohort. In a run that earns a privacy receipt a client is not padded at all (`Env.apart`): there its numbers may
+A client is padded to a size that depends only on the federation, so its numbers do not depend on the other clients in its
+chunk or cohort. In a run with a privacy receipt a client is not padded at all (`Env.apart`): there its numbers may
 not depend on the federation either.
 """
 
@@ -30,9 +30,9 @@ Post = Callable[[Tree], Tree]
 
 @dataclass
 class ClientStates:
-    """Private states of the clients seen so far, stacked; a row is made at first contact.
+    """Private states of the clients that have been asked so far, stacked; a row is made at first contact.
 
-    Rows written since the last `commit` can be taken back with `rollback`, so a failed round leaves no trace."""
+    `rollback` undoes the rows written since the last `commit`, so a failed round leaves no trace."""
 
     n_clients: int
     row: Ints = field(init=False)
@@ -83,7 +83,7 @@ class ClientStates:
             store[rows] = given[name].to(store.dtype)
 
     def make(self, function: Callable[..., Tree], clients: Ints, env: Env, engine: Engine) -> None:
-        """Give clients their first state, `function(ctx)`; an algorithm whose clients keep nothing makes an empty one."""
+        """Give clients their first state, `function(ctx)`; it is empty if the algorithm's clients keep no state."""
         made = engine.map(function, clients, env, test=False)
         if made:
             self.add(clients, made)
@@ -95,7 +95,7 @@ class ClientStates:
         self.row, self.values, self.used = row, values, int((row >= 0).sum())
 
     def packed(self) -> tuple[Ints, Tree]:
-        """What `load` takes."""
+        """The states in the form that `load` takes."""
         return self.row, tree_map(lambda t: t[: self.used], self.values)
 
     def commit(self) -> None:
@@ -112,7 +112,7 @@ class ClientStates:
 
 @dataclass
 class Env:
-    """Everything an engine needs besides the ask."""
+    """Everything that an engine needs in addition to the ask."""
 
     task: Task
     federation: Federation
@@ -136,7 +136,7 @@ class Env:
 
     @property
     def apart(self) -> bool:
-        """Whether a client's message must be a function of its own data and public values alone, to the last bit."""
+        """Whether a client's message must be a function of only its own data and public values, to the last bit."""
         return self.private is not None and self.private.exact
 
     @property
@@ -155,11 +155,11 @@ class Env:
 
 
 class PrivateSums(Protocol):
-    """What takes the place of plain sums in a differentially private run; `private.py` has the one there is."""
+    """What replaces plain sums in a differentially private run; `private.py` implements it."""
 
     @property
     def exact(self) -> bool:
-        """Whether what is released may earn a receipt; a simulation may not."""
+        """Whether the releases may get a receipt; those of a simulation may not."""
         ...
 
     def partial(self, ask: Ask, env: Env, rows: dict[str, Any]) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class PrivateSums(Protocol):
         ...
 
     def reply(self, ask: Ask, env: Env, added: dict[str, Any] | None, about: dict[str, Any]) -> Reply:
-        """The noisy answer from the sum of all shares (None: nobody was asked)."""
+        """The noisy answer from the sum of all shares (None: no client was asked)."""
         ...
 
 
@@ -188,7 +188,7 @@ class Engine(Protocol):
 def padded_sizes(n: Ints) -> Ints:
     """A padded size for every client: clients of similar size share the largest of them.
 
-    At most a fifth is padding, or a half where that joins clients who would otherwise run almost alone."""
+    At most a fifth is padding, or a half where that joins clients that would otherwise run almost alone."""
     order = np.argsort(-n, kind="stable")
     down = -n[order]  # ascending
     sizes = np.empty_like(n)
@@ -254,11 +254,11 @@ def first_contact(algorithm: Algorithm, clients: Ints, env: Env, engine: Engine)
     new = env.states.missing(clients)
     if env.states.nothing or not len(new):
         return
-    blank = replace(env, round=0, states=ClientStates(0))  # the same state whenever the first contact is
+    blank = replace(env, round=0, states=ClientStates(0))  # the state does not depend on when the first contact is
     env.states.make(algorithm.client, new, blank, engine)
 
 
 def fresh_states(engine: Any, federation: Federation) -> ClientStates:
-    """A store for the private states of a run's clients: where the engine keeps them, else in this process."""
+    """A store for the private states of a run's clients: the engine's own store, if it has one, else one in this process."""
     made: ClientStates = getattr(engine, "states", lambda fed: ClientStates(len(fed)))(federation)
     return made

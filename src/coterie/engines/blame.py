@@ -1,4 +1,4 @@
-"""Saying where a client function went wrong: the user's own file and line, and tensors it must not write into."""
+"""Where a client function went wrong: the user's own file and line, and tensors it must not write into."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def line_of(error: BaseException, function: Callable[..., Any]) -> str:
 
 
 class Untouched:
-    """Tensors that client code must leave as they are: others see them too.
+    """Tensors that client code must not change, because other clients use them too.
 
     torch counts the writes into a tensor's memory; the counts are compared before and after."""
 

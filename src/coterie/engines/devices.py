@@ -1,8 +1,7 @@
 """Where client functions run: on the CPU, or on any other device of torch's.
 
-Only they run there. Data, states and the server's models stay in main memory; what a chunk of clients needs is moved to the
-device, and what they answer is moved back. On the device every tensor that a client function makes is made there, too,
-without being told to.
+Only client functions run there. Data, states and the server's models stay in main memory; a chunk's inputs are moved to the
+device, and its answers are moved back. Tensors that a client function makes are made on the device; it need not name it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Replies that are no numbers: dropped, counted as lost and named, so that one client cannot end everybody's run.
+"""Replies with NaN or infinity are dropped, counted as lost and named, so that one client cannot end everybody's run.
 
-A client that sends NaN or infinity has not answered. A client whose own state became NaN or infinite keeps the state it had
-and has not answered either. Only when nobody's answer to a question is finite has the run diverged.
+A client that sends NaN or infinity counts as lost. A client whose own state became NaN or infinite keeps its earlier state
+and also counts as lost. The run has diverged only when no client's answer to a question is finite.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def only(out: dict[str, Any], good: Tensor) -> dict[str, Any]:
 
 
 def keep_states(env: Env, out: dict[str, Any], clients: Ints) -> Tensor:
-    """Store the new states that are finite; (clients,) whose are."""
+    """Store the new states that are finite; returns (clients,) whether each client's state is."""
     state = out.pop("state", None)
     if state is None or not any(True for _ in leaves(state)):
         return torch.ones(len(clients), dtype=torch.bool)
@@ -38,5 +38,5 @@ def keep_states(env: Env, out: dict[str, Any], clients: Ints) -> Tensor:
 
 
 def first(clients: list[Ints]) -> int:
-    """The client an error names: the first in the federation's order."""
+    """The client that an error names: the first in the federation's order."""
     return int(np.concatenate(clients).min())

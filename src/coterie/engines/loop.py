@@ -1,7 +1,7 @@
 """The plain engine: the same client functions, one client at a time, without padding or vmap.
 
-A debugging aid that names client, phase and line when a client function fails, and the oracle the fast engine is tested
-against."""
+It is a debugging aid that names client, phase and line when a client function fails, and the reference against which the
+fast engine is tested."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class LoopEngine:
         return stacked
 
     def close(self) -> None:
-        """Nothing to release."""
+        """This engine holds nothing that must be released."""
 
     def _contexts(self, env: Env, there: Env, client: Ints, test: bool) -> list[Context]:
         """One client's data and state; `there` holds what is on the device."""
@@ -81,7 +81,7 @@ def _one(env: Env, client: Ints, split: Split) -> dict[str, Tensor]:
 
 
 def _call(function: Callable[..., Any], name: str, env: Env, client: Ints, *args: Any, **kwargs: Any) -> Any:
-    own, named = _copied(args), _copied(kwargs)  # what a client writes into is its own
+    own, named = _copied(args), _copied(kwargs)  # a client writes only into its own copy
     shared = Untouched(named, *({"initial": c.initial, "state": c.state, "x": c.x, "y": c.y} for c in own))
     with torch.no_grad():
         try:
@@ -99,7 +99,7 @@ def _call(function: Callable[..., Any], name: str, env: Env, client: Ints, *args
 
 
 def _copied(given: Any) -> Any:
-    """The same arguments in memory of their own."""
+    """Copies of the arguments."""
     if isinstance(given, tuple):
         return tuple(replace(ctx, initial=_copied(ctx.initial), state=_copied(ctx.state)) for ctx in given)
     return tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, given)

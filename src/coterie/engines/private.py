@@ -1,12 +1,12 @@
-"""Sums of a differentially private run: the place of plain sums, for every additive ask of every algorithm.
+"""Sums of a differentially private run, which replace plain sums in every additive ask of every algorithm.
 
-Each client's declared updates are one joint vector: what it sent minus what the ask says it is measured from. The vector is
+Each client's declared updates are one joint vector: the sent values minus the values from which the ask measures them. It is
 clipped in L2 norm, every client counts once, and all are added up. Noise is added once per ask, after it was booked. The
 answer looks like any other: for one group the sum is divided by the public expected number of clients; for several, counts
 are released in the same vector, and a group whose noisy count is below four standard deviations is taken as empty.
 
-Whoever sends NaN or infinity contributes nothing, and nobody is told. `noise="exact"` rounds each client to a lattice of
-integers; `"simulation"` adds in float64 and rounds the sum, which is as fast as a plain sum and no release at all.
+A client that sends NaN or infinity contributes nothing, and this is not reported. `noise="exact"` rounds each client to a
+lattice of integers; `"simulation"` adds in float64 and rounds the sum, which is as fast as a plain sum but protects nobody.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def check_private(ask: Ask) -> None:
         )
     if ask.auxiliary:
         raise ConfigError(
-            f"Privacy clips updates, and the ask '{ask.name}' also sends {ask.auxiliary[0]!r}, which is no update. Use an "
-            f"algorithm that sends updates only, such as {_ADDITIVE}, or declare the field in updates."
+            f"Privacy clips updates, and the ask '{ask.name}' also sends {ask.auxiliary[0]!r}, which is not an update. Use "
+            f"an algorithm that  sends updates only, such as {_ADDITIVE}, or declare the field in updates."
         )
 
 
 @dataclass
 class Releases:
-    """Clips, adds up, books and releases. `expected` is the public number of clients a round counts on."""
+    """Clips, adds up, books and releases. `expected` is the public number of clients per round."""
 
     privacy: Privacy
     account: Account
@@ -70,8 +70,8 @@ class Releases:
 
     @property
     def count_weight(self) -> float:
-        """What a count weighs beside a clipped update: for replace the clip costs nothing; else half of it, which raises the
-        noise of the sums by an eighth."""
+        """The weight of a count next to a clipped update: the clip for "replace", where this costs nothing; otherwise half
+        of it, which raises the noise of the sums by an eighth."""
         return self.privacy.clip * (1.0 if self.privacy.adjacency == "replace" else 0.5)
 
     def mechanism(self, groups: int, dimension: int) -> JointSum | GroupSums:
@@ -82,7 +82,7 @@ class Releases:
             made = JointSum(RELEASE, dimension, p.clip, self.noise_multiplier, **options)
         else:
             made = GroupSums(RELEASE, groups, dimension, p.clip, self.noise_multiplier, self.count_weight, **options)
-        made.require_room(self.n_users)  # whoever takes part, no sum of them wraps around
+        made.require_room(self.n_users)  # no sum of any clients wraps around
         return made
 
     # ---- a chunk of clients ------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class Releases:
         }
 
     def _repair(self, moved: dict[str, Tensor], factor: Tensor, good: Tensor) -> tuple[Tensor, Tensor]:
-        """Finite rows so long that the square of their length overflowed are clipped all the same."""
+        """Clip also finite rows so long that the square of their length overflowed."""
         rows = (~good).nonzero().squeeze(-1)
         joint = torch.cat([t[rows].double() for t in moved.values()], 1)
         largest = joint.abs().amax(1)
@@ -179,7 +179,7 @@ class Releases:
         return self._answer(ask, env, shapes, count, sums, everyone, about)
 
     def _shapes(self, ask: Ask, env: Env, sent: Shapes | None) -> Shapes:
-        """The shapes of a release. They must not tell whether anybody was drawn: a release of nobody looks alike."""
+        """The shapes of a release. They must not show whether any client was drawn, so they are the same without clients."""
         expected = expected_shapes(ask, flatten(env.initial))
         if sent is not None and self.expected < self.n_users and sent != expected:
             odd = next(path for path in (*sent, *expected) if sent.get(path) != expected.get(path))
@@ -221,7 +221,7 @@ class Releases:
     def _answer(
         self, ask: Ask, env: Env, shapes: Shapes, count: Tensor, sums: Tensor, everyone: Any, about: dict[str, Any]
     ) -> Reply:
-        """The noisy sums as means or sums of what clients send: their reference plus how far they moved."""
+        """The noisy sums as means or sums of what clients send: the reference plus the noisy update."""
         dtype = next(leaves(env.initial)).dtype
         safe, seen = torch.where(count > 0, count, 1.0).unsqueeze(1), (count > 0).unsqueeze(1)
         origin = public_references(shapes, ask)
@@ -237,5 +237,5 @@ class Releases:
 
 
 def simulated(privacy: Privacy) -> Privacy:
-    """The same budget, spent on nothing: for runs that only show what would have happened."""
+    """The same budget without bookings, for runs that are only simulations."""
     return replace(privacy, noise="simulation", ledger=None)

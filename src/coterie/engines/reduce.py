@@ -1,4 +1,4 @@
-"""Adding up replies: the one place where it happens, for every engine.
+"""Replies are added up here, for every engine.
 
 Sums are taken in float64, over clients in federation order within a chunk and over chunks in their order, so they do not
 depend on the order of the cohort or the number of workers, and on the chunk size only through float64 rounding.
@@ -23,7 +23,7 @@ from coterie.tree import Tree, concat, finite_rows, leaves, n_bytes, take, tree_
 
 _IN_CACHE = 1 << 18  # numbers
 Share = dict[str, Any]
-"""What a chunk of clients contributes to a reply."""
+"""The contribution of a chunk of clients to a reply."""
 
 
 def group_sums(send: Tree, weight: Tensor, group: Tensor, groups: int) -> Share:
@@ -100,7 +100,8 @@ def assemble(ask: Ask, env: Env, arriving: Iterable[Share]) -> Reply:
 
 
 def merged(arriving: Iterable[Share]) -> Share:
-    """Several chunks' shares as one: sums are added up, rows stand one after another. `assemble` takes it like any other."""
+    """Several chunks' shares as one: sums are added up, rows are concatenated. `assemble` takes the result like any other
+    share."""
     shares = _added_up(arriving)
     one = shares[0]
     for name in ("clients", "dropped"):
@@ -117,7 +118,7 @@ def _info(shares: list[Share]) -> dict[str, tuple[float, int]]:
 
 
 def _sums(ask: Ask, env: Env, rows: dict[str, Any]) -> Share:
-    """Plain sums over groups, or what a private run adds up in their place."""
+    """Plain sums over groups, or the sums of a private run."""
     assert ask.reduce is not None
     if env.private is not None:
         return env.private.partial(ask, env, rows)
@@ -127,7 +128,8 @@ def _sums(ask: Ask, env: Env, rows: dict[str, Any]) -> Share:
 def _through(
     ask: Ask, env: Env, rows: dict[str, Any], clients: Ints, dropped: Ints
 ) -> tuple[dict[str, Any], Ints, Ints]:
-    """All messages through the channels that must see them at once; what is no number afterwards is dropped."""
+    """Pass all messages through the channels that must see them at once, and drop those that are NaN or infinite
+    afterwards."""
     where = replace(env.where, group=rows["group"])
     for channel in env.channels:
         rows["send"] = channel.up(rows["send"], clients, ask, where)
@@ -137,8 +139,8 @@ def _through(
 
 
 def _nothing(ask: Ask, clients: Ints, **about: Any) -> Reply:
-    """The reply when nobody was asked, or when no answer is a number: then the run has diverged, unless the ask is
-    `optional`."""
+    """The reply when no client was asked, or when no answer is finite. In the second case the run has diverged, unless the
+    ask is `optional`."""
     dropped: Ints = about.get("dropped", clients[:0])
     if len(dropped) and not ask.optional:
         raise Diverged(first([dropped]), ask.name)
@@ -172,7 +174,7 @@ def _added_up(arriving: Iterable[Share]) -> list[Share]:
 
 
 def _as_asked(clients: Ints, asked: Ints) -> Ints:
-    """The order that puts `clients` as they were asked."""
+    """The order that puts `clients` in the order in which they were asked."""
     place = np.empty(int(asked.max()) + 1, np.int64)
     place[asked] = np.arange(len(asked))
     return np.argsort(place[clients], kind="stable")

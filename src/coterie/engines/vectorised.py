@@ -1,16 +1,16 @@
 """The fast engine: client functions mapped with `torch.func.vmap` over cache-sized chunks of clients.
 
 Clients of one padded size form a chunk; all local steps of a chunk run before the next chunk starts, so its models stay in
-the cache. Chunks run on `workers` threads with one intra-op thread each (more threads inside an operation cost more than
-they bring at these sizes). Results do not depend on the number of workers.
+the cache. Chunks run on `workers` threads with one intra-op thread each (at these sizes more threads inside an operation
+make it slower). Results do not depend on the number of workers.
 
-**Private runs.** A batched product may round a client's numbers otherwise in another place or another company, and unstable
-training makes a last bit a large difference. So where a receipt is earned (`Env.apart`) a client's numbers depend on its own
-data and public values alone, by construction: it is not padded, clients of equal size share a chunk, a chunk has a number of
-places that follows from the model and this size, and a client's place follows from its name. Places that nobody fills hold
-copies of a client, whose results are thrown away. Every call then has the same shapes, and every client the same place in
-it, whoever else is there. Where a client's numbers say where to look (`Traits.addresses`, an embedding's ids), clients run
-one by one: batched, an id out of range would look at, and train, another client's model.
+**Private runs.** The rounding of a batched product may depend on a client's place and on the other clients in the batch, and
+unstable training can make a last bit a large difference. So in a run with a receipt (`Env.apart`) a client's numbers depend
+only on its own data and public values, by construction: it is not padded, clients of equal size share a chunk, a chunk's
+number of places follows from the model and this size, and a client's place follows from its name. Empty places hold
+copies of a client, whose results are dropped. Every call then has the same shapes, and every client the same place in
+it, whichever other clients take part. Where a client's numbers are indices (`Traits.addresses`, an embedding's ids), clients
+run one by one: in a batch, an id out of range would read, and train, another client's model.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from coterie.tree import Tree, concat, leaves, n_bytes, take, tree_map
 _MODEL_BYTES = 6 << 20  # models of a chunk: a few MB stay in the second-level cache
 _DATA_BYTES = 64 << 20
 _MOST_CLIENTS = 512
-_KEPT_BYTES = (32 << 20) - (8 << 10)  # the largest block after which the C library changes its mind
+_KEPT_BYTES = (32 << 20) - (8 << 10)  # the largest block size that changes how the C library frees memory
 _PLACES = 64  # the most places of a chunk of a private run
-_STEP = 1 << 23  # products of a step that take about as long as its calls: so much may be spent on empty places
+_STEP = 1 << 23  # products that take about as long as a step's calls: empty places may cost as much
 _ROWS = 32  # samples of a step, where it does not take all
-_CONVOLUTIONS = 24  # clients with hand-written convolutions: enough that calls cost little beside products
+_CONVOLUTIONS = 24  # clients with hand-written convolutions: so many that calls take little time compared with products
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class LocalEngine:
         self.device = checked(self.device)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickled and copied by its settings: threads and gathered data stay behind."""
+        """Pickled and copied by its settings, without threads and gathered data."""
         names = ("chunk", "workers", "cache_bytes", "device")
         return {name: getattr(self, name) for name in names}
 
@@ -164,7 +164,7 @@ class LocalEngine:
         return fetched(out, self.device)
 
     def _threads(self, work: Callable[[Job], Any], jobs: list[Job]) -> Iterator[Any]:
-        """Results in the order of the jobs; each is let go as soon as it is taken."""
+        """Results in the order of the jobs; each is freed as soon as it is taken."""
         if self._pool is None:
             _keep_freed_memory()
             self._pool = ThreadPoolExecutor(self.workers, "coterie", initializer=torch.set_num_threads, initargs=(1,))
@@ -223,9 +223,9 @@ class LocalEngine:
                 data = gather(env, clients, size, split)
                 held = n_bytes(data)
                 with self._lock:
-                    mapped = env.federation.mapped  # what is on disk because it is large stays there
+                    mapped = env.federation.mapped  # large data stay on disk
                     here = len(env.federation) if env.present is None else env.present
-                    again = asked == here and not mapped  # a random cohort's chunks are never met again
+                    again = asked == here and not mapped  # a random cohort's chunks do not come again
                     if again and self._cached + held <= self.cache_bytes and key not in self._cache:
                         self._cache[key] = data
                         self._cached += held
@@ -234,7 +234,7 @@ class LocalEngine:
 
 
 def _keep_freed_memory() -> None:
-    """glibc gives freed blocks back to the system, unless it has seen one freed that was as large. Every step frees and
+    """glibc returns freed blocks to the system, unless a block as large was freed before. Every step frees and
     needs the same few megabytes, and getting them from the system again takes longer than a step's arithmetic."""
     torch.empty(_KEPT_BYTES, dtype=torch.uint8)
 
@@ -272,7 +272,7 @@ def _mapped(function: Callable[..., Any], written: Callable[..., Any], name: str
     """`vmap`, or a plain call where batching gains nothing; an error names the line and says how to find the client.
 
     A fully connected network goes through `vmap` even when its client is alone: batched products do not depend on the
-    size of the batch, so a client's numbers do not depend on who shares its chunk."""
+    size of the batch, so a client's numbers do not depend on the other clients in its chunk."""
     with torch.no_grad():
         try:
             if plain:

@@ -1,6 +1,6 @@
 """What passes between server and clients: the messages, and the channels that transform them.
 
-`from coterie.exchange import …` brings everything that an algorithm is written with, and imports it when first used.
+`from coterie.exchange import …` offers everything that an algorithm needs, and imports it when it is first used.
 """
 
 from coterie.lazy import attach

@@ -3,7 +3,7 @@
 The server side of a round is a generator that yields `Ask`s and receives `Reply`s. The client side is a pure function of
 ONE client's tensors, `phase(ctx, **down, **each) -> Up`. An ask with `reduce` is *additive*: the server receives sums over
 groups of clients and nothing else, so it can be sharded, securely aggregated or made differentially private. An ask
-without is *individual*: the server sees every client's reply.
+without `reduce` is *individual*: the server sees every client's reply.
 """
 
 from __future__ import annotations
@@ -46,24 +46,22 @@ class Context:
     round: int
     initial: Params  # the common start of the run
     state: Tree = field(default_factory=dict)
-    training: bool = (
-        False  # whether these are samples to learn from: the network then drops out and uses their statistics
-    )
+    training: bool = False  # whether these are training samples: the network then uses dropout and batch statistics
     draws: Any = field(default_factory=dict, repr=False, compare=False)  # how often `fresh` was asked for a purpose
 
     def outputs(self, params: Params) -> Tensor:
-        """The network's outputs: those of a batch as in training (with dropout, say), else as predicted."""
+        """The network's outputs: in training mode for a batch (for example with dropout), otherwise in evaluation mode."""
         if self.training:
             return self.task.training_outputs(params, self.x, self.fresh("network"))
         return self.task.outputs(params, self.x)
 
     def loss(self, params: Params) -> Tensor:
-        """Mean loss of a model on this client's samples; in a batch as in training."""
+        """Mean loss of a model on this client's samples; in training mode for a batch."""
         losses = self.task.sample_losses(self.outputs(params), self.y)
         return (losses * self.mask).sum() / self.mask.sum().clamp(min=1)
 
     def features(self, params: Params) -> Tensor:
-        """What the network's last layer is given for each sample, as predicted: (samples, features)."""
+        """The inputs of the network's last layer for each sample, in evaluation mode: (samples, features)."""
         return features(self.task.judge(next(iter(params.values()))), params, self.x)
 
     def losses(self, models: Params, count: int) -> Tensor:
@@ -75,7 +73,7 @@ class Context:
         return self.grad_and_loss(params)[0]
 
     def grad_and_loss(self, params: Params) -> tuple[Params, Tensor]:
-        """Gradient of `loss` and its value, for the price of the gradient."""
+        """Gradient of `loss` and its value, in the time of the gradient alone."""
         self.task.require(params)
         return grad_and_loss(self.task, params, self.x, self.y, self.mask, self.fresh("network"))
 
@@ -87,18 +85,18 @@ class Context:
 
     def pullback(self, params: Params) -> tuple[Tensor, Pullback]:
         """The outputs, and a function from any derivative by the outputs to that by the parameters. For loss terms on
-        outputs, such as distillation: the pass forward is shared by all of them."""
+        outputs, such as distillation; all of them share one forward pass."""
         return pullback(self.task, params, self.x, self.fresh("network"))
 
     def fresh(self, purpose: str) -> Tensor:
-        """The random key of the next draw for a purpose: the client's own for the first draw in a phase, and a key of its
-        own for each later one. Reproducible, and equal on every engine: draws are counted, not timed."""
+        """The random key of the next draw for a purpose: the client's own key for the first draw in a phase, and a separate
+        key for each later draw. Keys are reproducible and equal on every engine, because draws are counted."""
         count, _ = self.draws.get((id(self.key), purpose), (0, self.key))
         self.draws[id(self.key), purpose] = (count + 1, self.key)  # the key is held, so that its id stays its own
         return self.key if count == 0 else randomness.fold(self.key, "again", count)
 
     def rewound(self) -> Context:
-        """The same client with its draws counted from the start again, to meet the same batches a second time."""
+        """The same client with its draws counted from the start again, so that it gets the same batches a second time."""
         return replace(self, draws={})
 
     def minibatch(self, size: int | None, purpose: str = "minibatch") -> Context:
@@ -115,10 +113,10 @@ class Context:
     def batches(
         self, *, steps: int | None = None, epochs: int | None = None, batch_size: int | None = None
     ) -> Iterator[Context]:
-        """The same client with one mini-batch after the other, for loops of your own: the batches `LocalSGD` takes.
+        """The same client with one mini-batch after the other, for your own loops: the batches that `LocalSGD` takes.
 
         `steps` batches or `epochs` passes through fresh permutations; `batch_size=None` is all of the data in every step.
-        Each batch has a random key of its own. With `epochs`, a client with fewer samples than others may get empty
+        Each batch has its own random key. With `epochs`, a client with fewer samples than others may get empty
         batches (`n` is 0) at the end: their loss and gradient are 0, and a step that does more than follow the gradient
         must be masked with `torch.where(batch.n > 0, …)`."""
         key = self.fresh("batches")
@@ -129,7 +127,7 @@ class Context:
         return (batch._unpadded() for batch in each) if self.task.alone else each
 
     def _unpadded(self) -> Context:
-        """Without the rows that fill up a last batch: for networks whose samples see one another."""
+        """The batch without the rows that fill up a last batch, for networks whose samples see one another."""
         n = int(self.n)
         return replace(self, x=self.x[:n], y=self.y[:n], mask=self.mask[:n])
 
@@ -165,18 +163,18 @@ class SumBy:
 @guarded
 @dataclass(frozen=True)
 class MeanBy:
-    """Weighted means over `groups` groups of clients (zero for a group nobody is in)."""
+    """Weighted means over `groups` groups of clients (zero for an empty group)."""
 
     groups: int = 1
 
 
 @dataclass(frozen=True)
 class From:
-    """What a sent field is measured from: fields of the ask that hold the same tensors, the first that has one winning.
+    """The value from which a sent field is measured: the first of these fields of the ask that holds the same tensors.
 
-    A client's contribution to a model is how far it moved it. `From("model")` says that the sent model is measured from the
-    ask's field `model`. `groups` names a field of `down` or `known` with one row per group; the row of the client's group
-    counts."""
+    A client's contribution to a model is the difference from the model it received. `From("model")` says that the sent model
+    is measured from the ask's field `model`. `groups` names a field of `down` or `known` with one row per group; the row of
+    the client's group counts."""
 
     fields: tuple[str, ...]
     groups: str | None = None
@@ -191,13 +189,14 @@ ClientFunction = Callable[..., Up]
 
 @dataclass(frozen=True)
 class Ask:
-    """A question to clients. `down` is the same for all; row i of `each` is for `clients[i]` alone.
+    """A question to clients. `down` is the same for all; row i of `each` goes only to `clients[i]`.
 
-    `updates` declares which fields of the answer are a client's contribution, and what each is measured from (None: it is
-    an update by itself, such as a gradient). `auxiliary` declares the other fields. Attacks, clipping and
-    privacy act on updates; they refuse an ask with undeclared fields. `known` holds what the server has for every group and
-    does not send: privacy measures updates from it where a client is sent a row of its own. Under the name of an update by
-    itself it holds a tree of the same shape, where that is not the model's: what a private round has when nobody is drawn.
+    `updates` declares which fields of the answer are a client's contribution, and from which value each is measured (None:
+    it is an update by itself, such as a gradient). `auxiliary` declares the other fields. Attacks, clipping and
+    privacy act on updates; they refuse an ask with undeclared fields. `known` holds values per group that the server has
+    and does not send: privacy measures updates from them where each client gets its own row. For an update by itself whose
+    shape is not the model's, `known` holds a tree of that shape under its name, for private rounds in which no client is
+    drawn.
 
     `owner` is the position of the client whose model the ask is about, if it is one client's. `optional` lets the round go
     on when no answer is a finite number; otherwise the run has diverged then (as it has when that is so of all asks of a
@@ -224,7 +223,7 @@ class Ask:
         return getattr(self.phase, "__name__", "phase")
 
     def check_declared(self, send: Tree, who: str) -> None:
-        """Refuse answers with fields that the ask says nothing about; `who` needs to know."""
+        """Refuse answers with undeclared fields; `who` is the part that needs the declaration."""
         unknown = [name for name in send if name not in self.updates and name not in self.auxiliary]
         if unknown:
             raise ConfigError(
@@ -243,8 +242,8 @@ class Ask:
 class Reply:
     """The answer. Additive: rows of `values` are groups; individual: rows are `clients`, in the order asked.
 
-    `clients` answered, `lost` were asked and did not; every algorithm must live with fewer replies than it asked for.
-    `dropped` are those of the lost who sent NaN or infinity, or whose own state became that."""
+    `clients` answered, `lost` were asked and did not answer; every algorithm must work with fewer replies than it asked for.
+    `dropped` are the lost clients that sent NaN or infinity, or whose own state became NaN or infinite."""
 
     clients: Ints
     values: Tree
@@ -259,7 +258,7 @@ class Reply:
     dropped: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def or_keep(self, name: str, old: Tree) -> Tree:
-        """`values[name]` for the groups somebody answered for, the old rows for the others."""
+        """`values[name]` for the groups with an answer, the old rows for the others."""
         if name not in self.values:  # nobody answered at all
             return old
         seen = self.count > 0
@@ -273,7 +272,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Cohort:
-    """Who takes part in this round."""
+    """The clients that take part in this round."""
 
     clients: Ints
     round: int
@@ -289,15 +288,15 @@ Exchange = Generator[Ask, Reply, State]
 
 
 class Algorithm(Protocol):
-    """An algorithm is a frozen dataclass of hyper-parameters. `init` makes the server state (a frozen dataclass of
+    """An algorithm is a frozen dataclass of hyperparameters. `init` makes the server state (a frozen dataclass of
     tensors), `round` advances it by asking clients, `personal` says which model a client uses. `client` makes a client's
     private state at first contact and `cluster` names its group. `predictor` is for algorithms whose clients predict with
-    more than a model's weights. `notes` are sentences about a run's end. These four have defaults for algorithms without.
+    more than a model's weights. `notes` are sentences about a run's end. These four have defaults.
 
     `private` gives the form whose asks are all additive, for a differentially private run. `asks_per_round` is the number
     of asks per round in which clients send updates; each of them is a release.
 
-    What others need to know of an algorithm it says itself, as class attributes: the `way` in which its clients learn
+    Class attributes tell other parts what they need to know of an algorithm: the `way` in which its clients learn
     ("alone", "together", "shrunk" or "groups"; None: by the groups it finds), whether the server needs `individual` replies,
     so that there is no private form, and the only number of clients it works with (`exactly`), if there is one. `example`
     gives settings with which it can be tried on a small network."""
@@ -337,7 +336,7 @@ class Algorithm(Protocol):
         return None
 
     def notes(self, state: Any) -> list[str]:
-        """What a user should know about how a run ended; it is kept in `result.about["notes"]`."""
+        """Sentences that a user should know about the end of a run; they are kept in `result.about["notes"]`."""
         return []
 
     @property
@@ -348,16 +347,16 @@ class Algorithm(Protocol):
 
     @property
     def keeps_optimiser(self) -> bool:
-        """Whether clients keep what their optimiser remembers between rounds when `local.keep` says so."""
+        """Whether clients keep their optimiser's state between rounds when `local.keep` says so."""
         return False
 
     def private(self) -> Any:
-        """The same algorithm with additive asks only, where it has a choice."""
+        """The same algorithm with additive asks only, if it can do without individual ones."""
         return self
 
     @property
     def asks_per_round(self) -> int:
-        """In how many asks of a round clients send updates; in a private run each is a release."""
+        """The number of asks per round in which clients send updates; in a private run each is a release."""
         return 1
 
     @property
@@ -367,7 +366,7 @@ class Algorithm(Protocol):
 
     @property
     def helpers(self) -> Mapping[str, Any]:
-        """Objects beside the algorithm itself whose methods it asks with, by name; a deployed client finds them there."""
+        """Further objects, by name, whose methods the algorithm uses in asks; a deployed client finds them here."""
         return {}
 
     def predict(self, ctx: Context, state: Any, x: Tensor) -> Tensor:

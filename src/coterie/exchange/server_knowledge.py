@@ -1,4 +1,4 @@
-"""What a server knows of its clients before the first round, and what of its state a client may see."""
+"""What a server knows of its clients before the first round, and which part of its state a client may see."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class Population:
 
     n_clients: int
     sizes: Ints
-    clusters: Ints | None  # the truth, for oracles only
+    clusters: Ints | None  # the true groups, for oracles only
     classes: tuple[Any, ...] | None = None  # the labels, in the order of the network's outputs; None for numbers
 
 
 def one_per(rows: str) -> dict[str, str]:
-    """Metadata of a field of a server state whose rows belong to somebody: one row per "client", or to the clients that have
+    """Metadata of a field of a server state whose rows have owners. A row belongs to one "client", to the clients that have
     its number in another field ("label"; −1 there: all rows), or to "nobody". A deployed client is shown its own rows and
     zeros for the others."""
     return {"rows": rows}
 
 
 def shown_to(state: Any, clients: Ints) -> Any:
-    """A server's state as these clients may see it: rows that are other clients' are zero."""
+    """A server's state as these clients may see it: rows of other clients are zero."""
     changed: dict[str, Any] = {}
     for f in fields(state):
         rows = f.metadata.get("rows")

@@ -2,7 +2,7 @@
 
 `server.py` runs the usual training loop with `SitesEngine`; `site.py` answers its messages with the local engine, on rows
 and states that stay where they are. These files know nothing of Flower: a message is bytes (`wire.py`). `apps.py` puts both
-behind Flower's public interface, `worker.py` holds the little that needs Flower's private modules.
+behind Flower's public interface; only `worker.py` needs Flower's private modules.
 """
 
 from coterie.flower.engine import Failure, SitesEngine

@@ -1,4 +1,4 @@
-"""What sites may answer: each check returns the answer with nothing but what was asked for, or refuses in one sentence."""
+"""Checks of sites' answers: each returns only the fields that were asked for, or refuses with one sentence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROUNDING = 1e-6  # relative, of scores in float32
 
 
 def total(told: Any, name: str, most: int) -> tuple[float, int]:
-    """A sum over at most so many clients, and over how many it is."""
+    """A sum over at most so many clients, and their number."""
     if not (isinstance(told, list) and len(told) == 2 and finite(told[0]) and whole(told[1], most)):
         raise Malformed(f"{name!r} must be a finite sum and a number of clients from 0 to {most}.")
     if abs(told[0]) > MOST:
@@ -27,7 +27,7 @@ def total(told: Any, name: str, most: int) -> tuple[float, int]:
 
 
 def finite(told: Any) -> bool:
-    """Whether it is a number that a float can hold."""
+    """Whether the value is a number that a float can hold."""
     try:
         return type(told) in (int, float) and math.isfinite(told)
     except OverflowError:
@@ -35,12 +35,12 @@ def finite(told: Any) -> bool:
 
 
 def whole(told: Any, most: int) -> bool:
-    """Whether it is a whole number from 0 to `most`."""
+    """Whether the value is a whole number from 0 to `most`."""
     return type(told) is int and 0 <= told <= most
 
 
 def ticket(told: Mapping[str, Any]) -> bytes:
-    """The ticket that a node shows to say which site it is; empty if it is no site of this run."""
+    """The ticket by which a node shows which site it is; empty if the node is not a site of this run."""
     shown = told.get("ticket")
     if not isinstance(shown, str | None):
         raise Malformed("A ticket is text.")
@@ -59,7 +59,9 @@ def joined(told: Mapping[str, Any], data: Mapping[str, Any], *, private: bool) -
     if data["kind"] == "classification" and not data.get("classes"):
         found["labels"] = _need(told, "labels", _labels, "a list of texts or finite numbers")
     if data.get("cluster") is not None:
-        found["clusters"] = _need(told, "clusters", lambda v: _texts(v) and len(v) == len(clients), "one text a client")
+        found["clusters"] = _need(
+            told, "clusters", lambda v: _texts(v) and len(v) == len(clients), "one text per client"
+        )
     if not private:
         found |= _sizes(told, clients)
     columns = _need(told, "columns", lambda v: isinstance(v, dict) and set(v) == set(data["features"]), "the features")
@@ -70,7 +72,7 @@ def joined(told: Mapping[str, Any], data: Mapping[str, Any], *, private: bool) -
 
 def digits(told: Mapping[str, Any], asked: Mapping[str, int], most: Mapping[str, int]) -> dict[str, list[list[int]]]:
     """Counts of 256 bytes for each column and each of the prefixes asked for, of at most so many values as the column has.
-    Only zeros: the site has too few to tell them apart."""
+    Only zeros mean that the site has too few values to send counts."""
 
     def fits(prefixes: int, many: int, rows: Any) -> bool:
         return isinstance(rows, list) and len(rows) == prefixes and all(counts(row, many) for row in rows)
@@ -85,8 +87,8 @@ def digits(told: Mapping[str, Any], asked: Mapping[str, int], most: Mapping[str,
 
 
 def spread(told: Mapping[str, Any], rows: Mapping[str, int]) -> dict[str, list[float]]:
-    """Number of rows, mean, squares and unit of each column; `rows` is how many training rows were said before.
-    No rows: the site has too few values to tell."""
+    """Number of rows, mean, squares and unit of each column; `rows` is the number of training rows that the site sent
+    before. Zero rows mean that the site has too few values to send statistics."""
 
     def fits(n: int, four: Any) -> bool:
         if not (
@@ -113,7 +115,7 @@ def _texts(told: Any) -> bool:
 
 
 def text(told: Any) -> bool:
-    """Whether it is text that can be written; JSON also knows halves of characters."""
+    """Whether the value is text that can be written; JSON also allows halves of characters."""
     return isinstance(told, str) and told.encode("utf-8", "ignore").decode() == told
 
 
@@ -122,13 +124,13 @@ def _labels(told: Any) -> bool:
 
 
 def _sizes(told: Mapping[str, Any], clients: Sequence[str]) -> dict[str, list[int]]:
-    """Rows of every client, and how many of them are held out."""
+    """The number of rows of every client, and the number of held-out ones."""
 
     def counts(rows: Any) -> bool:
         return isinstance(rows, list) and len(rows) == len(clients) and all(whole(n, MOST_ROWS) for n in rows)
 
     names = ("sizes", "n_valid", "n_test")
-    found = {name: _need(told, name, counts, f"a number from 0 to {MOST_ROWS} a client") for name in names}
+    found = {name: _need(told, name, counts, f"a number from 0 to {MOST_ROWS} per client") for name in names}
     for client, size, valid, test in zip(clients, *found.values(), strict=True):
         if valid + test >= size:
             raise Malformed(f"Client {client!r} has no row to train on.")
@@ -147,7 +149,7 @@ def _column(told: Any, name: str, *, own: bool, private: bool) -> dict[str, Any]
         checks |= {"rare": checks["missing"]}
         checks |= {"counts": lambda v: isinstance(v, dict) and all(text(t) and whole(n, _MANY) for t, n in v.items())}
     else:
-        raise Malformed(f"Column {name!r} is of no kind that this run has; got {kind!r}.")
+        raise Malformed(f"Column {name!r} has no kind that this run knows; got {kind!r}.")
     return {"kind": kind} | {k: _need(told, k, fits, f"what a column holds ({name})") for k, fits in checks.items()}
 
 

@@ -32,7 +32,7 @@ _CODES = {2: "an exception at the site", 5: "the SuperNode is gone", 8: "the Cli
 
 
 class _OneSentence(logging.Filter):
-    """Flower logs an app's exception with its stack; an error that coterie raises on purpose is a sentence."""
+    """Flower logs an app's exception with its stack; an error that coterie raises on purpose becomes one sentence."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
@@ -45,7 +45,7 @@ _ONE_SENTENCE = _OneSentence()  # a logger has it once
 
 
 class GridNodes:
-    """Flower's Grid as the nodes of a server; `timeout` seconds are enough for a site's work in one question."""
+    """Flower's Grid as the nodes of a server; a site may work `timeout` seconds on one question."""
 
     def __init__(self, grid: Grid, timeout: float) -> None:
         self.grid, self.timeout = grid, timeout
@@ -54,7 +54,7 @@ class GridNodes:
         return list(self.grid.get_node_ids())
 
     def exchange(self, messages: Mapping[int, bytes], timeout: float | None = None) -> dict[int, bytes | Failure]:
-        """One answer after another is pulled, so that one that cannot be read is its node's failure alone."""
+        """Answers are pulled one by one, so that an unreadable answer is only its own node's failure."""
         seconds = self.timeout if timeout is None else min(timeout, self.timeout)
         there = [
             Message(_content(block), dst_node_id=node, message_type=TYPE, ttl=seconds + 60)

@@ -1,7 +1,8 @@
 """The engine whose clients are elsewhere: asks become messages to sites, and their answers are added up in `reduce.py`.
 
-An answer is let in only if it has the names, types and shapes that the same client function gives here on made-up rows, and
-finite numbers. Anything else is logged, and its clients are lost in that ask, as those whose site does not answer.
+An answer is accepted only if it has finite numbers and the names, types and shapes that the same client function gives here
+on made-up rows. Any other answer is logged, and its clients are lost in that ask, like the clients of a site that does not
+answer.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from coterie.privacy.mechanisms import GroupSums
 from coterie.tree import Tree, finite_rows, flatten, leaves, n_bytes, take
 
 log = logging.getLogger("coterie.flower")
-_SPARE = 1 << 20  # bytes of a message beside its tensors
+_SPARE = 1 << 20  # bytes of a message in addition to its tensors
 _POSITION = 24  # bytes of a client's position in JSON
 _ROUNDING = 1e-9  # relative, of norms in float64
 _ROWS = 8  # made-up rows of the trial
@@ -39,20 +40,20 @@ _ROWS = 8  # made-up rows of the trial
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no answer."""
+    """The reason why there is no answer."""
 
     reason: str
 
 
 Exchange = Callable[[Mapping[str, bytes]], Mapping[str, "bytes | Failure"]]
-"""Sends every site its message and brings back the answers; a site that is missing there did not answer."""
+"""Sends every site its message and returns the answers; a site without an entry did not answer."""
 
 
 @dataclass
 class SitesEngine:
     """`places` are the positions of every site's clients. `tags` name the last answer of each site that was received, and
-    `base` those before this round: what sites go back to when a round is not finished. `number` grows with every message,
-    also over restarts of the server: a site does nothing for one that is older than another it got."""
+    `base` the last answers before this round, to which sites return when a round is not finished. `number` grows with every
+    message, also over restarts of the server: a site ignores a message that is older than one it already got."""
 
     evaluates: ClassVar[bool] = False  # the clients' rows are not here
 
@@ -73,7 +74,7 @@ class SitesEngine:
     def run(self, ask: Ask, env: Env) -> Reply:
         expected = self.expected(ask, env)
         asked = {site: np.flatnonzero(np.isin(ask.clients, own)) for site, own in self.places.items()}
-        least = 2 if isinstance(env.private, Releases) and env.private.sampling == 1 else 1  # no sum of one
+        least = 2 if isinstance(env.private, Releases) and env.private.sampling == 1 else 1  # no sum of one client
         asked = {s: place for s, place in asked.items() if len(place) >= min(least, len(self.places[s])) > 0}
         self.number += 1
         messages = {site: self._message(ask, env, site, place) for site, place in asked.items()}
@@ -86,7 +87,7 @@ class SitesEngine:
         if not shares and len(asked) == len(self.places):
             raise EngineError(f"No site answered '{ask.name}' in round {env.round + 1}: {self.events[-1]['why']}")
         if len(shares) < len(self.places) and not any(len(s["clients"]) for s in shares.values()):
-            for site in shares:  # a run has diverged if all sites say so; clients of some are lost
+            for site in shares:  # a run has diverged if all sites say so; otherwise their clients are lost
                 self.note(env, site, ask.name, "no client's answer is a number")
             shares = {}
         found = [np.append(s["clients"], s["dropped"]) for s in shares.values()]
@@ -104,14 +105,14 @@ class SitesEngine:
         return StatesElsewhere(len(federation), engine=self)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """This engine holds nothing that must be released."""
 
     def settle(self) -> None:
-        """The round is done."""
+        """Keep the states of the finished round."""
         self.base = dict(self._tags)
 
     def forget(self) -> None:
-        """Forget the round: it did not happen."""
+        """Undo the round."""
         self._tags = dict(self.base)
 
     def tag(self, site: str) -> str | None:
@@ -148,14 +149,14 @@ class SitesEngine:
                 _SPARE + _POSITION * len(place) + 2 * rows * n_bytes({k: v for k, v in expected.items() if _tensors(v)})
             )
             share, tag = checked(*wire.unpack(answer, most), ask, ask.clients[place], expected, env)
-        except Exception as why:  # whatever a site sent, it is that site's failure
+        except Exception as why:  # any error in an answer is its site's failure
             self.note(env, site, ask.name, str(why) or type(why).__name__)
             return None
         self._tags[site] = tag
         return share
 
     def expected(self, ask: Ask, env: Env) -> Share:
-        """A share of this ask as one client here would give it, on made-up rows: only its names, types and shapes count."""
+        """The share that one client would give here on made-up rows; only its names, types and shapes count."""
         shapes = tuple((k, tuple(t.shape)) for k, t in flatten({"down": ask.down}).items())
         key = (wire.place_of(self.algorithm, ask.phase), ask.reduce, shapes)
         if key not in self._expected:
@@ -172,7 +173,7 @@ class SitesEngine:
 
 @dataclass
 class StatesElsewhere(ClientStates):
-    """The server's view of states that never leave their clients."""
+    """What the server knows of states that never leave their clients."""
 
     engine: Any = None
 
@@ -203,7 +204,7 @@ def made_up(federation: Federation) -> Federation:
 def checked(
     head: Mapping[str, Any], tree: Tree, ask: Ask, asked: Ints, expected: Share, env: Env
 ) -> tuple[Share, str | None]:
-    """A site's answer as a share, or one sentence that says why it cannot be used."""
+    """A site's answer as a share; an unusable answer is refused with one sentence."""
     clients, dropped = (_positions(head, name, asked) for name in ("clients", "dropped"))
     if np.isin(clients, dropped).any() or len(clients) + len(dropped) != len(asked):
         raise wire.Malformed("An answer names every client that was asked once.")
@@ -214,7 +215,7 @@ def checked(
         if bool((share["weights"] < 0).any()) or bool((share["counts"] < 0).any()):
             raise wire.Malformed("Weights and numbers of clients are not negative.")
         if env.private is None and int(share["counts"].sum()) != len(clients):
-            raise wire.Malformed("The numbers of clients do not add up to those that answered.")
+            raise wire.Malformed("The numbers of clients do not add up to the clients that answered.")
         _require_numbers(share, ask, env)
         if isinstance(env.private, Releases) and ask.updates:
             _require_within(share, ask, env.private, len(clients))
@@ -241,7 +242,7 @@ def _positions(head: Mapping[str, Any], name: str, asked: Ints) -> Ints:
 
 
 def _like(given: Any, wanted: Any, where: str, rows: int | None) -> Any:
-    """The tensors that were expected, in their order, all of them finite."""
+    """The expected tensors, in their order, all of them finite."""
     got = flatten(given, where)
 
     def one(like: Any, path: str) -> Any:
@@ -264,7 +265,7 @@ def _like(given: Any, wanted: Any, where: str, rows: int | None) -> Any:
 
 
 def _require_numbers(share: Share, ask: Ask, env: Env) -> None:
-    """Refuse sums that are no numbers any more as what the server makes of them, means or sums in the model's type."""
+    """Refuse sums that overflow when the server turns them into means or sums of the model's type."""
     dtype = next(leaves(env.initial)).dtype
     mean = isinstance(ask.reduce, MeanBy) and env.private is None
     for t in (share["weights"], *flatten(share["sums"]).values()):
@@ -273,14 +274,14 @@ def _require_numbers(share: Share, ask: Ask, env: Env) -> None:
                 f"Weights and sums are at most {answers.MOST:g}: with those of others they must stay numbers."
             )
     for path, t in flatten(share["sums"], "sums").items():
-        if mean:  # where nothing weighs there is no sum
+        if mean:  # groups without weight have no sum
             t = t / share["weights"].reshape(-1, *[1] * (t.dim() - 1)).where(t != 0, 1.0)
         if t.is_floating_point() and not bool(torch.isfinite(t.to(dtype)).all()):
             raise wire.Malformed(f"{path!r} holds numbers too large for {dtype}.")
 
 
 def _require_within(share: Share, ask: Ask, private: Releases, n: int) -> None:
-    """Refuse sums that so many clipped clients cannot have: each is one more in one group, and no longer than the clip.
+    """Refuse sums that so many clipped clients cannot have: each client adds 1 to one group's count and at most the clip.
 
     Norms are taken in float64, in which no whole number of 64 bits overflows."""
     assert ask.reduce is not None
@@ -314,7 +315,7 @@ def _without_giants(share: Share, n: int) -> Share:
 
 
 def _info(told: Any, expected: Mapping[str, Any], most: int) -> dict[str, tuple[float, int]]:
-    """Sums over clients and of how many: what was expected and told."""
+    """The expected sums over clients, each with its number of clients."""
     if not isinstance(told, dict):
         raise wire.Malformed("info must be a dictionary.")
     return {k: answers.total(told[k], k, most) if k in told else (0.0, 0) for k in expected}

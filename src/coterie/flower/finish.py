@@ -29,7 +29,7 @@ class HereAlone(Evaluation):
 
 
 def keep_results(algorithm: Any, env: Env, state: Any, own: Ints, engine: Any, folder: Path) -> dict[str, list[float]]:
-    """Write the result of the clients here; returns sums over them of every test score and how many have one."""
+    """Write the result of the clients here; returns the sum of every test score and the number of clients that have it."""
     live = HereAlone(algorithm, env.federation, env.task, state, env, engine, own=own)
     table = live.scores(own).reset_index(drop=True)
     told = {m: [float(table[m].sum()), int(table[m].notna().sum())] for m in env.task.metrics}

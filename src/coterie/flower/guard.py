@@ -1,10 +1,10 @@
-"""How a site defends itself, whatever its server asks: it counts its own releases and writes down what leaves.
+"""How a site protects itself from its server: it counts its own releases and logs everything that leaves.
 
-`budget.json` holds the releases of all runs in the site's folder, with their noise: what they cost together is what counts,
-whatever the runs' files say. It is written before an answer is worked on, so that neither a killed process nor a second
-run gives any of it back. `statistics.json` holds the one agreement on columns that
-this folder takes part in: the same questions are answered again, others are not. `outgoing.jsonl` has a line per answer;
-lines are only added.
+`budget.json` holds the releases of all runs in the site's folder, with their noise: their total cost counts, whatever the
+runs' files say. It is written before the site computes an answer, so that neither a killed process nor a second
+run can regain any of it. `statistics.json` holds the one agreement on columns that
+this folder takes part in: the same questions are answered again, other questions are refused. `outgoing.jsonl` has a line
+per answer; lines are only added.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from coterie.training.privately import accounted_sampling, asks_per_round, parti
 from coterie.tree import Tree, flatten
 
 BUDGET, OUTGOING, STATISTICS = "budget.json", "outgoing.jsonl", "statistics.json"
-MOST_RUNS = 64  # whose rows and results a site keeps beside one another
+MOST_RUNS = 64  # runs whose rows and results a site keeps at the same time
 _PATIENCE = 60.0  # seconds to wait for another message to this site
 _CONTENT = ("phase", "clients", "reduce", "updates", "auxiliary", "given", "test")
 
@@ -70,13 +70,13 @@ class Guard:
     # ---- before an answer --------------------------------------------------------------------------------------------
 
     def admit_round(self, kind: str, head: Mapping[str, Any]) -> None:
-        """Refuse rounds that the run does not have: a result has a row for each."""
+        """Refuse rounds beyond the run's number of rounds: a result has a row per round."""
         most = self.job.rounds if kind == "finish" else self.job.rounds - 1
         if head["round"] > most:
             raise ConfigError(f"This run has {self.job.rounds} rounds; the server speaks of round {head['round'] + 1}.")
 
     def admit_run(self, run: str) -> None:
-        """Refuse a name that is taken, and more runs than the disk is for: each keeps a copy of the rows."""
+        """Refuse a name that is taken, and too many runs for the disk: each run keeps a copy of the rows."""
         if (self.folder / run).exists():
             raise ConfigError("This site has begun a run of that name already. Start the run again.")
         if sum(path.is_dir() for path in self.folder.iterdir()) >= MOST_RUNS:
@@ -88,7 +88,7 @@ class Guard:
     def admit(
         self, head: Mapping[str, Any], tree: Tree, own: Ints, states: ClientStates, plan: Mapping[str, float]
     ) -> None:
-        """Refuse an ask that honest servers do not send; a private one is counted here."""
+        """Refuse an ask that an honest server does not send, and count a private ask."""
         most = max(int(setting(self.job.algorithm, "clusters", 1) or 1), MOST_GROUPS)
         if self.job.privacy is None:
             most = max(most, states.n_clients)
@@ -113,7 +113,7 @@ class Guard:
             self._count(head, tree, states, plan)
 
     def _count(self, head: Mapping[str, Any], tree: Tree, states: ClientStates, plan: Mapping[str, float]) -> None:
-        """One release more, unless the same question was asked before: a server that was started again repeats it."""
+        """Count one more release, unless the same question was asked before: a restarted server repeats its question."""
         place, content = f"{head['run']} {head['round']} {head['ask']}", _digest(head, tree, states)
         with locked(self.folder, _PATIENCE):
             spent = self.spent()
@@ -127,7 +127,7 @@ class Guard:
             write_text(self.folder / BUDGET, json.dumps(spent), private=True)
 
     def _require_budget(self, spent: Mapping[str, Mapping[str, list[float]]], run: str) -> None:
-        """Refuse more questions than a run has, and what costs more than all runs here may cost together."""
+        """Refuse more questions than a run has, and a question that would exceed the budget of all runs here."""
         budget, most = self.job.privacy, _releases(self.job)
         assert budget is not None
         alone = sum(len(asked) for place, asked in spent.items() if place.split(" ")[0] == run)
@@ -165,7 +165,7 @@ class Guard:
         return found
 
     def admit_statistics(self, kind: str, head: Mapping[str, Any]) -> None:
-        """Refuse statistics of other columns than the run's, and any that go beyond one agreement: per column and level two
+        """Refuse statistics of other columns than the run's, and more than one agreement needs: per column and level two
         prefixes, which continue those before, and one fill."""
         asked = head["prefixes"] if kind == "digits" else head["fills"]
         if not set(asked) <= set(self.job.data["features"]):
@@ -191,7 +191,7 @@ class Guard:
     # ---- before it leaves ----------------------------------------------------------------------------------------------
 
     def note(self, kind: str, head: Mapping[str, Any], answer: bytes) -> bytes:
-        """Write down what is about to leave."""
+        """Log what is about to leave."""
         told, tree = wire.unpack(answer)
         line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "message": kind, "bytes": len(answer)}
         line |= {name: head[name] for name in ("run", "round", "ask", "phase", "level") if name in head}
@@ -204,8 +204,8 @@ class Guard:
 
 
 def _digest(head: Mapping[str, Any], tree: Tree, states: ClientStates) -> str:
-    """A checksum of a question and of the states that clients answer it with, whatever attempt made them. Lengths are part
-    of it, so that no tensor can be taken for two."""
+    """A checksum of a question and of the states that clients answer it with, which is equal for every attempt. Lengths are
+    part of it, so that one tensor cannot have the checksum of two."""
     row, values = states.packed()
     flat = flatten({"asked": tree, "states": values if states.used else {}})
     parts: list[Any] = [json.dumps([head[k] for k in _CONTENT], sort_keys=True), row]

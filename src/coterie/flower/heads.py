@@ -1,6 +1,6 @@
-"""What a server's message may hold: one table of fields and their checks, looked at before a site does anything.
+"""What a server's message may hold: one table of fields and their checks, applied before a site does anything.
 
-A field that is not in the table of its message is not handed on; one that is missing or something else is refused in one
+A field that is not in the table of its message is ignored. A message with a missing or wrong field is refused with one
 sentence. Names become names of files at a site, so they have letters, digits and hyphens only.
 """
 
@@ -24,7 +24,7 @@ Check = tuple[Callable[[Any], bool], str]
 
 
 def name(told: Any) -> bool:
-    """Whether it may be a part of a file's name."""
+    """Whether the text may be a part of a file's name."""
     return isinstance(told, str) and _NAME.fullmatch(told) is not None
 
 
@@ -148,7 +148,7 @@ _MAY_BE_NULL = ("have", "base", "reduce", "private")
 
 
 def checked_tree(kind: str, tree: dict[str, Any]) -> dict[str, Any]:
-    """The tensors of a message: all of them inside the parts that it may have."""
+    """The tensors of a message, which must all be inside the parts that it may have."""
     if not set(tree) <= set(PARTS.get(kind, ())) or not all(isinstance(part, dict) for part in tree.values()):
         raise Malformed(
             f"The tensors of the message {kind!r} must be inside {', '.join(PARTS.get(kind, ['nothing']))}."
@@ -157,7 +157,7 @@ def checked_tree(kind: str, tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def checked_head(head: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """What the message is, and its fields, all of them as the table says."""
+    """The kind of the message and its fields, checked by the table."""
     kind = head.get("do")
     if not isinstance(kind, str) or kind not in TABLE:
         raise Malformed("The site knows no such message; server and site need the same version of coterie.")

@@ -1,4 +1,4 @@
-"""What server and sites know of a run before the first message: the same at all of them."""
+"""What server and sites know of a run before the first message; it is the same at all of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Job:
     cohort: Any = None
     privacy: Privacy | None = None
     reading: Mapping[str, Any] = field(default_factory=dict)
-    least: int = LEAST  # rows below which a site does not go into detail before a run
+    least: int = LEAST  # a site sends no statistics of fewer rows before a run
 
     def __post_init__(self) -> None:
         require_named(self.data, self.privacy is not None)
@@ -41,4 +41,4 @@ class Job:
                 object.__setattr__(self, name, value)
 
     choices: dict[str, str] = field(default_factory=dict, init=False)
-    """What a budget changed in the algorithm, for the receipt."""
+    """The changes that a budget made in the algorithm, for the receipt."""

@@ -1,4 +1,4 @@
-"""Which nodes can be reached, and which of them is which site of a run."""
+"""Which nodes can be reached, and which site of a run each of them is."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Protocol
 from coterie.flower import answers, wire
 from coterie.flower.engine import Failure
 
-_HELLO = 30.0  # seconds for a node to say who it is
-_LATER = 4  # times that long until it is asked again
+_HELLO = 30.0  # seconds that a node has to identify itself
+_LATER = 4  # times this period until a node is asked again
 
 
 class Nodes(Protocol):
-    """Who can be reached now, and how."""
+    """The nodes that can be reached now, and how to ask them."""
 
     def connected(self) -> Iterable[int]: ...
 
     def exchange(self, messages: Mapping[int, bytes], timeout: float | None = None) -> Mapping[int, bytes | Failure]:
-        """The answers that came in time; `timeout`: seconds, where it is not the usual."""
+        """The answers that came in time; `timeout` are the seconds, where they differ from the default."""
         ...
 
 
 @dataclass
 class Sites:
-    """Which node a site's clients are at; a site is known again by its ticket after a restart."""
+    """Which node holds a site's clients; after a restart a site is recognised by its ticket."""
 
     nodes: Nodes
     run: str
@@ -46,7 +46,7 @@ class Sites:
         return {s: got.get(self.where[s], late) if self.where.get(s) in sent else gone for s in messages}
 
     def find(self) -> None:
-        """Ask nodes that are new here whether they are a site that was lost."""
+        """Ask new nodes whether they are a lost site."""
         there = set(self.nodes.connected())
         if all(self.where.get(site) in there for site in self.tickets):
             return
@@ -61,7 +61,7 @@ class Sites:
             try:
                 ticket = answers.ticket(wire.unpack(got.get(node))[0])
             except wire.Malformed:
-                if node not in got:  # a node that is mute must not slow every question
+                if node not in got:  # a node that does not answer must not slow every question
                     self._later[node] = now + _LATER * (now - began)
                 continue
             sites = [s for s, t in self.tickets.items() if secrets.compare_digest(t.encode(), ticket)]

@@ -1,4 +1,4 @@
-"""A Flower project for a run: two short apps, the run's file, and what Flower needs to know."""
+"""A Flower project for a run: two short apps, the run's file, and Flower's settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ packages = ["."]
 
 [tool.flwr.app]
 publisher = "coterie"
-# All that is handed to sites. Flower's usual choice would hand them the server's files of the folder `out` as well.
+# Only these files go to the sites. Flower's default would also send them the server's files in the folder `out`.
 fab-include = ["/{package}/*.py", "/{package}/run.toml"]
 
 [tool.flwr.app.components]
@@ -41,7 +41,7 @@ patience = 300.0  # seconds to wait for them
 timeout = 600.0  # seconds a site may take for one question
 """
 _APP = '''\
-"""Made by `coterie flower init`; run.toml beside it says what is trained."""
+"""Made by `coterie flower init`; run.toml next to it says what is trained."""
 
 from pathlib import Path
 
@@ -78,7 +78,7 @@ clients' models and scores in its own folder, where `coterie.Result.load` reads 
 
 
 def write_project(folder: Path, config: str, sites: int) -> list[Path]:
-    """The project's files; none that is there already is replaced."""
+    """Write the project's files; an existing file is never replaced."""
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "coterie-run"
     out = (folder / "out").resolve().as_posix()
     texts = {

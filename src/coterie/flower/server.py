@@ -1,7 +1,7 @@
-"""The server's side of a deployment: who is there, what was agreed, and then the training loop that every run has.
+"""The server's side of a deployment: it finds the sites, agrees on columns, and then runs the usual training loop.
 
-Its folder holds a checkpoint after every round, the sites and what they answered last, a log, and of a private run the
-ledger. A server that is started again with the same folder goes on where it stopped.
+Its folder holds a checkpoint after every round, the sites and their last answers, a log, and the ledger of a private run.
+A server that is started again with the same folder continues where it stopped.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _rounds(run: Run, engine: SitesEngine, server: Server, tell: Any, every_roun
 
 @dataclass
 class Server:
-    """What a server knows of its sites, and keeps in its folder."""
+    """What a server knows of its sites and keeps in its folder."""
 
     job: Job
     folder: Path
@@ -134,7 +134,7 @@ class Server:
             kind=self.job.data["kind"], classes=None if told["classes"] is None else tuple(told["classes"]),
             columns=tuple(told["columns"]), clusters=None if clusters is None else np.array([clusters[c] for c in order]),
             declared=frozenset({"kind"} | public | ({"classes"} if self.job.data.get("classes") else set())),
-            filtered=True,  # the sites' rows say who the clients are
+            filtered=True,  # the clients' names come from the sites' rows
         )  # fmt: skip
 
     def begin(self, resume: bool) -> tuple[Run, SitesEngine]:
@@ -166,7 +166,7 @@ class Server:
         engine.events.clear()
 
     def finish(self, run: Run, engine: SitesEngine) -> dict[str, Any]:
-        """Every site is told what its clients may know of the server's state, and keeps their results."""
+        """Send every site the part of the server's state that its clients may see; the site keeps their results."""
         with writing(self.folder / HISTORY) as partial:
             pd.DataFrame(run.history).to_parquet(partial)
         if run.session is not None:
@@ -256,7 +256,7 @@ def _meet(job: Job, nodes: Nodes, folder: Path, count: int, tell: Callable[[str]
 
 
 def _medians(columns: Columns, summaries: Mapping[str, Any], ask: Any) -> None:
-    """Byte by byte."""
+    """The medians of all sites' values, found byte by byte."""
     if not columns.with_holes:
         return
     most = {s: {c: t["columns"][c]["present"] for c in columns.with_holes} for s, t in summaries.items()}
@@ -292,7 +292,7 @@ def _blind(job: Job, summaries: Mapping[str, Any], agreement: Agreement, columns
 
 
 def _asking(nodes: Nodes, where: Mapping[str, int]) -> Callable[..., dict[str, Any]]:
-    """A question to all sites that must be answered by all; `check(site, answer)` returns what is taken of it."""
+    """A question that all sites must answer; `check(site, answer)` returns the checked answer."""
 
     def ask(head: dict[str, Any], check: Callable[[str, dict[str, Any]], Any]) -> dict[str, Any]:
         each = head if "do" not in head else dict.fromkeys(where, head)

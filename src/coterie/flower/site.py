@@ -3,13 +3,13 @@
     join     say which clients are here and what their columns hold
     digits, spread    statistics of the training rows, for the agreement
     hello    after a restart: show the ticket this site got when the run began
-    begin    prepare the rows by what was agreed, and keep them for the run
+    begin    prepare the rows by the agreement, and keep them for the run
     ask      run a client function of the algorithm and answer as the ask says: sums, or rows
     finish   give every client here its model, its group and its scores; all of them stay here
 
 States survive a restart: each answer that changes them writes a new file, and the server's next message says which answers
-it received. An answer that was lost on the way never happened, as for a client that was not asked. Messages may be worked on
-at the same time; their numbers grow, and whatever is older than the newest that has come changes nothing any more.
+it received. The states of a lost answer are dropped, as if its clients had not been asked. Several messages may be processed
+at the same time; their numbers grow, and a message older than the newest one that came changes nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _PATIENCE = 60.0  # seconds to wait for another message to this site that is bei
 @dataclass
 class Site:
     """table: the site's own file, or its rows. folder: where prepared rows, states and results are kept. client: the name of
-    the only client here, where the table has no column for it. least: rows below which this site does not go into detail, if
+    the only client here, where the table has no column for it. least: this site sends no statistics of fewer rows, if
     its owner wants another number than the run's."""
 
     job: Job
@@ -65,7 +65,7 @@ class Site:
     _runs: dict[str, SiteRun] = field(default_factory=dict, repr=False)
 
     def answer(self, block: bytes) -> bytes:
-        """What the message asks for, or one sentence why not: nothing is done before every field of it is checked."""
+        """The answer to a message, or one sentence of refusal; every field is checked before anything else is done."""
         told, sent = wire.unpack(block)
         kind, head = checked_head(told)
         tree = checked_tree(kind, sent)
@@ -89,7 +89,7 @@ class Site:
         if kind == "join":
             return wire.pack(self._rows().summary(private=self.job.privacy is not None))
         if kind in ("digits", "spread") and self.job.privacy is not None:
-            raise ConfigError("With a privacy budget this site tells no statistics of its rows.")
+            raise ConfigError("With a privacy budget this site sends no statistics of its rows.")
         if kind in ("digits", "spread"):
             Guard(self.job, self.folder).admit_statistics(kind, head)
             with untold("This site's table has no such statistics"):
@@ -124,13 +124,13 @@ class Site:
         declared = list(self.job.data.get("classes") or ())
         if (declared and agreement.classes != declared) or (self.job.privacy is not None and agreement.plan):
             raise ConfigError(
-                "The server agrees on other classes or columns than the run's file. Give both the same project."
+                "The server uses other classes or columns than the run's file. Give both the same project."
             )
         with untold("This site's table does not fit what was agreed on columns and classes"):
             fed = self._rows().federation(agreement)
         places = [head["places"].get(str(c)) for c in fed.clients]
         if None in places or len(places) != len(head["places"]):
-            raise DataError("The clients of this site are not those it said when it joined. Start the run again.")
+            raise DataError("The clients of this site are not those it named when it joined. Start the run again.")
         folder = private_folder(self.folder / head["run"])
         fed.subset([fed.clients[i] for i in np.argsort(places)]).save(private_folder(folder / "rows"))
         with writing(folder / "places.npy", private=True) as partial, partial.open("wb") as file:
@@ -149,7 +149,7 @@ class Site:
 
 
 class SiteRun:
-    """A run at a site: the rows of its clients at their places among all clients, whose rows are not here."""
+    """A run at a site: its clients' rows, at their places among all clients; the other clients' rows are elsewhere."""
 
     def __init__(self, job: Job, folder: Path) -> None:
         if not (folder / "n_clients.txt").exists():
@@ -181,7 +181,7 @@ class SiteRun:
             first_contact(self.job.algorithm, ask.clients, env, self.engine)
             share = merged(self.engine.shares(ask, env))
         tag = self._keep(head, states)
-        if private is not None:  # whose update is a number is told by nothing but the sum
+        if private is not None:  # only the sum shows whether a client's update was a number
             share |= {"clients": ask.clients, "dropped": ask.clients[:0]}
         answer = {"clients": share["clients"].tolist(), "dropped": share["dropped"].tolist(), "bytes": share["bytes"]}
         told = {} if private is not None else {k: list(v) for k, v in share["info"].items() if math.isfinite(v[0])}
@@ -205,7 +205,7 @@ class SiteRun:
         return states
 
     def _keep(self, head: Mapping[str, Any], states: ClientStates) -> str | None:
-        """Write the states, if there are any; only those a server may still go back to are kept beside."""
+        """Write the states, if there are any; of older ones only those are kept to which a server may still return."""
         have: str | None = head.get("have")
         if not states.used:
             return have
@@ -227,7 +227,7 @@ class SiteRun:
         with locked(self.folder, _PATIENCE):
             seen = int(file.read_text()) if file.exists() else -1
             if number < seen:
-                raise ConfigError("The server has sent this site a newer message; what came before is not kept.")
+                raise ConfigError("The server has sent this site a newer message; older messages are ignored.")
             if number > seen:
                 write_text(file, str(number))
             yield
@@ -246,8 +246,8 @@ class SiteRun:
 
 @contextmanager
 def untold(what: str) -> Iterator[None]:
-    """Keep what an error says at this site: it may quote a cell, and a server that tries many questions would read many.
-    Errors of settings quote none."""
+    """Keep the text of an error at this site: it may quote a cell, and a server with many questions could read many cells.
+    Errors about settings quote no cells."""
     try:
         yield
     except ConfigError:
@@ -261,7 +261,7 @@ def untold(what: str) -> Iterator[None]:
 
 
 def write_ask(algorithm: Any, ask: Ask, *, private: bool) -> tuple[dict[str, Any], Tree]:
-    """An ask as plain values and tensors. What a private run measures updates from goes along."""
+    """An ask as plain values and tensors, with the values from which a private run measures updates."""
     reduce = None if ask.reduce is None else [type(ask.reduce).__name__, ask.reduce.groups]
     updates = {k: None if f is None else [list(f.fields), f.groups] for k, f in ask.updates.items()}
     head = {
@@ -285,8 +285,8 @@ def read_ask(algorithm: Any, head: Mapping[str, Any], tree: Tree) -> Ask:
 
 
 def releases(job: Job, ask: Ask, told: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> Releases | None:
-    """How a private run clips and rounds, by this site's own plan; the ledger and the noise are the server's. Whether there
-    is a budget is known here, and no server can ask past it."""
+    """How a private run clips and rounds, by this site's own plan; the server has the ledger and adds the noise. The site
+    itself knows whether there is a budget, and a server cannot avoid it."""
     if (job.privacy is None) != (told is None):
         raise ConfigError("Server and site differ in whether there is a privacy budget. Give both the same project.")
     if job.privacy is None or told is None:

@@ -23,12 +23,12 @@ from coterie.tree import Tree, flatten, unflatten
 _HEAD, _ORDER = "head", "order"  # safetensors sorts its tensors; vectors of models are in the order of their names
 _MOST_HEAD = 64 << 20
 _DEEPEST = 32  # of names in names
-ODD = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)  # what odd headers raise
-_MOST_TEXT = 300  # characters of what others wrote
+ODD = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)  # errors of malformed headers
+_MOST_TEXT = 300  # characters that are shown of a text from others
 
 
 class Malformed(ClientError):
-    """A message that cannot be used, with a sentence that says why."""
+    """A message cannot be used; the sentence says why."""
 
 
 def pack(head: dict[str, Any], tree: Tree | None = None) -> bytes:
@@ -38,7 +38,7 @@ def pack(head: dict[str, Any], tree: Tree | None = None) -> bytes:
 
 
 def unpack(block: Any, most: int | None = None) -> tuple[dict[str, Any], Tree]:
-    """The plain values and the tensors; anything else than such a message is refused in one sentence."""
+    """The plain values and the tensors of a message; malformed bytes are refused with one sentence."""
     if not isinstance(block, bytes):
         raise Malformed(f"A message is bytes; got {type(block).__name__}.")
     if most is not None and len(block) > most:
@@ -62,7 +62,7 @@ def unpack(block: Any, most: int | None = None) -> tuple[dict[str, Any], Tree]:
 
 
 def one_line(text: Any) -> str:
-    """What others wrote, short enough for a sentence or a log, and without characters that steer a terminal or turn the
+    """A text from others, cut for a sentence or a log, without characters that control a terminal or change the
     direction of the text."""
     line = " ".join("".join(" " if _steers(c) else c for c in str(text)[: 4 * _MOST_TEXT]).split())
     return line if len(line) <= _MOST_TEXT else line[: _MOST_TEXT - 1] + "…"
@@ -75,14 +75,14 @@ def _steers(c: str) -> bool:
 
 
 def place_of(algorithm: Any, phase: Callable[..., Any]) -> str:
-    """Where a client function is in an algorithm."""
+    """The place of a client function in an algorithm."""
     owner, name = getattr(phase, "__self__", None), getattr(phase, "__name__", "")
     parts = list(_parts(algorithm, ""))
     alike = [place for place, part in parts if type(part) is type(owner) and part == owner]
     for place in alike or [place for place, part in parts if type(part) is type(owner)]:
         return f"{place}{name}"
     raise ConfigError(
-        f"A deployed algorithm asks with its own methods; {name or phase!r} is none of {type(algorithm).__name__}. "
+        f"A deployed algorithm asks with its own methods; {name or phase!r} is not a method of {type(algorithm).__name__}. "
         "Make it a method of the algorithm, of an algorithm in one of its fields, or of one of its helpers."
     )
 

@@ -1,8 +1,8 @@
 """A warm worker: runs the apps of SuperNodes and SuperLinks started with `--isolation process`, in a fork per task.
 
 Flower starts a new interpreter for every message, which imports torch each time. Here torch is imported once, and
-every task gets a fork of that process. This is the one file that uses modules Flower does not call public, so the version of
-flwr is bounded in the extra.
+every task gets a fork of that process. Only this file uses modules that are not public in Flower, so the extra bounds the
+version of flwr.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _child(spec: ExecutionSpec) -> None:
 
 def work(addresses: Sequence[str], root_certificates: str | None = None, secret: bytes | None = None) -> NoReturn:
     """Take tasks from the Runtime APIs at these addresses until stopped, one process each. The certificates are for those
-    that begin with https://; `secret` is what they were told to ask of workers."""
+    that begin with https://; `secret` is the text that they demand from workers."""
     os.environ.setdefault(POLL, "0.05")
     superexec.get_executor = lambda *_, **__: ForkExecutor()  # type: ignore[assignment]
     children: list[int] = []
@@ -93,12 +93,12 @@ def work(addresses: Sequence[str], root_certificates: str | None = None, secret:
         superexec.run_superexec(
             address.removeprefix("https://"), not secure, root_certificates if secure else None, secret
         )
-    except SystemExit as end:  # Flower's way to end, when told to or when the secret is refused
+    except SystemExit as end:  # how Flower ends on request, or when it refuses the secret
         code = end.code if isinstance(end.code, int) else 1
         print(f"The worker for {address} ends. If nobody ended it, its --secret was refused.", file=sys.stderr)
     except Exception as error:
         print(
-            f"The worker for {address} cannot go on: {said(error)}. A SuperLink with TLS is https://HOST:PORT, and "
+            f"The worker for {address} cannot continue: {said(error)}. A SuperLink with TLS is https://HOST:PORT, and "
             "--root-certificates names its authority; anything else is HOST:PORT.",
             file=sys.stderr,
         )

@@ -1,1 +1,1 @@
-"""What one client learns with: task, networks, scores, and the local steps with their batched twin."""
+"""What one client trains with: task, networks, metrics, and the local steps with their batched form."""

@@ -24,7 +24,7 @@ def split(params: Params, head: Sequence[str] = ()) -> tuple[Params, Params]:
 
 
 def features(network: nn.Module, params: Params, x: Tensor) -> Tensor:
-    """What the last layer is given for the rows of `x`, as one row of numbers each. The last layer of an `nn.Sequential` is
+    """The inputs of the last layer for the rows of `x`, one row of numbers each. The last layer of an `nn.Sequential` is
     its last module, that of another network the module whose parameters come last."""
     if isinstance(network, nn.Sequential):
         body = network[:-1]

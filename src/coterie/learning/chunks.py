@@ -22,14 +22,14 @@ def maps_and_derivatives() -> list[Any]:
 
 
 def in_one_vmap() -> bool:
-    """Whether this runs under the engine's `vmap` alone, and no derivative is taken of what is computed here."""
+    """Whether this runs only under the engine's `vmap`, and no derivative is taken of its result."""
     layers = maps_and_derivatives()
     return len(layers) == 1 and layers[0].key() == _core.TransformType.Vmap
 
 
 def on_chunk(rule: Callable[..., Any], *given: Any) -> Any:
     """`rule(*given)` once for all clients of the chunk, where `in_one_vmap`. The rule gets and returns tensors with the
-    clients as their leading dimension; what is no tensor it gets as it is."""
+    clients as their leading dimension; other arguments are passed unchanged."""
     engine = retrieve_current_functorch_interpreter()
     level, clients = engine.level(), engine.batch_size()  # type: ignore[attr-defined]
     found = [_core._unwrap_batched(g, level) if isinstance(g, Tensor) else (g, None) for g in given]

@@ -21,7 +21,7 @@ from coterie.learning.activations import ACTIVATIONS
 
 
 class Passed(NamedTuple):
-    """What a pass forward leaves for the way back."""
+    """The values of a forward pass that the backward pass needs."""
 
     kernel: Tensor  # (clients, p²·out, in·window): at each of its places in the window
     columns: Tensor  # (clients, channels·window, samples·rows·columns)
@@ -46,7 +46,7 @@ class Block:
 
     @classmethod
     def of(cls, part: nn.Conv2d, weight: int, bias: int) -> Block | None:
-        """None for the kinds of convolution that are left to the library."""
+        """None for kinds of convolution that run with the library's kernels."""
         (high, wide), pad = part.kernel_size, part.padding
         plain = part.groups == 1 and part.dilation == (1, 1) and part.padding_mode == "zeros"
         if not plain or isinstance(pad, str) or part.stride[0] != part.stride[1]:

@@ -2,8 +2,8 @@
 
 `Drawing` stands between a network and torch's functions: dropout of every kind, attention and recurrent layers with
 dropout, and plain draws (`torch.rand`, `bernoulli_`, …, as stochastic depth makes them) use numbers made from a key. They
-are the same on every engine, after a resume, and whatever other clients draw. The global generator is never touched; a
-network that reaches it in another way is refused before training (`Task.check`).
+are the same on every engine and after a resume, and do not depend on other clients. The global generator is never used; a
+network that uses it in another way is refused before training (`Task.check`).
 
 Numbers are laid out row by row: a sample's draws depend on its place in the batch and not on how many follow it, as long as
 the batch comes first.
@@ -26,12 +26,12 @@ from coterie.errors import TaskError
 
 
 class Drawing(TorchFunctionMode):
-    """While it is entered, what a network draws is a function of the key and of how often it has drawn before."""
+    """Inside this context a network's random numbers are a function of the key and of the number of earlier draws."""
 
     def __init__(self, key: Tensor) -> None:
         super().__init__()
         self.key, self.count = key, 0
-        self.used = False  # whether anything here took the place of torch's own
+        self.used = False  # whether any function of torch was replaced here
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         ours = _OURS.get(func)
@@ -117,7 +117,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(QKᵀ/√d + mask)·V in plain products, which can be batched over clients and draw no numbers of their own."""
+    """softmax(QKᵀ/√d + mask)·V in plain products, which can be batched over clients and draw no random numbers."""
     if enable_gqa:
         key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
     scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)

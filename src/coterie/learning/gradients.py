@@ -1,4 +1,4 @@
-"""Losses and gradients of a chunk of clients, and what is behind `Context.grad`.
+"""Losses and gradients of a chunk of clients, and the implementation of `Context.grad`.
 
 `chunk_gradients` knows three ways, same numbers up to rounding: hand-written gradients for a fully connected network with
 a known loss (`networks`), client by client for convolutions (batching them gains nothing on a CPU), and ordinary
@@ -30,7 +30,7 @@ class Model:
 
     @classmethod
     def whole(cls, task: Task, params: Params) -> Model:
-        """All that learns; running statistics do not."""
+        """All trained parameters, without running statistics."""
         return cls(task, tuple(params), tuple(i for i, name in enumerate(params) if name not in task.statistics))
 
     def network(self, x: Tensor, y: Tensor | None = None) -> Network | None:
@@ -150,7 +150,7 @@ def _descent(
 
 
 def _everywhere(model: Model, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
-    """The gradients with 0 for what does not learn."""
+    """The gradients, with 0 for entries that are not trained."""
     found = dict(zip(model.trained, grads, strict=True))
     return [found[i] if i in found else torch.zeros_like(p) for i, p in enumerate(params)]
 

@@ -18,7 +18,7 @@ class LocalSGD(LocalSteps):
     The learning rate in round t is `lr * decay ** t`, times the `schedule`'s factor for the round and step
     (`ct.schedules`). Batches walk through a fresh permutation of the client's samples each epoch, drawn from the client's
     own random stream. `clip` bounds the norm of every client's gradient in every step. With `keep` the momentum stays on the
-    client between rounds; otherwise every round starts afresh.
+    client between rounds; otherwise every round starts without momentum.
     """
 
     steps: int | None = None
@@ -48,7 +48,7 @@ class LocalSGD(LocalSteps):
 class LocalAdam(LocalSteps):
     """Adam with the same steps, batches and `fit` as `LocalSGD`; weight decay is AdamW's unless `decoupled=False`.
 
-    Every round starts its means afresh, unless the client keeps them: `keep=True`, or in an algorithm of your own
+    Every round starts with new means, unless the client keeps them: `keep=True`, or in your own algorithm
     `fit(…, memory=ctx.state["adam"])`."""
 
     steps: int | None = None

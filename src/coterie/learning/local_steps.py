@@ -31,7 +31,7 @@ Schedule = Cosine | StepDecay | Warmup | Callable[[int, int], float]
 
 
 MEMORY = "optimiser"
-"""The entry of a client's state that holds what its optimiser remembers between rounds."""
+"""The entry of a client's state that holds its optimiser's state between rounds."""
 
 
 class Samples(Protocol):
@@ -117,7 +117,7 @@ class LocalSteps(ABC):
         lr: Rate | None = None,
         memory: Tree | None = None,
     ) -> Any:
-        """The trained model and the mean loss met on the way (of the task alone); with `memory` the new memory too.
+        """The trained model and the mean of the task's loss during the steps; with `memory` also the new memory.
 
         - `train`: names or dotted parts of the network that learn; the others stay as they are.
         - `pull`·‖v − anchor‖²/2 is added to the loss; a number, a tensor per client, or one per parameter name.
@@ -125,7 +125,7 @@ class LocalSteps(ABC):
         - `extra(params, batch)` is a further term of the loss; `batch` is the step's `Context`.
         - `lr` replaces the setting's learning rate; it may be a tensor, one number per client.
         - `memory` is what the optimiser remembers (momentum, Adam's means): pass `start_memory(params)` at first and
-          keep what comes back in the client's state. Without it every call starts afresh.
+          keep the returned memory in the client's state. Without it every call starts with a new optimiser.
 
         The first call in a phase walks through the batches of the client's own random key; each later call draws
         others. `clip` bounds the gradient with `extra` and `correct`; pull and weight decay come after.
@@ -152,7 +152,7 @@ class LocalSteps(ABC):
         return model, loss, _as_memory(dict(zip(sgd_batched.kept_names(plan.rule, trained), kept, strict=True)))
 
     def each(self, ctx: Samples) -> Iterator[tuple[Any, Rate]]:
-        """The mini-batches of these steps with the learning rate of each, for loops of your own. The rate is 0 for the
+        """The mini-batches of these steps with the learning rate of each, for your own loops. The rate is 0 for the
         empty batches that a small client meets at the end of its epochs."""
         rate = self.lr * self.decay**ctx.round
         for s, batch in enumerate(ctx.batches(steps=self.steps, epochs=self.epochs, batch_size=self.batch_size)):
@@ -165,7 +165,7 @@ class LocalSteps(ABC):
         return changed
 
     def descent(self) -> Descent:
-        """These settings' optimiser for a loop of your own, with an empty memory."""
+        """These settings' optimiser for your own loop, with a new state."""
         return Descent(self.rule, self.clip)
 
     def _plan(
@@ -183,12 +183,12 @@ class LocalSteps(ABC):
         )
 
     def first_memory(self, ctx: Samples, params: Params) -> Tree:
-        """For a client's first state: what the optimiser remembers, if it is to be kept between rounds."""
+        """The optimiser's state for a client's first state, if it is kept between rounds."""
         moving = {name: t for name, t in params.items() if name not in ctx.task.statistics}
         return {MEMORY: self.start_memory(moving)} if self.keep else {}
 
     def fit_on(self, ctx: Any, params: Params, **options: Any) -> tuple[Params, Tensor, Tree]:
-        """`fit` with the memory in the client's state; the last of the three is what the state becomes there."""
+        """`fit` with the memory in the client's state; the last of the three results is the new entry of that state."""
         if not self.keep:
             return *self.fit(ctx, params, **options), {}
         model, loss, memory = self.fit(ctx, params, memory=ctx.state[MEMORY], **options)
@@ -221,7 +221,7 @@ class LocalSteps(ABC):
 def _trained(
     params: Params, train: str | Iterable[str] | None, statistics: frozenset[str] = frozenset()
 ) -> tuple[str, ...]:
-    """Statistics may be named too: they move with every step, whatever learns."""
+    """Statistics may be named too: every step updates them, whichever parts are trained."""
     if train is None:
         return tuple(params)
     parts = tuple(part for part in names(train, "fit", "train") if part not in statistics)
@@ -236,7 +236,7 @@ def _trained(
 
 
 def _pulls(anchor: Params | None, pull: Rate | Params, params: Params, trained: tuple[str, ...]) -> Given:
-    """The anchor and, where the pull is no plain number, the pull of every trained parameter."""
+    """The anchor and, if the pull is not a plain number, the pull of every trained parameter."""
     if isinstance(pull, float | int) and pull == 0:
         return {}
     if anchor is None:

@@ -3,7 +3,7 @@
 Losses map one client's (outputs, targets) to one number per sample. Metrics score many clients at once: outputs
 (clients, samples, out), targets (clients, samples) and a mask of the real samples (their weights, where they have some) give
 one number per client. Targets may have a third dimension: a sequence of classes is scored label by label; of several numbers
-or yes/no labels a sample the mean over them is taken. Metrics of one's own are in `scoring`, those of clusterings in
+or yes/no labels per sample the mean over them is taken. Your own metrics are in `scoring`, those of clusterings in
 `cluster_metrics`; both can be reached from here.
 """
 
@@ -30,7 +30,7 @@ Metric = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
-    """Of a sequence of labels: the mean over those that are there (−100: none)."""
+    """Cross-entropy; for a sequence of labels the mean over the given ones (−100 means no label)."""
     if y.dim() == 1:
         return F.cross_entropy(outputs, y, reduction="none")
     each = F.cross_entropy(outputs.movedim(-1, 1), y, reduction="none").flatten(1)
@@ -60,7 +60,7 @@ def _mean(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def by_entry(metric: Metric) -> Metric:
-    """A metric of labels for sequences of them, and for several labels a sample: every label counts as a row."""
+    """A metric of labels for sequences of them, and for several labels per sample: every label counts as a row."""
 
     @wraps(metric)
     def scored(outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def by_entry(metric: Metric) -> Metric:
 
 
 def by_column(metric: Metric) -> Metric:
-    """The same, but of several labels or numbers a sample each is scored by itself and the mean is taken."""
+    """The same, but each of several labels or numbers per sample is scored separately, and the mean is taken."""
     rows = by_entry(metric)
 
     @wraps(metric)

@@ -98,7 +98,7 @@ class Network:
         return Trace(passed, values)
 
     def head(self, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss a client and its derivative by the last layer's values."""
+        """The loss per client and its derivative by the last layer's values."""
         if self.loss == "cross_entropy":  # log_softmax over a short last dimension costs six times as much
             index, w = y.unsqueeze(-1), weight.unsqueeze(-1)
             shifted = outputs - outputs.amax(-1, keepdim=True)
@@ -168,7 +168,7 @@ class Network:
     def _backward(
         self, params: Sequence[Tensor], x: Tensor, trace: Trace, delta: Tensor, trained: Sequence[int], use: Use
     ) -> None:
-        """From the last layer down to the first with a trained parameter."""
+        """The layers from the last down to the first with a trained parameter."""
         wanted = [k.weight in trained or k.bias in trained for k in self.blocks]
         wanted += [w in trained or b in trained for w, b, _ in self.layers]
         lowest, depth = wanted.index(True), len(self.blocks)
@@ -216,7 +216,7 @@ class _InPlace:
 
 @dataclass
 class _Moved:
-    """p − gradient, in memory of its own."""
+    """p − gradient, as a new tensor."""
 
     params: Sequence[Tensor]
 
@@ -265,7 +265,7 @@ def _with(last: Block | Layer, part: nn.Module) -> Block | Layer | None:
 
 
 def _pooling(part: nn.MaxPool2d) -> int | None:
-    """The side of square pools that lie side by side; None for others."""
+    """The side of square pools that do not overlap; None for others."""
     sides = {*_pair(part.kernel_size), *_pair(part.stride)}
     plain = _pair(part.padding) == (0, 0) and _pair(part.dilation) == (1, 1) and not part.ceil_mode
     return sides.pop() if plain and not part.return_indices and len(sides) == 1 else None

@@ -1,7 +1,7 @@
 """Passes forward and back of a whole chunk of clients, as primitives that loops written in a client function can use.
 
 A client function sees one client. Under the engine's `torch.func.vmap` the rules of these primitives see the chunk and run
-its `Network`. They take the place of the module where nothing but the parameters is differentiated, and that once.
+its `Network`. They replace the module where only the parameters are differentiated, and only once.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def outputs_only(network: Network, x: Tensor, params: list[Tensor]) -> Tensor:
 
 
 def joined(parts: list[Tensor]) -> Tensor:
-    """The groups of a chunk as one again; a single one is not copied."""
+    """The groups of a chunk joined again; a single group is not copied."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -117,7 +117,7 @@ class _Outputs(torch.autograd.Function):
 
 
 class _Back(torch.autograd.Function):
-    """The way back of `_Outputs`."""
+    """The backward pass of `_Outputs`."""
 
     @staticmethod
     def forward(keep: Pass, delta: Tensor) -> Any:

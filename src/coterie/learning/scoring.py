@@ -1,4 +1,4 @@
-"""Metrics of one's own: a function, or an object with torchmetrics' methods `reset`, `update` and `compute`.
+"""Your own metrics: a function, or an object with torchmetrics' methods `reset`, `update` and `compute`.
 
 A function of (outputs, y) scores one client's rows at a time and returns a number. A function of three arguments scores many
 clients at once, as those in `metrics` do. torchmetrics itself is not needed.

@@ -6,7 +6,7 @@ Three ways, same numbers up to rounding:
 - any other network with convolutions (batching them gains nothing on a CPU), and networks that need it (BatchNorm, recurrent
   layers), run client by client with the library's own kernels;
 - anything else runs under `vmap` with ordinary autograd.
-`train_one` is the plain version for one client, and the oracle the others are tested against.
+`train_one` is the plain version for one client, and the reference against which the others are tested.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ one "slot/…" per memory of the rule, of every trained one; "lr" and "count".""
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do in one call of `fit`; the tensors come beside it."""
+    """The settings of one call of `fit`; the tensors are passed separately."""
 
     model: Model
     walk: Walk
@@ -80,7 +80,7 @@ class Plan:
 
 
 def kept_names(rule: Rule, trained: tuple[str, ...]) -> list[str]:
-    """What a rule remembers between calls, by the names of `Given`."""
+    """A rule's state between calls, by the names of `Given`."""
     names = [f"{slot}/{name}" for name in trained for slot in rule.slots]
     return [*names, "count"] if rule.counts else names
 

@@ -1,6 +1,6 @@
 """Task: a model factory, a loss and metrics, used as functions of a parameter dictionary.
 
-The file is long because what a model may be is found out where it is run: the trials of a new model share its modules.
+The file is long because a model is checked by running it, and these trials share its modules.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TRIED = 8  # of them, where clients are tried together
 @guarded
 @dataclass(frozen=True)
 class Task:
-    """What is learnt: `model` makes a fresh `nn.Module`; `loss` is a name or a function to one number per sample;
+    """A learning task: `model` makes a fresh `nn.Module`; `loss` is a name or a function to one number per sample;
     `metric` is a name, a function, an object with torchmetrics' methods, a `Scorer`, or several of them, the first being the
     one gains are measured in (None: mse for the loss mse, else accuracy)."""
 
@@ -60,7 +60,7 @@ class Task:
         if not self.metrics:
             raise TaskError("A task needs at least one metric; got none. Use for example metric='accuracy'.")
         if len(set(self.metrics)) < len(self.metrics):
-            raise TaskError(f"Metrics need names of their own; got {list(self.metrics)}. Use Scorer(function, name=…).")
+            raise TaskError(f"Metrics need different names; got {list(self.metrics)}. Use Scorer(function, name=…).")
         if not callable(self.model) or isinstance(self.model, nn.Module):
             raise TaskError(
                 "model must be a function that makes a fresh nn.Module, e.g. lambda: nn.Linear(20, 3); "
@@ -106,7 +106,7 @@ class Task:
         return cls(network, "cross_entropy", tuple(metrics))
 
     def __reduce__(self) -> Any:
-        """Pickled and copied as it was made, with what `check` found; modules and what threads hold are made anew."""
+        """Pickled and copied as it was made, with what `check` found; modules and thread-local objects are made again."""
         return type(self), (self.model, self.loss, self.metric), {"_found": dict(self._found)}
 
     # ---- what the network is like -------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Task:
 
     @property
     def traits(self) -> Traits:
-        """What `check` found on the samples it was given last."""
+        """The result of the last `check`."""
         return self._found.get("last", Traits())
 
     @cached_property
@@ -176,7 +176,7 @@ class Task:
                 kind = "buffer" if name in dict(module.named_buffers()) else "frozen parameter"
                 raise TaskError(
                     f"The model changes its {kind} '{name}' when it runs, and clients would see one another's data in it. "
-                    "Compute it anew in every call, or make it a parameter that learns."
+                    "Compute it again in every call, or make it a parameter that learns."
                 )
 
     def prepare(self, dtype: torch.dtype, device: torch.device = _CPU) -> nn.Module:
@@ -229,7 +229,7 @@ class Task:
         return self.trainable | self.statistics
 
     def require(self, params: Params) -> None:
-        """Refuse a dictionary without exactly these names: a module would fill the gaps with weights of its own."""
+        """Refuse a dictionary without exactly these names: a module would fill the gaps with its own weights."""
         if params.keys() == self.names:
             return
         missing, unknown = sorted(self.names - params.keys()), sorted(params.keys() - self.names)
@@ -296,7 +296,7 @@ class Task:
         return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
 
     def check(self, federation: Federation, *, look: bool = True) -> None:
-        """Run some samples through, so that a misfit is said before training starts. A private run does not `look` at
+        """Run some samples through the model, so that errors come before training starts. A private run does not `look` at
         anybody's values: their shape is enough, and an error may not depend on one client's data."""
         x, y, owner = federation.some_rows(_ROWS)
         if not look:
@@ -313,7 +313,7 @@ class Task:
                 f"The loss of a fresh model must be a finite number for every sample; it is {float(losses[bad])} for one of "
                 f"client {federation.name(int(owner[int(bad)]))}. Check the loss, or that client's data for extreme values."
             )
-        kind = (x.shape[1:], x.dtype, y.shape[1:], y.dtype, look)  # what is found may depend on the numbers looked at
+        kind = (x.shape[1:], x.dtype, y.shape[1:], y.dtype, look)  # the result may depend on the values of the samples
         if kind not in self._found:
             self._found[kind] = self._traits(params, x[:_TRIED], y[:_TRIED])
         self._found["last"] = self._found[kind]
@@ -357,7 +357,7 @@ class Task:
         if remembers:
             raise TaskError(
                 "The model gives other outputs for the same samples when it has run on others before: it keeps what it saw "
-                "in an attribute, or draws numbers of its own. Keep nothing between calls, and draw with torch.rand."
+                "in an attribute, or draws its own random numbers. Keep nothing between calls, and draw with torch.rand."
             )
         return outputs
 
@@ -373,7 +373,7 @@ class Task:
         return not traits.close(found[0], found[1], 1e-5)
 
     def _traits(self, params: Params, x: Tensor, y: Tensor) -> Traits:
-        """What only a run shows: whether it draws, mixes samples, or cannot be batched over clients."""
+        """Traits that only a run shows: whether the model draws, mixes samples, or cannot be batched over clients."""
         if Network.of(self._master, tuple(params), self.loss, x.shape[1:]) is not None:
             return Traits(watched=False, addresses=False)
         key = torch.zeros((), dtype=torch.int64)

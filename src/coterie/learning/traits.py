@@ -1,6 +1,6 @@
 """What a network is like: the statistics it keeps, the random numbers it draws, and whether clients can be batched.
 
-What layers show is read from the module; what a `forward` hides is found by running a few samples before training.
+Some traits are read from the module's layers; the others are found by running a few samples before training.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Traits:
 
 
 class Addresses(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
-    """Notices operations that take whole numbers beside floating ones: places to look at, or so it must be thought."""
+    """Notices operations that take whole numbers together with floating ones: the whole numbers may be indices."""
 
     used = False
 
@@ -125,7 +125,7 @@ def own_dtype(module: nn.Module) -> torch.dtype:
 
 
 def recast(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """The module in another type. Frozen parts and buffers of a type of their own (half, bytes) stay as they are."""
+    """The module in another type. Frozen parts and buffers of another type (half, bytes) keep it."""
     before = own_dtype(module)
     if before == dtype:
         return module
@@ -198,7 +198,7 @@ def batches(loss: Callable[..., Tensor], params: Params, *more: Tensor) -> bool:
             warnings.simplefilter("error")
             torch.func.vmap(loss, randomness="error")(stacked, *twice)
             return close(both.detach()[0], loss(params, *more), 1e-3)
-    except Exception:  # whatever it is, it does not happen to a client by itself
+    except Exception:  # any error here comes from batching, not from a single client
         return False
 
 

@@ -1,4 +1,4 @@
-"""One step of an optimiser: what becomes of the parameters once their gradients are known.
+"""One step of an optimiser: the new parameters from the old ones and their gradients.
 
 The same code serves one client and a chunk of clients: a number per client has the shape () for one and (clients,) for a
 chunk, and is stretched over the parameters' own dimensions.
@@ -29,7 +29,7 @@ class Momentum:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """What it remembers for each parameter."""
+        """The names of the rule's state for each parameter."""
         return ("velocity",) if self.momentum else ()
 
     def direction(self, g: Tensor, old: Sequence[Tensor], count: Tensor | None) -> tuple[Tensor, list[Tensor]]:
@@ -93,7 +93,7 @@ class Optimiser:
     def step(
         self, params: Sequence[Tensor], grads: Sequence[Tensor], lr: Rate, on: Tensor | None, batch_dims: int
     ) -> list[Tensor]:
-        """The parameters after one step. `on` is 0 for clients that sit this step out (None: nobody does).
+        """The parameters after one step. `on` is 0 for clients that skip this step (None: no client does).
 
         The gradient with its correction is clipped; weight decay and the pull come after."""
         if self.correct is not None:
@@ -138,7 +138,7 @@ class Optimiser:
 
 
 class Descent:
-    """An optimiser of one client's model for loops of one's own: `params = descent(params, gradient, lr)`."""
+    """An optimiser of one client's model for your own loops: `params = descent(params, gradient, lr)`."""
 
     def __init__(self, rule: Rule, clip: float | None = None) -> None:
         self._optimiser = Optimiser(rule, clip)

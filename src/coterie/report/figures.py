@@ -74,7 +74,7 @@ def mean_gains(table: pd.DataFrame, metric: str, tones: list[str]) -> tuple[go.F
 def client_map(
     at: pd.DataFrame, groups: pd.Series[Any], more: pd.Series[Any] | None, *, geographic: bool
 ) -> tuple[go.Figure, pd.DataFrame]:
-    """Clients where they are, or where their models are; colour and shape by group."""
+    """Clients at their positions, or arranged by their models; colour and shape show the group."""
     across, up = (str(c) for c in at.columns[:2])
     table = pd.DataFrame({"client": groups.index, across: at.iloc[:, 0].to_numpy(), up: at.iloc[:, 1].to_numpy()})
     table["group"] = groups.to_numpy()
@@ -179,7 +179,7 @@ def curves(comparison: Comparison, column: str) -> tuple[go.Figure, pd.DataFrame
 
 
 def _thin(n: int) -> np.ndarray:
-    """At most `_POINTS` places of n, the last among them."""
+    """At most `_POINTS` places of n, including the last."""
     return np.unique(np.linspace(0, max(n - 1, 0), min(n, _POINTS)).astype(int))
 
 
@@ -191,7 +191,7 @@ def _common_rounds(shown: pd.DataFrame, column: str) -> pd.Series[Any]:
 
 
 def bytes_bars(comparison: Comparison) -> tuple[go.Figure, pd.DataFrame] | None:
-    """What a whole run sends, mean over seeds: from the server and to it."""
+    """The megabytes that a whole run sends from the server and to it, as a mean over seeds."""
     if not {"bytes_down", "bytes_up"} <= set(comparison.curves.columns):
         return None
     total = comparison.curves.groupby(["method", "seed"], sort=False)[["bytes_down", "bytes_up"]].sum()

@@ -1,6 +1,6 @@
 """The report of a comparison: one HTML file that needs no network.
 
-The part of plotly.js that is needed lies packed inside (`plotly/`, made by `tools/plotly_bundle.py`); the page's script
+The file contains the needed part of plotly.js, compressed (`plotly/`, made by `tools/plotly_bundle.py`); the page's script
 unpacks it, draws the charts in the colours of the theme, searches, and turns the charts' data into CSV.
 """
 
@@ -37,7 +37,7 @@ def write_report(
     coalition: Coalition | None = None,
     positions: pd.DataFrame | None = None,
 ) -> Path:
-    """Write the page and return its path; pass `comparison.coalition()` to also tell what is left when leavers leave.
+    """Write the page and return its path; pass `comparison.coalition()` to also show what remains when leavers leave.
 
     positions: where clients are, to draw the groups on a map: indexed by client, two columns (across and up, such as
     longitude and latitude)."""
@@ -52,7 +52,7 @@ def page(comparison: Comparison, coalition: Coalition | None = None) -> str:
     return assemble(
         TITLE,
         [section(comparison, coalition) for section in SECTIONS],
-        "Tables as CSV and Parquet lie beside this page.",
+        "Tables as CSV and Parquet are next to this page.",
     )
 
 
@@ -74,7 +74,7 @@ def assemble(title: str, sections: Sequence[Markup], footer: str = "") -> str:
 
 
 def policy(*scripts: bytes) -> str:
-    """The page's content-security policy: the browser runs these scripts and no other, and asks nobody for anything.
+    """The page's content-security policy: the browser runs only these scripts, and makes no requests.
 
     plotly.js writes styles while it draws, so styles are allowed; a style can run nothing and load nothing."""
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s).digest()).decode()}'" for s in scripts)

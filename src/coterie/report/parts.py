@@ -21,7 +21,7 @@ from coterie.text import cut, harmless, slug
 
 
 def _finalize(value: Any) -> Any:
-    """What the templates do to every value they write, before they escape it."""
+    """The change that the templates make to every value before they escape it."""
     return harmless(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -117,7 +117,7 @@ def label(name: object, most: int = 24) -> str:
 
 
 def labels(names: Iterable[object]) -> dict[str, str]:
-    """A label of its own for every name, so that long names which look alike when cut stay apart on an axis."""
+    """A different label for every name, so that long names that are equal when cut stay apart on an axis."""
     found: dict[str, str] = {}
     for name in dict.fromkeys(map(str, names)):
         alike = [label(name), *(f"{label(name)} ({n})" for n in range(2, len(found) + 2))]
@@ -135,7 +135,7 @@ def render(template: str, **values: Any) -> Markup:
 
 
 def section(title: str, note: str = "", **parts: Any) -> Markup:
-    """A section of the page: whatever is given of text, charts, table, items and body (HTML made by `render`)."""
+    """A section of the page with any of text, charts, table, items and body (HTML made by `render`)."""
     return render("section", id=slug(title), title=title, note=note, **parts)
 
 

@@ -1,7 +1,8 @@
 """Saved runs as a comparison without a recommendation, from folders alone. Nothing is trained.
 
-Runs of one algorithm with different seeds are one method; its intervals are two standard errors over its seeds. They tell
-how much training varies, not how much other test rows would: no client is marked, and nothing is recommended."""
+Runs of one algorithm with different seeds are one method; its intervals are two standard errors over its seeds. They show
+how much training varies, and not how much other test rows would change it: no client is marked, and nothing is
+recommended."""
 
 from __future__ import annotations
 
@@ -87,7 +88,7 @@ def _by_name(table: Any) -> Any:
 
 
 def named(runs: list[Run]) -> list[Run]:
-    """Methods with names of their own: runs that differ in more than the seed are told apart by their folders."""
+    """Methods with different names: runs that differ in more than the seed are named by their folders."""
     metrics = list(dict.fromkeys(run.metric for run in runs))
     if len(metrics) > 1:
         raise ConfigError(f"Runs side by side need one metric; got {listed(metrics)}. Name runs measured alike.")

@@ -34,7 +34,7 @@ _COLUMNS = ("run", "method", "seed", "rounds", "done", "mean", "gain", "error", 
 
 
 def write_runs(folders: Sequence[Path], out: Path | None = None) -> tuple[Path, list[Run]]:
-    """The page of some saved runs, and what it was made of."""
+    """The page of some saved runs, and the data it was made from."""
     if out is not None and not out.is_dir() and out.suffix not in ("", ".html", ".htm"):
         raise ConfigError(f"--out must be a folder or a page ending in .html; got {out}. Name another.")
     runs = named([run for folder in folders for run in load(folder)])

@@ -34,7 +34,7 @@ _SIGN = {GAINS: ("▲", "green"), LOSES: ("▼", "red"), UNCLEAR: ("·", "dim"),
 def comparison_tables(comparison: Comparison, coalition: Coalition | None = None) -> Iterator[RenderableType]:
     """The recommendation, a row per method, a row per client, the groups found, and the verdict in words.
 
-    Nothing is trained here: what happens when leavers leave is told when a `Comparison.coalition()` is passed."""
+    Nothing is trained here. Pass a `Comparison.coalition()` to also show what happens when leavers leave."""
     yield Text.assemble(("Recommendation: ", "bold"), (headline(comparison), "bold green"))
     yield Padding(_summary(comparison), (1, 0, 0, 0))
     for block in _blocks(comparison):
@@ -50,7 +50,7 @@ def comparison_tables(comparison: Comparison, coalition: Coalition | None = None
 
 
 def _receipt(comparison: Comparison) -> Iterator[RenderableType]:
-    """The receipt of the private candidate, and what it does not speak of."""
+    """The receipt of the private candidate, and what it does not cover."""
     receipt = comparison.receipt
     if receipt is None:
         return
@@ -141,7 +141,7 @@ def groups_table(comparison: Comparison) -> Table:
     """The groups found, their sizes, who is in them, and what tells them apart."""
     found = comparison.groups
     assert found is not None
-    table = _table("Groups found" + ("" if comparison.recommendation == "groups" else " (not what is recommended)"))
+    table = _table("Groups found" + ("" if comparison.recommendation == "groups" else " (not recommended)"))
     for name, width in (("group", 5), ("clients", 7), ("what tells it apart", 29), ("who", 24)):
         table.add_column(name, justify="right" if width < 10 else "left", width=width, overflow="fold")
     apart = group_words(comparison)
@@ -168,7 +168,7 @@ def group_words(comparison: Comparison, most: int = 2) -> dict[int, str]:
 
 
 def _legend(comparison: Comparison) -> Text:
-    about, text = comparison.about, Text("Beside the scores: the gain over being alone; ")
+    about, text = comparison.about, Text("Next to the scores: the gain over being alone; ")
     for mark in (GAINS, LOSES, UNCLEAR):
         sign, colour = _SIGN[mark]
         text.append(f"{sign} {mark}", style=colour)
@@ -185,7 +185,7 @@ def _legend(comparison: Comparison) -> Text:
 
 
 def result_tables(result: Result) -> Iterator[RenderableType]:
-    """One row a client for a few clients, else the distribution; then where the run stands."""
+    """One row per client for few clients, otherwise the distribution; then the state of the run."""
     scores = result.evaluate()
     shown = scores if len(scores) <= _MANY else scores.drop(columns="cluster").describe().drop(index="count")
     table = Table(title="Every client's own model on its own test rows", title_justify="left", header_style="bold")

@@ -1,1 +1,1 @@
-"""One run of one algorithm: the loop, its checkpoints, what every client gets out of it, and who would stay."""
+"""One run of one algorithm: the loop, its checkpoints, every client's result, and which clients would stay."""

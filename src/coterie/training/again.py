@@ -1,4 +1,4 @@
-"""Runs that a result can ask for later: the clients trained alone, and the same run with other clients."""
+"""Runs that a result can make later: the clients trained alone, and the same run with other clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coterie.training.yardstick import Alone, check
 
 @dataclass(frozen=True)
 class Given:
-    """A result that somebody trained already."""
+    """A result that exists already."""
 
     result: Result
 
@@ -37,7 +37,7 @@ class TrainedAlone:
 
 
 def clients_alone(run: Any, alone: bool | str | Result) -> Callable[..., Result] | None:
-    """How to get the result of training alone, when it is asked for.
+    """How to get the result of training alone when it is needed.
 
     Under cohorts a lone client takes as many rounds as a participant does on average."""
     if isinstance(alone, Result):
@@ -53,7 +53,7 @@ def clients_alone(run: Any, alone: bool | str | Result) -> Callable[..., Result]
 
 @dataclass(frozen=True)
 class SameRun:
-    """Runs the same with other clients when it is called: same settings, seed and rounds, nobody trained alone."""
+    """Makes the same run with other clients when it is called: same settings, seed and rounds, and no training alone."""
 
     algorithm: Any
     task: Task
@@ -78,7 +78,7 @@ class SameRun:
 
 
 def same_run(run: Any) -> Callable[[Federation], Result]:
-    start = run.start if isinstance(run.start, dict) else None  # a server state is of the clients it was made for
+    start = run.start if isinstance(run.start, dict) else None  # a server state belongs to the clients it was made for
     options: dict[str, Any] = {"seed": run.seed, "channels": run.channels, "engine": run.engine}
     if run.privacy is not None:
         options["privacy"] = simulated(run.privacy)

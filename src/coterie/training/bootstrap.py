@@ -1,7 +1,7 @@
 """Paired bootstrap: how sure is the difference between two methods on the same test rows?
 
 Draw b resamples client i's test rows by random numbers of (seed, client, b) alone, so the b-th scores of two results on
-one federation come from the same resampled rows and may be subtracted. Works for any metric, also those that are no mean
+one federation come from the same resampled rows and may be subtracted. This works for any metric, also if it is not a mean
 over rows (AUC, R²).
 """
 
@@ -16,10 +16,10 @@ from coterie.evidence.gains import Floats
 from coterie.training.result import Result
 from coterie.tree import Tree
 
-_BLOCK = 1 << 20  # numbers of resampled outputs at a time
+_BLOCK = 1 << 20  # resampled outputs at a time
 ROW_MEANS = frozenset(
     {"accuracy", "log_loss", "mse", "mae", "top_3", "top_5"}
-)  # means over rows: one number per row says all
+)  # means over rows, so one number per row is enough
 
 
 def bootstrap_scores(result: Result, draws: int = 200, seed: int = 0) -> Floats:
@@ -61,7 +61,7 @@ def gain_error(gain: Floats, differences: list[Floats], overlap: Floats) -> Floa
     """Standard error of the mean gain over S seeds.
 
     Test rows: v is the bootstrap variance of one seed; two seeds share a part ρ = `overlap` of their test rows, so the
-    mean has v (1 + (S − 1) ρ) / S. Training: what the variance over seeds exceeds that of the test rows, v (1 − ρ), by,
+    mean has v (1 + (S − 1) ρ) / S. Training: the variance over seeds minus that of the test rows, v (1 − ρ),
     divided by S."""
     n = np.maximum(np.isfinite(gain).sum(axis=0), 1)  # a seed may have no score: one class among its test rows
     v = column_mean(np.stack([_variance(d.T) for d in differences]))

@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file with a JSON header and a checksum over both, so it is whole, absent or refused."""
+"""Checkpoints: one safetensors file with a JSON header and a checksum over both, so it is complete, absent or refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -
 
 
 def require(folder: Path | None) -> None:
-    """Refuse to resume where there is nothing to resume."""
+    """Refuse to resume a run that does not exist."""
     if folder is None:
         raise ConfigError("resume needs the folder of the run. Pass out=….")
     if not (folder / FILE).is_file():
@@ -74,7 +74,7 @@ def _checksum(tensors: Mapping[str, Tensor], order: str, about: str) -> str:
 
 
 def check(about: Mapping[str, Any], path: Path) -> None:
-    """Refuse a header that does not tell the same number of rounds everywhere."""
+    """Refuse a header with contradicting numbers of rounds."""
     done, history, plain = (about.get(name) for name in ("done", "history", "plain"))
     whole = isinstance(done, int) and not isinstance(done, bool) and done >= 0
     rows = isinstance(history, list) and all(isinstance(row, dict) for row in history)
@@ -88,7 +88,7 @@ def check(about: Mapping[str, Any], path: Path) -> None:
 
 
 def pack(state: Any, states: ClientStates) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Server state and clients' states as named tensors, and the plain values beside them."""
+    """Server state and clients' states as named tensors, and the plain values separately."""
     row, values = states.packed()
     tensors: dict[str, Tensor] = {"clients/row": torch.from_numpy(row)}
     plain: dict[str, Any] = {}
@@ -119,7 +119,7 @@ def unpack(template: Any, tensors: Mapping[str, Tensor], plain: Mapping[str, Any
 
 
 def _check_names(template: Any, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-    """A state has the entries and types of a fresh one; sizes may have grown, as those of clusters that split."""
+    """Check that a state has the entries and types of a fresh one; sizes may have grown, for example when clusters split."""
     kept = {k.removeprefix("state/"): t for k, t in tensors.items() if k.startswith("state/")} | dict(plain)
     names = {f.name for f in fields(template)}
     wrong = [path for path in kept if path.split("/")[0] not in names]
@@ -139,7 +139,7 @@ def _check_names(template: Any, tensors: Mapping[str, Tensor], plain: Mapping[st
 
 
 def _check_clients(tensors: Mapping[str, Tensor], n_clients: int) -> None:
-    """Every client with a state has a row of its own, and all values have these rows."""
+    """Check that every client with a state has its own row, and that all values have these rows."""
     row = tensors.get("clients/row")
     good = row is not None and row.dtype == torch.int64 and tuple(row.shape) == (n_clients,)
     if row is not None and good:

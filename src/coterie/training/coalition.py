@@ -72,8 +72,8 @@ def find_coalition(
 
 
 def shared_gradients(run: Result) -> Floats:
-    """The gradient of every client's training loss at a model all share: that of the run, or of a FedAvg run as long when
-    the run gives clients models of their own."""
+    """The gradient of every client's training loss at a shared model: that of the run, or of a FedAvg run of equal length
+    if the run gives clients personal models."""
     live = run.evaluation
     local = getattr(live.algorithm, "local", None)
     one = len(next(iter(live.distinct_models()[0].values()))) == 1

@@ -1,4 +1,4 @@
-"""Who takes part in a round: everyone, a fixed number, or each with a probability."""
+"""The clients that take part in a round: all, a fixed number, or each with a probability."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coterie.data.federation import Federation
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Ints
 
-_MANY = 1 << 14  # clients, of whom a small cohort is drawn without a number for each
+_MANY = 1 << 14  # above so many clients a small cohort is drawn without a random number per client
 
 
 class Sampler(Protocol):
@@ -51,7 +51,8 @@ class FixedSize:
         return self.by_name(federation, seed, round)
 
     def by_name(self, federation: Federation, seed: int, round: int) -> Ints:
-        """The same clients whatever order they stand in, which may depend on one client's rows; needs a number for each."""
+        """The same clients in any order of the federation, which may depend on one client's rows; draws a number per
+        client."""
         order = np.argsort(_draws(federation, seed, round), kind="stable")
         return np.sort(order[: self.size])
 
@@ -83,7 +84,7 @@ def _draws(federation: Federation, seed: int, round: int) -> np.ndarray[tuple[in
 
 
 def _few(size: int, n_clients: int, seed: int, round: int) -> Ints:
-    """The first `size` different places of a sequence of uniform ones: time does not grow with the federation."""
+    """The first `size` different places of a uniform random sequence; the time does not grow with the federation."""
     key, count = randomness.fold(randomness.base_key(seed), "few", round), 2 * size + 64
     while True:
         places = (randomness.uniform(key, count, torch.float64).numpy() * n_clients).astype(np.int64)

@@ -1,4 +1,4 @@
-"""What an algorithm owes the training loop: a `round` that yields asks, and a state that is a dataclass."""
+"""What the training loop demands of an algorithm: a `round` that yields asks, and a state that is a dataclass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coterie.tree import leaves
 
 
 def conversation(algorithm: Algorithm, state: Any, cohort: Cohort) -> Generator[Ask, Reply, Any]:
-    """The server's side of a round; a `round` that asks nobody is refused."""
+    """The server's side of a round; a `round` that is not a generator is refused."""
     made = algorithm.round(state, cohort)
     if not isinstance(made, Generator):
         raise ConfigError(
@@ -37,7 +37,7 @@ def require_ask(algorithm: Algorithm, ask: Any) -> Ask:
 
 
 def require_steps(algorithm: Algorithm) -> None:
-    """Refuse anything but local steps where an algorithm, or the one it wraps, has them by default."""
+    """Refuse a `local` that is not local steps, in an algorithm or in the one it wraps."""
     if not is_dataclass(algorithm):
         return
     for f in fields(algorithm):
@@ -81,10 +81,10 @@ def require_statistics(algorithm: Algorithm, task: Task) -> None:
 
 
 def require_optimiser(algorithm: Algorithm) -> None:
-    """Refuse to keep the optimiser's memory where the algorithm would forget it."""
+    """Refuse to keep the optimiser's state if the algorithm would lose it."""
     if getattr(getattr(algorithm, "local", None), "keep", False) and not algorithm.keeps_optimiser:
         raise ConfigError(
-            f"{type(algorithm).__name__} starts its optimiser afresh in every round; got keep=True. Use keep=False, or "
+            f"{type(algorithm).__name__} starts a new optimiser in every round; got keep=True. Use keep=False, or "
             "FedAvg, FedProx, FedBN or Local."
         )
 

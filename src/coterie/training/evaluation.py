@@ -1,4 +1,4 @@
-"""Evaluation: what every client gets from a run that is in memory, computed on its own data."""
+"""Evaluation of a run in memory: every client's model and scores, computed on its own data."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from coterie.learning.task import Task
 from coterie.training.progress import counted
 from coterie.tree import Params, Tree, concat, n_bytes, row
 
-_BLOCK_BYTES = 1 << 28  # of start states that are made for an evaluation and let go
+_BLOCK_BYTES = 1 << 28  # bytes of start states that are made for an evaluation and then freed
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """A run still in memory, and what can be computed from it: any client's model, predictions, scores and losses.
 
-    Nothing here trains a model further. A client that was never sampled is given its starting state while it is looked at;
-    clients are taken a block at a time, so memory does not grow with those that were never met."""
+    Nothing here trains a model further. A client that was never sampled has its starting state while it is evaluated.
+    Clients are evaluated in blocks, so memory does not grow with the number of clients that were never sampled."""
 
     algorithm: Algorithm
     federation: Federation
@@ -39,21 +39,21 @@ class Evaluation:
     state: Any
     env: Env
     engine: Any
-    most: int = 1 << 14  # clients looked at together
+    most: int = 1 << 14  # clients evaluated together
 
     def everyone(self) -> Ints:
         """The places of all clients in the federation."""
         return np.arange(len(self.federation))
 
     def ready(self, clients: Ints) -> Ints:
-        """Give those of the clients that were never reached their starting state; returns the clients."""
+        """Give clients that were never asked their starting state; returns these clients."""
         first_contact(self.algorithm, clients, self.env, self.engine)
         self.env.states.commit()
         return clients
 
     @contextmanager
     def visiting(self, clients: Ints) -> Iterator[None]:
-        """Those of the clients that were never reached have their starting state inside, and none afterwards."""
+        """Inside, clients that were never asked have their starting state; afterwards it is removed."""
         try:
             first_contact(self.algorithm, clients, self.env, self.engine)
             yield
@@ -86,7 +86,7 @@ class Evaluation:
 
     def personal(self, clients: Ints) -> Params:
         """The models of some clients, stacked."""
-        algorithm = self.algorithm  # what is sent to other processes holds only what it needs
+        algorithm = self.algorithm  # other processes get only what they need
 
         def personal(ctx: Context, state: Any) -> Tree:
             return algorithm.personal(ctx, state)
@@ -146,7 +146,7 @@ class Evaluation:
     def train_losses(self) -> npt.NDArray[np.float64]:
         """The task's loss of every client's model on its own training rows."""
         algorithm, task = self.algorithm, self.task
-        mixed = isinstance(algorithm.predictor(), Mixture)  # several networks: no one of them has the loss
+        mixed = isinstance(algorithm.predictor(), Mixture)  # several networks predict; no single one has the loss
 
         def loss(ctx: Context, state: Any) -> Tree:
             if not mixed:
@@ -169,7 +169,7 @@ class Evaluation:
         means = {f"test_{name}": float(value) for name, value in scores.mean().items()}
         if part is None:
             return means
-        left = np.sqrt(1 - len(part) / len(self.federation))  # nothing is unknown once all are drawn
+        left = np.sqrt(1 - len(part) / len(self.federation))  # with all clients drawn there is no sampling error
         return means | {f"test_{name}_error": float(left * value) for name, value in scores.sem().items()}
 
     def distinct_models(self) -> tuple[Params, Tensor]:

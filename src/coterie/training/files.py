@@ -1,4 +1,5 @@
-"""The files of a result. `result.json` is written last and holds the checksums of all, so a folder is whole or refused."""
+"""The files of a result. `result.json` is written last and holds the checksums of all files, so a folder is complete or
+refused."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def save(
 
 def load(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], pd.DataFrame, pd.DataFrame]:
     """(about, tensors, history, scores) of a saved result; a damaged one is refused."""
-    missing = [name for name in FILES if not (folder / name).is_file()]  # a pipe would be waited for
+    missing = [name for name in FILES if not (folder / name).is_file()]  # reading a pipe would wait for ever
     if missing:
         raise ConfigError(
             f"{folder} holds no finished result (missing {', '.join(missing)}). If the run was interrupted, "

@@ -1,8 +1,8 @@
-"""Which run a checkpoint belongs to: all its data, its start, its settings, and what its model and loss compute.
+"""Which run a checkpoint belongs to, by its data, its start, its settings, and what its model and loss compute.
 
-Code has no fingerprint of its own: two loss functions may have one name, and a constant may change inside `forward`. So the
-model and the loss are asked for their values on fixed rows. These are compared with a tolerance, since the number of threads
-may move their last digits; everything else must be equal bit by bit.
+Code itself has no fingerprint: two loss functions may have one name, and a constant may change inside `forward`. So the
+fingerprint has the values of the model and the loss on fixed rows. These are compared with a tolerance, since the number of
+threads may move their last digits; everything else must be equal bit by bit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from coterie.learning.task import Task
 from coterie.training.contract import parts
 from coterie.tree import Params, flatten
 
-_ROWS = 32  # rows the model and the loss are tried on
+_ROWS = 32  # rows on which the model and the loss are computed
 _SHIFT = 0.05  # how far parameters are moved for it: at a start of zeros many models agree
 _TOLERANCE = 1e-5
 _HEAD = "probe/"
@@ -30,7 +30,7 @@ _HEAD = "probe/"
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """`parts` are checksums by what they are of; `probe` are the values of model and loss on fixed rows."""
+    """`parts` are the checksums of the run's parts, by name; `probe` are the values of model and loss on fixed rows."""
 
     parts: dict[str, str]
     probe: dict[str, Tensor]
@@ -44,11 +44,11 @@ class Fingerprint:
 
     @property
     def public(self) -> str:
-        """A name of the run's settings and start: whoever guesses the data cannot check the guess by it."""
+        """A name of the run's settings and start. It does not depend on the data, so it cannot confirm a guess of them."""
         return digest(value for name, value in self.parts.items() if name != "data")[:16]
 
     def about(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it, beside `tensors`."""
+        """The plain values that a checkpoint keeps, in addition to `tensors`."""
         return {"fingerprint": self.text, "parts": self.parts}
 
     def tensors(self) -> dict[str, Tensor]:
@@ -71,7 +71,7 @@ class Fingerprint:
 def fingerprint(
     task: Task, federation: Federation, initial: Params, settings: tuple[Any, ...], state: Any = None
 ) -> Fingerprint:
-    """settings: everything that its `repr` tells apart. state: a server state to start from, if one was given."""
+    """settings: any object whose `repr` shows its value. state: a server state to start from, if one was given."""
     loss = task.loss if isinstance(task.loss, str) else getattr(task.loss, "__qualname__", "loss")
     told = repr((settings, task.metrics, loss, task.skeleton, {k: tuple(t.shape) for k, t in initial.items()}))
     fed = federation

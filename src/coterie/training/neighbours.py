@@ -1,8 +1,8 @@
 """Search for a pair of neighbouring federations that breaks a private run's promise: `coterie privacy audit ALGORITHM`.
 
-The accountant bounds how far one client's own message can move a sum. It says nothing about the messages of the others, so
-they must not move at all. One client is changed, grown, shrunk or removed, or gets a class that nobody else has; training is
-also tried with steps so long that one differing bit becomes a large difference. A pair refutes the promise if another
+The accountant bounds how far one client's own message can move a sum. It does not cover the messages of the others, so
+they must not change at all. One client is changed, grown, shrunk or removed, or gets a class that nobody else has; training
+is also tried with steps so long that one differing bit becomes a large difference. A pair refutes the promise if another
 client's message differs in a single bit, or if two valid receipts tell the federations apart by their shapes.
 """
 
@@ -33,7 +33,7 @@ CHANGES = {
     "other rows": 30, "grown": 36, "shrunk": 3, "a size of its own": 41, "removed": 0, "a class of its own": 30,
     "a label nobody declared": 30,
 }  # fmt: skip
-"""What happens to the first client, and how many rows it then has."""
+"""The changes of the first client, and its number of rows afterwards."""
 _SIZES = (30, 30, 30, 17, 29, 5, 12, 30, 28, 30)
 _CLASSES = 3
 _FEATURES = 7
@@ -61,7 +61,7 @@ class Recorder(Channel):
 
 @dataclass(frozen=True)
 class Pair:
-    """One neighbouring pair: whose message moved by how much, and whether the receipts are valid and alike."""
+    """One neighbouring pair: which client's message moved, how far, and whether the receipts are valid and alike."""
 
     change: str
     steps: str

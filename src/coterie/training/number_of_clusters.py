@@ -1,8 +1,8 @@
 """How many clusters? Held-out loss over a small range decides, and the evidence is kept.
 
 Part of every client's *training* data is held out; the algorithm is fitted with each number of clusters on the rest; the
-smallest number whose held-out loss is within two standard errors (paired over clients: the difference to the best is what
-varies) or one per cent of the best wins. One standard error, the usual rule, split homogeneous clients too often: the best
+smallest number whose held-out loss is within two standard errors of the best (of the difference, paired over clients) or
+within one per cent of it wins. One standard error, the usual rule, split homogeneous clients too often: the best
 of several candidates is ahead by chance. Test data are never touched.
 """
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """`clusters` is the choice; `table` the evidence: held-out loss, its excess over the best and that excess's error;
-    `note` what the evidence cannot say (empty when all is well)."""
+    """`clusters` is the choice. `table` is the evidence: held-out loss, its excess over the best and that excess's error.
+    `note` is a warning about the evidence (empty if there is none)."""
 
     clusters: int
     table: pd.DataFrame

@@ -1,4 +1,4 @@
-"""Who would stay? What every client gains over training alone, who would rationally leave, and which groups would hold.
+"""Who would stay? Every client's gain over training alone, the clients that would leave, and the groups that would hold.
 
 A client's gain is the score of the model it gets minus the score it has alone, on the same test rows, in units of the
 task's first metric and positive when taking part is better. Its interval is a paired t interval, corrected for looking
@@ -87,12 +87,12 @@ class Participation:
 
     @property
     def unknown(self) -> list[Hashable]:
-        """The clients without a score, of whom nothing can be said."""
+        """The clients without a score."""
         return list(self.table.index[self.table["gain"].isna()])
 
     @property
     def mean_gain(self) -> float:
-        """Over the clients with a score."""
+        """The mean gain over the clients with a score."""
         return float(self.table["gain"].mean())
 
     @property
@@ -111,11 +111,11 @@ class Participation:
         return self.metric.replace("_", " ") + (" (how much lower it is)" if lower else "")
 
     def coalition(self, max_rounds: int | None = None, *, brings: bool = False, thorough: bool = False) -> Coalition:
-        """Which groups would hold? This trains: all others with the same algorithm, seeds and rounds; at most three
-        groups a client. See `training/coalition.py`.
+        """Which groups would hold? This trains groups with the same algorithm, seeds and rounds; at most three
+        groups per client. See `training/coalition.py`.
 
         max_rounds: how many may leave the group of all one at a time (None: a quarter of the clients, at least three).
-        brings: also train each group without each of its members, to tell what a client brings to the others."""
+        brings: also train each group without each of its members, to measure what a client brings to the others."""
         from coterie.training.coalition import find_coalition
 
         return find_coalition(self, max_rounds, brings=brings, thorough=thorough)
@@ -160,7 +160,7 @@ class Participation:
 
 @dataclass(frozen=True, eq=False)
 class Coalition:
-    """Which groups hold. `found` tells of every client: its group, what it gets and brings, how sure that is. `steps` are
+    """Which groups hold. `found` has for every client its group, what it gets and brings, and how sure that is. `steps` are
     the audit of all clients and, when they do not stay together, that of the largest group."""
 
     steps: tuple[Participation, ...]
@@ -177,12 +177,12 @@ class Coalition:
 
     @property
     def alone(self) -> list[Hashable]:
-        """Who is better off alone."""
+        """The clients that are better off alone."""
         return self.found.lone
 
     @property
     def members(self) -> list[Hashable]:
-        """The largest group; nobody when everybody trains alone."""
+        """The largest group; empty when every client trains alone."""
         return self.groups[0] if self.groups else []
 
     @property
@@ -207,7 +207,7 @@ class Coalition:
 
     @property
     def results(self) -> tuple[Result, ...]:
-        """The runs of the last step, one a seed."""
+        """The runs of the last step, one per seed."""
         return self.last.results
 
     def summary(self) -> str:
@@ -237,9 +237,9 @@ def audit(
     fewest: int = FEWEST,
     seed: int = 0,
 ) -> Participation:
-    """Compare what every client gets with what it would have alone.
+    """Compare every client's score with its score alone.
 
-    results: one run, or several of the same clients (one a seed or split). rule: a client with at least `fewest` test rows
+    results: one run, or several of the same clients (one per seed or split). rule: a client with at least `fewest` test rows
     leaves when the whole interval of its gain is below zero and the loss is worth it ("interval"), or as soon as its gain
     is negative ("mean").
     """
@@ -293,8 +293,8 @@ def judge(runs: tuple[Result, ...], alone: tuple[Result, ...], settings: Setting
 def _gains(runs: tuple[Result, ...], alone: tuple[Result, ...], each: Floats) -> Gains:
     """Every client's gain with the variance of a row: of distinct rows, and of training beyond them.
 
-    Runs of one split differ by training alone. Runs of different splits differ by their rows, too; what they differ by
-    beyond the variance of the rows they do not share is training."""
+    Runs of one split differ only by the randomness of training. Runs of different splits also differ by their rows; the
+    variance beyond that of the rows they do not share is due to training."""
     names = row_names(runs) if len(runs) > 1 else None
     clients = list(runs[0].clients)
     theirs = pooled_rows(runs, names)
@@ -303,7 +303,7 @@ def _gains(runs: tuple[Result, ...], alone: tuple[Result, ...], each: Floats) ->
     rows = [b - a for a, b in zip(theirs, own, strict=True)]
     n = np.array([len(r) for r in rows], np.float64)
     variance = np.array([r.var(ddof=1) if len(r) > 1 else np.inf for r in rows])
-    variance = np.where(np.isnan(variance), np.inf, variance)  # a score that hangs on a single row
+    variance = np.where(np.isnan(variance), np.inf, variance)  # a score that depends on a single row
     count = len(runs)
     if count > 1:
         size = np.maximum(np.mean([run.federation.n_test for run in runs], axis=0), 1)

@@ -31,7 +31,7 @@ def plot_history(history: pd.DataFrame, column: str = "loss", ax: Axes | None = 
 
 
 def plot_gains(evaluation: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """What each client gains or loses by taking part: bars for a few clients, a sorted curve for many."""
+    """Every client's gain or loss by taking part: bars for few clients, a sorted curve for many."""
     gains = evaluation["gain"].sort_values()
     few = len(gains) <= 40
     ax = axes(ax, (6.0, max(2.0, 0.28 * len(gains) + 0.8) if few else 3.6))
@@ -74,7 +74,7 @@ def plot_participation(table: pd.DataFrame, marks: pd.Series[Any], metric: str, 
 
 
 def plot_clusters(clusters: pd.Series[int], ax: Axes | None = None) -> Axes:
-    """How many clients each group has."""
+    """The number of clients of each group."""
     ax = axes(ax)
     sizes = clusters.value_counts().sort_index()
     ax.bar([str(c) for c in sizes.index], sizes, color=NEUTRAL)

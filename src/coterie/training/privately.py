@@ -5,9 +5,9 @@ cohorts are accounted as sampling. Their members stay secret, so an exact run dr
 and not from the run's seed. A cohort of fixed size is accounted as if everybody took part in every round. So is a Poisson
 cohort that is asked more than once in a round: its releases share one draw, and are not independent samples.
 
-What the accountant assumes is enforced before anything is released (`Session.require`): only drawn clients are asked, each
-once per ask, and not more often in a round than planned. The server's side of a round sees noisy sums and nothing else, and
-not whom a Poisson cohort has: it asks everybody, and the question goes to those who were drawn.
+The assumptions of the accountant are enforced before anything is released (`Session.require`): only drawn clients are asked,
+each once per ask, and not more often in a round than planned. The server's side of a round sees only noisy sums. It does not
+know the members of a Poisson cohort: it asks all clients, and the question goes to those that were drawn.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SIMULATION_ONLY = (
     "clusters and models of other clients than one's own",
     "participation() and gains",
 )
-"""What a run also shows to whoever runs it, and what no receipt covers."""
+"""What a run also shows to its user; no receipt covers it."""
 
 
 _NEEDS = {
@@ -68,9 +68,10 @@ def private_form(algorithm: Any, privacy: Privacy) -> tuple[Any, Privacy, dict[s
 
 
 def _summed(algorithm: Any, privacy: Privacy) -> tuple[Any, Privacy]:
-    """A robust rule as what each client can do to its own update before sums are taken, where that is the same thing.
+    """A robust rule as a change that each client makes to its own update before sums are taken, where this is equivalent.
 
-    One step of centred clipping about what all clients were given is the mean of clipped updates: its radius is a clip."""
+    One step of centred clipping around the model that all clients received is the mean of clipped updates: its radius is a
+    clip."""
     rule = setting(algorithm, "aggregate")
     if rule is None or isinstance(rule, Mean):
         return algorithm, privacy
@@ -101,7 +102,7 @@ def _changes(before: Any, after: Any, place: str) -> list[str]:
 
 
 def unwrapped(start: Any) -> tuple[Any, Released[None]]:
-    """A start, and its history without it: one of unknown origin voids a receipt."""
+    """A start without its history, and that history; a start of unknown origin voids a receipt."""
     if isinstance(start, Released):
         return start.value, start.map(lambda _: None)
     return start, Released(None) if start is None else with_history(start).map(lambda _: None)
@@ -147,7 +148,7 @@ def _mixing(channels: Any) -> list[str]:
 
 
 def _prepared(federation: Any) -> str | None:
-    """Why a table's preparation voids a receipt; None, where it needs nobody's rows."""
+    """Why a table's preparation voids a receipt; None if it reads no client's rows."""
     plan = federation.preprocessing
     if plan is None:
         return None
@@ -256,15 +257,15 @@ class Session:
         return self.ledger.state() | {"notes": self.notes}
 
     def drawn(self, federation: Any, seed: int, round: int) -> Ints:
-        """Who takes part. Where the secrecy of a cohort is part of the claim it comes from the operating system's entropy,
-        and is kept nowhere."""
+        """The clients that take part. If the claim needs a secret cohort, it is drawn from the operating system's entropy
+        and is stored nowhere."""
         self._asked = 0
         if type(self.sampler) is FixedSize and self.sampler.size <= len(federation):
             return self.sampler.by_name(federation, seed, round)
         if type(self.sampler) is not Poisson or self.privacy.simulated:
             return self.sampler.sample(federation, seed, round)
         draws = np.frombuffer(os.urandom(8 * len(federation)), np.uint64)
-        below = int(self.sampler.rate * 2.0**64)  # a product with a power of two is exact; the probability is no larger
+        below = int(self.sampler.rate * 2.0**64)  # the product is exact; the probability is not larger
         return np.flatnonzero(draws < below) if below < 1 << 64 else np.arange(len(federation))
 
     @property
@@ -272,15 +273,15 @@ class Session:
         return type(self.sampler) is Poisson
 
     def told(self, drawn: Ints) -> Ints:
-        """The cohort as the server's side of a round may know it: a state that kept a secret one would tell it."""
+        """The cohort as the server's side of a round may know it: a state that stored a secret cohort would reveal it."""
         return np.arange(self.n_users) if self._secret else drawn
 
     def admitted(self, ask: Ask, drawn: Ints) -> Ask:
-        """The question to those of its clients who were drawn, where the server does not know them."""
+        """The question to the drawn clients among those asked, if the server does not know which were drawn."""
         return ask.only(np.isin(ask.clients, drawn)) if self._secret else ask
 
     def require(self, ask: Ask, drawn: Ints) -> None:
-        """Refuse, before anything is released, a question that the accountant does not know."""
+        """Refuse a question that the accountant does not cover, before anything is released."""
         if len(np.unique(ask.clients)) < len(ask.clients):
             raise ConfigError(f"A private ask puts its question to each client once; '{ask.name}' asks a client twice.")
         if not np.isin(ask.clients, drawn).all():
@@ -296,7 +297,7 @@ class Session:
             )
 
     def shown(self, reply: Reply) -> Reply:
-        """The reply as the server's side of a round may see it: without what comes from clear messages."""
+        """The reply as the server's side of a round may see it: without values from messages before noise."""
         nobody = reply.lost[:0]
         return replace(reply, info={}, bytes_up=0, bytes_down=0, lost=nobody, dropped=nobody)
 
@@ -312,7 +313,7 @@ class Session:
         )
 
     def warn(self, dimension: int, groups: int) -> None:
-        """Say before the run that the noise will drown the signal, or that δ promises little."""
+        """Warn before the run if the noise is larger than the signal, or if δ promises little."""
         if self.ledger.plan is None:
             return
         if (label := weak_delta(self.privacy.delta, self.n_users)) and not self.privacy.simulated:

@@ -43,9 +43,10 @@ def counted(blocks: Sequence[Block], doing: str) -> Iterable[Block]:
 
 @contextmanager
 def finish_on_interrupt(saves: bool = True) -> Iterator[list[int]]:
-    """Ctrl-C (or SIGTERM) once: finish the round and save. Twice: stop at once. The list is true once it came.
+    """After one Ctrl-C (or SIGTERM), finish the round and save; after two, stop at once. The list is non-empty after the
+    first.
 
-    A run that saves nothing leaves SIGTERM alone: it ends the process, as everywhere."""
+    In a run that saves nothing SIGTERM ends the process, as usual."""
     pressed: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield pressed

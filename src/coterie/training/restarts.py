@@ -1,4 +1,4 @@
-"""Several independent runs, of which the best by training loss is kept."""
+"""Several independent runs; the one with the smallest training loss is kept."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def best_of(
     **options: Any,
 ) -> Result:
     """Several independent runs with seeds seed, seed + 1, … of an algorithm, or of each of several (a grid of step sizes);
-    the one of smallest mean training loss of the clients' own models is returned (C-1r: the truth, which no server knows,
-    cannot select). `about["restarts"]` lists all losses, algorithm by algorithm; a run that diverged has an infinite one."""
+    the one with the smallest mean training loss of the clients' own models is returned (C-1r: the choice may not use the
+    truth, which no server knows). `about["restarts"]` lists all losses, algorithm by algorithm; a run that diverged has an
+    infinite one."""
     check_arguments(locals(), algorithm=ALGORITHM | several("a list of them", ALGORITHM))
     candidates = list(algorithm) if isinstance(algorithm, Sequence) else [algorithm]
     if not candidates:

@@ -1,4 +1,4 @@
-"""Result: what every client gets out of a run, whether it was ever sampled or not."""
+"""Result: every client's outcome of a run, also for clients that were never sampled."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ FILES = files.FILES
 
 
 def _receipt(file: Path) -> Receipt | None:
-    """The receipt of a saved private run; one that was edited is not shown as the run's."""
+    """The receipt of a saved private run; an edited receipt is refused."""
     if not file.is_file():
         return None
     try:
         found = Receipt.from_json(file.read_text("utf-8"))
     except ValueError as error:
-        raise ConfigError(f"{file} is no privacy receipt ({error}). Put back the one that the run wrote.") from None
+        raise ConfigError(f"{file} is not a privacy receipt ({error}). Put back the one that the run wrote.") from None
     if fault := found.verify().fault:
         raise ConfigError(f"{file} cannot be believed: {fault}. Put back the one that the run wrote.")
     return found
@@ -86,8 +86,8 @@ class Result:
         again: Callable[[Federation], Result] | None = None,
         receipt: Receipt | None = None,
     ) -> Result:
-        """What `fit` returns. alone: how to train the clients alone; again: how to make the same run with others; receipt:
-        of a private run."""
+        """What `fit` returns. alone: how to train the clients alone; again: how to make the same run with other clients;
+        receipt: that of a private run."""
         clients = evaluation.federation.clients
         clusters = pd.Series(evaluation.clusters(), index=clients, name="cluster")
         table = pd.DataFrame(history, columns=None if history else _COLUMNS)
@@ -122,10 +122,10 @@ class Result:
         return self.evaluation.state
 
     def evaluate(self, yardstick: Yardstick | None = None, *, sample: int | None = None) -> pd.DataFrame:
-        """One row for *every* client: its own model on its own test data, what it would have had alone, and the gain.
+        """One row for *every* client: the score of its own model on its own test data, its score alone, and the gain.
 
         `gain` is in units of the first metric, positive when taking part is better than training alone. yardstick: how
-        alone is trained (`training/yardstick.py`): "tuned" (default), or "equal budget"; None: as `fit` was told. With
+        alone is trained (`training/yardstick.py`): "tuned" (default), or "equal budget"; None: the choice of `fit`. With
         more than 200 clients a random sample of 200 is trained alone, the others have no gain; `sample` sets the number.
         `attrs["yardstick"]` and the heading of the columns say which was used, `attrs["mean_gain"]` and
         `attrs["mean_gain_error"]` the mean over the clients trained alone and its standard error."""
@@ -176,7 +176,8 @@ class Result:
         fewest: int = FEWEST,
         seed: int = 0,
     ) -> Participation:
-        """Who gains, who would leave, and whether the coalition is stable when they do; see `participation.py`."""
+        """Which clients gain, which would leave, and whether the coalition is stable when they do; see
+        `participation.py`."""
         from coterie.training.participation import audit
 
         return audit(self, level=level, rule=rule, fewest=fewest, seed=seed)
@@ -199,7 +200,7 @@ class Result:
         return scores
 
     def again(self, federation: Federation) -> Result:
-        """The same run with other clients: same settings, seed and rounds, nobody trained alone. This trains."""
+        """The same run with other clients: same settings, seed and rounds, and no training alone. This trains."""
         if self._again is None:
             raise ConfigError("This result does not know how it was made, so it cannot be trained again. Use fit.")
         return self._again(federation)

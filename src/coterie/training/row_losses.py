@@ -45,9 +45,7 @@ def row_losses(result: Result, scorer: Scorer | None = None, guess: Tensor | Non
 
 def refuse_weights(federation: Federation) -> None:
     if federation.weights is not None:
-        raise DataError(
-            "Gains are judged row by row, and rows with weights of their own are not. Leave the weights out."
-        )
+        raise DataError("Gains are judged row by row, which does not support row weights. Leave the weights out.")
 
 
 def _values(row_mean: bool, metric: Metric, outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
@@ -69,7 +67,7 @@ def _values(row_mean: bool, metric: Metric, outputs: Tensor, y: Tensor, mask: Te
 def row_names(results: Sequence[Result]) -> list[list[np.ndarray]]:
     """For every run and client, a number for each test row, equal in all runs that test the same row.
 
-    Runs may split the rows differently; a row is known by its features and target. Rows of a client that are equal in
+    Runs may split the rows differently; a row is identified by its features and target. Rows of a client that are equal in
     all of them count as one."""
     parts, where = [], []
     for s, result in enumerate(results):

@@ -1,6 +1,6 @@
-"""fit: the only training loop. Rounds, progress, checkpoints, resuming, and a clear end when a run diverges.
+"""`fit`: rounds, progress, checkpoints, resuming, and a clear error when a run diverges.
 
-One file, though a long one: what may and may not change between two rounds is read here from top to bottom.
+This is one long file, so that everything that may change between two rounds can be read from top to bottom.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def fit(
 
     cohort: None (everyone), a number of clients, a probability (Poisson) or a sampler. out: folder for checkpoints and the
     result; `resume=True` continues the run found there, bit-identically. alone: also train every client alone when the
-    result is evaluated or saved, to tell each what it gains: True or "tuned" (learning rate and stopping time chosen on
+    result is evaluated or saved, to measure its gain: True or "tuned" (learning rate and stopping time chosen on
     its own validation rows), "equal budget" (as the run), False, or a Result of `Local`.
     evaluate_every: every so many rounds the history gets the mean test scores of all clients, or of `evaluate_clients` drawn
     at random, with standard errors.
@@ -97,14 +97,14 @@ def fit(
     start: a model (parameter dictionary) everyone starts from, or a whole server state. An algorithm with clusters=None gets
     the number of clusters chosen on held-out training data first (`choose_clusters`); `result.about["choice"]` shows the
     evidence, `"choice_note"` its limit, if any. `result.about["warnings"]` says when the loss exploded, `"notes"` what the
-    algorithm has to say about how it ended.
+    algorithm says about the end of the run.
     A client that sends NaN or infinity is lost in that round; `result.about["dropped"]` names it. callbacks: called after
-    every round with the live run, say to log the groups, `run.evaluation().clusters()`, or to end it, `run.stop("reason")`;
-    `TensorBoard` is one.
+    every round with the live run, for example to log the groups, `run.evaluation().clusters()`, or to end it,
+    `run.stop("reason")`; `TensorBoard` is one.
 
     privacy: a budget, `Privacy(epsilon=3, delta=1e-6, clip=1.0)`; every additive ask then releases noisy sums of clipped
-    updates, and `result.receipt` says what was released. The run stops before a release that would overspend, with
-    `result.about["stopped"]` saying so. Classes of your own, networks with weights, channels and callbacks may hold clients'
+    updates, and `result.receipt` lists the releases. The run stops before a release that would overspend, and
+    `result.about["stopped"]` says so. Your own classes, networks with weights, channels and callbacks may hold clients'
     data and void the receipt, unless `privacy.public(…)` around them states that they do not.
 
     device: where client functions run, such as "cpu" or "cuda"; an engine object is made with its own,
@@ -146,7 +146,7 @@ def fit(
     if rounds < 0 or checkpoint_every < 1:
         raise ConfigError(f"rounds must be ≥ 0 and checkpoint_every ≥ 1; got {rounds} and {checkpoint_every}.")
     if privacy is not None and not privacy.simulated:
-        checkpoint_every = 1  # what was released and not saved is lost
+        checkpoint_every = 1  # releases that were not saved are lost
     if resume:
         checkpoint.require(run.out)
     try:
@@ -194,7 +194,7 @@ def _train(
             f"stopped by hand after {run.done} of {rounds}, by whatever was seen; resume the run"
         )
     result = run.result(rounds, alone)
-    if run.out is not None:  # whoever pressed Ctrl-C does not wait for the clients to be trained alone
+    if run.out is not None:  # after Ctrl-C the clients are not trained alone
         (run.result(rounds, alone=False) if interrupted else result).save(run.out)
     return result
 
@@ -217,7 +217,7 @@ class Run:
     fingerprint: Fingerprint = field(init=False)
     start: Any = None
     about: dict[str, Any] = field(default_factory=dict)
-    dropped: list[dict[str, Any]] = field(default_factory=list)  # whose replies were no numbers: round, phase, client
+    dropped: list[dict[str, Any]] = field(default_factory=list)  # round, phase and client of NaN replies
     privacy: Privacy | None = None
     rounds: int = 0
     choices: dict[str, str] = field(default_factory=dict)  # for a private run's receipt
@@ -261,10 +261,10 @@ class Run:
             self._load(file, *stored)
         if self.session is not None and self.out is not None:
             self.save()  # a private run that dies in its first round can be resumed: its releases are booked
-            self.session.ledger.settle()  # and no other copy of the folder can go on with it
+            self.session.ledger.settle()  # and no other copy of the folder can continue it
 
     def _clear(self, overwrite: bool) -> None:
-        """Nothing of an older run may pass for this one; a ledger stays, for what was released was released."""
+        """Remove the files of an older run, except its ledger, because releases cannot be undone."""
         if self.out is None:
             return
         there = [self.out / name for name in (checkpoint.FILE, *FILES, RECEIPT) if (self.out / name).exists()]
@@ -320,7 +320,7 @@ class Run:
         row |= {name: total / count for name, (total, count) in info.items() if count}
         row["seconds"] = time.perf_counter() - began
         self.state, self.done = state, self.done + 1
-        self.history.append(row)  # here, so that it has as many rows as there are rounds, whatever fails next
+        self.history.append(row)  # here, so that it has a row per round even if a later step fails
         return row
 
     def _exchange(self, ask: Ask, who: Ints) -> Reply:
@@ -331,7 +331,7 @@ class Run:
         for channel in self.channels:
             ask = channel.ask(ask, self.env.where)
         if self.session is not None:
-            check_private(ask)  # a channel may have made another question of it
+            check_private(ask)  # a channel may have changed the question
             self.session.require(ask, who)
         first_contact(self.algorithm, ask.clients, self.env, self.engine)
         reply: Reply = self.engine.run(ask, self.env)
@@ -345,14 +345,14 @@ class Run:
         return reply
 
     def _note_dropped(self, ask: Ask, reply: Reply) -> None:
-        """Whose answer was no number: once a round and phase."""
+        """Note the clients whose answer was NaN or infinite, once per round and phase."""
         for client in reply.dropped:
             entry = {"round": self.done + 1, "phase": ask.name, "client": _plain(self.federation.clients[client])}
             if entry not in self.dropped[-len(self.federation) :]:
                 self.dropped.append(entry)
 
     def call(self, callbacks: Sequence[Callable[[Run], None]]) -> None:
-        """Callbacks look; where one changes the server's state, no receipt covers it."""
+        """Call the callbacks; if one changes the server's state, no receipt covers the run."""
         before = copied(self.state) if self.session is not None and callbacks else None
         for callback in callbacks:
             callback(self)
@@ -362,7 +362,7 @@ class Run:
     # ---- ends --------------------------------------------------------------------------------------------------------
 
     def evaluation(self) -> Evaluation:
-        """The run as it stands."""
+        """The evaluation of the run in its current state."""
         env = replace(
             self.env, round=self.done, ask=0, private=None
         )  # the same whether the run was resumed or has just failed
@@ -416,7 +416,7 @@ class Run:
         self.dropped = about.get("dropped", [])
 
     def _fingerprint(self) -> Fingerprint:
-        """Changes when the run would: hyper-parameters, data, network, loss, start, seed, sampling, channels, privacy."""
+        """The fingerprint of the run: hyperparameters, data, network, loss, start, seed, sampling, channels, privacy."""
         given = None if isinstance(self.start, dict) else self.start
         private = () if self.session is None else self.session.fingerprint()
         settings = (self.algorithm, self.seed, self.sampler, self.channels, private)

@@ -1,4 +1,4 @@
-"""Several runs: the same one with several seeds, and a grid of settings with early stopping."""
+"""Several runs: the same run with several seeds, and a grid of settings with early stopping."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SETTINGS = Rule(
     "a dict of lists, such as {'local.lr': [0.01, 0.1]}",
     lambda v: isinstance(v, Mapping) and all(isinstance(k, str) and isinstance(x, Sequence) for k, x in v.items()),
 )
-_LEAST = 1e-4  # a share of the loss: improvements below it are none
+_LEAST = 1e-4  # a share of the loss: smaller improvements do not count
 
 
 # ---- seeds ---------------------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def fit_seeds(
     **options: Any,
 ) -> Seeds:
     """The same run with several seeds (5: 0 … 4). federation: the data, or a function `seed → Federation` that splits them
-    anew. processes: so many runs at a time, each in a process with one worker; then everything must be picklable (a model
+    again. processes: so many runs at a time, each in a process with one worker; then everything must be picklable (a model
     made by a named function, not a lambda). Other options are those of `fit`."""
     check_arguments(locals(), federation=FEDERATION | CALLABLE)
     chosen = tuple(range(int(seeds))) if isinstance(seeds, int | Integral) else tuple(int(s) for s in seeds)
@@ -138,8 +138,8 @@ def grid(
 ) -> Grid:
     """Every combination of settings, such as `{"local.lr": [0.01, 0.1], "lam": [0.1, 1.0]}`, trained without the clients'
     validation rows (a quarter of the training rows, where they have none) and judged on them by the task's loss, mean over
-    clients, after `every` rounds. A combination ends when `patience` looks in a row bring nothing, or when it is worse
-    than every finished one was after as many rounds. Test rows are never used."""
+    clients, after `every` rounds. A combination ends when `patience` evaluations in a row bring no improvement, or when it
+    is worse than every finished combination was after as many rounds. Test rows are never used."""
     check_arguments(locals(), rounds=whole(1), settings=_SETTINGS)
     if not settings:
         raise ConfigError("grid needs settings to try, such as {'local.lr': [0.01, 0.1]}; got none.")

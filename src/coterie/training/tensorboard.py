@@ -20,7 +20,7 @@ class TensorBoard:
     """`fit(…, callbacks=[TensorBoard("logs/first")])`, then `tensorboard --logdir logs`.
 
     Writes the numbers of the round (loss, clients, bytes, seconds, test scores with `evaluate_every`) and, every
-    `groups_every` rounds, the sizes of the groups and the share of clients that moved since the last look; 0: never.
+    `groups_every` rounds, the sizes of the groups and the share of clients that moved since the last time; 0: never.
     where: a folder, or anything with `add_scalar(name, value, step)` and `flush()`, such as a SummaryWriter."""
 
     def __init__(self, where: str | Path | Any, groups_every: int = 1) -> None:
@@ -44,7 +44,7 @@ class TensorBoard:
     def _groups(self, run: Run) -> None:
         labels = run.evaluation().clusters()
         groups, sizes = np.unique(labels, return_counts=True)
-        if 1 < len(groups) < len(labels):  # neither one model for all nor one each
+        if 1 < len(groups) < len(labels):  # neither one model for all nor one per client
             for group, size in zip(groups, sizes, strict=True):
                 self.writer.add_scalar(f"groups/size of {group}", float(size), run.done)
             if self._last is not None:

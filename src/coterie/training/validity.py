@@ -1,10 +1,10 @@
 """What voids a private run's receipt before the run starts, and what its user declares public.
 
-A receipt is valid because every part of the run is known to hold nobody's data. The package's own algorithms, networks,
-channels and samplers with plain settings are. Anything else may have seen clients' rows: a network with weights, an array
-among the settings, a class of the user's, a callback. It voids the receipt, unless the user states with
-`coterie.privacy.public(…)` that it does not depend on anybody's data; the receipt lists what was declared so. A declaration
-is about one object: another callback of the same name, or another channel of the same class, needs its own.
+A receipt is valid because every part of the run is known to hold no client's data. This holds for the package's own
+algorithms, networks, channels and samplers with plain settings. Anything else may have seen clients' rows: a network with
+weights, an array among the settings, a class of the user's, a callback. It voids the receipt, unless the user states with
+`coterie.privacy.public(…)` that it does not depend on anybody's data; the receipt lists these declarations. A declaration is
+about one object: another callback of the same name, or another channel of the same class, needs its own.
 
 One thing cannot be seen: a function that makes a network of plain layers may mix a little of clients' data into its weights.
 """
@@ -37,7 +37,7 @@ _LOOKED: dict[Any, str] = {}
 _MODELS = ("coterie.learning.models", "coterie.learning.big_models")
 _FEW = 16  # so many plain numbers in a list are settings; more may be rows
 _SEEDS = range(11, 19)
-_APART = 0.5  # of their length: independent draws of weights are 1.4 of it apart
+_APART = 0.5  # relative to their length: independent draws of weights are 1.4 lengths apart
 _USUAL = (0.0, 0.25, 1.0)  # what layers start with where they draw nothing; 0.25 is that of nn.PReLU
 _HOOKS = re.compile("_(for|back)ward(_pre)?_hooks")
 _UNKNOWN = "unaccounted: {} may hold clients' data; wrap {} in privacy.public(…) if it does not"
@@ -45,7 +45,7 @@ _UNKNOWN = "unaccounted: {} may hold clients' data; wrap {} in privacy.public(�
 
 @dataclass(frozen=True)
 class Declared:
-    """Which parts of a run the user declared public, by name, and what voids its receipt all the same."""
+    """The parts of a run that the user declared public, by name, and what still voids its receipt."""
 
     parts: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ def looked_at(federation: Federation, how: str) -> None:
 
 
 def _traces(federation: Federation) -> tuple[Any, Any]:
-    """By what the same rows are known again: in whatever was made of this federation, and in one that was built anew."""
+    """Keys that identify the same rows, in any federation made from this one and in one that was built again."""
     parts = torch.split(federation.x.flatten(1).contiguous().view(torch.uint8), 1 << 16)
     sums = tuple(torch.stack([part.sum(0, dtype=torch.int64) for part in parts]).sum(0).tolist())  # in whatever order
     return federation.origin, (federation.n_samples.tobytes(), federation.keys.tobytes(), sums)
@@ -137,7 +137,7 @@ def _of_callbacks(callbacks: Sequence[Any], declared: Declared) -> Iterator[str]
 
 
 def copied(state: Any) -> tuple[Any, list[torch.Tensor]]:
-    """A server's state and copies of its tensors, to see whether somebody else than the algorithm changes it."""
+    """A server's state and copies of its tensors, to check that only the algorithm changes it."""
     return state, [t.clone() for t in leaves(vars(state)) if isinstance(t, torch.Tensor)]
 
 
@@ -182,7 +182,7 @@ def _foreign_items(values: Sequence[Any] | Set[Any], path: str) -> Iterator[tupl
 
 
 def public_ranges(task: Task) -> list[str]:
-    """What a receipt says of a target that was scaled by a range which the user named."""
+    """The receipt's line about a target that was scaled by a range from the user."""
     model = task.model
     if not isinstance(model, Rescaled) or model.public_range is None:
         return []
@@ -244,7 +244,7 @@ def _is_size(value: Any) -> bool:
 
 
 def _weights_of_its_own(task: Task) -> Iterator[str]:
-    """Tensors of a network that all seeds give nearly alike, and that are not one of the usual numbers again and again."""
+    """Tensors of a network that are nearly equal for all seeds, and that do not just repeat one of the usual numbers."""
     first = _held(task, _SEEDS[0])
     alike = [n for n, t in first.items() if t.numel() and not any(bool((t == usual).all()) for usual in _USUAL)]
     for seed in _SEEDS[1:]:  # one number may be drawn nearly alike by chance, not eight times
@@ -265,7 +265,7 @@ def _near(a: Tensor, b: Tensor) -> bool:
 
 
 def _registered(made: Any, registry: Mapping[str, type]) -> bool:
-    """Whether it is of a class that this package itself put on its list."""
+    """Whether the object's class is on this package's own list."""
     return type(made) in registry.values() and _ours(type(made))
 
 

@@ -1,8 +1,9 @@
-"""What a client would have alone: the yardstick of every gain.
+"""Training alone, with which every gain is compared.
 
-"tuned" (default): every client chooses its learning rate (a few around the run's) and when to stop on validation rows of its
-own, a quarter of its training rows, and is then trained on all of them. "equal budget": the run's learning rate, and as many
-rounds as a client took part in on average; with a poor rate or too many rounds it flatters the federation.
+"tuned" (default): every client chooses its learning rate (a few around the run's) and its stopping time on its own
+validation rows, a quarter of its training rows, and is then trained on all of them. "equal budget": the run's learning
+rate, and as many rounds as a client took part in on average; with a poor rate or too many rounds it flatters the
+federation.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ Yardstick = Literal["tuned", "equal budget"]
 RATES = (0.3, 1.0, 3.0, 10.0)  # times the run's learning rate
 LEAST_ROUNDS = 10
 SAMPLE = 200  # clients trained alone when there are more
-_FEWEST = 4  # validation rows below which a client takes the others' usual choice
+_FEWEST = 4  # with fewer validation rows a client takes the best choice over all clients
 _HOLDOUT = 0.25
 
 
 def check(yardstick: str) -> Yardstick:
-    """The name, or a sentence that lists the known ones."""
+    """The name of a yardstick; an unknown name is refused."""
     for known in get_args(Yardstick):
         if known == yardstick:
             return known  # type: ignore[no-any-return]
@@ -80,7 +81,7 @@ class Alone:
             Local(self.local.but(lr=lr)), federation, self.task, rounds=rounds, seed=self.seed, engine=self.engine,
             alone=False, progress=False, **more,
         )  # fmt: skip
-        if not found.about["finished"]:  # a yardstick of fewer rounds would flatter every gain
+        if not found.about["finished"]:  # a yardstick of fewer rounds would make every gain too large
             raise KeyboardInterrupt
         return found
 
@@ -125,7 +126,7 @@ class Alone:
 
     @staticmethod
     def _choose(losses: Any, n_validation: Any) -> tuple[Any, Any]:
-        """(rate, look) of every client; who has too few validation rows takes the best choice of all."""
+        """(rate, look) of every client; a client with too few validation rows takes the best choice over all clients."""
         _, looks, clients = losses.shape
         flat = np.where(np.isfinite(losses), losses, np.inf).reshape(-1, clients)
         own = flat.argmin(0)
@@ -143,6 +144,6 @@ class Alone:
         everyone = np.arange(len(self.federation))
         run.evaluation().ready(everyone)
         given = {"model": {name: torch.as_tensor(t) for name, t in models.items()}}
-        run.env.states.set(everyone, run.env.states.get(everyone) | given)  # an optimiser's memory stays
+        run.env.states.set(everyone, run.env.states.get(everyone) | given)  # the optimiser's state is kept
         run.env.states.commit()
         return run.result(0, alone=False)

@@ -1,12 +1,12 @@
-"""IFCA: the iterative federated clustering algorithm, with what can be put around it.
+"""IFCA: the iterative federated clustering algorithm, and the options around it.
 
 "An Efficient Framework for Clustered Federated Learning" (Avishek Ghosh, Jichan Chung, Dong Yin, Kannan Ramchandran, 2020,
 https://arxiv.org/abs/2006.04088).
 
-`algorithm_2.py` has the paper's Algorithm 2 line by line. Around it, each in a file of its own:
+`algorithm_2.py` has the paper's Algorithm 2 line by line. Around it, each in a separate file:
 - **start**: `warm_start.py` starts from the clients' updates (default); start="random" is the paper's start.
 - **stop**: `early_stop.py` ends the broadcast of all models once clusters are settled.
-- **aggregate**: `robust_clusters.py` puts a robust rule in the place of the mean of line 15.
+- **aggregate**: `robust_clusters.py` replaces the mean of line 15 by a robust rule.
 - **resample**: `resampling.py` uses fresh samples in each round, as the analysis does.
 """
 

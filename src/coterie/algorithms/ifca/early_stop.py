@@ -1,7 +1,7 @@
 """When IFCA stops sending all k models (section 4.3, C-1s): once no client asked has changed its cluster for a while.
 
 From then on a client is sent only its own cluster's model, which saves a factor k of the bytes down. Clients whose cluster
-the server does not know go on getting all models.
+the server does not know still get all models.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StoppingRounds:
             down = {"models": state.models, "shared": state.shared}
             replies.append((yield self._ask(Ask(self.train, asked, down), From("shared", groups="models"))))
         if len(settled):
-            each = {"model": take(state.models, known[known >= 0])}  # its cluster the client has kept
+            each = {"model": take(state.models, known[known >= 0])}  # the client has kept its cluster
             own = Ask(self.train_own, settled, {"shared": state.shared}, each)
             replies.append((yield self._ask(own, From("model", "shared"))))
         answered = [r for r in replies if len(r.clients)]

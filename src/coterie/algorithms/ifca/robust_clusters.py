@@ -1,15 +1,16 @@
-"""IFCA among liars: a robust rule in every cluster, and a start that a few liars cannot spoil.
+"""IFCA with liars: a robust rule in every cluster, and a start that a few liars cannot spoil.
 
 `RobustRounds` are those of Algorithm 2 in which line 15 is a robust rule over the models of a cluster's members. The server
-sees every client's model and cluster. A rule's number of liars is meant for the whole cohort, and each cluster gets its
-proportion (`for_group`). A cluster in which liars are the majority is theirs: group sizes are claimed, not known.
+sees every client's model and cluster. A rule's number of liars is the number in the whole cohort, and each cluster gets its
+proportion (`for_group`). Liars control a cluster in which they are the majority: clients claim their groups, so the server
+does not know true sizes.
 
 `RobustWarmStart` starts from the same probe as `WarmStart`:
-1. Average linkage until 3k groups have at least two clients; loners have no say. Liars that agree take some of the groups.
+1. Average linkage until 3k groups have at least two clients; single clients are ignored. Liars that agree form some groups.
 2. Every group's start is the coordinate-wise median of its members' updates, clipped to the median length of all.
-3. Two robust rounds with these models. Then every client says its loss on each of them.
-4. One by one, the model goes that its users can best do without, until k are left. What a client loses counts no more than
-   the median client could lose, so nobody gains influence by claiming huge losses, and a few liars' own models go first.
+3. Two robust rounds train these models. Then every client sends its loss on each of them.
+4. One by one, the model whose users lose least without it is dropped, until k are left. A client's loss counts at most as
+   much as the median client's largest, so no client gains influence by claiming huge losses, and liars' models go first.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class RobustRounds:
         if not len(reply.clients):
             return state
         key, asked = cohort.key("aggregate"), len(cohort.clients)
-        self.aggregate(torch.zeros(asked, 1), key=key)  # a rule that cannot work with this cohort says so
+        self.aggregate(torch.zeros(asked, 1), key=key)  # a rule that cannot work with this cohort raises its error here
         models = {name: t.clone() for name, t in state.models.items()}
         for j in range(len(next(iter(models.values())))):
             mine = (reply.values["cluster"] == j).nonzero().squeeze(-1)
@@ -108,7 +109,7 @@ class RobustWarmStart(WarmStart):
 
 
 def _clipped(updates: Tensor) -> Tensor:
-    """No update longer than the median one."""
+    """The updates, clipped to the length of the median one."""
     norms = updates.double().norm(dim=1)
     scale = (norms.median() / norms.clamp(min=1e-300)).clamp(max=1)
     clipped: Tensor = (updates.double() * scale.unsqueeze(1)).to(updates.dtype)

@@ -1,15 +1,15 @@
 """Where IFCA's k models start: from the clients' first updates.
 
-The paper draws k random models, and a bad draw lets two groups share one model for good. `WarmStart` takes the clients' word
-instead. Every client takes full-batch steps from *one* common model (the probe), and the server groups the updates by
-average linkage on their cosine distance. Groups of very different sizes are found, where k-means halves the largest.
+The paper draws k random models, and after a bad draw two groups share one model for ever. `WarmStart` uses the clients'
+updates instead. Every client takes full-batch steps from *one* common model (the probe), and the server groups the updates
+by average linkage on their cosine distance. Groups of very different sizes are found, where k-means halves the largest.
 
 Two cuts of the tree are candidates: at k groups, and at k groups of at least two clients, because an odd client can take a
 group for itself. The k-means groups are a third, for updates that differ in length and not in direction. Where clients
 differ much in size, the two cuts of the largest half and quarter are candidates too: updates from a handful of rows are
 mostly noise. Candidates that differ are each trained for four ordinary rounds, and the one with the smallest loss over all
-rows is kept. Everybody is asked, whoever is in the first cohort (a thousand clients or a cohort, if that is more, of larger
-federations), because a few clients may miss a group. The probe's uploads are seen individually, once.
+rows is kept. All clients are asked, not only the first cohort (in larger federations a thousand clients, or a cohort if that
+is more), because a small sample may miss a group. The probe's uploads are seen individually, once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Repl
 from coterie.tree import Params, flat_vector, joined, row, stack, tree_map
 
 _STARTERS = 1000  # clients asked for the start: the tree needs a table of n × n numbers
-_TRIAL_ROUNDS = 4  # after two, k-means' halves of a large group still have the smaller loss now and then
+_TRIAL_ROUNDS = 4  # after two rounds the k-means halves of a large group sometimes still have the smaller loss
 _UNEQUAL = 4  # how many times the lower quartile of the sizes the upper one must be for size to matter
 _SHARES = (1.0, 0.5, 0.25)  # of the clients, the largest, whose updates are grouped then
 
@@ -135,7 +135,7 @@ class WarmStart:
 
     def best_losses(self, ctx: Context, models: Params, shared: Params) -> Up:
         """For each start, the summed loss of the client's best model over the rows it may use. One question for all starts,
-        so that they are judged by the same clients, whoever's answer gets lost."""
+        so that they are judged by the same clients, also if answers are lost."""
         part, (starts, count) = self.plain.rows.to_train(ctx), next(iter(models.values())).shape[:2]
         best = [
             torch.stack(

@@ -1,8 +1,8 @@
 """The engine for a Ray cluster: actors own shards of clients and run the vectorised engine on them.
 
-A shard's data are sent once, its clients' private states never leave it but to be saved. An additive ask brings back one
-partial sum per actor, in float64; an individual ask brings back rows. Sums are added up where all engines add them up
-(`reduce.py`), in the actors' order.
+A shard's data are sent once, and its clients' private states leave it only to be saved. An additive ask returns one
+partial sum per actor, in float64; an individual ask returns a row per client. Sums are added up where all engines add them
+up (`reduce.py`), in the actors' order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from coterie.exchange.messages import Ask, Ints, Reply
 from coterie.settings import whole_number
 from coterie.tree import Tree, concat, take
 
-_SETTINGS = 4  # runs whose settings are held for the next call
+_SETTINGS = 4  # runs whose settings are kept for the next call
 
 
 @guarded
@@ -52,7 +52,7 @@ class RayEngine:
         self._pool = pool(self.address, self.actors, self.device)
 
     def __reduce__(self) -> Any:
-        """Pickled and copied by its settings; actors and what they hold stay where they are."""
+        """Pickled and copied by its settings; actors and their contents are not copied."""
         return type(self), (self.actors, self.address, self.device)
 
     def run(self, ask: Ask, env: Env) -> Reply:
@@ -87,14 +87,14 @@ class RayEngine:
         return ShardedStates(self._pool, self._shards(federation)[0])
 
     def make(self, function: Callable[..., Tree], clients: Ints, env: Env, states: ShardedStates) -> bool:
-        """Clients' first states, made where they will stay; whether there are any."""
+        """Make clients' first states in their actors; returns whether there are any."""
         sent = self._pool.put(function)
         parts = states.shards(clients)
         calls = {i: Call("make", (self._place(env, i, states), sent, clients[place])) for i, place in parts.items()}
         return any(states.write(calls).values())
 
     def close(self) -> None:
-        """Ends the actors, also for other engines with the same settings; states that live in them are gone."""
+        """Ends the actors, also for other engines with the same settings; their states are lost."""
         self._pool.close()
 
     # ---- inside ----------------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class RayEngine:
         if federation not in self._data:
             n = len(self._pool.actors)
             rows = federation.n_train
-            middle = np.cumsum(rows) - rows / 2  # of every client's rows: shards get about as many
+            middle = np.cumsum(rows) - rows / 2  # numbers of rows of all clients: shards get about equally many
             inner = np.searchsorted(middle, rows.sum() * np.arange(1, n) / n)
             bounds = np.array([0, *inner, len(federation)], np.int64)
             name = new_name("data")

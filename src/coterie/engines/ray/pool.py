@@ -1,9 +1,9 @@
 """The actors of an engine, and their repair.
 
-A call goes to several actors at once. Where one has died, another process takes its place: it is given the states that were
-last committed, every call since then is repeated, and then the call that failed. All of them are functions of what they are
-given, so the answers are those the dead actor would have sent. Data and settings are named in every call and fetched by a
-process that does not have them yet.
+A call goes to several actors at once. If an actor has died, another process takes its place: it gets the states that were
+last committed, every call since then is repeated, and then the call that failed. All calls are functions of their
+arguments, so the answers are those the dead actor would have sent. Every call names its data and settings, and a process
+fetches those that it does not have yet.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from coterie.errors import ConfigError, EngineError
 if TYPE_CHECKING:
     from coterie.engines.ray.states import ShardedStates
 
-_TRIES = 3  # processes that may die in a row before the run is given up
+_TRIES = 3  # processes that may die in a row before the run ends
 _PATIENCE = 180.0  # seconds until actors must have started
 _HELLO = 10.0  # seconds for a cluster to take a call
 _QUIET: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
@@ -44,7 +44,7 @@ class Call:
 
 
 def new_name(kind: str) -> str:
-    """A name no other thing that was sent to actors has."""
+    """A name that is unique among everything sent to actors."""
     return f"{kind} {os.getpid()}.{next(_NAMES)}"
 
 
@@ -66,7 +66,7 @@ class Pool:
             raise ConfigError(f"The device {device!r} cannot be used here: the cluster has no GPU. Use device='cpu'.")
         self.actors = [self._start() for _ in range(actors or self._cores())]
         self.states: weakref.WeakSet[ShardedStates] = weakref.WeakSet()
-        self.forgotten: deque[str] = deque()  # names of things that are gone here, and may go there
+        self.forgotten: deque[str] = deque()  # names of deleted objects, which actors may delete too
         self._await(self.actors)
 
     @property
@@ -103,7 +103,7 @@ class Pool:
         return [refs] if n == 1 else list(refs)
 
     def _answered(self, i: int, call: Call, n: int, refs: list[Any]) -> list[Any]:
-        """Wait for an answer; where the actor died, put another in its place and ask that one."""
+        """Wait for an answer; if the actor died, replace it and ask the new one."""
         for left in reversed(range(_TRIES)):
             try:
                 self.ray.get(refs[0])
@@ -122,7 +122,7 @@ class Pool:
     def _replaced(self, i: int, call: Call, n: int) -> list[Any]:
         """A new process with the states that were last committed; the calls since then, and this one, in their order."""
         self.actors[i] = self._start()
-        self._await([self.actors[i]])  # where its machine is lost, there may be no core for it
+        self._await([self.actors[i]])  # if its machine is lost, there may be no core for it
         before = [self._send(i, again) for states in list(self.states) for again in states.since_the_start(i)]
         refs = self._send(i, call, n)
         for (ref,) in before:
@@ -139,7 +139,7 @@ class Pool:
 
     def _start(self) -> Any:
         actor = self.ray.remote(Shard)
-        # here a process more or less is the user's choice; on a cluster that others use too, an actor takes a core
+        # on this machine the user chooses the number of processes; on a shared cluster an actor takes a core
         options = {
             "num_cpus": 0 if self._own else 1,
             "num_gpus": 1 if self._gpu else 0,
@@ -175,7 +175,7 @@ class Pool:
             actor.call.remote("forget", names)
 
     def close(self) -> None:
-        """End the processes; states that lived in them are gone."""
+        """End the processes; their states are lost."""
         for actor in self.actors:
             with suppress(Exception):
                 self.ray.kill(actor)
@@ -187,7 +187,7 @@ def connected(address: str | None) -> tuple[Any, bool]:
 
     Without an address (and without RAY_ADDRESS) Ray starts on this machine and listens on loopback only."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # else actors yield to everything else on the machine
+    os.environ.setdefault("RAY_worker_niceness", "0")  # otherwise actors have a lower priority than all other processes
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
@@ -201,7 +201,7 @@ def connected(address: str | None) -> tuple[Any, bool]:
             _join(ray, address)
     elif address is not None and _STARTED:
         raise ConfigError(
-            f"This program has started a Ray of its own and cannot join the one at {address}, too. Make the engine with the "
+            f"This program has started its own Ray and cannot also join the one at {address}. Make the engine with the "
             "address before any other Ray engine."
         )
     return ray, bool(_STARTED)
@@ -240,6 +240,6 @@ def _first_line(error: BaseException) -> str:
 
 
 def _cause(error: Any) -> BaseException:
-    """What was raised in an actor and is not of coterie's making."""
+    """The error in an actor, if coterie did not raise it on purpose."""
     cause: BaseException = error.cause if isinstance(getattr(error, "cause", None), BaseException) else error
     return cause

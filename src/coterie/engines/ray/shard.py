@@ -1,6 +1,6 @@
 """What runs in an actor: the vectorised engine on a shard of the clients, whose data and private states stay here.
 
-Nothing in this file knows of Ray but `fetch`, so all of it can be called in one process.
+Only `fetch` uses Ray, so everything else in this file can run in one process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SETTINGS = 8  # runs whose settings an actor remembers
 
 @dataclass(frozen=True)
 class Sent:
-    """Something that was sent once: its name, and where to get it when it is met for the first time."""
+    """An object that was sent once: its name, and where to get it when it is first needed."""
 
     name: str
     ref: tuple[Any, ...]
@@ -36,7 +36,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Place:
-    """Which run, data and states a call is about, and where in the run it is."""
+    """The run, data and states of a call, and its place in the run."""
 
     setting: Sent
     data: Sent
@@ -54,7 +54,7 @@ class Rows:
 
 
 class Touched(ClientStates):
-    """Clients' states, and who was given a new one since the last commit."""
+    """Clients' states, and which clients got a new one since the last commit."""
 
     def __init__(self, n_clients: int) -> None:
         super().__init__(n_clients)
@@ -69,7 +69,7 @@ class Touched(ClientStates):
         self.touched.append(clients)
 
     def put(self, rows: Rows) -> None:
-        """Give clients these states, whether they had any or not."""
+        """Give clients these states, also those without a state."""
         new = self.row[rows.clients] < 0
         for mine, write in ((new, self.add), (~new, self.set)):
             if mine.any():
@@ -98,7 +98,7 @@ class Shard:
             return Failed(error)
 
     def ready(self) -> int:
-        """The process's number; a device that is not there is said at once."""
+        """The process's number; a missing device is an error at once."""
         checked(self.device)
         return os.getpid()
 
@@ -117,7 +117,7 @@ class Shard:
         return out
 
     def make(self, place: Place, function: tuple[Any, ...], clients: Ints) -> bool:
-        """First states; whether there are any."""
+        """Make first states; returns whether there are any."""
         made = self._engine(place).map(fetch(function), clients, replace(self._env(place), states=ClientStates(0)))
         if made:
             self._store(place).add(clients, made)
@@ -133,7 +133,7 @@ class Shard:
         return rows
 
     def commit(self, store: str, everything: bool) -> tuple[int, Rows]:
-        """Keep what was written, and return it (or all states) for the day this process dies."""
+        """Keep the written rows, and return them (or all states) in case this process dies."""
         if store not in self.stores:
             return 0, Rows(np.zeros(0, np.int64), {})
         states = self.stores[store]
@@ -209,7 +209,7 @@ class Failed:
 
 
 def fetch(ref: tuple[Any, ...]) -> Any:
-    """What a reference points to. It is wrapped in a tuple, lest Ray fetch it although it is known already.
+    """The object of a reference. The reference is in a tuple, so that Ray does not fetch an object that is already here.
 
     Without Ray the value itself is in the tuple."""
     if type(ref[0]).__name__ != "ObjectRef":
@@ -220,9 +220,9 @@ def fetch(ref: tuple[Any, ...]) -> Any:
 
 
 def cut(federation: Federation, bounds: Ints, i: int) -> dict[str, Any]:
-    """Shard i: what is known of everybody (sizes and ids decide padding and randomness), the rows of its clients alone.
+    """Shard i: the sizes and ids of all clients (they decide padding and randomness), and the rows of its own clients.
 
-    The clients `bounds[i]` … `bounds[i + 1] − 1` stand behind one another, so their rows are one block."""
+    The clients `bounds[i]` … `bounds[i + 1] − 1` are consecutive, so their rows are one block."""
     first, last = (int(federation.offsets[b]) for b in bounds[i : i + 2])
     lean = replace(
         federation, x=federation.x[:0], y=federation.y[:0], offsets=federation.offsets - first, weights=None,
@@ -244,7 +244,7 @@ def opened(shard: dict[str, Any]) -> tuple[Federation, int]:
 
 
 def compact(tree: Any) -> Any:
-    """Tensors that are a part of a larger block copied out of it, since a block is sent as a whole."""
+    """Copies of tensors that are a part of a larger block, because a block is sent as a whole."""
     if isinstance(tree, Rows):
         return Rows(tree.clients, compact(tree.values))
 

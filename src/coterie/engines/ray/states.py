@@ -1,4 +1,4 @@
-"""The driver's view of private states that live in actors: who has one, what was committed, and how to get it back."""
+"""The driver's view of the private states in actors: which clients have one, what was committed, and how to restore it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ShardedStates(ClientStates):
         self.calls: list[list[Call]] = [[] for _ in pool.actors]
         self.met = np.zeros(self.n_clients, np.bool_)
         self._met_before: Any = None
-        self._written = False  # whether actors may hold what was not committed
+        self._written = False  # whether actors may hold uncommitted states
         pool.states.add(self)
         weakref.finalize(self, pool.forgotten.append, self.name).atexit = False
 
@@ -44,7 +44,7 @@ class ShardedStates(ClientStates):
         return self is other
 
     def __reduce__(self) -> Any:
-        """Pickled and copied as the states themselves, in one process."""
+        """Pickled and copied as a store with all states in one process."""
         return _in_one_process, (self.n_clients, *self.packed(), self.nothing)
 
     def shards(self, clients: Ints) -> dict[int, Ints]:
@@ -90,7 +90,7 @@ class ShardedStates(ClientStates):
         return self.row, self.values
 
     def commit(self) -> None:
-        """The actors keep what they wrote, and this process the references to it."""
+        """The actors keep the rows they wrote, and this process keeps the references to them."""
         changed = [i for i, calls in enumerate(self.calls) if calls]
         if changed and not self.nothing and self.met.any():
             everything = {i: self._worn(i) for i in changed}
@@ -110,7 +110,7 @@ class ShardedStates(ClientStates):
     # ---- for the engine --------------------------------------------------------------------------------------------------
 
     def write(self, calls: dict[int, Call]) -> dict[int, Any]:
-        """Calls that change states: remembered until the next commit, to be repeated where an actor dies."""
+        """Calls that change states; they are remembered until the next commit and repeated if an actor dies."""
         self._written = True
         answers = self.pool.call(calls)
         for i, call in calls.items():
@@ -118,7 +118,7 @@ class ShardedStates(ClientStates):
         return answers
 
     def since_the_start(self, i: int) -> list[Call]:
-        """What a new process is told to have the states that actor i had."""
+        """The calls that give a new process the states of actor i."""
         saved = [ref for _, ref in self.saved[i]]
         return [Call("restore", (self.name, self.n_clients, saved)), *self.calls[i]]
 
@@ -134,7 +134,7 @@ class ShardedStates(ClientStates):
         self._met_before, self._written = None, False
 
     def _worn(self, i: int) -> bool:
-        """Whether so much was saved in pieces that all of it in one piece is smaller."""
+        """Whether the saved pieces take more space than all states in one piece."""
         here = int(self.met[self.bounds[i] : self.bounds[i + 1]].sum())
         return sum(rows for rows, _ in self.saved[i]) > _SPARE * here
 

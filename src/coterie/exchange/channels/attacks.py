@@ -1,7 +1,7 @@
 """Attacks: clients that lie, in any algorithm, on any engine.
 
-`clients` are the ids of the malicious clients. All but `LabelFlip` forge *updates*. The update of a model is how far the
-client moved it from the one it was given; a gradient is an update by itself. The ask declares which fields are updates.
+`clients` are the ids of the malicious clients. All attacks except `LabelFlip` forge *updates*. The update of a model is the
+client's model minus the model it received; a gradient is already an update. The ask declares which fields are updates.
 Auxiliary fields, whole numbers and the weight in the average cannot be forged. Each update is one vector, all its tensors
 together. What a client keeps for itself stays honest.
 """
@@ -27,12 +27,12 @@ from coterie.exchange.channels.updates import references
 from coterie.exchange.messages import Ask, Ints
 from coterie.tree import Tree, flat_vector, flatten, unflatten
 
-_HARMLESS = 0.1  # standard deviations from the honest mean that change nothing
+_HARMLESS = 0.1  # lies within so many standard deviations of the honest mean change nothing
 
 
 @dataclass(frozen=True)
 class Attack(Channel):
-    """What attacks share: who lies, and putting `forge`d updates into messages."""
+    """What attacks share: the list of liars, and putting `forge`d updates into messages."""
 
     clients: Iterable[Hashable]
 
@@ -42,7 +42,7 @@ class Attack(Channel):
         object.__setattr__(self, "clients", tuple(self.clients))
 
     def ask(self, ask: Ask, where: Where) -> Ask:
-        self.liars(ask.clients, where)  # an unknown id is said before any work is done
+        self.liars(ask.clients, where)  # an unknown id is an error before any work is done
         return ask
 
     def liars(self, clients: Ints, where: Where) -> npt.NDArray[np.bool_]:
@@ -69,13 +69,13 @@ class Attack(Channel):
         return unflatten(flat)
 
     def forge(self, updates: Tensor, told: Told) -> Tensor:
-        """Updates (clients, P) → what the liars among them send (liars, P)."""
+        """Updates (clients, P) → the messages of the liars among them (liars, P)."""
         return updates
 
 
 @dataclass(frozen=True)
 class Told:
-    """What an attacker knows besides updates: whose they are, and whose model the ask is about, if one client's."""
+    """What an attacker knows in addition to updates: their senders, and the client whose model the ask is about, if any."""
 
     clients: Ints
     liars: npt.NDArray[np.bool_]
@@ -83,7 +83,7 @@ class Told:
     owner: int | None = None
 
     def honest(self, updates: Tensor) -> Tensor:
-        """The honest clients' updates; the liars' own true ones where nobody is honest."""
+        """The honest clients' updates; the liars' own true updates if no client is honest."""
         return updates if self.liars.all() else updates[torch.from_numpy(~self.liars)]
 
     def noise(self, count: int, purpose: str, dtype: torch.dtype) -> Tensor:
@@ -166,8 +166,8 @@ class ALIE(Attack):
     https://arxiv.org/abs/1902.06156).
 
     z=None is the largest that still hides among the honest majority, Φ⁻¹((n − m − s) / (n − m)) with n clients, m liars
-    and s = ⌊n/2⌋ + 1 − m. With few liars that is 0 or nearly so: they send the honest mean, which is no attack, and a
-    warning says it."""
+    and s = ⌊n/2⌋ + 1 − m. With few liars z is 0 or almost 0: then they send the honest mean, which harms nobody, and a
+    warning says so."""
 
     z: float | None = None
     whole = True
@@ -213,14 +213,14 @@ class InnerProduct(Attack):
 @guarded
 @dataclass(frozen=True)
 class EdgeAttack(Attack):
-    """A-4: just inside the ball of Threshold-Clustering, where a lie is as large as it can be and still counts.
+    """A-4: a lie just inside the ball of Threshold-Clustering, where it is as large as possible and still counts.
 
-    The ball is the one about the update of `victim`. With None it is whoever's model the ask is about (in
-    Federated-Clustering without groups every ask is about one client's: its gradient is the centre's start), else the mean
-    of the honest updates, as it is for a victim that was not asked. The radius follows from the same `radius` rule, applied
-    to the honest updates. All liars sit at centre + fraction · τ · u with u pointing back from where the centre leads. A
-    channel speaks once an ask, so it hits the first inner round; the adversary of the theorem, who moves along with the
-    centre, is played in the tests."""
+    The ball's centre is the update of `victim`. With None it is the update of the client whose model the ask is about (in
+    Federated-Clustering without groups every ask is about one client, whose gradient is the centre's start), else the mean
+    of the honest updates. The mean is also used for a victim that was not asked. The radius follows from the same `radius`
+    rule, applied to the honest updates. All liars send centre + fraction · τ · u, where u points against the centre's
+    direction. A channel acts once per ask, so it attacks the first inner round; the tests simulate the adversary of the
+    theorem, who moves along with the centre."""
 
     radius: RadiusRule | float = 1.0
     victim: Hashable | None = None

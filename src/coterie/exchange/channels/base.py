@@ -1,4 +1,4 @@
-"""The contract of a channel: four places to step in, each doing nothing by default."""
+"""The contract of a channel: four methods that do nothing by default."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coterie.tree import Tree
 
 @dataclass(frozen=True)
 class Where:
-    """Where in a run we are; the source of a channel's randomness."""
+    """The current place in a run, and the source of a channel's randomness."""
 
     federation: Federation
     seed: int
@@ -35,8 +35,8 @@ class Channel:
     A channel that must see all messages at once before they are summed sets `whole = True`; it then gets them in one
     call of `up`, in the order asked.
 
-    A channel in which what one client sends depends on no other client sets `separate = True`; a private run with any other
-    channel gets no valid receipt, since what one client tells may then come from another one's data."""
+    A channel in which a client's message depends on no other client sets `separate = True`. A private run with any other
+    channel gets no valid receipt, because a client's message may then contain another client's data."""
 
     whole: bool = False
     separate: bool = False

@@ -1,8 +1,8 @@
-"""A client's updates, as the ask declares them: what each is measured from.
+"""A client's updates as the ask declares them, each with the value from which it is measured.
 
-A client sends a model or a gradient. A model says nothing by itself; the client's contribution is how far it moved it. The
-ask's `updates` says from what: `From("model")` is the ask's field `model`, the client's own row of `each` or the same for
-all in `down`; `groups` is a field with one row per group. None marks an update by itself. Nothing is guessed from names.
+A client sends a model or a gradient. Its contribution to a model is the difference from the model it received. The
+ask's `updates` names that model: `From("model")` is the ask's field `model`, either the client's own row of `each` or the
+same for all in `down`; `groups` is a field with one row per group. None marks an update by itself, such as a gradient.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from coterie.tree import Tree, flatten
 
 
 def references(send: Tree, clients: Ints, ask: Ask, where: Where, who: str) -> dict[str, Tensor]:
-    """What every leaf of the declared updates is measured from, by path ("model/weight"); one row per client.
+    """The value from which every leaf of the declared updates is measured, by path ("model/weight"); one row per client.
 
-    `who` acts on the updates; the error names it where the declaration is missing or wrong."""
+    `who` is the part that acts on the updates; an error about a missing or wrong declaration names it."""
     ask.check_declared(send, who)
     order = np.argsort(ask.clients, kind="stable")
     place = torch.from_numpy(order[np.searchsorted(ask.clients[order], clients)])
@@ -37,7 +37,7 @@ def references(send: Tree, clients: Ints, ask: Ask, where: Where, who: str) -> d
 
 
 def _reference(rest: str, sent: Tensor, origin: From, ask: Ask, where: Where, place: Tensor) -> Tensor:
-    """The tensor that one sent tensor is measured from."""
+    """The tensor from which one sent tensor is measured."""
     for name in origin.fields:
         each, down = _leaf(ask.each, name, rest), _leaf(ask.down, name, rest)
         if each is not None and each.shape[1:] == sent.shape[1:]:
@@ -55,8 +55,8 @@ def _reference(rest: str, sent: Tensor, origin: From, ask: Ask, where: Where, pl
 
 
 def public_references(shapes: Mapping[str, torch.Size], ask: Ask) -> dict[str, Tensor | None]:
-    """What updates are measured from as far as it is the same for all clients of a group, by path: one row per group, or one
-    row for all (None: an update by itself). A reference that only the client's own row of `each` holds is refused."""
+    """The values from which updates are measured, if they are equal for all clients of a group, by path: one row per group,
+    or one row for all (None: an update by itself). A reference that only the client's own row of `each` holds is refused."""
     found: dict[str, Tensor | None] = {}
     for path, shape in shapes.items():
         name, _, rest = path.partition("/")
@@ -81,8 +81,8 @@ def _public(rest: str, shape: torch.Size, origin: From, ask: Ask) -> Tensor:
 
 
 def expected_shapes(ask: Ask, like: Mapping[str, Tensor]) -> dict[str, torch.Size]:
-    """The shapes of the updates nobody has sent yet: those of what they are measured from, of what the ask has in `known`
-    under their own name, or of the model `like`."""
+    """The shapes of updates before any client has sent one: those of the values from which they are measured, of the ask's
+    `known` under their own name, or of the model `like`."""
     shapes: dict[str, torch.Size] = {}
     for name, origin in ask.updates.items():
         if origin is None:

@@ -10,10 +10,10 @@ All buyers of a round share the history H^B and hence the belief α̂_t of equat
     w_τ = P[I_τ = 1] = 1 − h^n − (1 − h)^n,  h = μ(1 − q_τ).
 
 If all θ_H buyers evade (q* = 1), the rounds in which they do so show one signal only: w = 0 and nothing is observed.
-The printed average still divides by t, so that α̂ decays and an always-discriminating seller is forgiven half the time.
-The default estimator `"rescaled"` replaces t by one plus the earlier rounds with w > 0, which is the same whenever
-all w > 0. Where q* = 1 it has a price of its own: a belief above α*, even one formed by bad luck, is never revised,
-because the buyers who hold it see nothing more.
+The printed average still divides by t, so that α̂ decays, and in half of the rounds buyers trust a seller that always
+discriminates. The default estimator `"rescaled"` replaces t by one plus the earlier rounds with w > 0, which is the same
+whenever all w > 0. Where q* = 1 it has another disadvantage: a belief above α*, even one formed by bad luck, is never
+revised, because the buyers who hold it see nothing more.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The sections of the report page, in its order.
 
 A section is a function of the comparison and, when it was looked for, the coalition. It gathers plain values; the templates
-turn them into HTML and escape every one of them. One that has nothing to say returns "". Nothing is trained here."""
+turn them into HTML and escape every one of them. An empty section returns "". Nothing is trained here."""
 
 from collections.abc import Callable
 

@@ -38,7 +38,7 @@ def groups(c: Comparison, coalition: Coalition | None = None) -> Markup:
     charts = [x for x in (*_maps(c, found, steady), *(_apart(told, what) for what in _WHAT)) if x is not None]
     note = f"Who learns with whom with {method}."
     if c.judged and c.recommendation != "groups":
-        note += " Groups are not what is recommended; they are shown for what they tell."
+        note += " Groups are not recommended; they are shown as information."
     rest = [_others(c, name, some) for name, some in several.items() if name != method]
     text, table = _stable_words(c, method, steady), _table(found, steady, told)
     return section("Groups", note, text=text, charts=charts, table=table, items=rest)

@@ -1,4 +1,4 @@
-"""What a private run released, as its receipt says it."""
+"""The releases of a private run, as its receipt lists them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def receipt(c: Comparison, coalition: Coalition | None = None) -> Markup:
-    """The receipt of a comparison's private candidate, and what it does not speak of."""
+    """The receipt of a comparison's private candidate, and what it does not cover."""
     if c.receipt is None:
         return Markup()
     items = [

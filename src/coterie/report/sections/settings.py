@@ -29,7 +29,7 @@ def settings(c: Comparison, coalition: Coalition | None = None) -> Markup:
     if again:
         text = "Save this as settings.toml; `coterie run settings.toml` runs the same comparison again."
         if c.receipt is not None:
-            text += " The private candidate is left out of it: to run that again is another release."
+            text += " The private candidate is left out of it, because running it again is another release."
         body = render("settings", toml=toml_text(again))
     return section("Settings", note, text=with_code(text), body=body, table=table, folded="What each method ran with")
 
