@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.training import files
+from coterie.disk import json_digest
 
 ASCII = {"LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
@@ -56,7 +56,7 @@ def test_a_folder_of_others_does_not_steer_the_terminal(tmp_path: Path) -> None:
     file, steer = tmp_path / "result.json", "\x1b]0;x\x07\x1b[2J\x9b31m\u202e"
     about = {k: v for k, v in json.loads(file.read_text()).items() if k != "checksum"}
     about |= {"algorithm": steer, "clients": [f"{steer}1", f"{steer}2"], "warnings": [steer], "notes": [steer]}
-    file.write_text(json.dumps(about | {"checksum": files._checksum(about)}))
+    file.write_text(json.dumps(about | {"checksum": json_digest(about)}))
     told = _coterie("report", str(tmp_path), NO_COLOR="1", TERM="dumb")
     assert told.returncode == 0, told.stderr
     assert not set(steer) & set(told.stdout + told.stderr) - set("]0;x[2J31m")

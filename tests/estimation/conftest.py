@@ -29,6 +29,9 @@ class Replay:
         self.outputs.append(out)
         return out
 
+    def bits(self, size):
+        return SimulationNoise(self.seed).bits(size)
+
 
 @pytest.fixture
 def differences(monkeypatch):
