@@ -38,6 +38,7 @@ from coterie.arguments import (
     shown,
     whole,
 )
+from coterie.deprecated import renamed
 from coterie.errors import ConfigError, CoterieError
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
@@ -71,8 +72,8 @@ def guarded(thing: Thing) -> Thing:
     made: Any = thing
     if isinstance(thing, type):
         made.__init__ = _checking(made.__init__, thing)
-        return cast(Thing, made)
-    return cast(Thing, _checking(made, None))
+        return cast(Thing, renamed(made))
+    return cast(Thing, renamed(_checking(made, None)))
 
 
 def _checking(function: Callable[..., Any], owner: type | None) -> Callable[..., Any]:

@@ -1,21 +1,13 @@
-"""Settings of algorithms and rules: how counts are checked, how one setting is replaced inside a wrapper, and how settings
-of the last release are still taken."""
+"""Settings of algorithms and rules: how counts are checked, and how one setting is replaced inside a wrapper."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
-from functools import wraps
 from math import isfinite
 from numbers import Integral, Real
-from typing import Any, TypeVar, cast
+from typing import Any
 
-from coterie.errors import ConfigError, CoterieWarning
-
-Kind = TypeVar("Kind")
-Rewrite = Callable[[dict[str, Any], str, Any], None]
-"""Puts the value of a former setting, given by its name, into the settings of today."""
+from coterie.errors import ConfigError
 
 
 def whole_number(name: str, value: Any, least: int = 1, *, owner: Any = None) -> int:
@@ -65,47 +57,3 @@ def with_setting(owner: Any, name: str, value: Any) -> Any:
 
 def _names(owner: Any) -> set[str]:
     return {f.name for f in fields(owner)} if is_dataclass(owner) and not isinstance(owner, type) else set()
-
-
-# ---- the last release ------------------------------------------------------------------------------------------------
-
-
-def former_settings(
-    *, order: tuple[str, ...] = (), **former: tuple[str, Rewrite]
-) -> Callable[[type[Kind]], type[Kind]]:
-    """Let a dataclass take the settings of the last release, with a warning that names the new spelling.
-
-    `former` says of each old name how it is spelled now and how its value is rewritten. `order` is the old order of settings
-    given by position; it holds where a call has more of them than today, or gives a text, which is now given by name."""
-
-    def decorate(kind: type[Kind]) -> type[Kind]:
-        made = vars(kind)["__init__"]
-        today = [f.name for f in fields(cast(Any, kind)) if f.init and not f.kw_only]
-
-        @wraps(made)
-        def init(self: Any, *args: Any, **given: Any) -> None:
-            if len(args) > len(today) or any(isinstance(value, str) for value in args):
-                _warn(f"{kind.__name__} takes {order[1]}=… and what follows it by name")
-                args, given = (), dict(zip(order, args, strict=False)) | given
-            old = [name for name in former if name in given]
-            if old:
-                _warn(f"In {kind.__name__}, " + " and ".join(f"{name} is now {former[name][0]}" for name in old))
-            for name in old:
-                former[name][1](given, name, given.pop(name))
-            made(self, *args, **given)
-
-        for name, value in (("__init__", init), ("former_settings", former)):
-            setattr(kind, name, value)
-        return kind
-
-    return decorate
-
-
-def former_names(kind: type) -> Mapping[str, Any]:
-    """The names of the settings of the last release that a class still takes."""
-    found: Mapping[str, Any] = getattr(kind, "former_settings", {})
-    return found
-
-
-def _warn(sentence: str) -> None:
-    warnings.warn(f"{sentence}; the old spelling works for one more release.", CoterieWarning, stacklevel=3)

@@ -45,16 +45,16 @@ class AdaPeDState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AdaPeD(Algorithm):
     """`psi` is where ψ starts and `psi_floor` where it stops; a client catches up on
     at most `catch_up` missed rounds; `clips` and `noises` are for mode="paper" alone."""
 
     way = "shrunk"
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     psi: float = 4.0
     psi_floor: float = 0.5
-    local: LocalSteps = field(default_factory=LocalSGD)
     shared_lr: float | None = None
     psi_lr: float = 0.03
     catch_up: int = 1

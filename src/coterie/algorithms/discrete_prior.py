@@ -46,17 +46,17 @@ class DiscretePriorState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DiscretePrior(Algorithm):
     """`models` is k. `noise` is σ_x² of the loss "mse"."""
 
     way = "groups"
     individual = True
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     models: int = 2
     repair: Literal["em", "none"] = "em"
     noise: float = 0.5
-    local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
         finite_numbers(self, "noise")

@@ -35,15 +35,15 @@ class FedEMState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FedEM(Algorithm):
     """`components` distributions, common to all; a client renews its proportions by `e_steps` E-steps."""
 
     way = "groups"
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     components: int = 2
     e_steps: int = 10
-    local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
         whole_number("components", self.components, owner=self)

@@ -62,7 +62,7 @@ class FederatedClusteringState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FederatedClustering(Algorithm):
     """`momentum` is applied to v_i after clustering, as the author's experiments do."""
 

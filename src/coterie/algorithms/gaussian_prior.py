@@ -41,20 +41,20 @@ class LearnedPriorState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GaussianPrior(Algorithm):
     """`scale` is σ_θ: fixed, or where it starts if it is learned (`learn`), for all parameters, each layer's tensor
     or each single parameter (`per`). `noise` is σ_x² of the loss "mse"."""
 
     way = "shrunk"
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     scale: float = 0.1
     learn: bool = True
     per: Literal["all", "layer", "parameter"] = "layer"
     floor: float = 0.01
     noise: float = 0.5
     probes: int = 8
-    local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
         finite_numbers(self, "scale", "floor", "noise")

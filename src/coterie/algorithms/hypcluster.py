@@ -27,14 +27,14 @@ from coterie.tree import Params, Tree
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HypCluster(Algorithm):
     """clusters=None lets `fit` choose the number; a robust `aggregate` takes the mean's place in every cluster."""
 
     way = "groups"
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     clusters: int | None = None
-    local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from coterie.tree import Params, tree_map
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LaplacePrior(GaussianPrior):
     """The same with −log p(θ) = Σ|θ − μ|/b: most parameters stay exactly at μ. `scale` is b."""
 

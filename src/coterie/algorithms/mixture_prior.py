@@ -44,18 +44,18 @@ class MixturePriorState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MixturePrior(Algorithm):
     """`clusters` groups whose deviations start at `scale` and never fall below `floor`; `noise` is σ_x² of a regression."""
 
     way = "groups"
     individual = True
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     clusters: int = 2
     scale: float = 0.1
     floor: float = 0.1
     noise: float = 0.5
-    local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
         finite_numbers(self, "scale", "floor", "noise")

@@ -62,7 +62,7 @@ def best_partition(points: Tensor, k: int, seed: int) -> Tensor:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MyopicClustering(Algorithm):
     """Meant to fail. clusters=None lets `fit` choose the number; `batch_size=None` takes full gradients."""
 
