@@ -105,11 +105,11 @@ class Registry:
 
 
 CASES = {
-    "ALGORITHMS": Registry(algorithms.ALGORITHMS, algorithms, below(ct.Algorithm), ct),
+    "ALGORITHMS": Registry(algorithms.ALGORITHMS, algorithms, below(ct.exchange.Algorithm), ct),
     "AGGREGATORS": Registry(aggregation.AGGREGATORS, aggregation, acts_like(aggregation.Aggregator), ct.robust),
-    "RADIUS_RULES": Registry(RADIUS_RULES, aggregation, acts_like(ct.Percentile), ct),
+    "RADIUS_RULES": Registry(RADIUS_RULES, aggregation, acts_like(ct.robust.Percentile), ct),
     "SAMPLERS": Registry(SAMPLERS, training, acts_like(Sampler), ct),
-    "ATTACKS": Registry(ATTACKS, channels, below(Attack), ct.attacks),
+    "ATTACKS": Registry(ATTACKS, channels, below(Attack), ct.exchange.attacks),
     "LOSSES": Registry(metrics.LOSSES, learning, takes("outputs", "y"), ct.metrics),
     "METRICS": Registry(metrics.METRICS, learning, takes("outputs", "y", "mask"), ct.metrics),
     "ENGINES": Registry(engines.ENGINES, engines, acts_like(engines.Engine), ct),

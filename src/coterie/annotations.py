@@ -59,7 +59,7 @@ _EXAMPLES = {
     "Privacy": "a Privacy such as Privacy(epsilon=2.0, delta=1e-6, clip=1.0)",
 }
 _SIZES = ("n_in", "n_out", "hidden", "channels", "side", "vocabulary", "length", "width", "heads", "layers")
-_COUNTS = ("clusters", "evaluate_clients", "max_iter", "n_clusters", "repeats", "seeds")
+_COUNTS = ("clusters", "evaluate_clients", "max_iter", "n_init", "repeats", "seeds")
 _BY_NAME = TABLE | {"random_state": whole(0)} | dict.fromkeys((*_SIZES, *_COUNTS), whole(1))
 _MAY_BE_INFINITE = ("std",)  # of a lie
 _WHOLE_FLOATS = ("steps", "epochs", "batch_size")  # 2.0 steps are two

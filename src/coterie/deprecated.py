@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from operator import attrgetter
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
-from coterie.arguments import is_number, made_by
 from coterie.errors import OldSpelling
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
-_STEPS = made_by("LocalSteps")
 
 _MOVED = {
     "engines": "LocalEngine LoopEngine RayEngine",
@@ -27,7 +25,6 @@ _MOVED = {
     "estimation": "Advice Quantiser",
     "exchange": "Algorithm Ask Cohort Context Dropout From MeanBy Reply SumBy Up attacks channels",
     "histograms": "DirichletMultinomialMixture FedAvgHistogram IFCAHistograms LocalHistograms TokenReduction save_counts",
-    "metrics": "Scorer",
     "robust": "Fixed Percentile Proof Theory ThresholdClustering threshold_clustering",
     "training": "Choice Coalition Evaluation Everyone FixedSize Grid Participation Poisson Run Seeds TensorBoard",
 }
@@ -55,15 +52,16 @@ SETTINGS: dict[str, dict[str, str]] = {
     "IFCAHistograms": _DRAWN,
     "LaplacePrior": _NOISE,
     "MixtureMeans": _RESTARTED,
-    "MixtureModels": {**_DRAWN, "rounds": "max_iter"},
+    "MixtureModels": _DRAWN,
     "MixturePrior": _NOISE,
-    "ThresholdClustering": {"n_clusters": "clusters", "rounds": "max_iter"},
+    "ThresholdClustering": {"n_clusters": "clusters"},
+    "Truth": _NOISE,
     "blobs": _NOISE,
     "linear_model": _NOISE,
 }
 """Class or function → its former settings and their names today."""
 
-SQUARED = ("blobs", "linear_model")  # their `noise` was a standard deviation
+SQUARED = ("Truth", "blobs", "linear_model")  # their `noise` was a standard deviation
 
 _LOCAL = "local aggregate"
 POSITIONS: dict[str, tuple[str, ...]] = {
@@ -109,13 +107,17 @@ def moved(package: ModuleType, name: str) -> Any:
     return attrgetter(NAMES[name])(package)
 
 
-def setting_of_today(owner: str, name: str) -> str:
-    """The name of a setting today, with a warning where it is another one."""
-    now = SETTINGS.get(owner, {}).get(name, name)
-    if now.isidentifier() and now != name:
-        _warn(f"In {owner}, {name} is now {now}", 4)
-        return now
-    return name
+def today(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a class or function under their names of today, with a warning where those are others. What only the
+    class itself can rewrite keeps its former name."""
+    former = {old: now for old, now in SETTINGS.get(owner, {}).items() if old in given and now.isidentifier()}
+    if former:
+        _warn(f"In {owner}, " + " and ".join(f"{old} is now {now}" for old, now in former.items()), 4)
+    squared = owner in SQUARED
+    return {k: v for k, v in given.items() if k not in former} | {
+        now: given[old] ** 2 if squared and isinstance(given[old], int | float) else given[old]
+        for old, now in former.items()
+    }
 
 
 def renamed(thing: Thing) -> Thing:
@@ -127,10 +129,10 @@ def renamed(thing: Thing) -> Thing:
         return cast(Thing, _respelled(made, name))
 
     def old_attribute(self: Any, old: str) -> Any:
-        now = setting_of_today(name, old)
-        if now == old:
+        if not SETTINGS[name].get(old, "").isidentifier():
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {old!r}")
-        return getattr(self, now)
+        (now,) = today(name, {old: None})
+        return getattr(self, now) ** 0.5 if name in SQUARED else getattr(self, now)
 
     made.__init__ = _respelled(made.__init__, name, made)
     if name in SETTINGS:
@@ -150,27 +152,29 @@ def _respelled(function: Callable[..., Any], name: str, kind: Any = None) -> Cal
     def call(*args: Any, **given: Any) -> Any:
         if order and kind and (len(args) - 1 > most or (len(args) > 1 and not _fits_first(order, args[1]))):
             args, given = args[:1], _by_name(name, order, args[1:]) | given
-        old = {key: now for key, now in SETTINGS.get(name, {}).items() if key in given}
+        given = today(name, given)
+        old = [key for key in SETTINGS.get(name, {}) if key in given]
         if old:
-            _warn(f"In {name}, " + " and ".join(f"{key} is now {now}" for key, now in old.items()), 3)
-        for key, now in old.items():
-            value = given.pop(key)
-            if not now.isidentifier():
-                kind.former(given, key, value)
-            else:
-                given[now] = value**2 if name in SQUARED and is_number(value) else value
+            _warn(f"In {name}, " + " and ".join(f"{key} is now {SETTINGS[name][key]}" for key in old), 3)
+        for key in old:
+            kind.former(given, key, given.pop(key))
         return function(*args, **given)
 
     return call
 
 
+def _are_steps(value: Any) -> bool:
+    """Whether a value is a `LocalSteps`, which lives in a room above this file."""
+    return any(kind.__name__ == "LocalSteps" for kind in type(value).__mro__)
+
+
 def _fits_first(order: tuple[str, ...], value: Any) -> bool:
     """`local` alone is given by position today."""
-    return order[0] == "local" or _STEPS.holds(value)
+    return order[0] == "local" or _are_steps(value)
 
 
 def _by_name(name: str, order: tuple[str, ...], values: tuple[Any, ...]) -> dict[str, Any]:
-    if name == "IFCA" and len(values) > 1 and _STEPS.holds(values[1]):
+    if name == "IFCA" and len(values) > 1 and _are_steps(values[1]):
         order = ("clusters", "local")
     if len(values) > len(order):
         raise TypeError(f"{name} takes at most {len(order)} settings by position; got {len(values)}")

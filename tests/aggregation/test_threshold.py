@@ -175,7 +175,7 @@ def test_bad_data_are_said(points, centers, words):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @parametrize_with_checks(
-    [ThresholdClustering(n_clusters=3)],
+    [ThresholdClustering(clusters=3)],
     expected_failed_checks=lambda _: {
         "check_dtype_object": "What is no number gets a DataError, which is a ValueError."
     },

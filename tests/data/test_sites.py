@@ -85,11 +85,11 @@ def test_numbers_keep_their_order_as_digits_and_come_back(numbers: list[float]) 
 
 def test_what_would_need_a_look_at_all_rows_is_refused_in_one_sentence() -> None:
     for missing in ("features", "kind"):
-        with pytest.raises(ct.ConfigError, match=missing):
+        with pytest.raises(ct.errors.ConfigError, match=missing):
             require_named({k: v for k, v in OPTIONS.items() if k != missing}, private=False)
-    with pytest.raises(ct.ConfigError, match='scaling = "own"'):
+    with pytest.raises(ct.errors.ConfigError, match='scaling = "own"'):
         require_named(OPTIONS, private=True)
-    with pytest.raises(ct.ConfigError, match=r'named categories.*scaling = "own"'):
+    with pytest.raises(ct.errors.ConfigError, match=r'named categories.*scaling = "own"'):
         require_named(OPTIONS | {"categories": {"kind": ["a"]}}, private=False)
 
 
@@ -118,7 +118,7 @@ def test_with_a_budget_a_site_tells_nothing_of_what_columns_hold() -> None:
 
 def test_a_column_that_names_rows_does_not_leave_its_site() -> None:
     frame = rows().assign(kind=[f"patient {i}" for i in range(300)])
-    with pytest.raises(ct.DataError, match="names rows"):
+    with pytest.raises(ct.errors.DataError, match="names rows"):
         SiteTable.of(frame, OPTIONS).summary(private=False)
 
 
@@ -128,7 +128,9 @@ def test_a_column_of_two_kinds_is_named_with_its_sites() -> None:
         "site 1": SiteTable.of(frame, OPTIONS).summary(private=False),
         "site 2": SiteTable.of(frame.assign(kind=1.5), OPTIONS).summary(private=False),
     }
-    with pytest.raises(ct.DataError, match=r"'kind' holds category values at site 1 and numeric values at site 2"):
+    with pytest.raises(
+        ct.errors.DataError, match=r"'kind' holds category values at site 1 and numeric values at site 2"
+    ):
         Columns(told)
 
 
@@ -213,7 +215,7 @@ def test_no_cell_that_leaves_a_site_is_of_fewer_than_five_rows() -> None:
     for table in (few, one):
         alone = SiteTable.of(table, OPTIONS | {"one_class": "allow", "test_fraction": 0.0 if table is few else 0.25})
         assert alone.spread({"dose": 0.0})["dose"][:3] == [0, 0.0, 0.0]
-    with pytest.raises(ct.ConfigError, match="names of classes with fewer than 5 rows") as told:
+    with pytest.raises(ct.errors.ConfigError, match="names of classes with fewer than 5 rows") as told:
         site.federation(agree({"all": site}))
     assert "the only" not in str(told.value)
 

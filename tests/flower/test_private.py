@@ -118,10 +118,10 @@ def test_a_site_knows_its_budget_whatever_the_server_asks(tmp_path: Path) -> Non
     _, nodes, _ = deployed(work, table(SIZES), tmp_path)
     head, tree = next(m for m in (wire.unpack(m) for n, m in nodes.sent if n == 101) if m[0]["do"] == "ask")
     for change in ({"private": None}, {"reduce": None}):
-        with pytest.raises(ct.CoterieError, match=r"privacy budget|Privacy needs sums"):
+        with pytest.raises(ct.errors.CoterieError, match=r"privacy budget|Privacy needs sums"):
             nodes.sites[101].answer(wire.pack(head | change, tree))
     for question in ({"do": "digits", "level": 0, "prefixes": {"a": [0]}}, {"do": "spread", "fills": {"a": 0.0}}):
-        with pytest.raises(ct.CoterieError, match="no statistics"):
+        with pytest.raises(ct.errors.CoterieError, match="no statistics"):
             nodes.sites[101].answer(wire.pack(question))
 
 
@@ -147,7 +147,7 @@ def test_the_folder_of_another_run_is_refused_before_anybody_is_asked(tmp_path: 
     (tmp_path / "server").mkdir()
     (tmp_path / "server" / "checkpoint.safetensors").write_bytes(b"")
     nodes = InProcess(work, split(rows, 3), tmp_path)
-    with pytest.raises(ct.ConfigError, match="has no sites"):
+    with pytest.raises(ct.errors.ConfigError, match="has no sites"):
         deployed(work, rows, tmp_path, nodes=nodes)
     assert not nodes.sent
 
@@ -253,13 +253,13 @@ def test_a_site_counts_its_own_budget_over_restarts_and_runs(tmp_path: Path) -> 
     nodes.restart(101)
     site = nodes.sites[max(nodes.sites)]
     for i in range(30):
-        with pytest.raises(ct.CoterieError, match="budget of this site is spent"):
+        with pytest.raises(ct.errors.CoterieError, match="budget of this site is spent"):
             site.answer(wire.pack(head | {"ask": 1 + i, "number": 2**70 + i}, tree))
     tree["down"]["model"]["0.bias"] += 1.0
-    with pytest.raises(ct.CoterieError, match="repeats a question with other content"):
+    with pytest.raises(ct.errors.CoterieError, match="repeats a question with other content"):
         site.answer(wire.pack(first | {"number": 2**71}, tree))
     again = InProcess(work, nodes.tables, tmp_path)  # another run in the same folders
-    with pytest.raises(ct.CoterieError, match="budget of this site is spent"):
+    with pytest.raises(ct.errors.CoterieError, match="budget of this site is spent"):
         deployed(work, None, tmp_path / "other", nodes=again)
 
 
@@ -276,7 +276,7 @@ def test_a_site_refuses_what_no_honest_server_asks(tmp_path: Path) -> None:
         "expected is": {"private": head["private"] | {"expected": 1.0}},
     }
     for why, change in wrong.items():
-        with pytest.raises(ct.CoterieError, match=why):
+        with pytest.raises(ct.errors.CoterieError, match=why):
             nodes.sites[101].answer(wire.pack(head | {"number": 2**70} | change, tree))
 
 
@@ -360,7 +360,7 @@ def test_the_budget_of_a_site_is_what_its_runs_cost_and_not_a_number_of_question
     other, (head, tree) = Site(more, rows, tmp_path / "site"), a_question(more, tmp_path / "more")
     begun(other, "second")
     for i in range(8):
-        with pytest.raises(ct.CoterieError, match="budget of this site is spent"):
+        with pytest.raises(ct.errors.CoterieError, match="budget of this site is spent"):
             other.answer(wire.pack(head | {"run": "second", "round": i}, tree))
     bigger = ct.Privacy(epsilon=8.0, delta=1e-5, clip=0.5, noise="exact", total_epsilon=12.0)
     third = Job(ct.FedAvg(local=FEW), job(ct.FedAvg()).task, PRIVATE, 8, privacy=bigger)
@@ -369,7 +369,7 @@ def test_the_budget_of_a_site_is_what_its_runs_cost_and_not_a_number_of_question
     for i in range(8):
         try:
             other.answer(wire.pack(head | {"run": "third", "round": i}, tree))
-        except ct.CoterieError as why:
+        except ct.errors.CoterieError as why:
             refused.append(str(why))
     assert 0 < len(refused) < 8  # the first ones cost the rest of 12 that 8 left, composed
     assert all("ε = 12" in why for why in refused)
@@ -399,7 +399,7 @@ def test_a_question_cannot_be_written_so_that_it_passes_for_another(tmp_path: Pa
     second = spare(f"down/a torch.uint8 ({len(start)},);", hidden) | two | spare("down/zz", b"")
     assert written(first) == written(second)
     site.answer(wire.pack(head, unflatten(first) | {"known": tree.get("known", {})}))
-    with pytest.raises(ct.CoterieError, match="repeats a question with other content"):
+    with pytest.raises(ct.errors.CoterieError, match="repeats a question with other content"):
         site.answer(wire.pack(head, unflatten(second) | {"known": tree.get("known", {})}))
 
 
@@ -419,7 +419,7 @@ def test_a_question_to_other_states_is_another_one(tmp_path: Path) -> None:
     one = asks(tree, attempt="a")
     two = asks(other, attempt="b", base=one)
     asks(tree, attempt="c", round=1, have=one, base=two)
-    with pytest.raises(ct.CoterieError, match="budget of this site is spent"):
+    with pytest.raises(ct.errors.CoterieError, match="budget of this site is spent"):
         asks(tree, attempt="d", round=1, have=two, base=one)
 
 
@@ -429,7 +429,7 @@ def test_two_sums_cannot_differ_in_one_client_where_everyone_takes_part(tmp_path
     begun(site)
     head, tree = a_question(work, tmp_path)
     site.answer(wire.pack(head, tree))
-    with pytest.raises(ct.CoterieError, match="leaves out clients"):
+    with pytest.raises(ct.errors.CoterieError, match="leaves out clients"):
         site.answer(wire.pack(head | {"round": 1, "clients": head["clients"][1:]}, tree))
 
 
@@ -451,10 +451,10 @@ def test_nothing_but_the_sum_tells_whose_update_is_a_number(tmp_path: Path) -> N
 @pytest.mark.parametrize("classes", [["no", "yes"], ["no", "other", "yes"], [], None])
 def test_classes_of_the_servers_choice_do_not_make_a_site_name_labels(classes: Any, tmp_path: Path) -> None:
     site = Site(private("exact"), table(SIZES), tmp_path)
-    with pytest.raises(ct.CoterieError, match="other classes or columns"):
+    with pytest.raises(ct.errors.CoterieError, match="other classes or columns"):
         begun(site, agreement={"plan": [], "classes": classes})
     row = {"source": "a", "column": "a", "kind": "numeric", "category": None, "fill": 0.0, "mean": 0.0, "scale": 1.0}
-    with pytest.raises(ct.CoterieError, match="other classes or columns"):
+    with pytest.raises(ct.errors.CoterieError, match="other classes or columns"):
         begun(site, agreement={"plan": [row | {"note": ""}], "classes": PRIVATE["classes"]})
 
 
@@ -468,7 +468,7 @@ def test_the_error_of_a_private_question_does_not_tell_what_clients_chose(tmp_pa
     head |= {"run": "r", "have": None, "base": None, "number": 2**60, "reduce": ["MeanBy", 2]}
     for t in tree["down"]["models"].values():
         t[:2] = 1e3  # everybody chooses the third
-    with pytest.raises(ct.CoterieError, match=r"could not be worked on; the site's log says why\.$"):
+    with pytest.raises(ct.errors.CoterieError, match=r"could not be worked on; the site's log says why\.$"):
         site.answer(wire.pack(head, tree))
 
 

@@ -190,7 +190,7 @@ MODULES = {
     "robust.": ct.robust,
     "models.": ct.models,
     "schedules.": ct.schedules,
-    "attacks.": ct.attacks,
+    "attacks.": ct.exchange.attacks,
 }
 STARTS_PROCESSES = {"RayEngine"}
 HEAVY_DATA = {"cifar10", "femnist", "mnist", "har", "train_tickets", "user_tokens"}
@@ -226,8 +226,8 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
     "save_counts": ({"folder": folder() / "counts", "blocks": [COUNTS]}, nothing),
     "threshold_clustering": ({"points": X, "centers": X[:2]}, nothing),
     "ThresholdClustering": ({"n_clusters": 2}, lambda made: made.fit(X)),
-    "Fixed": ({"radius": 1.0}, lambda rule: ct.threshold_clustering(X, X[:2], rule)),
-    "Percentile": ({"p": 20.0}, lambda rule: ct.threshold_clustering(X, X[:2], rule)),
+    "Fixed": ({"radius": 1.0}, lambda rule: ct.robust.threshold_clustering(X, X[:2], rule)),
+    "Percentile": ({"p": 20.0}, lambda rule: ct.robust.threshold_clustering(X, X[:2], rule)),
     "Theory": ({"delta": 1.0, "sigma": 1.0, "separation": 3.0}, nothing),
     "Proof": ({"delta": 1.0, "sigma": 1.0, "separation": 3.0, "members": 4}, nothing),
     "Dropout": ({"rate": 0.1}, attack),
@@ -484,7 +484,7 @@ def _fitted() -> dict[str, Any]:
     samples = [x for x, _ in PAIRS.values()]
     return {
         "GaussianMeans": (ct.GaussianMeans().fit(samples), {"samples": samples}),
-        "MixtureMeans": (ct.MixtureMeans(restarts=1).fit(samples), {"samples": samples}),
+        "MixtureMeans": (ct.MixtureMeans(n_init=1).fit(samples), {"samples": samples}),
         "BernoulliRates": (
             ct.BernoulliRates().fit([3, 4, 5], [9, 9, 9]),
             {"successes": [3, 4, 5], "trials": [9, 9, 9]},
@@ -493,16 +493,16 @@ def _fitted() -> dict[str, Any]:
         "LogisticModels": (ct.LogisticModels().fit(X, Y, OWNER), {"X": X, "y": Y, "groups": OWNER}),
         "MixtureModels": (ct.MixtureModels(rounds=2).fit(X, Y, OWNER), {"X": X, "y": Y, "groups": OWNER}),
         "HistogramMixture": (ct.HistogramMixture(2).fit(COUNTS), {"counts": COUNTS, "X": COUNTS}),
-        "IFCAHistograms": (ct.IFCAHistograms(2, 3).fit(COUNTS), {"counts": COUNTS, "X": COUNTS}),
-        "FedAvgHistogram": (ct.FedAvgHistogram().fit(COUNTS), {"counts": COUNTS, "X": COUNTS}),
-        "LocalHistograms": (ct.LocalHistograms().fit(COUNTS), {"counts": COUNTS, "X": COUNTS}),
+        "IFCAHistograms": (ct.histograms.IFCAHistograms(2, 3).fit(COUNTS), {"counts": COUNTS, "X": COUNTS}),
+        "FedAvgHistogram": (ct.histograms.FedAvgHistogram().fit(COUNTS), {"counts": COUNTS, "X": COUNTS}),
+        "LocalHistograms": (ct.histograms.LocalHistograms().fit(COUNTS), {"counts": COUNTS, "X": COUNTS}),
         "DirichletMultinomialMixture": (
-            ct.DirichletMultinomialMixture(2, 3).fit(COUNTS),
+            ct.histograms.DirichletMultinomialMixture(2, 3).fit(COUNTS),
             {"counts": COUNTS, "X": COUNTS},
         ),
-        "ThresholdClustering": (ct.ThresholdClustering(2).fit(X), {"X": X, "points": X}),
+        "ThresholdClustering": (ct.robust.ThresholdClustering(2).fit(X), {"X": X, "points": X}),
         "Quantiser": (
-            ct.Quantiser(3, 9.0),
+            ct.estimation.Quantiser(3, 9.0),
             {"x": X, "rng": np.random.default_rng(0), "codes": np.ones((2, 2), np.int64)},
         ),
     }
@@ -555,7 +555,7 @@ def _target(name: str) -> Callable[..., Any]:
 
 def _guessed(prefix: str, thing: Any) -> Call | None:
     """Algorithms, robust rules, attacks and networks: their registries tell what they are for."""
-    if prefix == "" and isinstance(thing, type) and ct.Algorithm in thing.__mro__:
+    if prefix == "" and isinstance(thing, type) and ct.exchange.Algorithm in thing.__mro__:
         return Call(thing, {}, learn)
     if prefix == "robust." and isinstance(thing, type):
         required = {"n_corrupted": 1, "radius": 1.0}

@@ -4,7 +4,7 @@ Algorithms 2 and 3 (L-1b, L-2), for any network, of
 "A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy" (Kaan
 Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023, https://arxiv.org/abs/2207.01771).
 
-Symbols: θ_i → the client's state, μ → model, σ_θ (or b) → scale, σ_x² → noise. A round: every client takes local steps
+Symbols: θ_i → the client's state, μ → model, σ_θ (or b) → scale, σ_x² → noise_variance. A round: every client takes local steps
 on its loss − log p(θ | μ, σ)/n, pulled *towards* μ (E12); the server renews μ and σ.
 
 Departures, each with its reason:
@@ -44,7 +44,7 @@ class LearnedPriorState:
 @dataclass(frozen=True, kw_only=True)
 class GaussianPrior(Algorithm):
     """`scale` is σ_θ: fixed, or where it starts if it is learned (`learn`), for all parameters, each layer's tensor
-    or each single parameter (`per`). `noise` is σ_x² of the loss "mse"."""
+    or each single parameter (`per`). `noise_variance` is σ_x² of the loss "mse"."""
 
     way = "shrunk"
 
@@ -53,18 +53,18 @@ class GaussianPrior(Algorithm):
     learn: bool = True
     per: Literal["all", "layer", "parameter"] = "layer"
     floor: float = 0.01
-    noise: float = 0.5
+    noise_variance: float = 0.5
     probes: int = 8
 
     def __post_init__(self) -> None:
-        finite_numbers(self, "scale", "floor", "noise")
+        finite_numbers(self, "scale", "floor", "noise_variance")
         whole_number("probes", self.probes, owner=self)
         if self.per not in ("all", "layer", "parameter"):
             raise ConfigError(f"A prior has a scale per 'all', 'layer' or 'parameter'; got {self.per!r}.")
-        if not min(self.scale, self.floor, self.noise) > 0:
+        if not min(self.scale, self.floor, self.noise_variance) > 0:
             raise ConfigError(
-                f"{type(self).__name__} needs scale, floor and noise above 0; got {self.scale}, {self.floor} and "
-                f"{self.noise}."
+                f"{type(self).__name__} needs scale, floor and noise_variance above 0; got {self.scale}, {self.floor} and "
+                f"{self.noise_variance}."
             )
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> LearnedPriorState:
@@ -102,7 +102,7 @@ class GaussianPrior(Algorithm):
 
     def steps(self, ctx: Context, theta: Params, mean: Params, scale: Params) -> tuple[Params, Tensor]:
         """Local steps on loss + ‖θ − μ‖²/(2nσ²): a pull of 1/(nσ²)."""
-        weight = prior_weight(ctx, self.noise)
+        weight = prior_weight(ctx, self.noise_variance)
         return self.local.fit(ctx, theta, anchor=mean, pull={name: weight / s**2 for name, s in scale.items()})
 
     def spread(self, theta: Tensor, mean: Tensor, left: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class GaussianPrior(Algorithm):
         for sample in ctx.batches(steps=self.probes, batch_size=1):
             slope = sample.grad(theta)
             information = tree_map(lambda f, g: f + g**2 / self.probes, information, slope)
-        data = 1 / (prior_weight(ctx, self.noise) ** 2 * ctx.n.clamp(min=1))
+        data = 1 / (prior_weight(ctx, self.noise_variance) ** 2 * ctx.n.clamp(min=1))
         left: Params = tree_map(lambda f, s: 1 / (1 / self.variance(s) + data * f), information, _like(scale, theta))
         return left
 

@@ -43,7 +43,9 @@ class HypCluster(Algorithm):
 
     @property
     def _rounds(self) -> IFCA:
-        return IFCA(self.clusters, local=self.local, start="random", samples_weighted=True, aggregate=self.aggregate)
+        return IFCA(
+            clusters=self.clusters, local=self.local, start="random", samples_weighted=True, aggregate=self.aggregate
+        )
 
     @property
     def helpers(self) -> dict[str, Any]:

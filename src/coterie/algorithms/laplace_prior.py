@@ -26,7 +26,7 @@ class LaplacePrior(GaussianPrior):
 
     def steps(self, ctx: Context, theta: Params, mean: Params, scale: Params) -> tuple[Params, Tensor]:
         """Each local step is followed by the proximal step of ‖θ − μ‖₁/(nb)."""
-        weight, step, losses = prior_weight(ctx, self.noise), self.local.descent(), []
+        weight, step, losses = prior_weight(ctx, self.noise_variance), self.local.descent(), []
         for batch, lr in self.local.each(ctx):
             slope, loss = batch.grad_and_loss(theta)
             theta = step(theta, slope, lr)

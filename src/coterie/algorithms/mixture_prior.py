@@ -46,7 +46,7 @@ class MixturePriorState:
 @guarded
 @dataclass(frozen=True, kw_only=True)
 class MixturePrior(Algorithm):
-    """`clusters` groups whose deviations start at `scale` and never fall below `floor`; `noise` is σ_x² of a regression."""
+    """`clusters` groups whose deviations start at `scale` and never fall below `floor`; `noise_variance` is σ_x² of a regression."""
 
     way = "groups"
     individual = True
@@ -55,14 +55,14 @@ class MixturePrior(Algorithm):
     clusters: int = 2
     scale: float = 0.1
     floor: float = 0.1
-    noise: float = 0.5
+    noise_variance: float = 0.5
 
     def __post_init__(self) -> None:
-        finite_numbers(self, "scale", "floor", "noise")
+        finite_numbers(self, "scale", "floor", "noise_variance")
         whole_number("clusters", self.clusters, owner=self)
-        if not min(self.scale, self.floor, self.noise) > 0:
+        if not min(self.scale, self.floor, self.noise_variance) > 0:
             raise ConfigError(
-                f"MixturePrior needs scale, floor and noise above 0; got {self.scale}, {self.floor} and {self.noise}."
+                f"MixturePrior needs scale, floor and noise_variance above 0; got {self.scale}, {self.floor} and {self.noise_variance}."
             )
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> MixturePriorState:
@@ -108,7 +108,7 @@ class MixturePrior(Algorithm):
     def _steps(self, ctx: Context, state: MixturePriorState) -> tuple[Params, Tensor]:
         theta = own_or(ctx, blend(state.means, state.shares))
         anchor, pull = self.pull(theta, state)
-        return self.local.fit(ctx, theta, anchor=anchor, pull=pull * prior_weight(ctx, self.noise))
+        return self.local.fit(ctx, theta, anchor=anchor, pull=pull * prior_weight(ctx, self.noise_variance))
 
     def pull(self, theta: Params, state: MixturePriorState) -> tuple[Params, Tensor]:
         """Σ_l r_l (θ−μ_l)/σ_l² as one pull: towards the means weighted by r_l/σ_l², with strength Σ_l r_l/σ_l²."""

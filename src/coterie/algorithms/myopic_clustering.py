@@ -89,7 +89,7 @@ class MyopicClustering(Algorithm):
         return cluster_count(self)
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> MomentumClusteringState:
-        return MomentumClustering(self.clusters).init(task, population, seed, start)
+        return MomentumClustering(clusters=self.clusters).init(task, population, seed, start)
 
     def client(self, ctx: Context) -> Tree:
         return {"model": ctx.initial}

@@ -54,7 +54,7 @@ class OneShot(Algorithm):
 
     @classmethod
     def example(cls) -> OneShot:
-        return cls(2, solve=LocalSGD(steps=20, lr=0.1, batch_size=None))
+        return cls(clusters=2, solve=LocalSGD(steps=20, lr=0.1, batch_size=None))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "on", names(self.on, "OneShot", "on"))

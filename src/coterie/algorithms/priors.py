@@ -35,10 +35,10 @@ Scale = Mapping[str, Tensor]
 """A number for every parameter name, or one for every single parameter."""
 
 
-def prior_weight(ctx: Context, noise: float) -> Tensor:
+def prior_weight(ctx: Context, noise_variance: float) -> Tensor:
     """What −log p(θ) counts beside the mean loss: 1/n, and 2σ_x²/n where the loss is a squared error of variance σ_x²
     (−log p(y) is loss/(2σ_x²) then)."""
-    return (2 * noise if ctx.task.loss == "mse" else 1.0) / ctx.n.clamp(min=1)
+    return (2 * noise_variance if ctx.task.loss == "mse" else 1.0) / ctx.n.clamp(min=1)
 
 
 # ---- densities of models ---------------------------------------------------------------------------------------------

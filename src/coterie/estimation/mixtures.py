@@ -24,6 +24,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 
 from coterie.annotations import check_settings
+from coterie.deprecated import renamed
 from coterie.errors import ConfigError
 from coterie.estimation.books import Books, checked
 from coterie.estimation.checks import (
@@ -84,6 +85,7 @@ def _centre_variance(means: Array, w: Array, centers: Array, total: Array) -> Ar
     return out
 
 
+@renamed
 class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Personalised means of clients that fall into `clusters` groups.
 
@@ -96,7 +98,7 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     prior : known (proportions, centers); then nothing is learned but the posterior means (Theorem 5).
     max_iter, tol : rounds, and the change at which they stop. EM looks at the log-likelihood (nats per client) and σ_θ² (in
         variances of a client's mean), and warns if max_iter comes first; the paper's rounds look at the centres.
-    restarts, seed : of the k-means++ initialisation.
+    n_init, random_state : of the k-means++ initialisation.
     privacy : a `ct.Privacy`; its `clip` is the radius R of the ball to which the clients' means are clipped. EM then starts
         from public centres and releases noisy sums; noise_variance is public and must be given.
     rounds : of a private fit, fixed in advance.
@@ -120,8 +122,8 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         prior: tuple[Array, Array] | None = None,
         max_iter: int = 500,
         tol: float = 1e-6,
-        restarts: int = 10,
-        seed: int = 0,
+        n_init: int = 10,
+        random_state: int = 0,
         privacy: Privacy | None = None,
         rounds: int = ROUNDS,
     ) -> None:
@@ -134,8 +136,8 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.prior = prior
         self.max_iter = max_iter
         self.tol = tol
-        self.restarts = restarts
-        self.seed = seed
+        self.n_init = n_init
+        self.random_state = random_state
 
     def fit(self, samples: Any, y: object = None, groups: Any = None) -> MixtureMeans:
         """`samples`: a list of (n_i, d) or (n_i,) arrays, one per client, or an (m, n, d) or (m, n) array.
@@ -158,7 +160,7 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         check_settings(self)
         choice("method", self.method, ("em", "paper"))
         whole_number("max_iter", self.max_iter)
-        whole_number("restarts", self.restarts)
+        whole_number("n_init", self.n_init)
         if self.prior is None and whole_number("clusters", self.clusters) > sums.clients:
             raise ConfigError(
                 f"clusters must be at most the number of clients, {sums.clients}; got {self.clusters}. Lower it."
@@ -212,9 +214,9 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _fit_private(self, sums: ClientSums, noise: Array, within: float | None) -> None:
         """E-7em, every M-step from one joint release. The centres of the first round look at no data."""
         privacy = checked(self.privacy, "MixtureMeans")
-        books = Books.open(privacy, [Line("rounds", 1.0, self.rounds)], self.seed)
+        books = Books.open(privacy, [Line("rounds", 1.0, self.rounds)], self.random_state)
         run = MixtureRounds(sums, self.noise_variance_, self.clusters, within, books, self.rounds)
-        rng, here = np.random.default_rng([self.seed, 2]), start_mixture(run, self.seed)
+        rng, here = np.random.default_rng([self.random_state, 2]), start_mixture(run, self.random_state)
         averaged: Released[NoisyGroups | None] = public(None)
         for number in range(self.rounds):
             self._take_mixture(here.value)
@@ -245,7 +247,7 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _cluster(self, points: Array, rng: np.random.Generator) -> float:
         """Cluster({θ_i}, k): k-means++ with restarts; p_l = |S_l|/m. Returns the variance within the clusters."""
-        means = kmeans(points, self.clusters, restarts=self.restarts, seed=int(rng.integers(2**31)))
+        means = kmeans(points, self.clusters, restarts=self.n_init, seed=int(rng.integers(2**31)))
         self.centers_ = np.asarray(means.cluster_centers_, dtype=np.float64)
         self.proportions_ = np.bincount(means.labels_, minlength=self.clusters) / len(points)
         freedom = points.shape[1] * max(len(points) - self.clusters, 1)
@@ -253,7 +255,7 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _alternate(self, sums: ClientSums, noise: Array) -> None:
         """Algorithm 1: θ_i^(0) = X̄_i; then the server clusters the θ_i and the clients take posterior means."""
-        rng = np.random.default_rng(self.seed)
+        rng = np.random.default_rng(self.random_state)
         estimates, before = sums.means, np.full((self.clusters, sums.dimension), np.inf)
         for t in range(1, self.max_iter + 1):
             self.n_iter_ = t
@@ -269,7 +271,7 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
         Converged means that log-likelihood and σ_θ² stand still: where groups are far apart the centres are right from the
         start, and σ_θ² is not; where they overlap, centres go on moving long after it matters."""
-        within = self._cluster(sums.means, np.random.default_rng(self.seed))
+        within = self._cluster(sums.means, np.random.default_rng(self.random_state))
         if self.component_variance is None:
             self.component_variance_ = max(within - float(noise.mean()), 0.0)
         likelihood = -np.inf

@@ -24,6 +24,7 @@ from scipy.stats import beta as beta_distribution
 from sklearn.base import BaseEstimator
 
 from coterie.annotations import check_settings
+from coterie.deprecated import renamed
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.books import Books, checked
 from coterie.estimation.checks import Array, choice, confidence, finite, fitted
@@ -44,6 +45,7 @@ class BetaPrior(NamedTuple):
         return cls(mean * size if mean > 0 else 0.0, (1 - mean) * size if mean < 1 else 0.0)
 
 
+@renamed
 class BernoulliRates(BaseEstimator):  # type: ignore[misc]
     """Personalised success rates.
 
@@ -56,7 +58,7 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
     privacy : a `ct.Privacy` makes the fit locally private: each client reports one bit, a random half about Z/n, the other
         half about Z(Z−1)/(n(n−1)). Only its ε is used (δ is 0, and rates need no clip). All clients need the same, public,
         number of trials, two or more.
-    seed : of the public coins that split the clients, and of simulated noise.
+    random_state : of the public coins that split the clients, and of simulated noise.
 
     Attributes
     ----------
@@ -77,10 +79,10 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
         prior: tuple[float, float] | None = None,
         weight: float | None = None,
         privacy: Privacy | None = None,
-        seed: int = 0,
+        random_state: int = 0,
     ) -> None:
         self.privacy = privacy
-        self.seed = seed
+        self.random_state = random_state
         self.variance = variance
         self.minus_one = minus_one
         self.prior = prior
@@ -150,9 +152,9 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
                 "a private fit needs four or more clients with one public number of trials, two or more; "
                 f"got {len(n)} clients with {n.min():g} to {n.max():g} trials. Take as many trials of each."
             )
-        books = Books.open(privacy, (), self.seed)
+        books = Books.open(privacy, (), self.random_state)
         epsilon = privacy.epsilon * (1 - 1e-6)  # the ledger rounds upwards
-        moments = books.keep(rate_moments(z, int(n[0]), epsilon, books.noise, books.book, seed=self.seed))
+        moments = books.keep(rate_moments(z, int(n[0]), epsilon, books.noise, books.book, seed=self.random_state))
         choices = {"number of trials": "public", "split of the clients": "public"}
         self.receipt_ = books.receipt(len(z), choices, guarantee="local", not_covered=NOT_COVERED)
         mean, odds = moments.mean, moments.mean * (1 - moments.mean)

@@ -24,6 +24,7 @@ from sklearn.base import clone
 
 from coterie.annotations import check_settings
 from coterie.arguments import finite
+from coterie.deprecated import renamed
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.books import checked, given
 from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
@@ -70,6 +71,7 @@ def _note(members: Ints) -> str:
     )
 
 
+@renamed
 class HistogramMixture(CenterModel):
     """Cluster users' histograms in KL and personalise each from its cluster's centre.
 
@@ -78,7 +80,7 @@ class HistogramMixture(CenterModel):
     clusters : K, at most the number of users with tokens; or several numbers, or None, of which the one with the highest
         `score` on a fifth of the users held out is taken (None: 1, 2, 3, 4, 6, 8, … while that rises).
     max_iter, tol : rounds of Lloyd, and the relative gain at which it stops.
-    restarts, seed : the number of runs, of which the lowest objective is kept, and the seed of the first.
+    n_init, random_state : the number of runs, of which the lowest objective is kept, and the seed of the first.
     temperature : τ of the seeding; the paper's is 0.5 with direction="center_user" and trials=1.
     direction : "user_center", or "center_user" as printed: the arguments of the seeding's divergence.
     trials : candidates per seed.
@@ -121,8 +123,8 @@ class HistogramMixture(CenterModel):
         clusters: int | Sequence[int] | None = 10,
         max_iter: int = 50,
         tol: float = 1e-6,
-        restarts: int = 1,
-        seed: int = 0,
+        n_init: int = 1,
+        random_state: int = 0,
         *,
         temperature: float = 1.0,
         direction: Direction = "user_center",
@@ -141,7 +143,13 @@ class HistogramMixture(CenterModel):
         method: Literal["A+", "B+", "paper"] = "A+",
         rounds: int | None = None,
     ) -> None:
-        self.clusters, self.max_iter, self.tol, self.restarts, self.seed = clusters, max_iter, tol, restarts, seed
+        self.clusters, self.max_iter, self.tol, self.n_init, self.random_state = (
+            clusters,
+            max_iter,
+            tol,
+            n_init,
+            random_state,
+        )
         self.temperature, self.direction, self.trials, self.init = temperature, direction, trials, init
         self.smoothing, self.seed_smoothing, self.weighting, self.empty = smoothing, seed_smoothing, weighting, empty
         self.lam, self.concentration, self.reduction = lam, concentration, reduction
@@ -185,7 +193,7 @@ class HistogramMixture(CenterModel):
         used = np.flatnonzero(np.diff(table.counts.indptr))
         if len(used) < 10:
             raise DataError(f"Choosing clusters needs ten or more users with tokens; got {len(used)}. Pass one number.")
-        held = np.random.default_rng(self.seed).permutation(used)
+        held = np.random.default_rng(self.random_state).permutation(used)
         test, train = np.sort(held[: len(used) // 5]), np.sort(held[len(used) // 5 :])
         scores: dict[int, float] = {}
         for k in _candidates(self.clusters, len(train)):
@@ -230,14 +238,14 @@ class HistogramMixture(CenterModel):
         if self.method == "paper":
             fit = self._fit_paper(users, privacy, rounds, None if start is None else start.value)
         else:
-            options = {"clusters": self.clusters, "method": self.method, "rounds": rounds, "seed": self.seed}
+            options = {"clusters": self.clusters, "method": self.method, "rounds": rounds, "seed": self.random_state}
             fit = fit_mixture(users, privacy, start=start, **options)  # type: ignore[arg-type]
         self._take(fit, vocabulary)
         self.n_iter_, self.n_features_in_ = rounds, users.width
         return self
 
     def _fit_paper(self, users: Users, privacy: Privacy, rounds: int, start: Floats | None) -> PrivateFit:
-        rng = np.random.default_rng(self.seed)
+        rng = np.random.default_rng(self.random_state)
         sample, _ = users.rows.sample(self.sample_users, rng)
         sample = sample[np.diff(sample.indptr) > 0]
         self._check_users(sample.shape[0], sample.shape[0])
@@ -248,7 +256,7 @@ class HistogramMixture(CenterModel):
             return self._estimate_concentration(sample, rng)
 
         fit, self.concentration_ = fit_paper(
-            users, privacy, seeds, rounds=rounds, seed=self.seed, concentration=concentration
+            users, privacy, seeds, rounds=rounds, seed=self.random_state, concentration=concentration
         )
         return fit
 
@@ -264,13 +272,13 @@ class HistogramMixture(CenterModel):
 
     def _fit(self, rows: HistogramRows, users: NDArray[Any] | None, vocabulary: NDArray[Any] | None) -> Self:
         tokens, entropy = rows.statistics()
-        rng = np.random.default_rng(self.seed)
+        rng = np.random.default_rng(self.random_state)
         sample, _ = rows.sample(self.sample_users, rng)
         sample = sample[np.diff(sample.indptr) > 0]
         self._check_users(int((tokens > 0).sum()), sample.shape[0])
         view = sample if self.reduction_ is None else self.reduction_.reduce(sample)
         candidates = normalise(view)[0]
-        runs = (self._run(rows, candidates, entropy, rng) for _ in range(self.restarts))
+        runs = (self._run(rows, candidates, entropy, rng) for _ in range(self.n_init))
         best = min(runs, key=lambda run: run.objective)
         self.centers_ = best.centers if self.reduction_ is None else self.reduction_.lift(best.centers)
         self.labels_, self.objective_, self.history_ = best.labels, best.objective, best.history
@@ -322,7 +330,7 @@ class HistogramMixture(CenterModel):
             )
 
     def _check_settings(self) -> None:
-        for name in ("clusters", "max_iter", "restarts", "sample_users", "trials"):
+        for name in ("clusters", "max_iter", "n_init", "sample_users", "trials"):
             whole_number(name, getattr(self, name))
         for name in ("tol", "temperature"):
             if not getattr(self, name) >= 0:
@@ -352,7 +360,7 @@ class HistogramMixture(CenterModel):
             whole_number("rounds", self.rounds)
         if self.privacy is None:
             return
-        plain = {"weighting": "user", "reduction": None, "restarts": 1}
+        plain = {"weighting": "user", "reduction": None, "n_init": 1}
         for name, value in plain.items():
             if getattr(self, name) != value:
                 raise ConfigError(
