@@ -225,7 +225,8 @@ def test_a_quantised_personal_model_has_few_values_and_its_bytes_are_counted(fed
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: ct.FedProx(mu=-1.0), lambda: ct.Scaffold(option="III"), lambda: ct.APFL(alpha=1.5), lambda: ct.PFedMe(lam=-1.0),
+        lambda: ct.FedProx(mu=-1.0), lambda: ct.Scaffold(option="III"), lambda: ct.APFL(alpha=1.5),
+        lambda: ct.PFedMe(lam=-1.0),
         lambda: ct.PerFedAvg(order="third"), lambda: ct.MutualLearning(alpha=2.0), lambda: ct.QuPeD(lam=2.0),
         lambda: ct.FedProx(mu="1"), lambda: ct.PFedMe(lam=float("inf")), lambda: ct.Scaffold(server_lr=True),
     ],

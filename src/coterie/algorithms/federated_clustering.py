@@ -11,9 +11,9 @@ A liar's own model may explode, since nobody else's gradients hold it back. It t
 others go on.
 
 **Cost per round** with N clients in subsets of n: N·n gradient evaluations, N·n models down and N·n gradients up. The server
-holds one model's gradients at a time (N × P numbers), never N × N × P. One pass evaluates one model per group at all members
-of the subset at once, so there are n batched passes, not N² calls. `subsets=G` splits the clients at random into G subsets in
-each round (n = N/G). `local_steps=s` clusters only at every s-th step and takes plain local steps in between.
+holds one model's gradients at a time (N × P numbers), never N × N × P. One pass evaluates one model per subset at all its
+members at once, so there are n batched passes, not N² calls. `subsets=G` splits the clients at random into G subsets in each
+round (n = N/G). `local_steps=s` clusters only at every s-th step and takes plain local steps in between.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Algorithms 2 and 3 (L-1b, L-2), for any network, of
 "A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy" (Kaan
 Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023, https://arxiv.org/abs/2207.01771).
 
-Symbols: θ_i → the client's state, μ → model, σ_θ (or b) → scale, σ_x² → noise_variance. A round: every client takes local steps
-on its loss − log p(θ | μ, σ)/n, pulled *towards* μ (E12); the server renews μ and σ.
+Symbols: θ_i → the client's state, μ → model, σ_θ (or b) → scale, σ_x² → noise_variance. A round: every client takes local
+steps on its loss − log p(θ | μ, σ)/n, pulled *towards* μ (E12); the server renews μ and σ.
 
 Departures, each with its reason:
 - The server takes the best μ and σ for the clients' θ_i instead of a gradient step on each.

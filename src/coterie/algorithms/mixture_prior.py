@@ -46,7 +46,8 @@ class MixturePriorState:
 @guarded
 @dataclass(frozen=True, kw_only=True)
 class MixturePrior(Algorithm):
-    """`clusters` groups whose deviations start at `scale` and never fall below `floor`; `noise_variance` is σ_x² of a regression."""
+    """`clusters` groups whose deviations start at `scale` and never fall below `floor`. `noise_variance` is σ_x² of a
+    regression."""
 
     way = "groups"
     individual = True
@@ -62,7 +63,8 @@ class MixturePrior(Algorithm):
         whole_number("clusters", self.clusters, owner=self)
         if not min(self.scale, self.floor, self.noise_variance) > 0:
             raise ConfigError(
-                f"MixturePrior needs scale, floor and noise_variance above 0; got {self.scale}, {self.floor} and {self.noise_variance}."
+                f"MixturePrior needs scale, floor and noise_variance above 0; got {self.scale}, {self.floor} and "
+                f"{self.noise_variance}."
             )
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> MixturePriorState:

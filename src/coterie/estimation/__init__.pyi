@@ -2,7 +2,13 @@
 
 from coterie.estimation.advice import Advice as Advice
 from coterie.estimation.advice import advise as advise
-from coterie.estimation.histograms import *  # noqa: F403
+from coterie.estimation.histograms.baselines import FedAvgHistogram as FedAvgHistogram
+from coterie.estimation.histograms.baselines import IFCAHistograms as IFCAHistograms
+from coterie.estimation.histograms.baselines import LocalHistograms as LocalHistograms
+from coterie.estimation.histograms.mixture import HistogramMixture as HistogramMixture
+from coterie.estimation.histograms.mixture import TokenReduction as TokenReduction
+from coterie.estimation.histograms.mixture import save_counts as save_counts
+from coterie.estimation.histograms.soft import DirichletMultinomialMixture as DirichletMultinomialMixture
 from coterie.estimation.means import GaussianMeans as GaussianMeans
 from coterie.estimation.means import least_risk as least_risk
 from coterie.estimation.mixtures import MixtureMeans as MixtureMeans

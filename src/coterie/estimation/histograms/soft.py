@@ -36,8 +36,8 @@ _LEAST = 1e-10  # The Dirichlet parameter of a token that the cluster has never 
 class DirichletMultinomialMixture(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """counts_u ~ Σ_k w_k DirichletMultinomial(m_u, a_k), a_k = α_k P_k, by EM from a KL clustering.
 
-    `start` is the `HistogramMixture` that seeds it (None: one with `clusters`, `random_state`, `n_init`); `inner` fixed-point
-    steps in each M-step; `tol` relative gain of the log-likelihood at which EM stops.
+    `start` is the `HistogramMixture` that seeds it (None: one with `clusters`, `random_state`, `n_init`); `inner`
+    fixed-point steps in each M-step; `tol` relative gain of the log-likelihood at which EM stops.
     Fitted: `centers_` P_k, `concentration_` α_k (one per cluster), `weights_`, `responsibilities_`, `labels_`,
     `log_likelihood_` (without multinomial coefficients), `history_`, `objective_` (its negative), `n_iter_`.
     """
