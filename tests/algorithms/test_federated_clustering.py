@@ -137,7 +137,7 @@ def test_random_losses_and_partial_cohorts_still_converge(world):
 
 
 def test_bad_settings_are_refused():
-    for wrong in ({"groups": 0}, {"inner": 0}, {"local_steps": 0}):
+    for wrong in ({"subsets": 0}, {"inner": 0}, {"local_steps": 0}):
         with pytest.raises(ct.errors.ConfigError):
             ct.FederatedClustering(**wrong)
 

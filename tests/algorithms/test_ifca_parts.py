@@ -35,7 +35,9 @@ def test_algorithm_2_runs_without_the_parts_around_it(world):
         def round(self, state, cohort):
             return (yield from alone.round(state, cohort))
 
-    one, two = (ct.fit(a, fed, task, rounds=3, alone=False).state.models for a in (composed, Alone(2, start="random")))
+    one, two = (
+        ct.fit(a, fed, task, rounds=3, alone=False).state.models for a in (composed, Alone(clusters=2, start="random"))
+    )
     assert torch.equal(one["weight"], two["weight"])
 
 
@@ -76,12 +78,12 @@ def test_former_settings_are_checked_as_before(wrong):
         ct.IFCA(clusters=2, **wrong)
 
 
-def test_only_clusters_and_local_are_given_by_position():
+def test_only_local_is_given_by_position():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert ct.IFCA(clusters=2, local=STEP) == ct.IFCA(clusters=2, local=STEP)
+        assert ct.IFCA(STEP, clusters=2) == ct.IFCA(clusters=2, local=STEP)
     for former in ((2, "gradient"), (2, "gradient", STEP), (2, "model", STEP, "random")):
-        with pytest.warns(ct.errors.CoterieWarning, match="IFCA takes option=… and what follows it by name"):
+        with pytest.warns(ct.errors.CoterieWarning, match="IFCA takes clusters=…, option=….* by name"):
             made = ct.IFCA(*former)
         assert made.option == former[1]
         assert made.local == (STEP if len(former) > 2 else ct.LocalSGD())

@@ -49,7 +49,7 @@ def test_every_rule_takes_the_mean_s_place_in_each_cluster(world, algorithm, nam
     """Models at 5 and 95: the clients at 0 … 3 and 10 choose the first, those at 90 … 103 the second."""
     assert set(RULES) == set(AGGREGATORS)
     fed, task, rule = world.quadratics(CENTRES), world.linear(1), RULES[name]
-    robust = algorithm(2, local=EXACT, aggregate=rule)
+    robust = algorithm(clusters=2, local=EXACT, aggregate=rule)
     state = ct.fit(robust, fed, task, rounds=0, alone=False).state
     state = replace(state, models={"weight": torch.tensor([[[5.0]], [[95.0]]], dtype=torch.float64)}, started=True)
     found = ct.fit(robust, fed, task, rounds=1, start=state, alone=False).state.models["weight"].flatten()

@@ -34,7 +34,7 @@ def test_momentum_is_below_one(momentum):
         ct.FederatedClustering(momentum=momentum)
 
 
-@pytest.mark.parametrize("name", ["groups", "inner", "local_steps"])
+@pytest.mark.parametrize("name", ["subsets", "inner", "local_steps"])
 def test_federated_clustering_counts_in_whole_numbers(name):
     for wrong in (0, 1.5):
         with pytest.raises(ct.errors.ConfigError, match=f"{name} to be a whole number"):

@@ -93,7 +93,7 @@ def test_compare_says_who_loses(
     marks = pd.read_csv(tmp_path / "out" / "gains.csv").set_index(["method", "client"])["mark"]
     assert marks["fedavg", "c"] == "loses"
     (coalition,) = found  # looked for once, and told wherever it belongs
-    left = " ".join(coalition.summary().split())
+    left = " ".join(coalition.verdict().split())
     assert left in text
     assert left in (tmp_path / "out" / "verdict.txt").read_text()
     assert escape(left) in (tmp_path / "out" / "report.html").read_text("utf-8")

@@ -106,7 +106,7 @@ def test_printing_and_saving_never_train(known: Comparison, tmp_path: Path, monk
     coalition = fresh.coalition()
     assert coalition is not None
     assert len(coalition.steps) == 2
-    assert fresh.verdict(coalition) == f"{words} Would they stay? {coalition.summary()}"
+    assert fresh.verdict(coalition) == f"{words} Would they stay? {coalition.verdict()}"
     assert escape(coalition.explain()) in page(fresh, coalition)
     assert len(printed) == len([*comparison_tables(fresh, coalition)])
     fresh.save(tmp_path, coalition)

@@ -162,10 +162,35 @@ RECORDS = set(
     Advice Choice Coalition Cohort Comparison Context Coalitions Decision Evaluation Grid Participation Reply
     Result Run Seeds Audit Plan Receipt Signal Predictor Scores Table Verdict Bargain Climb Collaboration
     Commitment DeviationGains Equilibrium Pair Prices Sales Simulation View RevenueLedger Elections UserTokens
-    Told Truth Blobs Partition Composition Booking Mixed Firm Ask Up From Event Released
+    Told Truth Blobs Partition Population Env Composition Booking Mixed Firm Ask Up From Event Released
     """.split()  # noqa: SIM905
 )
-PROTOCOLS = {"Algorithm", "Aggregator", "Buyers", "Seller", "Noise", "Attack", "Channel", "Where"}
+PROTOCOLS = {
+    "Algorithm",
+    "Aggregator",
+    "Buyers",
+    "Seller",
+    "Noise",
+    "Attack",
+    "Channel",
+    "Where",
+    "Engine",
+    "LocalSteps",
+}
+TOOLS = {
+    "joined",
+    "named_like",
+    "one_per",
+    "row",
+    "stack",
+    "take",
+    "tree_map",
+    "features",
+    "split",
+    "Exchange",
+    "Params",
+    "Tree",
+}  # of client functions
 
 
 def offered(module: ModuleType) -> Iterator[tuple[str, Any]]:
@@ -182,6 +207,10 @@ def offered(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 MODULES = {
     "": ct,
+    "engines.": ct.engines,
+    "exchange.": ct.exchange,
+    "histograms.": ct.histograms,
+    "training.": ct.training,
     "privacy.": privacy,
     "estimation.": estimation,
     "decision.": decision,
@@ -223,41 +252,41 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
         },
         nothing,
     ),
-    "save_counts": ({"folder": folder() / "counts", "blocks": [COUNTS]}, nothing),
-    "threshold_clustering": ({"points": X, "centers": X[:2]}, nothing),
-    "ThresholdClustering": ({"n_clusters": 2}, lambda made: made.fit(X)),
-    "Fixed": ({"radius": 1.0}, lambda rule: ct.robust.threshold_clustering(X, X[:2], rule)),
-    "Percentile": ({"p": 20.0}, lambda rule: ct.robust.threshold_clustering(X, X[:2], rule)),
-    "Theory": ({"delta": 1.0, "sigma": 1.0, "separation": 3.0}, nothing),
-    "Proof": ({"delta": 1.0, "sigma": 1.0, "separation": 3.0, "members": 4}, nothing),
-    "Dropout": ({"rate": 0.1}, attack),
+    "histograms.save_counts": ({"folder": folder() / "counts", "blocks": [COUNTS]}, nothing),
+    "robust.threshold_clustering": ({"points": X, "centers": X[:2]}, nothing),
+    "robust.ThresholdClustering": ({"clusters": 2}, lambda made: made.fit(X)),
+    "robust.Fixed": ({"radius": 1.0}, lambda rule: ct.robust.threshold_clustering(X, X[:2], rule)),
+    "robust.Percentile": ({"p": 20.0}, lambda rule: ct.robust.threshold_clustering(X, X[:2], rule)),
+    "robust.Theory": ({"delta": 1.0, "sigma": 1.0, "separation": 3.0}, nothing),
+    "robust.Proof": ({"delta": 1.0, "sigma": 1.0, "separation": 3.0, "members": 4}, nothing),
+    "exchange.Dropout": ({"rate": 0.1}, attack),
     "FedBN": ({"keep": ["1.bias"]}, learn),
-    "FixedSize": ({"size": 2}, sample),
-    "Poisson": ({"rate": 0.5}, sample),
-    "Everyone": ({}, sample),
-    "Quantiser": ({"bits": 3, "radius": 9.0}, lambda made: made(X, np.random.default_rng(0))),
+    "training.FixedSize": ({"size": 2}, sample),
+    "training.Poisson": ({"rate": 0.5}, sample),
+    "training.Everyone": ({}, sample),
+    "estimation.Quantiser": ({"bits": 3, "radius": 9.0}, lambda made: made(X, np.random.default_rng(0))),
     "Task": ({"model": ct.models.linear(2, 2)}, lambda made: ct.fit(ct.FedAvg(), federation(), made, rounds=1)),
-    "TensorBoard": ({"where": folder() / "board"}, nothing),
+    "training.TensorBoard": ({"where": folder() / "board"}, nothing),
     "Scorer": ({"given": "accuracy"}, nothing),
     "Privacy": ({"epsilon": 5.0, "delta": 1e-3, "clip": 1.0}, nothing),
-    "TokenReduction": ({"keep": 2}, lambda made: histograms(ct.HistogramMixture(2, reduction=made))),
-    "LocalEngine": ({}, lambda made: ct.fit(ct.FedAvg(), federation(), task(), rounds=1, engine=made)),
-    "LoopEngine": ({}, lambda made: ct.fit(ct.FedAvg(), federation(), task(), rounds=1, engine=made)),
+    "histograms.TokenReduction": ({"keep": 2}, lambda made: histograms(ct.HistogramMixture(2, reduction=made))),
+    "engines.LocalEngine": ({}, lambda made: ct.fit(ct.FedAvg(), federation(), task(), rounds=1, engine=made)),
+    "engines.LoopEngine": ({}, lambda made: ct.fit(ct.FedAvg(), federation(), task(), rounds=1, engine=made)),
     "LocalSGD": ({"steps": 1}, lambda made: learn(ct.FedAvg(made))),
     "LocalAdam": ({"steps": 1}, lambda made: learn(ct.FedAvg(made))),
-    "MeanBy": ({}, nothing),
-    "SumBy": ({}, nothing),
+    "exchange.MeanBy": ({}, nothing),
+    "exchange.SumBy": ({}, nothing),
     "BernoulliRates": ({}, lambda made: made.fit([3, 4, 5], [9, 9, 9])),
     "GaussianMeans": ({}, means),
-    "MixtureMeans": ({"restarts": 1, "max_iter": 5}, means),
+    "MixtureMeans": ({"n_init": 1, "max_iter": 5}, means),
     "LinearModels": ({}, regressions),
     "LogisticModels": ({}, regressions),
     "MixtureModels": ({"rounds": 2}, regressions),
     "HistogramMixture": ({"clusters": 2, "max_iter": 3}, histograms),
-    "IFCAHistograms": ({"clusters": 2, "max_iter": 3}, histograms),
-    "DirichletMultinomialMixture": ({"clusters": 2, "max_iter": 3}, histograms),
-    "FedAvgHistogram": ({}, histograms),
-    "LocalHistograms": ({}, histograms),
+    "histograms.IFCAHistograms": ({"clusters": 2, "max_iter": 3}, histograms),
+    "histograms.DirichletMultinomialMixture": ({"clusters": 2, "max_iter": 3}, histograms),
+    "histograms.FedAvgHistogram": ({}, histograms),
+    "histograms.LocalHistograms": ({}, histograms),
     "estimation.advise": ({"samples": [x for x, _ in PAIRS.values()], "resamples": 20}, nothing),
     "estimation.clipping_radius": (
         {"clients": 9, "samples": 5.0, "prior_variance": 1.0, "noise_variance": 1.0},
@@ -572,7 +601,11 @@ def calls() -> dict[str, Call]:
     seen: set[Any] = set()
     for prefix, module in MODULES.items():
         for name, thing in offered(module):
-            if name in RECORDS | PROTOCOLS | HEAVY_DATA | STARTS_PROCESSES or thing in seen or name == "Federation":
+            if (
+                name in RECORDS | PROTOCOLS | TOOLS | HEAVY_DATA | STARTS_PROCESSES
+                or thing in seen
+                or name == "Federation"
+            ):
                 continue
             seen.add(thing)
             full = prefix + name

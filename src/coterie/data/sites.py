@@ -122,7 +122,7 @@ class SiteTable:
 
     # ---- what a site says ----------------------------------------------------------------------------------------------
 
-    def summary(self, *, private: bool) -> Summary:
+    def facts(self, *, private: bool) -> Summary:
         """Clients, labels and what columns hold; with a budget neither sizes nor statistics."""
         told: Summary = {
             "clients": [str(c) for c in self.rows.clients],
