@@ -27,7 +27,7 @@ def broken(clients, bad):
     )
 
 
-@pytest.mark.filterwarnings("ignore::coterie.CoterieWarning")
+@pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
 @pytest.mark.parametrize("noise", ["simulation", "exact"])
 @pytest.mark.parametrize("bad", [[1], [0, 1, 2, 3]])
 @pytest.mark.parametrize("algorithm", [ct.FedAvg(), ct.IFCA(clusters=2, start="random"), ct.FedEM(clusters=2)])
