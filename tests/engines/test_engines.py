@@ -281,7 +281,10 @@ def test_the_plain_engine_names_client_phase_and_line_the_fast_one_points_to_it(
     e = env(make_fed(ids=list(range(12))), task)
     question = ct.exchange.Ask(clumsy, np.arange(12))
     line = clumsy.__code__.co_firstlineno + 2
-    message = rf"Client 8 failed in 'clumsy' at .*test_engines\.py:{line} \(return ct\.exchange\.Up.*\): RuntimeError: .*size mismatch"
+    message = (
+        rf"Client 8 failed in 'clumsy' at .*test_engines\.py:{line} \(return ct\.exchange\.Up.*\): "
+        "RuntimeError: .*size mismatch"
+    )
     with pytest.raises(ct.errors.ClientError, match=message):
         ct.engines.LoopEngine().run(question, e)
     for phase in (clumsy, shapeless):
