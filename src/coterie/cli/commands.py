@@ -299,7 +299,7 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):  # a terminal that knows ASCII alone gets ? for other characters
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    warnings.showwarning = partial(_show_warning, warnings.showwarning)
+    warnings.showwarning = partial(_show_warning, warnings.showwarning, set())
     debug = "--debug" in arguments or os.environ.get("COTERIE_DEBUG", "") not in ("", "0")
     if debug and "--debug" in arguments:  # wherever it stands
         arguments = ["--debug", *(a for a in arguments if a != "--debug")]
@@ -318,12 +318,13 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
 
 
-def _show_warning(usual: Any, message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
-    """A warning of ours is one sentence on one line; all others look as in Python."""
-    if issubclass(category, CoterieWarning):
-        errors.print(harmless(str(message)), style="yellow", markup=False, soft_wrap=True)
-    else:
+def _show_warning(usual: Any, seen: set[str], message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+    """A warning of ours is one sentence on one line, shown once; all others look as in Python."""
+    if not issubclass(category, CoterieWarning):
         usual(message, category, *where, **more)
+    elif str(message) not in seen:
+        seen.add(str(message))
+        errors.print(harmless(str(message)), style="yellow", markup=False, soft_wrap=True)
 
 
 def _sentence(error: Exception, arguments: list[str]) -> str:
