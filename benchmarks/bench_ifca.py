@@ -48,7 +48,7 @@ def main() -> None:
         n_test=np.zeros(n, np.int64),
     )
     task = ct.Task(ct.models.mlp(PIXELS, HIDDEN, CLASSES))
-    ifca = ct.IFCA(K, local=ct.LocalSGD(steps=STEPS, lr=0.1, batch_size=None), start="random")
+    ifca = ct.IFCA(clusters=K, local=ct.LocalSGD(steps=STEPS, lr=0.1, batch_size=None), start="random")
     dense, ours, marks = [], [], [time.process_time()]
 
     def turn(row: dict[str, object], state: object) -> None:
@@ -58,7 +58,7 @@ def main() -> None:
         dense.append(time.process_time() - began)
         marks.append(time.process_time())
 
-    engine = ct.LocalEngine(workers=1)
+    engine = ct.engines.LocalEngine(workers=1)
     ct.fit(ifca, fed, task, rounds=options.repeat + 1, engine=engine, callbacks=[turn], alone=False, progress=False)
     a, b = statistics.median(ours[1:]), statistics.median(dense[1:])
     print(

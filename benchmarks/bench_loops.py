@@ -108,10 +108,10 @@ def environment(work: Work) -> Env:
 
 
 def measure(work: Work, repeat: int) -> dict[str, list[float]]:
-    env, engine = environment(work), ct.LocalEngine(workers=1)
+    env, engine = environment(work), ct.engines.LocalEngine(workers=1)
     phases = {name: make(work) for name, make in CONTENDERS.items()}
     asks = {
-        name: ct.Ask(phase, np.arange(work.clients), {"model": env.initial}, reduce=ct.MeanBy())
+        name: ct.exchange.Ask(phase, np.arange(work.clients), {"model": env.initial}, reduce=ct.exchange.MeanBy())
         for name, phase in phases.items()
     }
     seconds: dict[str, list[float]] = {name: [] for name in asks}

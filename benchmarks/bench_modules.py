@@ -153,7 +153,7 @@ def works(task: ct.Task, fed: ct.Federation) -> str:
         with tempfile.TemporaryDirectory() as folder:
             ct.fit(algorithm, fed, task, rounds=1, out=folder, alone=False)
             again = personal(ct.fit(algorithm, fed, task, rounds=2, out=folder, resume=True, alone=False))
-    except ct.CoterieError as error:
+    except ct.errors.CoterieError as error:
         return f"no: {error}"
     close = all(torch.allclose(fast[n], plain[n], rtol=1e-4, atol=1e-5) for n in fast)
     return "yes" if close and all(torch.equal(fast[n], again[n]) for n in fast) else "NO: runs differ"
@@ -185,7 +185,7 @@ def coterie_seconds(task: ct.Task, fed: ct.Federation) -> list[float]:
     """Rounds in one run; the first warms up."""
     seen: list[float] = [time.process_time()]
     ct.fit(
-        ct.FedAvg(SGD), fed, task, rounds=4, engine=ct.LocalEngine(workers=1), alone=False, progress=False,
+        ct.FedAvg(SGD), fed, task, rounds=4, engine=ct.engines.LocalEngine(workers=1), alone=False, progress=False,
         callbacks=[lambda row, state: seen.append(time.process_time())],
     )  # fmt: skip
     return [b - a for a, b in pairwise(seen[1:])]

@@ -199,7 +199,7 @@ def compare(name: str, fed: ct.Federation, data: tuple[Tensor, Tensor], repeat: 
         theirs.append(time.process_time() - began)
         marks.append(time.process_time())
 
-    engine = ct.LocalEngine(workers=1)
+    engine = ct.engines.LocalEngine(workers=1)
     ct.fit(algorithm, fed, task, rounds=repeat + 1, engine=engine, callbacks=[turn], alone=False, progress=False)
     a, b = statistics.median(ours[1:]), statistics.median(theirs[1:])
     return f"{name:15} coterie {a:6.2f} CPU s, loop {b:6.2f} CPU s, {b / a:5.2f} times as fast"

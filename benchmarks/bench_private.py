@@ -43,7 +43,7 @@ def begun(name: str, noise: str | None, rounds: int) -> Run:
     local = ct.LocalSGD(lr=LR, batch_size=work.batch, **steps)
     privacy = None if noise is None else ct.Privacy(3.0, 1e-6, clip=1.0, noise=noise)
     run = Run(
-        ct.FedAvg(local), federation, ct.Task(work.model), 0, Everyone(), (), ct.LocalEngine(workers=1), None,
+        ct.FedAvg(local), federation, ct.Task(work.model), 0, Everyone(), (), ct.engines.LocalEngine(workers=1), None,
         privacy=privacy, rounds=rounds,
     )  # fmt: skip
     run.begin(resume=False, overwrite=False)
@@ -68,7 +68,7 @@ if __name__ == "__main__":
     parser.add_argument("--works", default="W1,W2")
     parser.add_argument("--repeat", type=int, default=7)
     options = parser.parse_args()
-    warnings.simplefilter("ignore", ct.CoterieWarning)
+    warnings.simplefilter("ignore", ct.errors.CoterieWarning)
     found = {}
     for name in options.works.split(","):
         found[name] = row = measure(name, options.repeat)

@@ -44,7 +44,11 @@ def measure(clients: int, name: str, rounds: int) -> dict[str, float]:
     import coterie as ct
 
     local = ct.LocalSGD(steps=STEPS, lr=0.1, batch_size=4)
-    algorithm: Any = {"FedAvg": ct.FedAvg(local), "IFCA": ct.IFCA(2, local=local), "Ditto": ct.Ditto(local=local)}[name]
+    algorithm: Any = {
+        "FedAvg": ct.FedAvg(local),
+        "IFCA": ct.IFCA(clusters=2, local=local),
+        "Ditto": ct.Ditto(local=local),
+    }[name]
     task = ct.Task(ct.models.linear(FEATURES, 2))
     small = _federation(ct, 200)
     ct.fit(algorithm, small, task, rounds=1, cohort=COHORT, alone=False, progress=False).scores()

@@ -170,7 +170,7 @@ def coterie(work: Work, rounds: int, lap: Lap, workers: int = 1, engine: str = "
         federation,
         ct.Task(work.model),
         rounds=rounds,
-        engine=ct.LocalEngine(workers=workers) if engine == "local" else ct.RayEngine(actors=workers),
+        engine=ct.engines.LocalEngine(workers=workers) if engine == "local" else ct.engines.RayEngine(actors=workers),
         alone=False,
         progress=False,
         callbacks=[lambda row, state: lap()],

@@ -54,13 +54,13 @@ def methods(liars: int) -> dict[str, tuple[Any, int]]:
     """Algorithm and rounds; rules that need the number of liars get the right one."""
 
     def ifca(rule: Any) -> tuple[Any, int]:
-        return IFCA(GROUPS, local=STEPS, aggregate=rule), ROUNDS
+        return IFCA(clusters=GROUPS, local=STEPS, aggregate=rule), ROUNDS
 
     return {
         "FedAvg": (FedAvg(STEPS), ROUNDS),
         "FedAvg, median": (FedAvg(STEPS, aggregate=Median()), ROUNDS),
         "FedAvg, trimmed mean": (FedAvg(STEPS, aggregate=TrimmedMean(liars)), ROUNDS),
-        "IFCA": (IFCA(GROUPS, local=STEPS), ROUNDS),
+        "IFCA": (IFCA(clusters=GROUPS, local=STEPS), ROUNDS),
         "IFCA, geometric median": ifca(GeometricMedian()),
         "IFCA, multi-Krum": ifca(MultiKrum(liars)),
         "IFCA, mixing and median": ifca(NearestNeighbourMixing(liars)),

@@ -68,11 +68,11 @@ def measure(cell: Any, seed: int, scale: Scale) -> Measured:
     data = federation("mnist", "shift_labels", seed=seed, test_samples=100, **options)
     good = (np.arange(size.clients) // 4) % 2 == 0
     bad = data.clients[~good].tolist()
-    clustering = FederatedClustering(lr=0.5, radius=Percentile(size.percentile), groups=size.groups, inner=30)
+    clustering = FederatedClustering(lr=0.5, radius=Percentile(size.percentile), subsets=size.groups, inner=30)
     if attack == GOOD:
         data, good = data.subset(data.clients[good]), np.ones(int(good.sum()), bool)
         radius = Percentile(min(2 * size.percentile, 20.0))
-        clustering = replace(clustering, groups=max(size.groups // 2, 1), radius=radius)
+        clustering = replace(clustering, subsets=max(size.groups // 2, 1), radius=radius)
     step = clustering.local
     algorithm: Any = {"FC": clustering, "Global": FedAvg(step), "Local": Local(step), "GT": Oracle(step)}[method]
     channels = [ATTACKS[attack](bad)] if attack in ATTACKS else []

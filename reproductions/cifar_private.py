@@ -57,8 +57,8 @@ def algorithm(cell: Any, size: Size) -> tuple[Any, int]:
     named: dict[str, Any] = {
         "Local": Local(local),
         "Global": FedAvg(local),
-        "Ditto": Ditto(1.0, local),
-        "IFCA": IFCA(4, local=local, start="random"),
+        "Ditto": Ditto(lam=1.0, local=local),
+        "IFCA": IFCA(clusters=4, local=local, start="random"),
         "GT": Oracle(local),
     }
     if cell in named:

@@ -85,7 +85,7 @@ def draw_vanishing(folder: Path) -> None:
     fed, task = vanishing()
     clustering = ct.FederatedClustering(lr=ETA, radius=1 / (2 * ETA))
     panels = [
-        ("grouping today's gradients", positions(ct.MyopicClustering(2, lr=ETA), fed, task, start(1.5), 25)),
+        ("grouping today's gradients", positions(ct.MyopicClustering(clusters=2, lr=ETA), fed, task, start(1.5), 25)),
         ("Federated-Clustering", positions(clustering, fed, task, start(1.5), 25)),
     ]
     curves = [lambda x, c=c: vanishing_loss(x, torch.full_like(x, c)) for c in (1, 2, 3)]
@@ -101,7 +101,7 @@ def draw_vanishing(folder: Path) -> None:
 
 def draw_stuck(folder: Path) -> None:
     fed, task = stuck()
-    ifca = ct.IFCA(2, ct.LocalSGD(steps=1, lr=0.2), option="gradient")
+    ifca = ct.IFCA(clusters=2, local=ct.LocalSGD(steps=1, lr=0.2), option="gradient")
     clustering = ct.FederatedClustering(lr=0.1, radius=1.9)
     panels = [
         ("IFCA, models at −1.5 and 0", positions(ifca, fed, task, two_models(ifca, -1.5, 0.0), 20)),

@@ -40,9 +40,9 @@ TITLES = {
     f"c: {FC}": f"(c) {FC}",
 }
 STUCK: dict[str, Any] = {  # IFCA's options I and II, and HypCluster
-    "IFCA": IFCA(2, LocalSGD(steps=1, lr=0.2), option="gradient"),
-    "IFCA, option II": IFCA(2, LocalSGD(steps=5, lr=0.2, batch_size=None)),
-    "HypCluster": HypCluster(2, LocalSGD(steps=5, lr=0.2, batch_size=None)),
+    "IFCA": IFCA(clusters=2, local=LocalSGD(steps=1, lr=0.2), option="gradient"),
+    "IFCA, option II": IFCA(clusters=2, local=LocalSGD(steps=5, lr=0.2, batch_size=None)),
+    "HypCluster": HypCluster(clusters=2, local=LocalSGD(steps=5, lr=0.2, batch_size=None)),
 }
 GOALS = {"a": (0.0, 0.0, 2.0), "b": (-0.5, 0.5), "c": (0.0, 0.5, 0.5)}
 
@@ -68,7 +68,9 @@ def _exact(world: str, name: str) -> Any:
     if world == "a":
         eta = 0.5 if "0.5" in name else ETA
         algorithm = (
-            MyopicClustering(2, lr=eta) if name == "myopic" else FederatedClustering(lr=eta, radius=1 / (2 * eta))
+            MyopicClustering(clusters=2, lr=eta)
+            if name == "myopic"
+            else FederatedClustering(lr=eta, radius=1 / (2 * eta))
         )
         return positions(algorithm, *vanishing(eta), start(1.5), 40).numpy()
     if name in STUCK:

@@ -70,22 +70,24 @@ def private_model(method: str, data: Split, kept: int, seed: int) -> CenterModel
     """A fit at the paper's budget; the noise is simulated with a seed and has the law of a release's."""
     budget = Privacy(EPSILON, DELTA, clip=1.0, noise="simulation")
     if method == "FedAvg":
-        return FedAvgHistogram(lam=None, privacy=budget, seed=seed).fit(data.train)
+        return FedAvgHistogram(lam=None, privacy=budget, random_state=seed).fit(data.train)
     if method == "IFCA":
         return IFCAHistograms(CLUSTERS, 20, 100.0, seed, privacy=budget).fit(data.train)
     if method == "Alg. 2 + reduction":
         return reduced_model(data, budget, kept, seed)
     if method == "Alg. 2":
-        return PrintedHistogramMixture(CLUSTERS, privacy=budget, rounds=10, seed=seed).fit(data.train)
+        return PrintedHistogramMixture(CLUSTERS, privacy=budget, rounds=10, random_state=seed).fit(data.train)
     how: Any = method
-    return HistogramMixture(CLUSTERS, privacy=budget, method=how, seed=seed).fit(data.train)
+    return HistogramMixture(CLUSTERS, privacy=budget, method=how, random_state=seed).fit(data.train)
 
 
 def reduced_model(data: Split, budget: Privacy, kept: int, seed: int) -> CenterModel:
     """Algorithm 3 on the tokens of section 3, chosen without privacy as in the paper, and lifted to all tokens."""
     rows = HistogramRows.in_memory(data.train, "user", None, 1)
     reduction = TokenReduction(keep=kept).fit(rows, rows.mean(), CLUSTERS)
-    small = PrintedHistogramMixture(CLUSTERS, privacy=budget, rounds=10, seed=seed).fit(reduction.reduce(data.train))
+    small = PrintedHistogramMixture(CLUSTERS, privacy=budget, rounds=10, random_state=seed).fit(
+        reduction.reduce(data.train)
+    )
     model = FedAvgHistogram(lam=None, concentration=float(small.concentration_)).fit(data.train[:2])
     model.centers_, model.weights_ = reduction.lift(small.centers_), small.weights_
     return model

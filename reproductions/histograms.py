@@ -207,7 +207,7 @@ def clustered(seed: int, seeding: Seeding, kept: int | None = None) -> Histogram
     return HistogramMixture(
         CLUSTERS,
         ROUNDS,
-        seed=seed,
+        random_state=seed,
         temperature=temperature,
         direction=direction,
         trials=trials,

@@ -58,11 +58,11 @@ def measure(method: Any, seed: int, scale: Scale) -> Measured:
     task = Task(mlp(192, 64, 10) if scale == "quick" else two_conv(10, 3, 16, width=16, hidden=64))
     local = LocalSGD(epochs=5, lr=0.25, batch_size=50, decay=0.99)
     algorithm: Any = {
-        "IFCA": IFCA(2, local=local, start="random"),
-        "IFCA from updates": IFCA(2, local=local),
+        "IFCA": IFCA(clusters=2, local=local, start="random"),
+        "IFCA from updates": IFCA(clusters=2, local=local),
         "global": FedAvg(local),
         "local": Local(local),
-        FIVE: IFCA(2, local=replace(local, epochs=None, steps=5), start="random"),
+        FIVE: IFCA(clusters=2, local=replace(local, epochs=None, steps=5), start="random"),
     }[method]
     if method == "local":
         rounds = round(size.rounds * SHARE)

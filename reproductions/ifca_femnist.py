@@ -77,8 +77,8 @@ def measure(cell: Any, seed: int, scale: Scale) -> Measured:
     name, _, k = cell.partition(", k = ")
     number = int(k or 1)
     algorithms: dict[str, Any] = {
-        "IFCA": IFCA(number, local=local, shared=shared, start="random"),
-        "one-shot": OneShot(number, local=local, solve=LocalSGD(steps=60, lr=0.1, batch_size=32), on=last),
+        "IFCA": IFCA(clusters=number, local=local, shared=shared, start="random"),
+        "one-shot": OneShot(clusters=number, local=local, solve=LocalSGD(steps=60, lr=0.1, batch_size=32), on=last),
         "global": FedAvg(local),
         "local": Local(local),
     }

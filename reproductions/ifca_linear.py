@@ -76,7 +76,7 @@ def measure(point: Point, seed: int, scale: Scale) -> Measured:
         samples=point.n,
         features=point.d,
         radius=point.R,
-        noise=point.sigma,
+        noise_variance=point.sigma**2,
         scale=point.scale,
         seed=seed,
     )

@@ -33,8 +33,8 @@ PAPER = {
     "local": {50: (63.32, 0.02), 100: (73.66, 0.04), 200: (80.05, 0.02)},
 }
 METHODS: dict[str, Any] = {
-    "IFCA": IFCA(4, local=STEPS, start="random"),
-    "IFCA from updates": IFCA(4, local=STEPS),
+    "IFCA": IFCA(clusters=4, local=STEPS, start="random"),
+    "IFCA from updates": IFCA(clusters=4, local=STEPS),
     "global": FedAvg(STEPS),
     "local": Local(STEPS),
 }

@@ -50,7 +50,7 @@ def measure(start: Any, seed: int, scale: Scale) -> Measured:
     options = {"clusters": 4, "clients": size.clients, "samples": size.samples, "test_samples": 1, "by": size.by}
     data = federation("mnist", "rotate", seed=seed, **options)
     task = Task(mlp((28 // size.by) ** 2, 200 if scale == "paper" else 64, 10))
-    plain = IFCA(4, local=STEPS, start="updates" if start == "updates" else "random")
+    plain = IFCA(clusters=4, local=STEPS, start="updates" if start == "updates" else "random")
     if start == "best of 2":
         how: dict[str, Any] = {"rounds": size.rounds // 2, "alone": False, "progress": False}
         best = best_of(2, plain, data, task, seed=1000 * (seed + 1), **how)

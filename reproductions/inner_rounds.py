@@ -27,7 +27,7 @@ def cells(scale: Scale) -> Cells:
 
 def measure(sigma: Any, seed: int, scale: Scale) -> Measured:
     """The mean distance of the centres to the true ones before and after every inner round."""
-    _, world = blobs(noise=sigma, seed=seed)
+    _, world = blobs(noise_variance=sigma**2, seed=seed)
     centres, truth, distance = world.points, world.centres[world.clusters], []
     for _ in range(INNER + 1):
         distance.append(float(np.linalg.norm(centres - truth, axis=1).mean()))

@@ -60,7 +60,7 @@ METHODS: dict[str, Callable[[], Any]] = {
     "Gaussian prior": ct.GaussianPrior,
     "Laplace prior": ct.LaplacePrior,
     "Mixture prior": lambda: ct.MixturePrior(clusters=3),
-    "Discrete prior": lambda: ct.DiscretePrior(models=3),
+    "Discrete prior": lambda: ct.DiscretePrior(clusters=3),
     "FedProx": ct.FedProx,
     "SCAFFOLD": ct.Scaffold,
 }

@@ -61,11 +61,11 @@ def methods() -> dict[str, Any]:
         "local": Local(local),
         "fedavg": FedAvg(local),
         "fedavg, centred clipping": FedAvg(local, aggregate=CentredClipping(PRIVACY.clip, 1)),
-        "finetuned": FineTuned(FedAvg(local)),
+        "finetuned": FineTuned(base=FedAvg(local)),
         "ditto": Ditto(local=local),
-        "hypcluster": HypCluster(2, local),
-        "ifca": IFCA(2, local=local, start="random"),
-        "finetuned ifca": FineTuned(IFCA(2, local=local, start="random")),
+        "hypcluster": HypCluster(clusters=2, local=local),
+        "ifca": IFCA(clusters=2, local=local, start="random"),
+        "finetuned ifca": FineTuned(base=IFCA(clusters=2, local=local, start="random")),
         "oracle": Oracle(local),
     }
 

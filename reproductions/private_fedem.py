@@ -62,7 +62,7 @@ def measure(cell: Any, seed: int, scale: Scale) -> Measured:
     algorithms: dict[str, Any] = {
         "Local": ct.Local(local),
         "AdaPeD": ct.AdaPeD(local=local, catch_up=0),
-        "FedEM": ct.FedEM(components=2, local=local),
+        "FedEM": ct.FedEM(clusters=2, local=local),
     }
     options: dict[str, Any] = {"rounds": ROUNDS[scale], "seed": seed, "alone": False, "progress": False}
     if math.isfinite(epsilon):

@@ -90,14 +90,14 @@ def methods(epsilon: float | None, delta: float, seed: int) -> dict[str, Callabl
     if epsilon is None:
         return {
             "FedAvg": lambda data: FedAvgHistogram(lam=None).fit(data.train),
-            "Alg. 1 + 2": lambda data: HistogramMixture(CLUSTERS, seed=seed).fit(data.train),
+            "Alg. 1 + 2": lambda data: HistogramMixture(CLUSTERS, random_state=seed).fit(data.train),
             "oracle centres": _oracle,
         }
     privacy = Privacy(epsilon, delta, clip=1.0, noise="simulation")
     return {
-        "private FedAvg": lambda data: FedAvgHistogram(lam=None, privacy=privacy, seed=seed).fit(data.train),
+        "private FedAvg": lambda data: FedAvgHistogram(lam=None, privacy=privacy, random_state=seed).fit(data.train),
         "Alg. 3, non-private start": lambda data: PrintedHistogramMixture(
-            CLUSTERS, privacy=privacy, rounds=10, seed=seed
+            CLUSTERS, privacy=privacy, rounds=10, random_state=seed
         ).fit(data.train),
         "A+": lambda data: _mixture(privacy, "A+", seed, data),
         "B+": lambda data: _mixture(privacy, "B+", seed, data),
@@ -106,7 +106,7 @@ def methods(epsilon: float | None, delta: float, seed: int) -> dict[str, Callabl
 
 
 def _mixture(privacy: Privacy, method: Any, seed: int, data: Data) -> HistogramMixture:
-    return HistogramMixture(CLUSTERS, privacy=privacy, method=method, seed=seed).fit(data.train)
+    return HistogramMixture(CLUSTERS, privacy=privacy, method=method, random_state=seed).fit(data.train)
 
 
 def _judge(data: Data, make: Callable[[Data], CenterModel]) -> dict[str, Any]:

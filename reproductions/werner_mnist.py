@@ -68,10 +68,10 @@ def methods(task: str, size: Size) -> dict[str, Any]:
     return {
         "Local": Local(STEP),
         "Global": FedAvg(STEP),
-        "Ditto": Ditto(1.0, STEP),
-        "IFCA": IFCA(4, local=STEP, start="random"),
-        "KNN": KNNPer(0.5 if task == "rotation" else 0.9, local=STEP),
-        "FC": FederatedClustering(lr=STEP.lr, radius=Percentile(20), groups=size.groups),
+        "Ditto": Ditto(lam=1.0, local=STEP),
+        "IFCA": IFCA(clusters=4, local=STEP, start="random"),
+        "KNN": KNNPer(lam=0.5 if task == "rotation" else 0.9, local=STEP),
+        "FC": FederatedClustering(lr=STEP.lr, radius=Percentile(20), subsets=size.groups),
         "GT": Oracle(STEP),
     }
 

@@ -199,7 +199,7 @@ def test_two_cells_of_a_sheet_that_are_far_apart_are_a_large_table(part: str, ho
             text = f'<row r="1"><c r="{two}"/></row>{" " * 3_000_000}<row><c t="n" r = "{one}"/></row>'
             archive.writestr(part, text.encode("utf-16" if part == "elsewhere.xml" else "utf-8"))
     check_unpacked(tmp_path / "near.xlsx")
-    with pytest.raises(ct.DataError, match="must unpack to at most"):
+    with pytest.raises(ct.errors.DataError, match="must unpack to at most"):
         check_unpacked(tmp_path / "far.xlsx")
 
 
@@ -214,5 +214,5 @@ def test_nulls_of_a_parquet_file_take_their_place(kind: str, tmp_path: Path, mon
     pq.write_table(pa.table({"a": column}), tmp_path / "a.parquet")
     check_unpacked(tmp_path / "a.parquet")
     monkeypatch.setenv("COTERIE_MAX_UNPACKED", "7999999")
-    with pytest.raises(ct.DataError, match="must unpack to at most"):
+    with pytest.raises(ct.errors.DataError, match="must unpack to at most"):
         check_unpacked(tmp_path / "a.parquet")

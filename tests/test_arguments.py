@@ -26,7 +26,7 @@ WRONG_OF_FIT: dict[str, list[Any]] = {
     "evaluate_every": [-1, 0.5, "x", None],
     "evaluate_clients": [0, 1.5, "x"],
     "callbacks": [3, [3], "print", print],
-    "channels": [3, ["x"], "dropout", ct.Dropout(0.1)],
+    "channels": [3, ["x"], "dropout", ct.exchange.Dropout(0.1)],
     "out": [3, 1.5, ["x"]],
     "resume": ["no", 3],
     "alone": [3, "tune", None],
@@ -42,19 +42,19 @@ WRONG_OF_FIT: dict[str, list[Any]] = {
 @pytest.mark.parametrize("name", WRONG_OF_FIT)
 def test_fit_refuses_wrong_arguments_with_a_sentence(name: str) -> None:
     for value in WRONG_OF_FIT[name]:
-        with pytest.raises(ct.CoterieError, match=name):
+        with pytest.raises(ct.errors.CoterieError, match=name):
             ct.fit(ct.FedAvg(), FED, **({"rounds": 1} | {name: value}))
 
 
 @pytest.mark.parametrize("algorithm", [3, None, "fedavg", ct.FedAvg, FED])
 def test_fit_refuses_what_is_no_algorithm(algorithm: Any) -> None:
-    with pytest.raises(ct.ConfigError, match="algorithm must be an algorithm such as FedAvg"):
+    with pytest.raises(ct.errors.ConfigError, match="algorithm must be an algorithm such as FedAvg"):
         ct.fit(algorithm, FED, rounds=1)
 
 
 @pytest.mark.parametrize("federation", [3, None, PAIRS, ct.Federation])
 def test_fit_refuses_what_is_no_federation(federation: Any) -> None:
-    with pytest.raises(ct.ConfigError, match="federation must be a Federation"):
+    with pytest.raises(ct.errors.ConfigError, match="federation must be a Federation"):
         ct.fit(ct.FedAvg(), federation, rounds=1)
 
 
@@ -91,7 +91,10 @@ OTHERS = [
     ),
     (lambda **k: ct.comparison.decide(X, Y, FRAME["c"], **k), {"repeats": ["x", 0], "metric": [3], "progress": [3]}),
     (lambda **k: ct.advise(FED, **k), {"seed": ["x", None], "level": ["x", None], "metric": [3], "progress": [3]}),
-    (lambda **k: ct.LocalEngine(**k), {"workers": ["x", 0, 1.5, None], "chunk": ["x", 0], "cache_bytes": ["x", None]}),
+    (
+        lambda **k: ct.engines.LocalEngine(**k),
+        {"workers": ["x", 0, 1.5, None], "chunk": ["x", 0], "cache_bytes": ["x", None]},
+    ),
     (lambda **k: ct.Task(lambda: torch.nn.Linear(2, 2), **k), {"loss": [3, None, "x"]}),
 ]
 
@@ -100,24 +103,24 @@ OTHERS = [
 def test_other_entrances_refuse_them_too(call: Any, wrong: dict[str, list[Any]]) -> None:
     for name, values in wrong.items():
         for value in values:
-            with pytest.raises(ct.CoterieError, match=name):
+            with pytest.raises(ct.errors.CoterieError, match=name):
                 call(**{name: value})
 
 
 def test_cells_that_are_lists_are_refused() -> None:
     lists = [[1], [2]] * 6
     for column in ("u", "y", "c"):
-        with pytest.raises(ct.CoterieError, match=f"'{column}'"):
+        with pytest.raises(ct.errors.CoterieError, match=f"'{column}'"):
             ct.Federation.from_frame(FRAME.assign(**{column: lists}), client="c", target="y")
 
 
 def test_a_number_that_no_float_can_hold_is_refused() -> None:
-    with pytest.raises(ct.ConfigError, match="level must be a number between 0 and 1; got 1000"):
+    with pytest.raises(ct.errors.ConfigError, match="level must be a number between 0 and 1; got 1000"):
         check_arguments({"level": 10**400})
 
 
 def test_a_long_value_is_cut() -> None:
-    with pytest.raises(ct.ConfigError) as refused:
+    with pytest.raises(ct.errors.ConfigError) as refused:
         check_arguments({"rounds": "x" * 500})
     assert len(str(refused.value)) < 150
 

@@ -82,7 +82,7 @@ def test_the_algorithm_of_the_how_to_conforms(fed: ct.Federation, task: ct.Task,
     assert fast["log_loss"].to_numpy() == pytest.approx(plain["log_loss"].to_numpy(), rel=1e-4)
     ct.fit(mixed, fed, task, rounds=1, cohort=5, out=tmp_path)
     assert ct.fit(mixed, fed, task, rounds=3, cohort=5, out=tmp_path, resume=True).evaluate().equals(fast)
-    assert len(ct.fit(mixed, fed, task, rounds=2, channels=[ct.Dropout(1.0)]).evaluate()) == len(fed)
+    assert len(ct.fit(mixed, fed, task, rounds=2, channels=[ct.exchange.Dropout(1.0)]).evaluate()) == len(fed)
 
 
 def test_the_architecture_page_names_every_file() -> None:

@@ -48,13 +48,13 @@ ENTRANCES: dict[str, Callable[[Any], Any]] = {
     "MixtureMeans": lambda m: ct.MixtureMeans().fit(m(X.reshape(5, 6, 2))),
     "BernoulliRates": lambda m: ct.BernoulliRates().fit(m(np.full(5, 3)), np.full(5, 6)),
     "HistogramMixture": lambda m: ct.HistogramMixture(2).fit(m(np.ones((5, 4), int))),
-    "LocalHistograms": lambda m: ct.LocalHistograms().fit(m(np.ones((5, 4), int))),
+    "LocalHistograms": lambda m: ct.histograms.LocalHistograms().fit(m(np.ones((5, 4), int))),
     "LinearModels X": lambda m: ct.LinearModels().fit(m(X), Y, groups=OWNER),
     "LinearModels y": lambda m: ct.LinearModels().fit(X, m(Y), groups=OWNER),
     "LinearModels groups": lambda m: ct.LinearModels().fit(X, Y, groups=m(OWNER)),
     "LogisticModels y": lambda m: ct.LogisticModels().fit(X, m(Y), groups=OWNER),
     "MixtureModels y": lambda m: ct.MixtureModels().fit(X, m(Y), groups=OWNER),
-    "ThresholdClustering": lambda m: ct.ThresholdClustering(2).fit(m(X)),
+    "ThresholdClustering": lambda m: ct.robust.ThresholdClustering(2).fit(m(X)),
     "Median": lambda m: robust.Median()(m(X)),
     "Mean": lambda m: robust.Mean()(m(X)),
     "privacy rows": lambda m: clip_rows(m(X), 1.0),
@@ -67,7 +67,7 @@ ENTRANCES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("entrance", ENTRANCES)
 def test_masked_values_are_refused(entrance: str) -> None:
-    with pytest.raises(ct.DataError, match="masked values"):
+    with pytest.raises(ct.errors.DataError, match="masked values"):
         ENTRANCES[entrance](masked)
 
 
@@ -75,7 +75,7 @@ def test_a_masked_array_inside_an_array_of_objects_is_refused() -> None:
     inside = np.empty(2, object)
     inside[:] = [X, masked(X)]
     for given in (inside, [inside], {"a": inside}):
-        with pytest.raises(ct.DataError, match="rows holds masked values"):
+        with pytest.raises(ct.errors.DataError, match="rows holds masked values"):
             refuse_masked(rows=given)
 
 

@@ -105,14 +105,14 @@ class Registry:
 
 
 CASES = {
-    "ALGORITHMS": Registry(algorithms.ALGORITHMS, algorithms, below(ct.Algorithm), ct),
+    "ALGORITHMS": Registry(algorithms.ALGORITHMS, algorithms, below(ct.exchange.Algorithm), ct),
     "AGGREGATORS": Registry(aggregation.AGGREGATORS, aggregation, acts_like(aggregation.Aggregator), ct.robust),
-    "RADIUS_RULES": Registry(RADIUS_RULES, aggregation, acts_like(ct.Percentile), ct),
-    "SAMPLERS": Registry(SAMPLERS, training, acts_like(Sampler), ct),
-    "ATTACKS": Registry(ATTACKS, channels, below(Attack), ct.attacks),
+    "RADIUS_RULES": Registry(RADIUS_RULES, aggregation, acts_like(ct.robust.Percentile), ct.robust),
+    "SAMPLERS": Registry(SAMPLERS, training, acts_like(Sampler), ct.training),
+    "ATTACKS": Registry(ATTACKS, channels, below(Attack), ct.exchange.attacks),
     "LOSSES": Registry(metrics.LOSSES, learning, takes("outputs", "y"), ct.metrics),
     "METRICS": Registry(metrics.METRICS, learning, takes("outputs", "y", "mask"), ct.metrics),
-    "ENGINES": Registry(engines.ENGINES, engines, acts_like(engines.Engine), ct),
+    "ENGINES": Registry(engines.ENGINES, engines, acts_like(engines.Engine), ct.engines),
     "MODELS": Registry(models.MODELS, learning, makes_factory, ct.models),
     "LOCAL_STEPS": Registry(LOCAL_STEPS, learning, below(LocalSteps), ct),
     "PREDICTORS": Registry(predictors.PREDICTORS, learning, acts_like(predictors.Predictor), predictors),

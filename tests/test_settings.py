@@ -20,9 +20,9 @@ def test_a_setting_is_found_and_replaced_in_the_algorithm_itself() -> None:
 
 
 def test_a_setting_is_found_and_replaced_inside_a_base() -> None:
-    tuned = ct.FineTuned(ct.FineTuned(ct.IFCA(local=FAST)), tune=FAST)
+    tuned = ct.FineTuned(base=ct.FineTuned(base=ct.IFCA(local=FAST)), tune=FAST)
     changed = with_setting(tuned, "clusters", 3)
-    assert changed == ct.FineTuned(ct.FineTuned(ct.IFCA(3, local=FAST)), tune=FAST)
+    assert changed == ct.FineTuned(base=ct.FineTuned(base=ct.IFCA(clusters=3, local=FAST)), tune=FAST)
     assert setting(changed, "clusters") == 3
     assert setting(tuned, "clusters", 0) is None  # it has the setting, and the setting is None
 
@@ -34,8 +34,8 @@ def test_a_setting_that_nobody_has_is_neither_found_nor_replaced() -> None:
 
 
 def test_a_property_is_not_a_setting() -> None:
-    assert ct.MyopicClustering(2).local.steps == 1
-    assert setting(ct.MyopicClustering(2), "local") is None
+    assert ct.MyopicClustering(clusters=2).local.steps == 1
+    assert setting(ct.MyopicClustering(clusters=2), "local") is None
 
 
 @pytest.mark.parametrize("kind", [*ALGORITHMS.values(), ct.LocalSGD, ct.LocalAdam], ids=lambda kind: kind.__name__)
@@ -46,5 +46,5 @@ def test_a_setting_of_another_kind_is_refused_in_a_sentence(kind: Any) -> None:
     needed = {f.name: 2 for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING}
     for field in dataclasses.fields(kind):
         for odd in (ct.LocalSGD(), "x", [1], {}, object(), float("nan"), True):
-            with contextlib.suppress(ct.ConfigError):
+            with contextlib.suppress(ct.errors.ConfigError):
                 kind(**needed | {field.name: odd})

@@ -67,7 +67,10 @@ def test_the_page_of_reproductions_has_every_figure_drawn_from_its_numbers(tool)
 
 def test_a_name_that_no_title_holds_is_missed(tool) -> None:
     index = {"config": {"separator": r"[\s]+|\.(?!\d)"}, "docs": [{"title": "ct.<code>IFCA</code>"}, {"title": "fit"}]}
-    assert tool("check_search").missing(index, ["ct.IFCA", "ct.fit", "ct.Ask"]) == ["ct.fit", "ct.Ask"]
+    assert tool("check_search").missing(index, ["ct.IFCA", "ct.fit", "ct.exchange.Ask"]) == [
+        "ct.fit",
+        "ct.exchange.Ask",
+    ]
 
 
 def test_lists_and_tables_get_their_blank_line_and_code_does_not(tool) -> None:

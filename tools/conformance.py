@@ -26,9 +26,9 @@ from conftest import build  # noqa: E402
 
 PAGE = ROOT / "docs" / "conformance.md"
 COLUMNS: dict[str, Callable[[], Any]] = {
-    "vectorised": lambda: ct.LocalEngine(workers=1),
-    "loop": ct.LoopEngine,
-    "Ray, 2 actors": lambda: ct.RayEngine(actors=2),
+    "vectorised": lambda: ct.engines.LocalEngine(workers=1),
+    "loop": ct.engines.LoopEngine,
+    "Ray, 2 actors": lambda: ct.engines.RayEngine(actors=2),
 }
 SITES = "sites, as under Flower"
 TEXT = """\

@@ -38,6 +38,7 @@ from coterie.arguments import (
     shown,
     whole,
 )
+from coterie.deprecated import renamed
 from coterie.errors import ConfigError, CoterieError
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
@@ -58,11 +59,11 @@ _EXAMPLES = {
     "Privacy": "a Privacy such as Privacy(epsilon=2.0, delta=1e-6, clip=1.0)",
 }
 _SIZES = ("n_in", "n_out", "hidden", "channels", "side", "vocabulary", "length", "width", "heads", "layers")
-_COUNTS = ("clusters", "evaluate_clients", "max_iter", "n_clusters", "repeats", "seeds")
+_COUNTS = ("clusters", "evaluate_clients", "max_iter", "n_init", "repeats", "seeds")
 _SETTINGS = (  # of algorithms, rules, schedules and estimators
-    *("adapt", "after", "bits", "components", "e_steps", "groups", "high_steps", "inner", "iterations", "keep"),
-    *("local_steps", "low_steps", "models", "most", "neighbours", "probe_steps", "probes", "reference_steps"),
-    *("reopen_every", "resample", "sample_users", "size", "trials"),
+    *("adapt", "after", "bits", "components", "e_steps", "high_steps", "inner", "iterations", "keep"),
+    *("local_steps", "low_steps", "most", "neighbours", "probe_steps", "probes", "reference_steps"),
+    *("reopen_every", "resample", "sample_users", "size", "subsets", "trials"),
 )
 _FROM_ZERO = ("catch_up", "first", "halvings", "n_corrupted", "random_state")
 _BY_NAME = TABLE | dict.fromkeys((*_SIZES, *_COUNTS, *_SETTINGS), whole(1)) | dict.fromkeys(_FROM_ZERO, whole(0))
@@ -77,8 +78,8 @@ def guarded(thing: Thing) -> Thing:
     made: Any = thing
     if isinstance(thing, type):
         made.__init__ = _checking(made.__init__, thing)
-        return cast(Thing, made)
-    return cast(Thing, _checking(made, None))
+        return cast(Thing, renamed(made))
+    return cast(Thing, renamed(_checking(made, None)))
 
 
 def _checking(function: Callable[..., Any], owner: type | None) -> Callable[..., Any]:

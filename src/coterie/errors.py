@@ -18,6 +18,10 @@ class CoterieWarning(UserWarning):
     """Something a user should know before trusting a result; one sentence, like an error."""
 
 
+class OldSpelling(CoterieWarning, FutureWarning):
+    """A name, a setting or an order of the last release was used; the sentence names the new spelling."""
+
+
 class DataError(CoterieError, ValueError):
     """The data do not fit; the message names the client or column."""
 

@@ -45,6 +45,6 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *found})
+        return sorted([*found, *(name for name in vars(sys.modules[package]) if name.startswith("__"))])
 
     return load, names, sorted(found)

@@ -218,7 +218,7 @@ def test_fedavg_aggregates_the_local_models_it_would_average(name):
     alone = ct.fit(ct.Local(local), fed, rounds=1, seed=1)
     models = {k: torch.stack([dict(alone.model(c).named_parameters())[k].detach() for c in fed.clients]) for k in start}
     got = ct.fit(ct.FedAvg(local, aggregate=RULES[name]), fed, rounds=1, seed=1).state.model
-    key = ct.Cohort(np.arange(7), 0, 1).key("aggregate")
+    key = ct.exchange.Cohort(np.arange(7), 0, 1).key("aggregate")
     expected = RULES[name](models, key=key, start=start)
     for k in start:
         torch.testing.assert_close(got[k], expected[k])
@@ -229,7 +229,7 @@ def test_fedavg_aggregates_the_local_models_it_would_average(name):
 
 def test_a_robust_ask_is_individual_and_a_mean_is_not():
     state = ct.fit(ct.FedAvg(), clients(), rounds=0).state
-    cohort = ct.Cohort(np.arange(7), 0, 0)
+    cohort = ct.exchange.Cohort(np.arange(7), 0, 0)
     assert next(ct.FedAvg(aggregate=Median()).round(state, cohort)).reduce is None
     additive = next(ct.FedAvg().round(state, cohort))
     assert additive.reduce == MeanBy()
@@ -270,7 +270,7 @@ def test_wherever_models_are_averaged_a_robust_rule_takes_the_mean_s_place(algor
     """Two of seven clients send a hundred times the model: the median stays near the honest mean, the mean does not."""
     fed = ct.datasets.digits(transform=None, clusters=1, clients=7, samples=40)
     local = ct.LocalSGD(steps=3, lr=0.1)
-    liars = [ct.attacks.LargeGradient(fed.clients[:2].tolist(), factor=100.0)]
+    liars = [ct.exchange.attacks.LargeGradient(fed.clients[:2].tolist(), factor=100.0)]
     task = ct.Task(ct.models.mlp(64, 8, 10))
 
     def model(channels=(), **options):
@@ -296,10 +296,10 @@ def world():
     return quadratics
 
 
-@pytest.mark.parametrize("rule", [ct.CFL(ct.LocalSGD(steps=3, lr=0.1)), ct.MyopicClustering(1)])
+@pytest.mark.parametrize("rule", [ct.CFL(ct.LocalSGD(steps=3, lr=0.1)), ct.MyopicClustering(clusters=1)])
 def test_in_clusters_a_robust_rule_takes_the_mean_s_place_too(rule):
     fed = ct.datasets.digits(transform=None, clusters=1, clients=7, samples=40)
-    liars = [ct.attacks.LargeGradient(fed.clients[:2].tolist(), factor=100.0)]
+    liars = [ct.exchange.attacks.LargeGradient(fed.clients[:2].tolist(), factor=100.0)]
 
     def model(channels=(), aggregate=None):
         algorithm = rule if aggregate is None else with_aggregate(rule, aggregate)
@@ -324,7 +324,7 @@ def test_a_cluster_too_small_for_a_robust_rule_stays_where_it_is(world):
     assert two.model(0).weight.abs().max() < 0.1
 
 
-class Lost(ct.channels.base.Channel):
+class Lost(ct.exchange.channels.base.Channel):
     """The first `count` clients do not answer in the second round."""
 
     def __init__(self, count):
@@ -347,7 +347,7 @@ def test_too_few_answers_leave_the_model_for_a_round_but_too_small_a_cohort_is_a
     run(channels=[Lost(3)])
     assert torch.equal(seen[0], seen[1])
     assert not torch.equal(seen[1], seen[2])
-    for options in ({}, {"channels": [ct.Dropout(0.5)]}):
+    for options in ({}, {"channels": [ct.exchange.Dropout(0.5)]}):
         with pytest.raises(ConfigError, match="clients=4"):
             run(cohort=4, **options)
 
@@ -378,7 +378,7 @@ def test_a_row_that_is_no_number_is_left_out(rule: Any, bad: float) -> None:
     weights = torch.arange(1.0, 11.0)
     fewer = torch.cat([weights[:4], weights[5:]])
     np.testing.assert_array_equal(rule(spoilt, weights, key=key), rule(rows, fewer, key=key))
-    with pytest.raises(ct.DataError, match="all 2 rows hold NaN"):
+    with pytest.raises(ct.errors.DataError, match="all 2 rows hold NaN"):
         rule(np.full((2, 3), np.nan), key=key)
 
 

@@ -175,7 +175,7 @@ def test_bad_data_are_said(points, centers, words):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @parametrize_with_checks(
-    [ThresholdClustering(n_clusters=3)],
+    [ThresholdClustering(clusters=3)],
     expected_failed_checks=lambda _: {
         "check_dtype_object": "What is no number gets a DataError, which is a ValueError."
     },
@@ -241,9 +241,9 @@ def test_an_outlier_in_the_first_row_changes_no_small_ball(order):
 @pytest.mark.parametrize("init", ["k-means++", "points"])
 def test_the_number_of_clusters_is_a_whole_number(wrong, init):
     points = np.random.default_rng(0).normal(size=(20, 2))
-    with pytest.raises(ConfigError, match="ThresholdClustering needs n_clusters to be a whole number ≥ 1; got"):
+    with pytest.raises(ConfigError, match="ThresholdClustering needs clusters to be a whole number ≥ 1; got"):
         ThresholdClustering(wrong, init=init).fit(points)
     with pytest.raises(ConfigError, match=r"rounds must be a whole number ≥ [01]; got"):
         ThresholdClustering(2, init=init, rounds=wrong).fit(points)
-    with pytest.raises(ConfigError, match="n_clusters=21 needs as many points"):
+    with pytest.raises(ConfigError, match="clusters=21 needs as many points"):
         ThresholdClustering(21).fit(points)

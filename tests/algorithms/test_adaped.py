@@ -82,14 +82,14 @@ def test_a_client_met_again_goes_on_from_where_it_went_alone(world, catch_up, mi
 def test_one_message_holds_model_and_psi_and_both_are_updates(world):
     asks = []
 
-    class Watch(ct.channels.Channel):
+    class Watch(ct.exchange.channels.Channel):
         def ask(self, ask, where):
             asks.append(ask)
             return ask
 
     ct.fit(ct.AdaPeD(), world.quadratics([[0.0], [1.0]]), world.linear(1), rounds=1, channels=[Watch()], alone=False)
     assert [set(a.updates) for a in asks] == [{"model", "psi"}]
-    assert all(isinstance(a.reduce, ct.MeanBy) and not a.auxiliary for a in asks)
+    assert all(isinstance(a.reduce, ct.exchange.MeanBy) and not a.auxiliary for a in asks)
 
 
 def test_the_printed_private_form_clips_and_adds_noise_in_every_step(world):
@@ -121,5 +121,5 @@ def test_the_printed_private_form_clips_and_adds_noise_in_every_step(world):
     ],
 )
 def test_settings_that_cannot_be_meant(wrong):
-    with pytest.raises(ct.ConfigError, match="AdaPeD"):
+    with pytest.raises(ct.errors.ConfigError, match="AdaPeD"):
         ct.AdaPeD(**wrong)

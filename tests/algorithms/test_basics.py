@@ -49,7 +49,9 @@ def test_fedavg_is_the_sample_weighted_mean_with_a_server_step(fed64: ct.Federat
 
 def test_local_trains_each_client_on_its_own_rows_when_it_is_sampled(fed64: ct.Federation, task: ct.Task) -> None:
     result = ct.fit(ct.Local(SGD), fed64, task, rounds=4, cohort=5, seed=1)
-    times = np.bincount(np.concatenate([ct.FixedSize(5).sample(fed64, 1, r) for r in range(4)]), minlength=len(fed64))
+    times = np.bincount(
+        np.concatenate([ct.training.FixedSize(5).sample(fed64, 1, r) for r in range(4)]), minlength=len(fed64)
+    )
     assert times.min() == 0
     live = result.evaluation
     models = live.personal(live.everyone())
@@ -65,21 +67,21 @@ def test_oracle_is_fedavg_inside_every_true_cluster(fed64: ct.Federation, task: 
         alone = ct.fit(ct.FedAvg(SGD), inside, task, rounds=2)
         close(tree_map(lambda t, c=cluster: t[c], result.state.models), alone.state.model)
     plain = ct.Federation.from_arrays({"a": (np.eye(4), [0, 1, 2, 0])})
-    with pytest.raises(ct.ConfigError, match="Oracle needs the true clusters"):
+    with pytest.raises(ct.errors.ConfigError, match="Oracle needs the true clusters"):
         ct.fit(ct.Oracle(SGD), plain, task, rounds=1)
 
 
 def test_fine_tuning_starts_from_the_bases_model(fed64: ct.Federation, task: ct.Task) -> None:
     base = ct.fit(ct.FedAvg(SGD), fed64, task, rounds=2)
     tuned = ct.fit(
-        ct.FineTuned(ct.FedAvg(SGD), tune=ct.LocalSGD(steps=3, lr=0.2, batch_size=None)), fed64, task, rounds=2
+        ct.FineTuned(base=ct.FedAvg(SGD), tune=ct.LocalSGD(steps=3, lr=0.2, batch_size=None)), fed64, task, rounds=2
     )
     close(tuned.state.model, base.state.model)
     for client in ("c0", "c7"):
         expected = steps(task, fed64, client, base.state.model, 3)
         close(dict(tuned.model(client).named_parameters()), expected)
-    assert ct.FineTuned(ct.Oracle(SGD)).local == SGD
-    clusters = ct.fit(ct.FineTuned(ct.Oracle(SGD)), fed64, task, rounds=1).clusters
+    assert ct.FineTuned(base=ct.Oracle(SGD)).local == SGD
+    clusters = ct.fit(ct.FineTuned(base=ct.Oracle(SGD)), fed64, task, rounds=1).clusters
     assert clusters.tolist() == fed64.clusters.tolist()  # type: ignore[union-attr]
 
 
@@ -89,6 +91,10 @@ def test_who_learns_with_its_like_learns_better(make_fed: Any, task: ct.Task) ->
     sgd = ct.LocalSGD(steps=5, lr=0.3)
     scores = {
         name: ct.fit(a, fed, task, rounds=20, alone=False).evaluate()["log_loss"].mean()
-        for name, a in (("all", ct.FedAvg(sgd)), ("oracle", ct.Oracle(sgd)), ("tuned", ct.FineTuned(ct.FedAvg(sgd))))
+        for name, a in (
+            ("all", ct.FedAvg(sgd)),
+            ("oracle", ct.Oracle(sgd)),
+            ("tuned", ct.FineTuned(base=ct.FedAvg(sgd))),
+        )
     }
     assert scores["oracle"] < scores["tuned"] < scores["all"]

@@ -101,7 +101,7 @@ def test_relative_thresholds_split_whatever_the_unit_of_the_updates(world, unit)
 
 @pytest.mark.parametrize("wrong", [{"first": -1}, {"most": 0}, {"linkage": "ward"}, {"quiet": 0.0}, {"most": 2.5}])
 def test_settings_that_cannot_be_meant_are_refused(wrong):
-    with pytest.raises(ct.ConfigError, match="CFL needs"):
+    with pytest.raises(ct.errors.ConfigError, match="CFL needs"):
         ct.CFL(**wrong)
 
 
@@ -115,5 +115,5 @@ def test_inside_a_cluster_it_is_fedavg(fed, task):
 
 def test_more_clients_than_can_be_compared_in_pairs_are_refused() -> None:
     ones, start = np.ones(20_001, np.int64), {"w": torch.zeros(1)}
-    with pytest.raises(ct.ConfigError, match=r"every pair of clients, .* at most 20,000; got 20,001"):
+    with pytest.raises(ct.errors.ConfigError, match=r"every pair of clients, .* at most 20,000; got 20,001"):
         ct.CFL().init(None, Population(20_001, ones, ones), 0, start)  # type: ignore[arg-type]

@@ -225,7 +225,7 @@ def test_held_out_rows_never_train(pair: ct.Federation) -> None:
 
 def test_resumed_it_ends_bit_identically(pair: ct.Federation, tmp_path: Path) -> None:
     algorithm = DefectionFree(pretrain=(0, 3), low_steps=3, local=ct.LocalSGD(steps=3, lr=0.2, batch_size=16))
-    options: dict[str, Any] = {"seed": 5, "alone": False, "channels": [ct.Dropout(0.1)]}
+    options: dict[str, Any] = {"seed": 5, "alone": False, "channels": [ct.exchange.Dropout(0.1)]}
     whole = ct.fit(algorithm, pair, LOGISTIC, rounds=6, **options)
     ct.fit(algorithm, pair, LOGISTIC, rounds=3, out=tmp_path, **options)
     again = ct.fit(algorithm, pair, LOGISTIC, rounds=6, out=tmp_path, resume=True, **options)
@@ -248,7 +248,7 @@ def test_a_measure_too_coarse_for_the_pace_does_not_stop_the_high_firm() -> None
 @pytest.mark.filterwarnings("ignore:No deal is possible from the start")
 def test_lost_replies_never_cost_revenue(pair: ct.Federation, seed: int) -> None:
     algorithm = DefectionFree(pretrain=(0, 3), low_steps=3, local=ct.LocalSGD(steps=3, lr=0.2, batch_size=16))
-    result = ct.fit(algorithm, pair, LOGISTIC, rounds=12, seed=seed, channels=[ct.Dropout(0.2)], alone=False)
+    result = ct.fit(algorithm, pair, LOGISTIC, rounds=12, seed=seed, channels=[ct.exchange.Dropout(0.2)], alone=False)
     assert ledger(result).defection_free(1e-9)
     assert 1 <= len(ledger(result).rows) <= 13
 
@@ -306,9 +306,9 @@ def test_an_unknown_best_quality_is_estimated(quadratics: ct.Federation, pair: c
     assert float(result.state.best) == pytest.approx(BEST, abs=1e-3)
     assert ledger(result).defection_free(1e-9)
     assert ledger(result).frame["q_low"].iloc[-1] == pytest.approx(0.3437, abs=2e-3)
-    with pytest.raises(ct.ConfigError, match="needs at least two test rows"):
+    with pytest.raises(ct.errors.ConfigError, match="needs at least two test rows"):
         ledger(result, rows="test")
-    with pytest.raises(ct.ConfigError, match="rows='measured' or rows='test'"):
+    with pytest.raises(ct.errors.ConfigError, match="rows='measured' or rows='test'"):
         ledger(result, rows="train")  # type: ignore[arg-type]
 
 
@@ -323,15 +323,15 @@ def test_no_deal_where_the_better_firm_is_as_good_as_can_be(quadratics: ct.Feder
 def test_it_says_what_is_wrong(
     fed: ct.Federation, task: ct.Task, pair: ct.Federation, quadratics: ct.Federation
 ) -> None:
-    with pytest.raises(ct.ConfigError, match=r"exactly two firms; this federation has 12.*subset"):
+    with pytest.raises(ct.errors.ConfigError, match=r"exactly two firms; this federation has 12.*subset"):
         ct.fit(DefectionFree(), fed, task)
-    with pytest.raises(ct.ConfigError, match="quality='loss'"):
+    with pytest.raises(ct.errors.ConfigError, match="quality='loss'"):
         ct.fit(DefectionFree(), quadratics, QUADRATIC)
-    with pytest.raises(ct.ConfigError, match="Raise q_max"):
+    with pytest.raises(ct.errors.ConfigError, match="Raise q_max"):
         ct.fit(DefectionFree(q_max=0.2), pair, LOGISTIC, rounds=1)
-    with pytest.raises(ct.ConfigError, match="a firm has none"):
+    with pytest.raises(ct.errors.ConfigError, match="a firm has none"):
         ct.fit(DefectionFree(measure="test", quality="loss", pretrain=0), quadratics, QUADRATIC, rounds=1)
-    with pytest.raises(ct.ConfigError, match="keeps a revenue ledger; got a LocalState"):
+    with pytest.raises(ct.errors.ConfigError, match="keeps a revenue ledger; got a LocalState"):
         ledger(ct.fit(ct.Local(), pair, LOGISTIC, rounds=0, alone=False))
     assert ledger(ct.fit(DefectionFree(), pair, LOGISTIC, rounds=0, alone=False)).rows == ()
 
@@ -352,5 +352,5 @@ def test_it_says_what_is_wrong(
     ],
 )
 def test_bad_settings_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ct.ConfigError, match=words):
+    with pytest.raises(ct.errors.ConfigError, match=words):
         DefectionFree(**options)

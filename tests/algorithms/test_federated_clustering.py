@@ -21,7 +21,9 @@ def test_where_balls_are_clusters_it_makes_the_oracles_update(world):
     """Gradients differ by (2/d)·(c_i − c_j): less than 3 inside a cluster, more than 60 outside. All start alike, so the
     mean gradient of the true cluster at x_i is the oracle's step."""
     fed, task = groups_of_quadratics(world), world.linear(3)
-    clustering = ct.FederatedClustering(lr=0.3, radius=ct.Fixed(10.0), inner=120)  # (1 − 1/3)^120: all of the way
+    clustering = ct.FederatedClustering(
+        lr=0.3, radius=ct.robust.Fixed(10.0), inner=120
+    )  # (1 − 1/3)^120: all of the way
     oracle = ct.Oracle(ct.LocalSGD(steps=1, lr=0.3, batch_size=None))
     for rounds in (1, 4):
         fc, gt = (ct.fit(a, fed, task, rounds=rounds, alone=False) for a in (clustering, oracle))
@@ -47,7 +49,7 @@ def test_with_different_starts_it_uses_the_clusters_gradients_at_the_clients_own
 def test_few_inner_rounds_are_threshold_clustering_of_the_gradients(world):
     """A round against the stand-alone algorithm, client by client."""
     fed, task = groups_of_quadratics(world, spread=8.0), world.linear(3)
-    rule = ct.Percentile(25)
+    rule = ct.robust.Percentile(25)
     end = ct.fit(ct.FederatedClustering(lr=0.1, radius=rule, inner=4), fed, task, rounds=1, alone=False)
     x0 = world.personal(ct.fit(ct.FederatedClustering(), fed, task, rounds=0, alone=False))
     gradients = 2 / 3 * (x0 - fed.y.reshape(12, 3).numpy())
@@ -65,7 +67,7 @@ def test_few_inner_rounds_are_threshold_clustering_of_the_gradients(world):
 )
 def test_a_round_asks_once_a_member_of_a_group_never_once_a_pair(world, groups, passes, gradients):
     fed, count = groups_of_quadratics(world), world.Count()
-    algorithm = ct.FederatedClustering(radius=10.0, groups=groups)
+    algorithm = ct.FederatedClustering(radius=10.0, subsets=groups)
     result = ct.fit(algorithm, fed, world.linear(3), rounds=1, channels=[count], alone=False)
     assert len(count.asks) == passes
     assert sum(count.asks) == gradients
@@ -74,7 +76,7 @@ def test_a_round_asks_once_a_member_of_a_group_never_once_a_pair(world, groups, 
 
 def test_groups_change_every_round_and_cover_everyone(world):
     fed = groups_of_quadratics(world)
-    algorithm = ct.FederatedClustering(radius=1e9, groups=4)  # balls hold the whole group
+    algorithm = ct.FederatedClustering(radius=1e9, subsets=4)  # balls hold the whole group
     seen = []
     for rounds in (1, 2):
         members = ct.fit(algorithm, fed, world.linear(3), rounds=rounds, alone=False).state.members.numpy()
@@ -127,14 +129,16 @@ def test_a_client_that_never_answers_keeps_its_model_and_the_others_go_on(world)
 
 def test_random_losses_and_partial_cohorts_still_converge(world):
     fed = groups_of_quadratics(world, spread=0.0)
-    algorithm = ct.FederatedClustering(lr=0.5, radius=10.0, groups=2)
-    result = ct.fit(algorithm, fed, world.linear(3), rounds=80, cohort=8, channels=[ct.Dropout(0.3)], alone=False)
+    algorithm = ct.FederatedClustering(lr=0.5, radius=10.0, subsets=2)
+    result = ct.fit(
+        algorithm, fed, world.linear(3), rounds=80, cohort=8, channels=[ct.exchange.Dropout(0.3)], alone=False
+    )
     np.testing.assert_allclose(world.personal(result), fed.y.reshape(12, 3).numpy(), atol=0.5)
 
 
 def test_bad_settings_are_refused():
-    for wrong in ({"groups": 0}, {"inner": 0}, {"local_steps": 0}):
-        with pytest.raises(ct.ConfigError):
+    for wrong in ({"subsets": 0}, {"inner": 0}, {"local_steps": 0}):
+        with pytest.raises(ct.errors.ConfigError):
             ct.FederatedClustering(**wrong)
 
 
@@ -145,7 +149,7 @@ def test_a_liar_whose_own_model_explodes_ends_nobodys_run(make_fed, number_task,
     """Nobody else's gradients hold a liar's model back; it stays at its last finite value and the others go on."""
     fed = make_fed(sizes=(30,) * clients, kind="regression")
     liar = fed.clients[0]
-    attack = ct.channels.attacks.LargeGradient([liar], factor)
+    attack = ct.exchange.channels.attacks.LargeGradient([liar], factor)
     result = ct.fit(ct.FederatedClustering(lr=0.3), fed, number_task, rounds=rounds, channels=[attack], alone=False)
     assert result.about["finished"]
     assert all(bool(torch.isfinite(t).all()) for t in result.state.models.values())

@@ -14,14 +14,14 @@ from coterie.exchange.channels.base import Channel
 from coterie.learning.cluster_metrics import cluster_accuracy
 
 MADE = {
-    "ifca": lambda: ct.IFCA(2),
-    "ifca, robust": lambda: ct.IFCA(2, aggregate=ct.robust.GeometricMedian()),
-    "hypcluster": lambda: ct.HypCluster(2),
-    "hypcluster, robust": lambda: ct.HypCluster(2, aggregate=ct.robust.Median()),
-    "oneshot": lambda: ct.OneShot(2, solve=ct.LocalSGD(steps=5)),
+    "ifca": lambda: ct.IFCA(clusters=2),
+    "ifca, robust": lambda: ct.IFCA(clusters=2, aggregate=ct.robust.GeometricMedian()),
+    "hypcluster": lambda: ct.HypCluster(clusters=2),
+    "hypcluster, robust": lambda: ct.HypCluster(clusters=2, aggregate=ct.robust.Median()),
+    "oneshot": lambda: ct.OneShot(clusters=2, solve=ct.LocalSGD(steps=5)),
     "cfl": lambda: ct.CFL(quiet=1e9, loud=0.0, first=0),
-    "momentum_clustering": lambda: ct.MomentumClustering(2),
-    "myopic_clustering": lambda: ct.MyopicClustering(2),
+    "momentum_clustering": lambda: ct.MomentumClustering(clusters=2),
+    "myopic_clustering": lambda: ct.MyopicClustering(clusters=2),
     "mixture_prior": lambda: ALGORITHMS["mixture_prior"](),
 }
 GOES_ON = ("momentum_clustering", "federated_clustering", "ifca, robust", "hypcluster, robust")
@@ -68,7 +68,12 @@ def test_a_huge_momentum_takes_nobody_else_with_it(world, value, clusters):
     centres = 50 * np.eye(2)[np.arange(8) % 2] + np.random.default_rng(0).normal(size=(8, 2))
     fed = world.quadratics(centres, np.arange(8) % 2)
     result = ct.fit(
-        ct.MomentumClustering(clusters, lr=0.4), fed, world.linear(2), rounds=3, channels=[Absurd(value)], alone=False
+        ct.MomentumClustering(clusters=clusters, lr=0.4),
+        fed,
+        world.linear(2),
+        rounds=3,
+        channels=[Absurd(value)],
+        alone=False,
     )
     honest = np.delete(np.arange(8), 1)
     found = result.clusters.to_numpy()[honest]

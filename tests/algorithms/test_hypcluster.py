@@ -13,7 +13,11 @@ def test_with_equal_sizes_it_is_ifca_option_2(world):
     fed, _ = world.planted(3, 15)
     hyp, ifca, other = (
         ct.fit(a, fed, world.linear(4), rounds=6, cohort=9, seed=5, alone=False)
-        for a in (ct.HypCluster(3, LOCAL), ct.IFCA(3, LOCAL, start="random"), ct.IFCA(3, LOCAL))
+        for a in (
+            ct.HypCluster(clusters=3, local=LOCAL),
+            ct.IFCA(clusters=3, local=LOCAL, start="random"),
+            ct.IFCA(clusters=3, local=LOCAL),
+        )
     )
     torch.testing.assert_close(hyp.state.models, ifca.state.models, rtol=1e-12, atol=1e-12)
     assert hyp.clusters.equals(ifca.clusters)
@@ -33,6 +37,6 @@ def test_a_client_counts_by_its_samples():
     )
     task = ct.Task(lambda: torch.nn.Linear(1, 1, bias=False), loss="mse")
     exact = ct.LocalSGD(steps=1, lr=0.5, batch_size=None)
-    for algorithm, mean in ((ct.HypCluster(1, exact), 3 / 4), (ct.IFCA(1, exact), 1 / 2)):
+    for algorithm, mean in ((ct.HypCluster(clusters=1, local=exact), 3 / 4), (ct.IFCA(clusters=1, local=exact), 1 / 2)):
         result = ct.fit(algorithm, fed, task, rounds=1, alone=False)
         assert float(result.state.models["weight"]) == pytest.approx(mean, abs=1e-12)

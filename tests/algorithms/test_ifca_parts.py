@@ -28,14 +28,16 @@ def test_the_algorithm_alone_has_at_most_a_hundred_lines_and_cites_the_lines_of_
 def test_algorithm_2_runs_without_the_parts_around_it(world):
     """One round of the composed algorithm with the paper's start is one round of the algorithm alone."""
     fed, task = world.quadratics(CENTRES), world.linear(1)
-    composed = ct.IFCA(2, STEP, start="random")
+    composed = ct.IFCA(clusters=2, local=STEP, start="random")
     alone = algorithm_2.Algorithm2(2, algorithm_2.ModelAveraging(STEP), AllRows())
 
     class Alone(ct.IFCA):
         def round(self, state, cohort):
             return (yield from alone.round(state, cohort))
 
-    one, two = (ct.fit(a, fed, task, rounds=3, alone=False).state.models for a in (composed, Alone(2, start="random")))
+    one, two = (
+        ct.fit(a, fed, task, rounds=3, alone=False).state.models for a in (composed, Alone(clusters=2, start="random"))
+    )
     assert torch.equal(one["weight"], two["weight"])
 
 
@@ -54,34 +56,34 @@ FORMER = [
 
 @pytest.mark.parametrize(("old", "new", "says"), FORMER, ids=str)
 def test_settings_of_the_last_release_work_with_a_warning_that_names_the_new_spelling(old, new, says):
-    with pytest.warns(ct.CoterieWarning, match=says):
-        assert ct.IFCA(2, STEP, **old) == ct.IFCA(2, STEP, **new)
+    with pytest.warns(ct.errors.CoterieWarning, match=says):
+        assert ct.IFCA(clusters=2, local=STEP, **old) == ct.IFCA(clusters=2, local=STEP, **new)
     table = {"data": {"name": "heart"}, "algorithm": {"name": "ifca", "clusters": 2}}
     table["algorithm"] |= {k: "none" if v is None else v for k, v in old.items()}
-    with pytest.warns(ct.CoterieWarning, match=says):
-        assert Config.parse(table).algorithm() == ct.IFCA(2, **new)
+    with pytest.warns(ct.errors.CoterieWarning, match=says):
+        assert Config.parse(table).algorithm() == ct.IFCA(clusters=2, **new)
 
 
 def test_former_settings_replace_those_of_an_algorithm():
-    plain = ct.IFCA(2, stop=EarlyStop(2))
-    with pytest.warns(ct.CoterieWarning, match="one more release"):
+    plain = ct.IFCA(clusters=2, stop=EarlyStop(2))
+    with pytest.warns(ct.errors.CoterieWarning, match="one more release"):
         assert replace(plain, reopen_every=4).stop == EarlyStop(2, reopen_every=4)
-    with pytest.warns(ct.CoterieWarning):
+    with pytest.warns(ct.errors.CoterieWarning):
         assert replace(plain, stop_after=3).stop == EarlyStop(3)
 
 
 @pytest.mark.parametrize("wrong", [{"stop_after": 0}, {"stop_after": 2.5}, {"reopen_every": 0}, {"probe_steps": -1}])
 def test_former_settings_are_checked_as_before(wrong):
-    with pytest.warns(ct.CoterieWarning), pytest.raises(ct.ConfigError, match="whole number ≥ 1"):
-        ct.IFCA(2, **wrong)
+    with pytest.warns(ct.errors.CoterieWarning), pytest.raises(ct.errors.ConfigError, match="whole number ≥ 1"):
+        ct.IFCA(clusters=2, **wrong)
 
 
-def test_only_clusters_and_local_are_given_by_position():
+def test_only_local_is_given_by_position():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert ct.IFCA(2, STEP) == ct.IFCA(clusters=2, local=STEP)
+        assert ct.IFCA(STEP, clusters=2) == ct.IFCA(clusters=2, local=STEP)
     for former in ((2, "gradient"), (2, "gradient", STEP), (2, "model", STEP, "random")):
-        with pytest.warns(ct.CoterieWarning, match="IFCA takes option=… and what follows it by name"):
+        with pytest.warns(ct.errors.CoterieWarning, match="IFCA takes clusters=…, option=….* by name"):
             made = ct.IFCA(*former)
         assert made.option == former[1]
         assert made.local == (STEP if len(former) > 2 else ct.LocalSGD())
@@ -95,35 +97,37 @@ def test_a_configuration_names_the_parts_as_tables():
     table = {"data": {"name": "heart"}, "algorithm": {"name": "ifca", "clusters": 2}}
     table["algorithm"] |= {"stop": {"after": 3, "reopen_every": 5}, "start": {"probe_steps": 9}}
     made = Config.parse(table).algorithm()
-    assert made == ct.IFCA(2, stop=EarlyStop(3, reopen_every=5), start=FromUpdates(9))
+    assert made == ct.IFCA(clusters=2, stop=EarlyStop(3, reopen_every=5), start=FromUpdates(9))
     table["algorithm"] |= {"stop": "none", "start": "random"}
-    assert Config.parse(table).algorithm() == ct.IFCA(2, start="random")
+    assert Config.parse(table).algorithm() == ct.IFCA(clusters=2, start="random")
 
 
 @pytest.mark.parametrize("start", ["updates", FromUpdates()])
 def test_the_probe_takes_as_many_steps_as_asked(world, start):
     """40 steps of a tenth end near a client's centre; one step does not."""
     fed, task = world.quadratics(CENTRES), world.linear(1)
-    far = ct.fit(ct.IFCA(2, STEP, start=start), fed, task, rounds=1, alone=False).state.models["weight"]
-    near = ct.fit(ct.IFCA(2, STEP, start=FromUpdates(1)), fed, task, rounds=1, alone=False).state.models["weight"]
+    far = ct.fit(ct.IFCA(clusters=2, local=STEP, start=start), fed, task, rounds=1, alone=False).state.models["weight"]
+    near = ct.fit(ct.IFCA(clusters=2, local=STEP, start=FromUpdates(1)), fed, task, rounds=1, alone=False).state.models[
+        "weight"
+    ]
     assert float(far.max()) > 75
     assert float(near.max()) < 25
 
 
 def test_a_private_run_does_without_the_parts_that_show_single_clients():
-    private = ct.IFCA(2, start=FromUpdates(9), stop=EarlyStop(3), option="gradient").private()
-    assert private == ct.IFCA(2, start="random", option="gradient")
+    private = ct.IFCA(clusters=2, start=FromUpdates(9), stop=EarlyStop(3), option="gradient").private()
+    assert private == ct.IFCA(clusters=2, start="random", option="gradient")
 
 
 @pytest.mark.parametrize(
     "algorithm",
     [
-        ct.IFCA(2),
-        ct.IFCA(2, stop=EarlyStop(2), resample=2),
-        ct.IFCA(2, aggregate=ct.robust.Median()),
-        ct.HypCluster(2),
-        ct.HypCluster(2, aggregate=ct.robust.Median()),
-        ct.FineTuned(ct.IFCA(2, stop=EarlyStop(1))),
+        ct.IFCA(clusters=2),
+        ct.IFCA(clusters=2, stop=EarlyStop(2), resample=2),
+        ct.IFCA(clusters=2, aggregate=ct.robust.Median()),
+        ct.HypCluster(clusters=2),
+        ct.HypCluster(clusters=2, aggregate=ct.robust.Median()),
+        ct.FineTuned(base=ct.IFCA(clusters=2, stop=EarlyStop(1))),
     ],
     ids=str,
 )
@@ -131,7 +135,7 @@ def test_a_deployed_client_finds_every_client_function_that_a_run_asks_with(worl
     """Both sides build the algorithm from one file: the name that the server sends leads to an equal object's method."""
     asked = []
 
-    class Watch(ct.channels.Channel):
+    class Watch(ct.exchange.channels.Channel):
         def ask(self, ask, where):
             asked.append(ask.phase)
             return ask

@@ -49,12 +49,12 @@ def test_every_rule_takes_the_mean_s_place_in_each_cluster(world, algorithm, nam
     """Models at 5 and 95: the clients at 0 … 3 and 10 choose the first, those at 90 … 103 the second."""
     assert set(RULES) == set(AGGREGATORS)
     fed, task, rule = world.quadratics(CENTRES), world.linear(1), RULES[name]
-    robust = algorithm(2, local=EXACT, aggregate=rule)
+    robust = algorithm(clusters=2, local=EXACT, aggregate=rule)
     state = ct.fit(robust, fed, task, rounds=0, alone=False).state
     state = replace(state, models={"weight": torch.tensor([[[5.0]], [[95.0]]], dtype=torch.float64)}, started=True)
     found = ct.fit(robust, fed, task, rounds=1, start=state, alone=False).state.models["weight"].flatten()
     groups = [torch.tensor(CENTRES, dtype=torch.float64)[m] for m in ([0, 1, 2, 3, 9], [4, 5, 6, 7, 8])]
-    key = ct.Cohort(np.arange(10), 0, 0).key("aggregate")
+    key = ct.exchange.Cohort(np.arange(10), 0, 0).key("aggregate")
     for j, members in enumerate(groups):
         own = for_group(rule, 5, 10)
         wanted = own(members, key=randomness.fold(key, j), start=torch.tensor([[5.0], [95.0]][j]))
@@ -76,31 +76,36 @@ def test_numbers_of_liars_are_shared_out_among_groups():
 def test_a_rule_that_cannot_work_with_the_cohort_says_so(world):
     fed, task = world.quadratics(CENTRES), world.linear(1)
     for start in ("random", "updates"):
-        with pytest.raises(ct.ConfigError, match="got n_corrupted=5, clients=10"):
-            ct.fit(ct.IFCA(2, local=EXACT, start=start, aggregate=TrimmedMean(5)), fed, task, rounds=2)
+        with pytest.raises(ct.errors.ConfigError, match="got n_corrupted=5, clients=10"):
+            ct.fit(ct.IFCA(clusters=2, local=EXACT, start=start, aggregate=TrimmedMean(5)), fed, task, rounds=2)
 
 
 def test_the_mean_stays_additive_and_a_robust_rule_asks_individually(world):
     fed, task = world.quadratics(CENTRES), world.linear(1)
-    for algorithm in (ct.IFCA(2, start="random"), ct.HypCluster(2)):
-        state, cohort = ct.fit(algorithm, fed, task, rounds=0, alone=False).state, ct.Cohort(np.arange(10), 0, 0)
+    for algorithm in (ct.IFCA(clusters=2, start="random"), ct.HypCluster(clusters=2)):
+        state, cohort = (
+            ct.fit(algorithm, fed, task, rounds=0, alone=False).state,
+            ct.exchange.Cohort(np.arange(10), 0, 0),
+        )
         assert next(algorithm.round(state, cohort)).reduce is not None
         assert next(replace(algorithm, aggregate=Median()).round(state, cohort)).reduce is None
 
 
 @pytest.mark.parametrize("wrong", [{"option": "gradient"}, {"shared": ["0."]}, {"stop": EarlyStop(2)}])
 def test_what_a_robust_rule_cannot_do_is_refused(wrong):
-    with pytest.raises(ct.ConfigError, match="IFCA with aggregate=Median needs option='model'"):
-        ct.IFCA(2, aggregate=Median(), **wrong)
-    ct.IFCA(2, aggregate=Mean(), **wrong)
+    with pytest.raises(ct.errors.ConfigError, match="IFCA with aggregate=Median needs option='model'"):
+        ct.IFCA(clusters=2, aggregate=Median(), **wrong)
+    ct.IFCA(clusters=2, aggregate=Mean(), **wrong)
 
 
 def test_a_configuration_can_name_the_rule():
     table = {"data": {"name": "heart"}, "algorithm": {"name": "ifca", "clusters": 2, "aggregate": "geometric_median"}}
-    assert Config.parse(table).algorithm() == ct.IFCA(2, aggregate=GeometricMedian())
+    assert Config.parse(table).algorithm() == ct.IFCA(clusters=2, aggregate=GeometricMedian())
     mixing = {"name": "nearest_neighbour_mixing", "n_corrupted": 3, "inner": {"name": "trimmed_mean", "n_corrupted": 3}}
     table["algorithm"] = {"name": "hypcluster", "clusters": 2, "aggregate": mixing}
-    assert Config.parse(table).algorithm() == ct.HypCluster(2, aggregate=NearestNeighbourMixing(3, TrimmedMean(3)))
+    assert Config.parse(table).algorithm() == ct.HypCluster(
+        clusters=2, aggregate=NearestNeighbourMixing(3, TrimmedMean(3))
+    )
 
 
 # ---- the start -------------------------------------------------------------------------------------------------------
@@ -139,10 +144,10 @@ class LyingVotes(Channel):
 
 
 ATTACKS = {
-    "sign flip": lambda liars: [ct.attacks.SignFlip(liars, scale=3.0)],
-    "large": lambda liars: [ct.attacks.LargeGradient(liars)],
-    "noise": lambda liars: [ct.attacks.GaussianNoise(liars, std=10.0)],
-    "lying votes": lambda liars: [ct.attacks.SignFlip(liars, scale=3.0), LyingVotes(liars)],
+    "sign flip": lambda liars: [ct.exchange.attacks.SignFlip(liars, scale=3.0)],
+    "large": lambda liars: [ct.exchange.attacks.LargeGradient(liars)],
+    "noise": lambda liars: [ct.exchange.attacks.GaussianNoise(liars, std=10.0)],
+    "lying votes": lambda liars: [ct.exchange.attacks.SignFlip(liars, scale=3.0), LyingVotes(liars)],
 }
 
 
@@ -157,7 +162,12 @@ def test_liars_that_break_ifca_do_not_break_its_robust_form(world, attack):
 
     def error(channels, rule):
         run = ct.fit(
-            ct.IFCA(3, local=local, aggregate=rule), fed, world.linear(4), rounds=12, channels=channels, alone=False
+            ct.IFCA(clusters=3, local=local, aggregate=rule),
+            fed,
+            world.linear(4),
+            rounds=12,
+            channels=channels,
+            alone=False,
         )
         groups = adjusted_rand(run.clusters.to_numpy()[honest], fed.clusters[honest])
         return run.scores()["mse"].to_numpy()[honest].mean(), groups
@@ -173,7 +183,7 @@ def test_liars_that_break_ifca_do_not_break_its_robust_form(world, attack):
 def test_the_robust_start_asks_everybody_whoever_is_in_the_cohort(world):
     fed, _ = world.planted(3, 24, samples=40)
     counted = world.Count()
-    robust = ct.IFCA(3, local=ct.LocalSGD(steps=5, lr=0.05, batch_size=None), aggregate=Median())
+    robust = ct.IFCA(clusters=3, local=ct.LocalSGD(steps=5, lr=0.05, batch_size=None), aggregate=Median())
     run = ct.fit(robust, fed, world.linear(4), rounds=2, cohort=5, channels=[counted], alone=False)
     assert counted.asks == [24, 24, 24, 24, 5]  # the probe, two rounds, the losses; then a cohort
     assert adjusted_rand(run.clusters.to_numpy(), fed.clusters) == 1

@@ -11,7 +11,7 @@ LOCAL = ct.LocalSGD(steps=5, lr=0.3, batch_size=8)
 
 
 def runs(fed64, task, lam, neighbours=10):
-    knn = ct.fit(ct.KNNPer(lam, neighbours, LOCAL), fed64, task, rounds=8, alone=False)
+    knn = ct.fit(ct.KNNPer(lam=lam, neighbours=neighbours, local=LOCAL), fed64, task, rounds=8, alone=False)
     return knn, ct.fit(ct.FedAvg(LOCAL), fed64, task, rounds=8, alone=False)
 
 
@@ -51,9 +51,9 @@ def test_in_between_it_mixes_probabilities(fed64, task):
 
 
 def test_what_it_cannot_do_is_said(numbers, number_task):
-    with pytest.raises(ct.ConfigError, match="class"):
+    with pytest.raises(ct.errors.ConfigError, match="class"):
         ct.fit(ct.KNNPer(), numbers, number_task, rounds=1)
-    with pytest.raises(ct.ConfigError, match="lam"):
+    with pytest.raises(ct.errors.ConfigError, match="lam"):
         ct.KNNPer(lam=1.5)
 
 
@@ -65,7 +65,7 @@ def test_a_loaded_client_predicts_as_before_and_never_without_its_samples(fed64,
     with torch.no_grad():
         again = ct.Result.load(tmp_path, federation=fed64).model(client)(x)
         torch.testing.assert_close(again, knn.model(client)(x))
-    with pytest.raises(ct.ConfigError, match="federation="):
+    with pytest.raises(ct.errors.ConfigError, match="federation="):
         ct.Result.load(tmp_path).model(client)
 
 
@@ -73,5 +73,5 @@ def test_a_predictor_without_a_name_in_the_registry_says_so_when_it_is_needed(fe
     knn, _ = runs(fed64, task, 1.0, 3)
     monkeypatch.setattr("coterie.learning.predictors.PREDICTORS", {})
     knn.save(tmp_path)
-    with pytest.raises(ct.ConfigError, match=r"'NearestNeighbours'.*no such name"):
+    with pytest.raises(ct.errors.ConfigError, match=r"'NearestNeighbours'.*no such name"):
         ct.Result.load(tmp_path, federation=fed64).model(fed64.clients[0])

@@ -15,7 +15,7 @@ def test_with_a_known_gaussian_prior_it_is_the_posterior_mean(world):
     """M_i = I/σ_θ² + XᵀX/σ_x², θ̂_i = M_i⁻¹(XᵀY/σ_x² + μ/σ_θ²); pulled towards μ, not away from it (E12)."""
     fed, _ = world.planted(2, 4)
     mu = {"weight": torch.tensor([[1.0, -1.0, 0.5, 0.0]], dtype=torch.float64)}
-    algorithm = ct.GaussianPrior(scale=0.3, noise=0.7, learn=False, local=SOLVE)
+    algorithm = ct.GaussianPrior(scale=0.3, noise_variance=0.7, learn=False, local=SOLVE)
     result = ct.fit(algorithm, fed, world.linear(4), rounds=1, start=mu, alone=False)
     for client, found in zip(fed.clients, world.personal(result), strict=True):
         x, y = (t.numpy() for t in fed.train(client))
@@ -73,7 +73,7 @@ def test_the_spread_of_the_population_is_learned_and_does_not_collapse(world, pe
     """σ_θ = 0.4 of 150 × 3 draws has a standard error of 0.013; learned together with θ it would go to 0 (E19)."""
     fed = population(lambda rng, shape: 0.4 * rng.normal(size=shape))
     algorithm = ct.GaussianPrior(
-        scale=1.0, noise=0.25, per=per, probes=12, local=ct.LocalSGD(steps=30, lr=0.1, batch_size=None)
+        scale=1.0, noise_variance=0.25, per=per, probes=12, local=ct.LocalSGD(steps=30, lr=0.1, batch_size=None)
     )
     state = ct.fit(algorithm, fed, world.linear(3), rounds=25, alone=False).state
     np.testing.assert_allclose(state.model["weight"][0], [1, 2, 3], atol=4 * 0.4 / np.sqrt(150))
@@ -85,7 +85,7 @@ def test_the_spread_of_the_population_is_learned_and_does_not_collapse(world, pe
 def test_a_laplace_prior_learns_its_scale(world):
     fed = population(lambda rng, shape: rng.laplace(scale=0.4, size=shape))
     algorithm = ct.LaplacePrior(
-        scale=1.0, noise=0.25, per="all", probes=12, local=ct.LocalSGD(steps=30, lr=0.1, batch_size=None)
+        scale=1.0, noise_variance=0.25, per="all", probes=12, local=ct.LocalSGD(steps=30, lr=0.1, batch_size=None)
     )
     state = ct.fit(algorithm, fed, world.linear(3), rounds=25, alone=False).state
     np.testing.assert_allclose(state.scale["weight"], 0.4, atol=0.1)
@@ -109,7 +109,7 @@ def test_clients_that_come_one_at_a_time_do_not_share_a_cluster(world, mixture):
     if mixture == "Gaussian":
         algorithm, rounds = ct.MixturePrior(clusters=2, scale=10.0, floor=10.0, local=local), 6
     else:
-        algorithm, rounds = ct.DiscretePrior(models=2, local=local), 2
+        algorithm, rounds = ct.DiscretePrior(clusters=2, local=local), 2
     start = {"weight": torch.tensor([[4.0]], dtype=torch.float64)}
     fed, task = world.quadratics([[0.0], [10.0]]), world.linear(1)
     result = ct.fit(algorithm, fed, task, rounds=rounds, cohort=world.InTurns(), start=start, alone=False)
@@ -138,5 +138,5 @@ def test_a_client_that_never_took_part_gets_the_best_model_under_the_prior(world
 @pytest.mark.parametrize("make", [lambda: ct.GaussianPrior(scale=0.0), lambda: ct.LaplacePrior(per="x"),
                                   lambda: ct.MixturePrior(floor=0.0), lambda: ct.DiscretePrior(repair="x")])  # fmt: skip
 def test_settings_that_cannot_be_meant(make):
-    with pytest.raises(ct.ConfigError, match="got"):
+    with pytest.raises(ct.errors.ConfigError, match="got"):
         make()

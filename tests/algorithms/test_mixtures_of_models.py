@@ -26,7 +26,9 @@ def likelihood(result):
 
 
 def test_one_component_is_fedavg(fed, task):
-    em, one = (ct.fit(a, fed, task, rounds=3, alone=False) for a in (ct.FedEM(1, local=LOCAL), ct.FedAvg(LOCAL)))
+    em, one = (
+        ct.fit(a, fed, task, rounds=3, alone=False) for a in (ct.FedEM(clusters=1, local=LOCAL), ct.FedAvg(LOCAL))
+    )
     for name, t in one.state.model.items():
         torch.testing.assert_close(em.state.models[name][0], t, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(em.scores()["accuracy"], one.scores()["accuracy"])
@@ -36,12 +38,12 @@ def test_the_likelihood_never_falls(fed64, task):
     """Full-batch gradient EM with everybody: from round to round, and from one E-step to the next."""
     steps = ct.LocalSGD(steps=1, lr=0.1, batch_size=None)
     values = [
-        likelihood(ct.fit(ct.FedEM(2, e_steps=1, local=steps), fed64, task, rounds=r, alone=False))
+        likelihood(ct.fit(ct.FedEM(clusters=2, e_steps=1, local=steps), fed64, task, rounds=r, alone=False))
         for r in range(0, 9, 2)
     ]
     assert (np.diff(values) > 0).all()
     by_e_step = [
-        likelihood(ct.fit(ct.FedEM(3, e_steps=e, local=steps), fed64, task, rounds=2, alone=False))
+        likelihood(ct.fit(ct.FedEM(clusters=3, e_steps=e, local=steps), fed64, task, rounds=2, alone=False))
         for e in (1, 2, 5, 20)
     ]
     assert (np.diff(by_e_step) > 0).all()
@@ -50,7 +52,7 @@ def test_the_likelihood_never_falls(fed64, task):
 def test_the_weights_of_a_client_by_hand(world):
     """Models w = 0 and w = 10 and one sample y = 4: q ∝ π exp(−(w − y)²), and π = q."""
     fed = world.quadratics([[4.8]])
-    result = ct.fit(ct.FedEM(2, e_steps=1), fed, world.linear(1), rounds=0, alone=False)
+    result = ct.fit(ct.FedEM(clusters=2, e_steps=1), fed, world.linear(1), rounds=0, alone=False)
     models = {"weight": torch.tensor([[[0.0]], [[10.0]]], dtype=torch.float64)}
     live = result.evaluation
     state = type(result.state)(models)
@@ -59,10 +61,10 @@ def test_the_weights_of_a_client_by_hand(world):
     np.testing.assert_allclose(got[WEIGHTS][0], [1 / (1 + odds), odds / (1 + odds)], rtol=1e-9)
 
 
-@pytest.mark.parametrize("algorithm", [ct.FedEM(2, local=LOCAL), ct.DiscretePrior(2, local=LOCAL)])
+@pytest.mark.parametrize("algorithm", [ct.FedEM(clusters=2, local=LOCAL), ct.DiscretePrior(clusters=2, local=LOCAL)])
 def test_clients_that_never_took_part_find_their_own_weights(algorithm, make_fed, task):
     fed = make_fed(sizes=(60,) * 12)
-    result = ct.fit(algorithm, fed, task, rounds=60, cohort=ct.FixedSize(4), alone=False)
+    result = ct.fit(algorithm, fed, task, rounds=60, cohort=ct.training.FixedSize(4), alone=False)
     never = result.evaluation.env.states
     weights = result.evaluation.personal(result.evaluation.everyone())[WEIGHTS]
     np.testing.assert_allclose(weights.sum(1), 1, atol=1e-5)
@@ -70,7 +72,7 @@ def test_clients_that_never_took_part_find_their_own_weights(algorithm, make_fed
     assert never is not None
 
 
-@pytest.mark.parametrize("algorithm", [ct.FedEM(2, local=LOCAL), ct.DiscretePrior(2, local=LOCAL)])
+@pytest.mark.parametrize("algorithm", [ct.FedEM(clusters=2, local=LOCAL), ct.DiscretePrior(clusters=2, local=LOCAL)])
 def test_a_clients_module_predicts_as_it_is_scored_and_survives_the_disk(algorithm, fed, task, tmp_path):
     result = ct.fit(algorithm, fed, task, rounds=2, alone=False, out=tmp_path)
     for one in (result, ct.Result.load(tmp_path)):
@@ -84,7 +86,7 @@ def test_a_clients_module_predicts_as_it_is_scored_and_survives_the_disk(algorit
 
 def test_a_discrete_prior_finds_the_groups(world):
     fed, theta = world.planted(3, 18)
-    algorithm = ct.DiscretePrior(3, local=ct.LocalSGD(steps=20, lr=0.1, batch_size=None))
+    algorithm = ct.DiscretePrior(clusters=3, local=ct.LocalSGD(steps=20, lr=0.1, batch_size=None))
     result = ct.fit(algorithm, fed, world.linear(4), rounds=10, alone=False)
     assert ct.metrics.cluster_accuracy(result.clusters.to_numpy(), fed.clusters) == 1
     models = result.state.models["weight"][:, 0].numpy()
@@ -94,7 +96,7 @@ def test_a_discrete_prior_finds_the_groups(world):
 def test_its_fixed_point_is_the_em_step_in_closed_form(world):
     """μ_l = (Σ_i w_il X_iᵀX_i)⁻¹ Σ_i w_il X_iᵀY_i, with one gradient step a round: no drift of local steps."""
     fed, _ = world.planted(2, 8, noise=0.5)
-    algorithm = ct.DiscretePrior(2, noise=20.0, local=ct.LocalSGD(steps=1, lr=0.2, batch_size=None))
+    algorithm = ct.DiscretePrior(clusters=2, noise_variance=20.0, local=ct.LocalSGD(steps=1, lr=0.2, batch_size=None))
     result = ct.fit(algorithm, fed, world.linear(4), rounds=120, alone=False)
     live = result.evaluation
     weights = live.personal(live.everyone())[WEIGHTS].numpy()
@@ -111,7 +113,7 @@ def test_the_printed_rounds_contract_the_models(world):
     gaps = {}
     for repair in ("none", "em"):
         algorithm = ct.DiscretePrior(
-            3, repair=repair, noise=30.0, local=ct.LocalSGD(steps=20, lr=0.05, batch_size=None)
+            clusters=3, repair=repair, noise_variance=30.0, local=ct.LocalSGD(steps=20, lr=0.05, batch_size=None)
         )
         models = ct.fit(algorithm, fed, world.linear(4), rounds=12, alone=False).state.models["weight"].flatten(1)
         gaps[repair] = float(torch.pdist(models).min())

@@ -16,7 +16,7 @@ def start(value):
 def test_the_recursion_by_hand(world, warm):
     """Two groups of identical clients at 0 and 10; the centres follow the two momenta."""
     fed = world.quadratics([[0.0], [10.0]] * 3)
-    algorithm = ct.MomentumClustering(2, lr=0.1, alpha=0.4, radius=3.0, inner=60, warm=warm)
+    algorithm = ct.MomentumClustering(clusters=2, lr=0.1, alpha=0.4, radius=3.0, inner=60, warm=warm)
     for rounds in (1, 2, 6):
         result = ct.fit(algorithm, fed, world.linear(1), rounds=rounds, start=start([4.0]), alone=False)
         expected = []
@@ -36,7 +36,7 @@ def test_while_gradients_are_large_it_finds_planted_groups(world, alpha):
     rng = np.random.default_rng(0)
     own = rng.permutation(np.arange(18) % 3)
     fed = world.quadratics(50 * np.eye(3)[own] + rng.normal(size=(18, 3)), own)
-    algorithm = ct.MomentumClustering(3, lr=0.4, alpha=alpha, inner=60)
+    algorithm = ct.MomentumClustering(clusters=3, lr=0.4, alpha=alpha, inner=60)
     begin, end = (ct.fit(algorithm, fed, world.linear(3), rounds=r, alone=False) for r in (0, 4))
     assert cluster_accuracy(end.clusters.to_numpy(), own) == 1
     before, after, centre = world.personal(begin), world.personal(end), fed.y.reshape(18, 3).numpy()
@@ -48,7 +48,7 @@ def test_while_gradients_are_large_it_finds_planted_groups(world, alpha):
 
 def test_a_round_costs_one_message_up_and_one_down_a_client(world):
     fed, count = world.quadratics(np.eye(6)), world.Count()
-    result = ct.fit(ct.MomentumClustering(2), fed, world.linear(6), rounds=4, channels=[count], alone=False)
+    result = ct.fit(ct.MomentumClustering(clusters=2), fed, world.linear(6), rounds=4, channels=[count], alone=False)
     assert count.asks == [6, 6] * 4
     assert (result.history["bytes_up"] == 6 * 6 * 8).all()
     assert (result.history["bytes_down"] == 6 * 6 * 8).all()
@@ -57,7 +57,7 @@ def test_a_round_costs_one_message_up_and_one_down_a_client(world):
 def test_a_centre_without_clients_is_seeded_again(world):
     """Three centres, then data that need them: no centre stays empty while there are as many clients."""
     fed = world.quadratics([[0.0], [0.1], [50.0], [50.1], [100.0], [100.1]])
-    algorithm = ct.MomentumClustering(3, lr=0.05, radius=5.0)
+    algorithm = ct.MomentumClustering(clusters=3, lr=0.05, radius=5.0)
     state = ct.fit(algorithm, fed, world.linear(1), rounds=1, start=start([20.0]), alone=False).state
     bad = type(state)(torch.full_like(state.centers, 1e4), state.label, state.start)
     again = ct.fit(algorithm, fed, world.linear(1), rounds=1, start=bad, alone=False)
@@ -68,11 +68,11 @@ def test_a_centre_without_clients_is_seeded_again(world):
 def test_a_centre_that_lost_all_momenta_from_its_ball_is_seeded_again(world):
     """lr ½ lands on the minimum in one step; centres left at the old gradients would throw everybody out again."""
     fed = world.quadratics([[0.0], [10.0]] * 3)
-    algorithm = ct.MomentumClustering(2, lr=0.5, alpha=1.0, radius=1.0)
+    algorithm = ct.MomentumClustering(clusters=2, lr=0.5, alpha=1.0, radius=1.0)
     result = ct.fit(algorithm, fed, world.linear(1), rounds=5, start=start([4.0]), alone=False)
     np.testing.assert_allclose(world.personal(result).ravel(), [0, 10] * 3, atol=1e-9)
 
 
 def test_bad_settings_are_refused(world):
-    with pytest.raises(ct.ConfigError, match="alpha"):
-        ct.MomentumClustering(2, alpha=0.0)
+    with pytest.raises(ct.errors.ConfigError, match="alpha"):
+        ct.MomentumClustering(clusters=2, alpha=0.0)

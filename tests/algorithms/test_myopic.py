@@ -35,12 +35,14 @@ def test_it_beats_or_equals_lloyds_k_means_at_every_scale():
 def test_a_step_follows_the_mean_gradient_of_the_group(world):
     fed = world.quadratics([[0.0], [1.0], [20.0], [23.0]])
     start = {"weight": torch.tensor([[10.0]], dtype=torch.float64)}
-    result = ct.fit(ct.MyopicClustering(2, lr=0.1), fed, world.linear(1), rounds=1, start=start, alone=False)
+    result = ct.fit(ct.MyopicClustering(clusters=2, lr=0.1), fed, world.linear(1), rounds=1, start=start, alone=False)
     np.testing.assert_allclose(world.personal(result).ravel(), [10 - 0.2 * 9.5] * 2 + [10 + 0.2 * 11.5] * 2)
     assert result.clusters.tolist() == [0, 0, 1, 1]
 
 
 def test_many_clients_use_lloyds_k_means(world):
     centres = np.repeat([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0]], 7, 0)
-    result = ct.fit(ct.MyopicClustering(3, lr=0.2), world.quadratics(centres), world.linear(2), rounds=60, alone=False)
+    result = ct.fit(
+        ct.MyopicClustering(clusters=3, lr=0.2), world.quadratics(centres), world.linear(2), rounds=60, alone=False
+    )
     np.testing.assert_allclose(world.personal(result), centres, atol=0.01)  # no noise, no flat spot: it works

@@ -139,7 +139,7 @@ def test_a_model_is_split_into_a_body_and_a_head_and_joined_again(made, head):
     assert list(joined(body, own, params)) == list(params)
     first = next(iter(params)).partition(".")[0]
     assert list(split(params, [first])[1]) == [first + ".weight", first + ".bias"]
-    with pytest.raises(ct.ConfigError, match="got 'nowhere', none of"):
+    with pytest.raises(ct.errors.ConfigError, match="got 'nowhere', none of"):
         split(params, ["nowhere"])
     whole = {"weight": torch.ones(2, 2), "bias": torch.ones(2)}
     assert split(whole) == ({}, whole)

@@ -83,7 +83,7 @@ def test_scaffold_knows_how_far_its_steps_went_in_epochs():
     result = ct.fit(ct.Scaffold(rates), fed, task, rounds=2, start=start(4.0), alone=False)
     controls = result.evaluation.env.states.values["control"]["weight"][:2].flatten()
     np.testing.assert_allclose(controls, [2 * 4.0, 2 * (4.0 - 10)], rtol=1e-5)
-    with pytest.raises(ct.ConfigError, match="plain steps"):
+    with pytest.raises(ct.errors.ConfigError, match="plain steps"):
         ct.Scaffold(ct.LocalSGD(momentum=0.9))
 
 
@@ -97,7 +97,7 @@ def test_fedrep_shares_the_body_and_keeps_heads(world):
     assert float(models["1.weight"].std(0).max()) > 0.01
     named = ct.fit(ct.FedRep(head=["1"], local=LOCAL), fed, task, rounds=2, alone=False)
     np.testing.assert_array_equal(world.personal(result), world.personal(named))
-    with pytest.raises(ct.ConfigError, match="'nine'"):
+    with pytest.raises(ct.errors.ConfigError, match="'nine'"):
         ct.fit(ct.FedRep(head=["nine"]), fed, task, rounds=1)
 
 
@@ -112,9 +112,9 @@ def test_fedrep_all_head_is_training_alone(world):
 
 
 def test_apfl_between_its_ends_and_by_hand(world):
-    same(world, ct.APFL(0.0, adapt=False, local=LOCAL), ct.FedAvg(LOCAL))
-    same(world, ct.APFL(1.0, adapt=False, local=LOCAL), ct.Local(LOCAL))
-    result = by_hand(world, ct.APFL(0.5, local=STEP))
+    same(world, ct.APFL(alpha=0.0, adapt=False, local=LOCAL), ct.FedAvg(LOCAL))
+    same(world, ct.APFL(alpha=1.0, adapt=False, local=LOCAL), ct.Local(LOCAL))
+    result = by_hand(world, ct.APFL(alpha=0.5, local=STEP))
     w, v, a = 4.0, [4.0, 4.0], [0.5, 0.5]
     for _ in range(2):
         ws = [w - 0.1 * 2 * (w - c) for c in C]
@@ -177,7 +177,7 @@ def test_a_hessian_times_a_vector_against_differences_of_gradients(fed64, task):
     x, y = fed64.train(fed64.clients[5])
     mask, zero = torch.ones(len(y), dtype=torch.float64), torch.zeros((), dtype=torch.int64)
     start = task.init(0, torch.float64)
-    ctx = ct.Context(task, x, y, mask, mask.sum(), zero, zero, 0, start)
+    ctx = ct.exchange.Context(task, x, y, mask, mask.sum(), zero, zero, 0, start)
     vector = task.init(1, torch.float64)
     up, down = (ctx.grad({k: t + s * 1e-5 * vector[k] for k, t in start.items()}) for s in (1, -1))
     for name, product in hessian_times(ctx, start, vector).items():
@@ -185,13 +185,13 @@ def test_a_hessian_times_a_vector_against_differences_of_gradients(fed64, task):
 
 
 def test_mutual_learning_between_its_ends_and_by_hand(world):
-    results = same(world, ct.MutualLearning(1.0, 1.0, LOCAL), ct.Local(LOCAL))
+    results = same(world, ct.MutualLearning(alpha=1.0, beta=1.0, local=LOCAL), ct.Local(LOCAL))
     fed, _ = world.planted(2, 6)
     np.testing.assert_allclose(
         results[0].state.model["weight"],
         ct.fit(ct.FedAvg(LOCAL), fed, world.linear(4), rounds=3, alone=False).state.model["weight"], rtol=1e-9,
     )  # fmt: skip
-    result = by_hand(world, ct.MutualLearning(0.3, 0.6, STEP))
+    result = by_hand(world, ct.MutualLearning(alpha=0.3, beta=0.6, local=STEP))
     meme, own = 4.0, [4.0, 4.0]
     for _ in range(2):
         memes = [meme - 0.1 * (0.6 * 2 * (meme - c) + 0.4 * 2 * (meme - v)) for c, v in zip(C, own, strict=True)]
@@ -201,8 +201,8 @@ def test_mutual_learning_between_its_ends_and_by_hand(world):
 
 
 def test_quped_without_distillation_is_training_alone_and_by_hand(world):
-    same(world, ct.QuPeD(0.0, local=LOCAL), ct.Local(LOCAL))
-    result = by_hand(world, ct.QuPeD(0.25, local=STEP))
+    same(world, ct.QuPeD(lam=0.0, local=LOCAL), ct.Local(LOCAL))
+    result = by_hand(world, ct.QuPeD(lam=0.25, local=STEP))
     w, own = 4.0, [4.0, 4.0]
     for _ in range(2):
         own = [x - 0.1 * (0.75 * 2 * (x - c) + 0.25 * 2 * (x - w)) for c, x in zip(C, own, strict=True)]
@@ -218,24 +218,25 @@ def test_a_quantised_personal_model_has_few_values_and_its_bytes_are_counted(fed
     numbers = 4 * 6 + 6 + 6 * 3 + 3
     assert result.history["model_bytes"].iloc[-1] == numbers * 2 / 8 + 4 * (4 * 4)
     assert nearest(torch.tensor([0.4, 0.6, -3.0]), torch.tensor([0.0, 1.0]))[0].tolist() == [0.0, 1.0, 0.0]
-    with pytest.raises(ct.ConfigError, match="at most 8"):
+    with pytest.raises(ct.errors.ConfigError, match="at most 8"):
         ct.QuPeD(bits=9)
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: ct.FedProx(mu=-1.0), lambda: ct.Scaffold(option="III"), lambda: ct.APFL(1.5), lambda: ct.PFedMe(lam=-1.0),
-        lambda: ct.PerFedAvg(order="third"), lambda: ct.MutualLearning(2.0), lambda: ct.QuPeD(lam=2.0),
+        lambda: ct.FedProx(mu=-1.0), lambda: ct.Scaffold(option="III"), lambda: ct.APFL(alpha=1.5),
+        lambda: ct.PFedMe(lam=-1.0),
+        lambda: ct.PerFedAvg(order="third"), lambda: ct.MutualLearning(alpha=2.0), lambda: ct.QuPeD(lam=2.0),
         lambda: ct.FedProx(mu="1"), lambda: ct.PFedMe(lam=float("inf")), lambda: ct.Scaffold(server_lr=True),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_meant(make):
-    with pytest.raises(ct.ConfigError, match="got"):
+    with pytest.raises(ct.errors.ConfigError, match="got"):
         make()
 
 
 @pytest.mark.parametrize("local", [None, "sgd", ct.LocalSGD])
 def test_local_steps_that_are_none(local, fed, task):
-    with pytest.raises(ct.ConfigError, match="FedAvg needs local to be steps, such as LocalSGD"):
+    with pytest.raises(ct.errors.ConfigError, match="FedAvg needs local to be steps, such as LocalSGD"):
         ct.FedAvg(local=local)

@@ -12,14 +12,14 @@ from coterie.algorithms.mixture_prior import MixturePriorState, responsibilities
 CLASSES = {"cross_entropy": 3, "bce": 1, "mse": 1}
 
 
-def batch(loss: str) -> ct.Context:
+def batch(loss: str) -> ct.exchange.Context:
     draw = torch.Generator().manual_seed(0)
     task = ct.Task(lambda: nn.Linear(2, CLASSES[loss]), loss=loss)
     y = torch.randn(5, generator=draw).double() if loss == "mse" else torch.randint(0, 2, (5,), generator=draw)
     mask = torch.tensor([1, 1, 1, 1, 0], dtype=torch.float64)  # the last sample is padding
     x = torch.randn(5, 2, generator=draw).double()
     zero = torch.zeros((), dtype=torch.int64)
-    return ct.Context(task, x, y, mask, mask.sum(), zero, zero, 0, task.init(0, torch.float64))
+    return ct.exchange.Context(task, x, y, mask, mask.sum(), zero, zero, 0, task.init(0, torch.float64))
 
 
 def slope(function, z):
@@ -77,5 +77,5 @@ def test_an_l1_step_stops_at_the_centre():
 
 def test_a_loss_of_ones_own_cannot_be_distilled(fed):
     task = ct.Task(lambda: nn.Linear(4, 3), loss=lambda z, y: z[:, 0] * 0 + 1.0)
-    with pytest.raises(ct.ConfigError, match="your own loss"):
+    with pytest.raises(ct.errors.ConfigError, match="your own loss"):
         ct.fit(ct.AdaPeD(), fed, task, rounds=1)

@@ -93,7 +93,7 @@ def test_compare_says_who_loses(
     marks = pd.read_csv(tmp_path / "out" / "gains.csv").set_index(["method", "client"])["mark"]
     assert marks["fedavg", "c"] == "loses"
     (coalition,) = found  # looked for once, and told wherever it belongs
-    left = " ".join(coalition.summary().split())
+    left = " ".join(coalition.verdict().split())
     assert left in text
     assert left in (tmp_path / "out" / "verdict.txt").read_text()
     assert escape(left) in (tmp_path / "out" / "report.html").read_text("utf-8")
@@ -265,7 +265,7 @@ def test_version_datasets_and_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_debug_shows_the_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COTERIE_DEBUG", "0")  # what --debug sets is taken back
-    with pytest.raises(ct.ConfigError):
+    with pytest.raises(ct.errors.ConfigError):
         cli.main(["resume", str(tmp_path), "--debug"])
 
 
@@ -318,7 +318,7 @@ def test_seeds_metric_and_splits_are_passed_on(
 
     def remember(split: Any, **options: Any) -> None:
         asked.update(options, splits=[split(0).x, split(1).x])
-        raise ct.ConfigError("stop here")
+        raise ct.errors.ConfigError("stop here")
 
     monkeypatch.setattr("coterie.comparison.compare.compare", remember)
     options = ("--seeds", 2, "--metric", "auc", "--rounds", 7, "--algorithms", "fedavg")

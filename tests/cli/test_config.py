@@ -56,7 +56,7 @@ def test_local_steps_are_sgd_unless_named() -> None:
         ({"name": "LocalAdam", "lr": 0.5}, ct.LocalAdam(lr=0.5)),
     ):
         assert Config.parse(GOOD | {"algorithm": {"name": "fedavg", "local": local}}).algorithm() == ct.FedAvg(expected)
-    with pytest.raises(ct.ConfigError, match=r"algorithm.local must be .*; got 3"):
+    with pytest.raises(ct.errors.ConfigError, match=r"algorithm.local must be .*; got 3"):
         Config.parse(GOOD | {"algorithm": {"name": "fedavg", "local": 3}}).algorithm()
 
 
@@ -141,7 +141,7 @@ def test_a_rule_is_named_or_that_of_the_default() -> None:
         Config.parse(GOOD | {"algorithm": head | {"radius": radius}}).algorithm().radius
         for radius in ({"name": "fixed", "radius": 2.0}, {"p": 30}, 0.5)
     ]
-    assert built == [ct.Fixed(2.0), ct.Percentile(30.0), 0.5]
+    assert built == [ct.robust.Fixed(2.0), ct.robust.Percentile(30.0), 0.5]
     with pytest.raises(ConfigError, match=r"algorithm.radius.name 'fixd' is unknown. Did you mean 'fixed'"):
         Config.parse(GOOD | {"algorithm": head | {"radius": {"name": "fixd"}}})
 
@@ -156,8 +156,8 @@ def test_only_what_the_registry_names_can_stand_for_an_aggregator(rule: str) -> 
 def test_channels_and_samplers_are_named() -> None:
     channels = [{"name": "dropout", "rate": 0.3}, {"name": "sign_flip", "clients": ["va"]}]
     config = Config.parse(GOOD | {"channels": channels, "run": {"cohort": {"name": "poisson", "rate": 0.5}}})
-    assert config.channels() == [ct.Dropout(0.3), ct.attacks.SignFlip(["va"])]
-    assert config.cohort() == ct.Poisson(0.5)
+    assert config.channels() == [ct.exchange.Dropout(0.3), ct.exchange.attacks.SignFlip(["va"])]
+    assert config.cohort() == ct.training.Poisson(0.5)
     with pytest.raises(ConfigError, match=r"channels\[0\].name 'dropuot' is unknown. Did you mean 'dropout'"):
         Config.parse(GOOD | {"channels": [{"name": "dropuot"}]})
     with pytest.raises(ConfigError, match=r"run.cohort.name 'median' is unknown"):
@@ -228,7 +228,7 @@ def test_everything_in_a_run_s_section_reaches_the_run(tmp_path: Path, monkeypat
     assert (result.about["seed"], result.about["rounds"]) == (3, 5)
     assert set(result.history["clients"]) == {3}
     assert result.history["lost"].sum() > 0
-    assert isinstance(result.evaluation.engine, ct.LoopEngine)
+    assert isinstance(result.evaluation.engine, ct.engines.LoopEngine)
     assert list(result.history["test_accuracy"].notna()) == [False, True, False, True, True]
 
 
@@ -237,6 +237,6 @@ def test_the_privacy_of_a_file_reaches_the_run(tmp_path: Path) -> None:
     budget = {"epsilon": 3.0, "delta": 1e-3, "clip": 0.5, "noise": "simulation"}
     config = {"data": data, "algorithm": {"name": "fedavg"}, "run": {"rounds": 1}, "privacy": budget}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ct.CoterieWarning)  # with eight clients noise drowns the signal
+        warnings.simplefilter("ignore", ct.errors.CoterieWarning)  # with eight clients noise drowns the signal
         result = Config.parse(config).fit(out=tmp_path)
     assert result.receipt is not None

@@ -81,7 +81,7 @@ def test_digits_are_numbers_only_where_the_column_holds_numbers(tmp_path: Path) 
 
 @pytest.mark.parametrize("wrong", ["colour", "colour: ", "colour = red"])
 def test_categories_without_values_are_refused(wrong: str, tmp_path: Path) -> None:
-    with pytest.raises(ct.ConfigError, match="--categories is"):
+    with pytest.raises(ct.errors.ConfigError, match="--categories is"):
         TableSource(table(tmp_path), "who", "y", categories=wrong).federation()
 
 
@@ -98,7 +98,7 @@ def test_a_file_declares_classes_categories_and_facts(tmp_path: Path) -> None:
     odd = data | {"path": "odd.csv", "public": ["clients"]}
     fed = Config.parse(run | {"data": odd}, tmp_path).federation()
     assert fed.columns == ("a", "colour=red", "colour=blue")
-    with pytest.raises(ct.DataError, match="not among the classes"):  # without a budget errors stay loud
+    with pytest.raises(ct.errors.DataError, match="not among the classes"):  # without a budget errors stay loud
         Config.parse({k: v for k, v in run.items() if k != "privacy"} | {"data": odd}, tmp_path).federation()
 
 
@@ -107,7 +107,7 @@ def test_facts_of_a_built_in_data_set_are_declared_in_its_file(tmp_path: Path) -
     config = {"data": data, "algorithm": {"name": "fedavg"}, "privacy": BUDGET}
     assert Config.parse(config).federation().declared >= {"classes", "kind"}
     for wrong, told in (("classes", "must be a list"), (["colours"], "Facts to declare public are")):
-        with pytest.raises(ct.ConfigError, match=told):
+        with pytest.raises(ct.errors.ConfigError, match=told):
             Config.parse(config | {"data": data | {"public": wrong}})
 
 

@@ -26,7 +26,7 @@ def folder(fed: ct.Federation, task: ct.Task, tmp_path_factory: pytest.TempPathF
     out = tmp_path_factory.mktemp("run")
     sgd = ct.LocalSGD(steps=1, lr=0.1, batch_size=None)
     privacy = ct.Privacy(2.0, 1e-5, clip=1.0)
-    with pytest.warns(ct.CoterieWarning):
+    with pytest.warns(ct.errors.CoterieWarning):
         ct.fit(ct.FedAvg(sgd), fed, task, rounds=4, out=out, alone=False, privacy=privacy)
     return out
 
@@ -120,7 +120,7 @@ def test_a_configuration_has_a_privacy_section(tmp_path: Path) -> None:
     wanted = ct.Privacy(3.0, 1e-6, 0.5, noise="simulation", ledger="book.sqlite")
     assert Config.load(file).privacy() == wanted
     file.write_text(text.replace("clip", "clp"))
-    with pytest.raises(ct.ConfigError, match=r"privacy\.clp.*clip"):
+    with pytest.raises(ct.errors.ConfigError, match=r"privacy\.clp.*clip"):
         Config.load(file)
 
 

@@ -39,7 +39,7 @@ def test_an_ascii_terminal_gets_the_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hidden", [-1, "x", None])
 def test_a_model_that_cannot_be_made_is_one_sentence(hidden: object) -> None:
-    with pytest.raises(ct.TaskError, match="The model cannot be made"):
+    with pytest.raises(ct.errors.TaskError, match="The model cannot be made"):
         ct.Task(lambda: torch.nn.Linear(2, hidden))  # type: ignore[arg-type]
 
 

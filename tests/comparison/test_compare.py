@@ -42,7 +42,7 @@ TASK = ct.Task.default(federation(rows=12))
 
 @pytest.fixture(scope="module")
 def known() -> Comparison:
-    algorithms = [ct.Local(FAST), ct.FedAvg(FAST), ct.FineTuned(ct.FedAvg(FAST))]
+    algorithms = [ct.Local(FAST), ct.FedAvg(FAST), ct.FineTuned(base=ct.FedAvg(FAST))]
     return compare(federation, TASK, algorithms, rounds=5, seeds=3, metric="accuracy")
 
 
@@ -106,7 +106,7 @@ def test_printing_and_saving_never_train(known: Comparison, tmp_path: Path, monk
     coalition = fresh.coalition()
     assert coalition is not None
     assert len(coalition.steps) == 2
-    assert fresh.verdict(coalition) == f"{words} Would they stay? {coalition.summary()}"
+    assert fresh.verdict(coalition) == f"{words} Would they stay? {coalition.verdict()}"
     assert escape(coalition.explain()) in page(fresh, coalition)
     assert len(printed) == len([*comparison_tables(fresh, coalition)])
     fresh.save(tmp_path, coalition)
@@ -270,7 +270,7 @@ def test_a_client_without_a_score_is_said_to_have_none() -> None:
 def test_an_algorithm_with_its_own_rate_is_tuned_too() -> None:
     """One gradient step a round: in few rounds only the larger rate comes near the end."""
     fed = federation(rows=400, n_test=0.25).subset(list("ab"))
-    tuned = tune(ct.FederatedClustering(radius=ct.Percentile(100)), fed, ct.Task.default(fed), rounds=20)
+    tuned = tune(ct.FederatedClustering(radius=ct.robust.Percentile(100)), fed, ct.Task.default(fed), rounds=20)
     assert tuned.algorithm.lr >= max(OWN_RATES)
     assert len(tuned.candidates) >= len(OWN_RATES)
 

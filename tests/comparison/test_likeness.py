@@ -114,13 +114,13 @@ def test_figures_are_drawn_as_vectors(exact: Comparison, trained: Comparison, tm
 
 
 def test_a_picture_that_cannot_be_drawn_is_one_sentence(exact: Comparison) -> None:
-    with pytest.raises(ct.ConfigError, match="no method 'shrunken'"):
+    with pytest.raises(ct.errors.ConfigError, match="no method 'shrunken'"):
         exact.plot_gains("shrunken")
-    with pytest.raises(ct.ConfigError, match="no curve 'loss'"):
+    with pytest.raises(ct.errors.ConfigError, match="no curve 'loss'"):
         exact.plot_curves()
-    with pytest.raises(ct.ConfigError, match="column, effect or target"):
+    with pytest.raises(ct.errors.ConfigError, match="column, effect or target"):
         exact.plot_apart("size")
-    with pytest.raises(ct.ConfigError, match="Nothing was sent"):
+    with pytest.raises(ct.errors.ConfigError, match="Nothing was sent"):
         exact.plot_bytes()
 
 

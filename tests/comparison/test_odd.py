@@ -52,10 +52,10 @@ def test_classes_that_a_line_separates_converge() -> None:
 
 
 def test_what_is_no_federation_is_refused() -> None:
-    with pytest.raises(ct.CoterieError, match="a Federation, or a function"):
+    with pytest.raises(ct.errors.CoterieError, match="a Federation, or a function"):
         ct.compare([1, 2])  # type: ignore[arg-type]
 
 
 def test_clients_too_small_to_score_are_refused_before_anything_is_fitted() -> None:
-    with pytest.raises(ct.CoterieError, match=r"to be scored by mse; none can be\. Merge small clients"):
+    with pytest.raises(ct.errors.CoterieError, match=r"to be scored by mse; none can be\. Merge small clients"):
         ct.compare(federation(lambda x, i: x[:, 0], n=2, kind="regression"))

@@ -75,12 +75,12 @@ def test_without_own_scaling_or_a_public_range_nothing_is_promised(table: pd.Dat
     assert "statistics of all clients' rows" in void.reasons[0]
     numbers = own(table.assign(y=1000 * table["a"] + table["b"]))
     candidate = Private(private_method("fedavg"), BUDGET, lambda seed: numbers, rounds=1)
-    with pytest.raises(ct.ConfigError, match="needs a public range of the target"):
+    with pytest.raises(ct.errors.ConfigError, match="needs a public range of the target"):
         candidate.try_out(0, None, "local")
-    with pytest.raises(ct.ConfigError, match="low < high; got 3 and 1"):
+    with pytest.raises(ct.errors.ConfigError, match="low < high; got 3 and 1"):
         replace(candidate, target_range=(3.0, 1.0)).try_out(0, None, "local")
     assert replace(candidate, target_range=(-3000.0, 3000.0)).release(0, None, "local").receipt.valid
-    with pytest.raises(ct.ConfigError, match="shows the server every client's reply"):
+    with pytest.raises(ct.errors.ConfigError, match="shows the server every client's reply"):
         ct.compare(own(table), task, privacy=BUDGET, private="cfl", **options)
 
 

@@ -81,8 +81,8 @@ def assert_same(a: ct.Result, b: ct.Result) -> None:
 
 
 def test_the_registry_holds_every_public_algorithm_by_a_name_the_command_line_can_take() -> None:
-    public = {v for n in ct.__all__ if ct.Algorithm in getattr(v := getattr(ct, n), "__mro__", ())}
-    assert public - {ct.Algorithm} == set(ALGORITHMS.values())
+    public = {v for n in ct.__all__ if ct.exchange.Algorithm in getattr(v := getattr(ct, n), "__mro__", ())}
+    assert public - {ct.exchange.Algorithm} == set(ALGORITHMS.values())
     assert all(name == name.lower() and name.isidentifier() for name in ALGORITHMS)
     assert all(dataclasses.is_dataclass(a) and a.__dataclass_params__.frozen for a in ALGORITHMS.values())  # type: ignore[attr-defined]
 
@@ -100,7 +100,7 @@ def test_same_seed_same_numbers_other_seed_others(algorithm: Any, fed: ct.Federa
 def test_a_round_changes_neither_the_state_it_was_given_nor_the_global_generators(
     algorithm: Any, fed: ct.Federation, task: ct.Task
 ) -> None:
-    run = Run(algorithm, fed, task, 0, ct.Everyone(), (), ct.LocalEngine(), None)
+    run = Run(algorithm, fed, task, 0, ct.training.Everyone(), (), ct.engines.LocalEngine(), None)
     run.begin(resume=False, overwrite=False)
     run.one_round()
     given, initial = run.state, run.env.initial
@@ -132,7 +132,12 @@ def test_equal_on_both_engines_to_rounding_in_float64(algorithm: Any, fed64: ct.
 def test_resumed_in_the_middle_it_ends_bit_identically(
     algorithm: Any, fed: ct.Federation, task: ct.Task, tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {"cohort": some(fed, 5), "seed": 4, "channels": [ct.Dropout(0.2)], "alone": False}
+    options: dict[str, Any] = {
+        "cohort": some(fed, 5),
+        "seed": 4,
+        "channels": [ct.exchange.Dropout(0.2)],
+        "alone": False,
+    }
     whole = ct.fit(algorithm, fed, task, rounds=5, **options)
     ct.fit(algorithm, fed, task, rounds=2, out=tmp_path, **options)
     assert_same(whole, ct.fit(algorithm, fed, task, rounds=5, out=tmp_path, resume=True, **options))
@@ -153,14 +158,14 @@ class Reversed:
 
 
 def test_the_order_of_the_cohort_does_not_matter(algorithm: Any, fed: ct.Federation, task: ct.Task) -> None:
-    for inner in (ct.Everyone(), ct.FixedSize(some(fed, 7))):
+    for inner in (ct.training.Everyone(), ct.training.FixedSize(some(fed, 7))):
         one = ct.fit(algorithm, fed, task, rounds=ROUNDS, cohort=inner)
         close(one, ct.fit(algorithm, fed, task, rounds=ROUNDS, cohort=Reversed(inner)), 1e-6)
 
 
 def test_one_client(name: str, algorithm: Any, make_fed: Any, task: ct.Task) -> None:
     if name in PAIRS:
-        with pytest.raises(ct.ConfigError, match="exactly two"):
+        with pytest.raises(ct.errors.ConfigError, match="exactly two"):
             ct.fit(algorithm, make_fed(sizes=(20,)), task, rounds=ROUNDS)
         return
     result = ct.fit(algorithm, make_fed(sizes=(20,)), task, rounds=ROUNDS)
@@ -170,7 +175,7 @@ def test_one_client(name: str, algorithm: Any, make_fed: Any, task: ct.Task) -> 
 
 @pytest.mark.parametrize("nobody", ["empty cohort", "all replies lost"])
 def test_a_round_with_nobody(algorithm: Any, fed: ct.Federation, task: ct.Task, nobody: str) -> None:
-    options: dict[str, Any] = {"cohort": 1e-9} if nobody == "empty cohort" else {"channels": [ct.Dropout(1.0)]}
+    options: dict[str, Any] = {"cohort": 1e-9} if nobody == "empty cohort" else {"channels": [ct.exchange.Dropout(1.0)]}
     result = ct.fit(algorithm, fed, task, rounds=2, **options)
     assert len(result.history) == 2
     assert (result.history["bytes_up"] == 0).all()
@@ -252,7 +257,9 @@ def test_one_clients_data_move_the_released_integers_by_at_most_the_sensitivity(
     privacy = ct.Privacy(3.0, 1e-6, clip=0.3)
     options: dict[str, Any] = {"rounds": 1, "privacy": privacy, "alone": False}
     if name in INDIVIDUAL:
-        with pytest.raises(ct.ConfigError, match=r"Privacy (needs sums|clips updates)|robust aggregate needs clear"):
+        with pytest.raises(
+            ct.errors.ConfigError, match=r"Privacy (needs sums|clips updates)|robust aggregate needs clear"
+        ):
             ct.fit(algorithm, fed, task, **options)
         return
     shape = (int(fed.offsets[2] - fed.offsets[1]), fed.n_features)
@@ -349,7 +356,7 @@ def test_regression_works_or_is_refused_in_a_sentence(
     try:
         how: dict[str, Any] = {"rounds": 5, "alone": "equal budget"}
         results = [ct.fit(algorithm, numbers, number_task, engine=e, **how) for e in ("local", "loop")]
-    except (ct.ConfigError, ct.TaskError) as error:
+    except (ct.errors.ConfigError, ct.errors.TaskError) as error:
         if "class" not in str(error):
             raise
         return
@@ -366,7 +373,7 @@ class Watch(Channel):
     def __init__(self) -> None:
         self.moved: list[float] = []
 
-    def up(self, send: Any, clients: Ints, ask: ct.Ask, where: Where) -> Any:
+    def up(self, send: Any, clients: Ints, ask: ct.exchange.Ask, where: Where) -> Any:
         assert not set(ask.updates) & set(ask.auxiliary)
         flat = flatten(send)
         for path, origin in references(send, clients, ask, where, "The conformance suite").items():
@@ -396,7 +403,7 @@ class Broken(Channel):
         bad = torch.from_numpy(clients == 1).reshape(-1, *[1] * (x.dim() - 1))
         return (torch.where(bad, torch.nan, x), y) if self.broken == "data" else (x, y)
 
-    def up(self, send: Any, clients: Ints, ask: ct.Ask, where: Where) -> Any:
+    def up(self, send: Any, clients: Ints, ask: ct.exchange.Ask, where: Where) -> Any:
         if self.broken == "data":
             return send
         bad = torch.from_numpy(clients == 1)

@@ -22,10 +22,10 @@ from coterie.exchange.messages import Ints
 from coterie.tree import flatten
 
 ENGINES = {
-    "vectorised": lambda: ct.LocalEngine(workers=1),
-    "two workers": lambda: ct.LocalEngine(workers=2),
-    "chunks of one": lambda: ct.LocalEngine(chunk=1, workers=1),
-    "loop": ct.LoopEngine,
+    "vectorised": lambda: ct.engines.LocalEngine(workers=1),
+    "two workers": lambda: ct.engines.LocalEngine(workers=2),
+    "chunks of one": lambda: ct.engines.LocalEngine(chunk=1, workers=1),
+    "loop": ct.engines.LoopEngine,
 }
 PRIVATE = tuple(name for name in NAMES if name not in INDIVIDUAL and name != "local")
 
@@ -36,7 +36,7 @@ class Noted(Channel):
     def __init__(self) -> None:
         self.sent: dict[Any, list[tuple[str, torch.Tensor]]] = {}
 
-    def up(self, send: Any, clients: Ints, ask: ct.Ask, where: Where) -> Any:
+    def up(self, send: Any, clients: Ints, ask: ct.exchange.Ask, where: Where) -> Any:
         for path, t in flatten(send).items():
             for client, row in zip(clients, t, strict=True):
                 self.sent.setdefault(where.federation.clients[client], []).append((f"{ask.name} {path}", row.clone()))
@@ -71,9 +71,9 @@ def require_equal(one: dict[Any, Any], two: dict[Any, Any]) -> None:
 @pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
 @pytest.mark.parametrize("name", PRIVATE)
 def test_one_clients_data_leave_the_messages_of_all_others_as_they_are(name: str) -> None:
-    before = messages(name, None, ct.LocalEngine(workers=1), "float32", rounds=1)
+    before = messages(name, None, ct.engines.LocalEngine(workers=1), "float32", rounds=1)
     for change in ("grown", "removed"):
-        require_equal(before, messages(name, change, ct.LocalEngine(workers=1), "float32", rounds=1))
+        require_equal(before, messages(name, change, ct.engines.LocalEngine(workers=1), "float32", rounds=1))
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_other_networks_and_weighted_samples(kind: str) -> None:
             )
         )
     before, after = (
-        messages("fedavg", change, ct.LocalEngine(workers=1), "float32", **options) for change in ("", "grown")
+        messages("fedavg", change, ct.engines.LocalEngine(workers=1), "float32", **options) for change in ("", "grown")
     )
     require_equal(before, after)
 

@@ -57,10 +57,10 @@ def test_one_clients_rows_change_nothing_for_the_others(table: pd.DataFrame) -> 
 
 
 def test_what_would_look_at_everybodys_values_is_refused_or_said(table: pd.DataFrame) -> None:
-    with pytest.raises(ct.DataError, match=r"'same' would be left out.*exclude=\['same'\]"):
+    with pytest.raises(ct.errors.DataError, match=r"'same' would be left out.*exclude=\['same'\]"):
         own(table.assign(same=1.0))
     assert own(table.assign(same=1.0), exclude=["same"]).columns == ("a", "b", "flag")
     worded = own(table.assign(town=np.where(table["flag"], "x", "y")).drop(columns="flag"))
     assert set(worded.preprocessing["kind"]) == {"category"}
-    with pytest.raises(ct.ConfigError, match="scaling must be 'all' or 'own', got 'each'"):
+    with pytest.raises(ct.errors.ConfigError, match="scaling must be 'all' or 'own', got 'each'"):
         ct.Federation.from_frame(table, client="who", target="y", scaling="each")

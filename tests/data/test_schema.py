@@ -40,9 +40,9 @@ def receipt(fed: ct.Federation, task: ct.Task | None = None) -> Any:
 def test_a_stray_label_is_left_out_with_a_warning_and_stays_an_error_without_a_declaration() -> None:
     x = np.random.default_rng(5).normal(size=(8, 3))
     stray = arrays(c0=(x, np.array([0, 1, 2, 0, 1, 7, 0, 1])))
-    with pytest.raises(ct.DataError, match="not among the classes"):
+    with pytest.raises(ct.errors.DataError, match="not among the classes"):
         ct.Federation.from_arrays(stray, classes=[0, 1])
-    with pytest.warns(ct.CoterieWarning, match="2 rows of 1 client did not fit"):
+    with pytest.warns(ct.errors.CoterieWarning, match="2 rows of 1 client did not fit"):
         fed = ct.Federation.from_arrays(stray, classes=public([0, 1]))
     assert list(fed.n_samples) == [6, 8, 8, 8]
     assert others_equal(ct.Federation.from_arrays(arrays(), classes=public([0, 1])), fed)
@@ -55,12 +55,12 @@ def test_a_stray_label_is_left_out_with_a_warning_and_stays_an_error_without_a_d
 def test_a_client_of_which_nothing_is_left_keeps_its_place_with_a_blank_row() -> None:
     nothing = {"train": (np.ones((3, 3)), np.array([5, 6, 7])), "test": (np.ones((2, 3)), np.array([1, 9]))}
     split = {c: {"train": (x[:6], y[:6]), "test": (x[6:], y[6:])} for c, (x, y) in arrays().items()}
-    with pytest.warns(ct.CoterieWarning, match="4 rows of 1 client"):
+    with pytest.warns(ct.errors.CoterieWarning, match="4 rows of 1 client"):
         fed = ct.Federation.from_arrays(split | {"c0": nothing}, classes=public(["0", "1"]))
     assert (list(fed.n_train), list(fed.n_test)) == ([1, 6, 6, 6], [1, 2, 2, 2])
     assert not fed.train("c0")[0].any()
     assert fed.train("c0")[1].tolist() == [0]
-    with pytest.warns(ct.CoterieWarning):
+    with pytest.warns(ct.errors.CoterieWarning):
         whole = ct.Federation.from_arrays(arrays(c0=(np.ones((3, 3)), np.array([5, 6, 7]))), classes=public([0, 1]))
     assert list(whole.n_samples) == [1, 8, 8, 8]
 
@@ -118,7 +118,7 @@ def test_numbers_and_several_labels_to_predict() -> None:
         fed = ct.Federation.from_arrays(numeric | {"c0": (np.ones((8, 3)), y)}, kind=public("regression"))
         assert others_equal(usual, fed)
         assert receipt(fed).valid
-    with pytest.raises(ct.DataError, match="infinite"):
+    with pytest.raises(ct.errors.DataError, match="infinite"):
         ct.Federation.from_arrays(numeric | {"c0": (np.ones((8, 3)), np.full(8, np.inf))}, kind="regression")
     target = Target.of(public("multilabel"), None)
     assert target is not None
@@ -161,7 +161,7 @@ def test_weights_of_one_client_leave_the_others_and_need_no_declaration() -> Non
     assert usual.weights is not None
     assert fed.weights is not None
     assert torch.equal(usual.weights[8:], fed.weights[8:])
-    with pytest.warns(ct.CoterieWarning, match="1 row of 1 client"):
+    with pytest.warns(ct.errors.CoterieWarning, match="1 row of 1 client"):
         holed = ct.Federation.from_arrays(data | {"c0": (x, y, np.where(np.arange(8) == 3, np.nan, w))}, **told)
     assert holed.weights is not None
     assert torch.equal(usual.weights[8:], holed.weights[7:])
@@ -176,12 +176,12 @@ def test_every_value_is_read_by_itself() -> None:
 
 @pytest.mark.parametrize("classes", [["a"], [1, "1"], [1, "1.0"]])
 def test_public_classes_must_differ(classes: list[Any]) -> None:
-    with pytest.raises(ct.ConfigError, match="at least two labels that differ as text"):
+    with pytest.raises(ct.errors.ConfigError, match="at least two labels that differ as text"):
         ct.Federation.from_arrays(arrays(), classes=public(classes))
 
 
 def test_classes_do_not_go_with_numbers() -> None:
-    with pytest.raises(ct.ConfigError, match="Classes are declared for classification"):
+    with pytest.raises(ct.errors.ConfigError, match="Classes are declared for classification"):
         ct.Federation.from_arrays(arrays(), kind="regression", classes=public([0, 1]))
 
 
@@ -204,7 +204,7 @@ def test_declared_categories_are_the_columns_and_undeclared_ones_count_as_missin
     found = receipt(fed)
     assert found.valid, found.reasons
     assert any("the inputs size, colour=red" in line for line in found.public)
-    with pytest.warns(ct.CoterieWarning, match="8 of 'colour'"):
+    with pytest.warns(ct.errors.CoterieWarning, match="8 of 'colour'"):
         odd = ct.Federation.from_frame(table("black"), **told, categories=colours)
     assert others_equal(fed, odd)
     assert not torch.cat([odd.train("a")[0], odd.test("a")[0]])[:, 1:].any()
@@ -229,13 +229,13 @@ def test_numbers_that_only_look_like_text_stay_numbers_and_a_look_at_rows_voids(
     assert receipt(ct.Federation.from_frame(rows, **told).declare_public("inputs")).valid
     twice = rows.assign(copy=rows["size"])
     assert ct.Federation.from_frame(twice, **told, categories=public({})).columns == ("size", "copy")
-    with pytest.raises(ct.DataError, match="columns are chosen by you"):
+    with pytest.raises(ct.errors.DataError, match="columns are chosen by you"):
         ct.Federation.from_frame(twice, **told)
 
 
 @pytest.mark.parametrize("wrong", [["colour"], {"colour": "red"}, {"colour": []}, {"shade": ["red"]}])
 def test_categories_that_say_nothing_are_refused(wrong: Any) -> None:
-    with pytest.raises(ct.ConfigError, match="categories"):
+    with pytest.raises(ct.errors.ConfigError, match="categories"):
         ct.Federation.from_frame(table(), client="who", target="y", categories=wrong)
 
 

@@ -39,7 +39,7 @@ def rows(n: int = 300) -> pd.DataFrame:
 
 
 def agree(tables: dict[str, SiteTable]) -> Agreement:
-    told = {k: json.loads(json.dumps(t.summary(private=False))) for k, t in tables.items()}
+    told = {k: json.loads(json.dumps(t.facts(private=False))) for k, t in tables.items()}
     columns = Columns(told)
     for level in range(LEVELS):
         columns.narrow([t.digits(level, columns.prefixes()) for t in tables.values()])
@@ -85,11 +85,11 @@ def test_numbers_keep_their_order_as_digits_and_come_back(numbers: list[float]) 
 
 def test_what_would_need_a_look_at_all_rows_is_refused_in_one_sentence() -> None:
     for missing in ("features", "kind"):
-        with pytest.raises(ct.ConfigError, match=missing):
+        with pytest.raises(ct.errors.ConfigError, match=missing):
             require_named({k: v for k, v in OPTIONS.items() if k != missing}, private=False)
-    with pytest.raises(ct.ConfigError, match='scaling = "own"'):
+    with pytest.raises(ct.errors.ConfigError, match='scaling = "own"'):
         require_named(OPTIONS, private=True)
-    with pytest.raises(ct.ConfigError, match=r'named categories.*scaling = "own"'):
+    with pytest.raises(ct.errors.ConfigError, match=r'named categories.*scaling = "own"'):
         require_named(OPTIONS | {"categories": {"kind": ["a"]}}, private=False)
 
 
@@ -104,7 +104,7 @@ def test_with_a_budget_a_site_tells_nothing_of_what_columns_hold() -> None:
         changed = first.astype({column: object})
         changed.loc[mine, column] = value
         site = SiteTable.of(changed, told, private=True)
-        summary = site.summary(private=True)
+        summary = site.facts(private=True)
         assert summary["columns"] == {c: {"kind": "own"} for c in OPTIONS["features"]}
         assert summary["labels"] is None
         made = site.federation(agreed)
@@ -118,23 +118,25 @@ def test_with_a_budget_a_site_tells_nothing_of_what_columns_hold() -> None:
 
 def test_a_column_that_names_rows_does_not_leave_its_site() -> None:
     frame = rows().assign(kind=[f"patient {i}" for i in range(300)])
-    with pytest.raises(ct.DataError, match="names rows"):
-        SiteTable.of(frame, OPTIONS).summary(private=False)
+    with pytest.raises(ct.errors.DataError, match="names rows"):
+        SiteTable.of(frame, OPTIONS).facts(private=False)
 
 
 def test_a_column_of_two_kinds_is_named_with_its_sites() -> None:
     frame = rows()
     told = {
-        "site 1": SiteTable.of(frame, OPTIONS).summary(private=False),
-        "site 2": SiteTable.of(frame.assign(kind=1.5), OPTIONS).summary(private=False),
+        "site 1": SiteTable.of(frame, OPTIONS).facts(private=False),
+        "site 2": SiteTable.of(frame.assign(kind=1.5), OPTIONS).facts(private=False),
     }
-    with pytest.raises(ct.DataError, match=r"'kind' holds category values at site 1 and numeric values at site 2"):
+    with pytest.raises(
+        ct.errors.DataError, match=r"'kind' holds category values at site 1 and numeric values at site 2"
+    ):
         Columns(told)
 
 
 def test_a_budget_keeps_sizes_and_statistics_at_home() -> None:
     options = OPTIONS | {"features": ["age", "dose"], "scaling": "own"}
-    told = SiteTable.of(rows(), options).summary(private=True)
+    told = SiteTable.of(rows(), options).facts(private=True)
     assert set(told) == {"clients", "labels", "columns"}
     assert all(column == {"kind": "own"} for column in told["columns"].values())
 
@@ -187,7 +189,7 @@ def test_names_of_rare_categories_do_not_leave_their_site() -> None:
     frame = rows()
     frame.loc[[0, 5, 9, 14], "kind"] = "the only patient with it"
     tables = {k: SiteTable.of(frame[frame["site"].isin(list(k))], OPTIONS) for k in ("abc", "def")}
-    told = {k: t.summary(private=False)["columns"]["kind"] for k, t in tables.items()}
+    told = {k: t.facts(private=False)["columns"]["kind"] for k, t in tables.items()}
     assert "patient" not in json.dumps(told)
     assert told["abc"]["rare"] > 0
     made = agree(tables)
@@ -203,7 +205,7 @@ def test_no_cell_that_leaves_a_site_is_of_fewer_than_five_rows() -> None:
     few = frame.iloc[:4].assign(dose=[1.5, 2.5, 3.5, 4.5])
     one = frame.assign(dose=np.where(np.arange(300) == np.flatnonzero(frame["site"] == "c")[0], 7.77, np.nan))
     site = SiteTable.of(frame, OPTIONS)
-    assert site.summary(private=False)["labels"] == ["no", "yes"]
+    assert site.facts(private=False)["labels"] == ["no", "yes"]
     (counts,) = site.digits(0, {"dose": [0]})["dose"]
     for head in np.flatnonzero(counts).tolist():
         (next_bytes,) = site.digits(1, {"dose": [head]})["dose"]
@@ -213,7 +215,7 @@ def test_no_cell_that_leaves_a_site_is_of_fewer_than_five_rows() -> None:
     for table in (few, one):
         alone = SiteTable.of(table, OPTIONS | {"one_class": "allow", "test_fraction": 0.0 if table is few else 0.25})
         assert alone.spread({"dose": 0.0})["dose"][:3] == [0, 0.0, 0.0]
-    with pytest.raises(ct.ConfigError, match="names of classes with fewer than 5 rows") as told:
+    with pytest.raises(ct.errors.ConfigError, match="names of classes with fewer than 5 rows") as told:
         site.federation(agree({"all": site}))
     assert "the only" not in str(told.value)
 

@@ -67,7 +67,7 @@ def test_a_frame_with_a_split_and_a_weight_column() -> None:
     np.testing.assert_allclose(
         fed.weights, np.array([1, 2, 3, 4, 7, 5, 6, 8, 9, 10, 12, 11]) / ([1] * 8 + [9] * 4), rtol=1e-6
     )
-    with pytest.raises(ct.DataError, match="holds 'tomorrow'"):
+    with pytest.raises(ct.errors.DataError, match="holds 'tomorrow'"):
         ct.Federation.from_frame(frame.assign(part="tomorrow"), client="who", target="y", split="part")
 
 
@@ -80,7 +80,7 @@ def test_a_frame_with_a_split_and_a_weight_column() -> None:
     ],
 )
 def test_bad_splits_are_named(data: Any, message: str) -> None:
-    with pytest.raises(ct.DataError, match=message):
+    with pytest.raises(ct.errors.DataError, match=message):
         ct.Federation.from_arrays(data)
 
 
@@ -98,9 +98,9 @@ def test_ids_stay_whole_numbers(tmp_path: Path) -> None:
     task = ct.Task(lambda: nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(20, 3)))
     one, two = (ct.fit(ct.FedAvg(), fed, task, rounds=1, engine=e, alone=False).state.model for e in ("local", "loop"))
     torch.testing.assert_close(one["0.weight"], two["0.weight"])
-    with pytest.raises(ct.DataError, match="keeps whole numbers"):
+    with pytest.raises(ct.errors.DataError, match="keeps whole numbers"):
         ct.Federation.from_arrays({"a": (X, Y)}, dtype="int64")
-    with pytest.raises(ct.TaskError, match="need a model that reads them"):
+    with pytest.raises(ct.errors.TaskError, match="need a model that reads them"):
         ct.fit(ct.FedAvg(), fed, rounds=1)
 
 
@@ -134,7 +134,7 @@ def test_torch_datasets() -> None:
     same(ct.Federation.from_datasets({"a": Stream(), "b": list(zip(X[:6], Y[:6], strict=True))}), plain)
     parts = {"train": torch.utils.data.Subset(items, range(8)), "test": torch.utils.data.Subset(items, range(8, 12))}
     assert list(ct.Federation.from_datasets({"a": parts}).n_test) == [4]
-    with pytest.raises(ct.DataError, match=r"pairs \(x, y\); those of client 'a'"):
+    with pytest.raises(ct.errors.DataError, match=r"pairs \(x, y\); those of client 'a'"):
         ct.Federation.from_datasets({"a": [1, 2]})
 
 
@@ -151,9 +151,9 @@ def test_datasets_with_columns() -> None:
         for part, at in (("train", slice(6)), ("test", slice(6, 12)))
     }
     assert list(ct.Federation.from_datasets(halves, client="user").n_test) == [6]
-    with pytest.raises(ct.DataError, match=r"Name the columns of client 'a'"):
+    with pytest.raises(ct.errors.DataError, match=r"Name the columns of client 'a'"):
         ct.Federation.from_datasets({"a": Columns(u=X, v=X, label=Y)})
-    with pytest.raises(ct.DataError, match="no column 'who'"):
+    with pytest.raises(ct.errors.DataError, match="no column 'who'"):
         ct.Federation.from_datasets(whole, client="who")
 
 
@@ -169,9 +169,9 @@ def test_leaf(tmp_path: Path) -> None:
     fed = ct.Federation.from_leaf(tmp_path)
     same(fed, ct.Federation.from_arrays({"u1": {"train": (X[:8], Y[:8]), "test": (X[8:], Y[8:])}}))
     (tmp_path / "train" / "all.json").write_text("{}")
-    with pytest.raises(ct.DataError, match=r"all\.json is not a LEAF file"):
+    with pytest.raises(ct.errors.DataError, match=r"all\.json is not a LEAF file"):
         ct.Federation.from_leaf(tmp_path)
-    with pytest.raises(ct.DataError, match="no LEAF files"):
+    with pytest.raises(ct.errors.DataError, match="no LEAF files"):
         ct.Federation.from_leaf(tmp_path / "nowhere")
 
 
@@ -196,13 +196,13 @@ def test_a_folder_with_a_file_per_client(tmp_path: Path) -> None:
     whole = pd.concat([frame.assign(who="a"), frame[:6].assign(who="b")])
     told = ct.Federation.from_frame(whole, client="who", target="y")
     np.testing.assert_allclose(ct.Federation.from_folder(tables, target="y").x, told.x, rtol=1e-5)
-    with pytest.raises(ct.DataError, match="Name the column to predict"):
+    with pytest.raises(ct.errors.DataError, match="Name the column to predict"):
         ct.Federation.from_folder(tables)
     np.savez(arrays / "b.npz", x_train=X, y_train=Y)
-    with pytest.raises(ct.DataError, match="client 'a' has no split"):
+    with pytest.raises(ct.errors.DataError, match="client 'a' has no split"):
         ct.Federation.from_folder(arrays)
     np.savez(arrays / "a.npz", z=X)
-    with pytest.raises(ct.DataError, match=r"needs x and y, or x_train"):
+    with pytest.raises(ct.errors.DataError, match=r"needs x and y, or x_train"):
         ct.Federation.from_folder(arrays)
 
 
@@ -226,16 +226,16 @@ def test_folders_of_parts_with_a_file_per_client(tmp_path: Path) -> None:
     own = {"train": (X[:8], Y[:8]), "test": (X[8:], Y[8:])}
     same(ct.Federation.from_folder(tmp_path), ct.Federation.from_arrays({"0": own, "1": own}))
     np.savez(tmp_path / "train" / "1.npz", data=np.array({"x": X, "y": Y}, dtype=object))
-    with pytest.raises(ct.DataError, match=r"1\.npz holds Python objects, whose reading could run any code"):
+    with pytest.raises(ct.errors.DataError, match=r"1\.npz holds Python objects, whose reading could run any code"):
         ct.Federation.from_folder(tmp_path)
     (tmp_path / "train" / "1.npz").rename(tmp_path / "train" / "1.csv")
-    with pytest.raises(ct.DataError, match=r"Folders of parts hold \.npz files"):
+    with pytest.raises(ct.errors.DataError, match=r"Folders of parts hold \.npz files"):
         ct.Federation.from_folder(tmp_path)
 
 
 def test_a_loader_of_batches_is_refused() -> None:
     loader = DataLoader(TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)), batch_size=4)
-    with pytest.raises(ct.DataError, match="A DataLoader gives batches"):
+    with pytest.raises(ct.errors.DataError, match="A DataLoader gives batches"):
         ct.Federation.from_datasets({"a": loader})
 
 
@@ -248,7 +248,7 @@ def test_mapped_features_stay_on_disk(tmp_path: Path) -> None:
     fed = ct.Federation.from_flat(x, np.tile(Y, 10), sizes=np.full(10, 12), clients=range(10), n_test=np.full(10, 3))
     assert fed.mapped
     fed.save(tmp_path / "fed")
-    engine = ct.LocalEngine()
+    engine = ct.engines.LocalEngine()
     for data in (fed, ct.Federation.load(tmp_path / "fed")):
         assert data.mapped
         mapped = ct.fit(ct.FedAvg(), data, rounds=2, engine=engine, alone=False)
@@ -304,7 +304,7 @@ def test_anonymous_memory_stays_flat_with_data_on_disk(tmp_path: Path) -> None:
     fed = ct.Federation.from_flat(x, y, sizes=np.full(clients, rows), clients=range(clients))
     task = ct.Task(ct.models.linear(width, 2))
     result = ct.fit(
-        ct.FedAvg(ct.LocalSGD(steps=2)), fed, task, rounds=3, engine=ct.LocalEngine(workers=1), alone="equal budget",
+        ct.FedAvg(ct.LocalSGD(steps=2)), fed, task, rounds=3, engine=ct.engines.LocalEngine(workers=1), alone="equal budget",
         callbacks=[lambda row, state: seen.append(anonymous_mb())],
     )  # fmt: skip
     result.evaluate()

@@ -19,7 +19,9 @@ def test_least_squares_with_known_clusters_has_the_textbook_error() -> None:
     """E‖θ̂ − θ*‖² = σ² d / (N − d − 1) for Gaussian features; four standard errors over 40 draws."""
     d, sigma, errors = 20, 0.5, []
     for seed in range(20):
-        fed, truth = linear_model(clients=10, samples=20, features=d, noise=sigma, seed=seed, dtype="float64")
+        fed, truth = linear_model(
+            clients=10, samples=20, features=d, noise_variance=sigma**2, seed=seed, dtype="float64"
+        )
         for k in range(2):
             x, y = cluster_data(fed, k)
             errors.append(float(np.sum((np.linalg.lstsq(x, y)[0] - truth.parameters[k]) ** 2)))
@@ -39,7 +41,9 @@ def test_the_two_scales_of_the_linear_model() -> None:
 
 
 def test_the_linear_model_has_test_rows_and_the_asked_type() -> None:
-    fed, truth = linear_model(clients=7, clusters=3, samples=5, features=4, test_samples=2, noise=0.0, dtype="float64")
+    fed, truth = linear_model(
+        clients=7, clusters=3, samples=5, features=4, test_samples=2, noise_variance=0.0, dtype="float64"
+    )
     assert fed.kind == "regression"
     assert fed.x.dtype == torch.float64
     assert set(fed.n_train) == {5}
@@ -72,8 +76,8 @@ def test_curvature_of_the_quadratics_grows_with_the_cluster() -> None:
 
 
 def test_blobs_share_their_centres_over_noise_levels() -> None:
-    fed, near = blobs(noise=0.5)
-    _, far = blobs(noise=4.0)
+    fed, near = blobs(noise_variance=0.25)
+    _, far = blobs(noise_variance=16.0)
     np.testing.assert_array_equal(near.centres, far.centres)
     assert len(fed) == 90
     for sample, sigma in ((near, 0.5), (far, 4.0)):

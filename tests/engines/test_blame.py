@@ -29,50 +29,52 @@ def test_the_line_is_the_users_also_inside_a_loss_of_their_own(fed: ct.Federatio
     line = loss.__code__.co_firstlineno + 2
     e = env(fed, ct.Task(lambda: nn.Linear(4, 3), loss=loss))
     algorithm = ct.FedAvg(ct.LocalSGD(steps=1))
-    question = ct.Ask(algorithm.train, np.arange(12), {"model": e.initial})
-    for engine in (ct.LocalEngine(), ct.LoopEngine()):
-        with pytest.raises(ct.ClientError, match=rf"'train' .*at .*test_blame\.py:{line} \(return outputs\[:, 7\]\)"):
+    question = ct.exchange.Ask(algorithm.train, np.arange(12), {"model": e.initial})
+    for engine in (ct.engines.LocalEngine(), ct.engines.LoopEngine()):
+        with pytest.raises(
+            ct.errors.ClientError, match=rf"'train' .*at .*test_blame\.py:{line} \(return outputs\[:, 7\]\)"
+        ):
             engine.run(question, e)
 
 
-def adds_to_the_model(ctx: Context, model: Params) -> ct.Up:
+def adds_to_the_model(ctx: Context, model: Params) -> ct.exchange.Up:
     model["0.bias"] += ctx.n
-    return ct.Up(send={"model": model})
+    return ct.exchange.Up(send={"model": model})
 
 
-def adds_to_its_data(ctx: Context, model: Params) -> ct.Up:
+def adds_to_its_data(ctx: Context, model: Params) -> ct.exchange.Up:
     ctx.x.mul_(2.0)
-    return ct.Up(send={"x": ctx.x.sum()})
+    return ct.exchange.Up(send={"x": ctx.x.sum()})
 
 
-def adds_behind_its_back(ctx: Context, model: Params) -> ct.Up:
+def adds_behind_its_back(ctx: Context, model: Params) -> ct.exchange.Up:
     model["0.bias"].data.add_(ctx.n)
-    return ct.Up(send={"bias": model["0.bias"]})
+    return ct.exchange.Up(send={"bias": model["0.bias"]})
 
 
-@pytest.mark.parametrize("engine", [ct.LocalEngine(), ct.LoopEngine()], ids=["local", "loop"])
+@pytest.mark.parametrize("engine", [ct.engines.LocalEngine(), ct.engines.LoopEngine()], ids=["local", "loop"])
 @pytest.mark.parametrize("phase", [adds_to_the_model, adds_to_its_data])
 def test_a_client_that_writes_into_what_others_use_is_refused(
     engine: Any, phase: Any, fed: ct.Federation, task: ct.Task
 ) -> None:
     e = env(fed, task)
-    with pytest.raises(ct.ClientError, match=rf"'{phase.__name__}' (writes into|failed .*0\.bias.* \+= )"):
-        engine.run(ct.Ask(phase, np.arange(12), {"model": e.initial}), e)
+    with pytest.raises(ct.errors.ClientError, match=rf"'{phase.__name__}' (writes into|failed .*0\.bias.* \+= )"):
+        engine.run(ct.exchange.Ask(phase, np.arange(12), {"model": e.initial}), e)
 
 
 def test_the_plain_engine_gives_every_client_a_model_of_its_own(fed: ct.Federation, task: ct.Task) -> None:
     e = env(fed, task)
     before = e.initial["0.bias"].clone()
-    reply = ct.LoopEngine().run(ct.Ask(adds_behind_its_back, np.arange(12), {"model": e.initial}), e)
+    reply = ct.engines.LoopEngine().run(ct.exchange.Ask(adds_behind_its_back, np.arange(12), {"model": e.initial}), e)
     assert torch.equal(e.initial["0.bias"], before)
     added = reply.values["bias"] - before
     torch.testing.assert_close(added[:, 0], torch.from_numpy(fed.n_train).float())
 
 
-@pytest.mark.parametrize("engine", [ct.LocalEngine(), ct.LoopEngine()], ids=["local", "loop"])
+@pytest.mark.parametrize("engine", [ct.engines.LocalEngine(), ct.engines.LoopEngine()], ids=["local", "loop"])
 def test_a_client_function_that_returns_no_up_is_refused(engine: Any, fed: ct.Federation, task: ct.Task) -> None:
     def bare(ctx: Context) -> Any:
         return {"x": ctx.n}
 
-    with pytest.raises(ct.ClientError, match=r"returns Up\(send=…\); 'bare' returned a dict\. Wrap it in Up\."):
-        engine.run(ct.Ask(bare, np.arange(12)), env(fed, task))
+    with pytest.raises(ct.errors.ClientError, match=r"returns Up\(send=…\); 'bare' returned a dict\. Wrap it in Up\."):
+        engine.run(ct.exchange.Ask(bare, np.arange(12)), env(fed, task))

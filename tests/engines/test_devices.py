@@ -65,7 +65,7 @@ def test_every_algorithm_runs_wholly_on_its_device(
 ) -> None:
     fed = make_fed(sizes=PAIR) if name in PAIRS else fed
     answers.fill = 0.0 if name in PAIRS else 1.0  # its clients would say that they are empty
-    result = ct.fit(configured(name), fed, task, rounds=2, engine=on_meta(ct.LocalEngine), **QUIET)
+    result = ct.fit(configured(name), fed, task, rounds=2, engine=on_meta(ct.engines.LocalEngine), **QUIET)
     result.scores()
     assert set(answers) == {"meta"}
 
@@ -82,7 +82,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("steps", [ct.LocalSGD(steps=3, batch_size=4), ct.LocalAdam(epochs=1, batch_size=4)], ids=repr)
-@pytest.mark.parametrize("engine", [ct.LocalEngine, ct.LoopEngine])
+@pytest.mark.parametrize("engine", [ct.engines.LocalEngine, ct.engines.LoopEngine])
 def test_every_kind_of_network_runs_wholly_on_its_device(
     network: str, steps: Any, engine: type, answers: Answers, make_fed: Any
 ) -> None:
@@ -95,24 +95,24 @@ def test_every_kind_of_network_runs_wholly_on_its_device(
 class Misplaced(ct.FedAvg):
     """Adds a tensor of main memory that no client function made."""
 
-    def train(self, ctx: Any, model: Any) -> ct.Up:
+    def train(self, ctx: Any, model: Any) -> ct.exchange.Up:
         up = super().train(ctx, model)
-        return ct.Up(send=tree_map(lambda t: t + ELSEWHERE[: t.shape[-1]], up.send), weight=up.weight)
+        return ct.exchange.Up(send=tree_map(lambda t: t + ELSEWHERE[: t.shape[-1]], up.send), weight=up.weight)
 
 
 ELSEWHERE = torch.zeros(6)
 
 
 def test_a_tensor_in_the_wrong_place_is_found(answers: Answers, fed: ct.Federation, task: ct.Task) -> None:
-    with pytest.raises(ct.ClientError, match="device"):
-        ct.fit(Misplaced(), fed, task, rounds=1, engine=on_meta(ct.LocalEngine), **QUIET)
+    with pytest.raises(ct.errors.ClientError, match="device"):
+        ct.fit(Misplaced(), fed, task, rounds=1, engine=on_meta(ct.engines.LocalEngine), **QUIET)
     assert not answers
 
 
 def test_the_cpu_is_the_cpu(fed: ct.Federation, task: ct.Task) -> None:
     one, two = (ct.fit(ct.FedAvg(), fed, task, rounds=2, device=d, **QUIET) for d in (None, "cpu"))
     assert all(torch.equal(one.state.model[k], t) for k, t in two.state.model.items())
-    assert ct.LocalEngine(device="cpu").device is None
+    assert ct.engines.LocalEngine(device="cpu").device is None
 
 
 @pytest.mark.parametrize(
@@ -127,13 +127,13 @@ def test_a_device_that_cannot_be_used_is_refused_in_a_sentence(
     device: Any, sentence: str, fed: ct.Federation, task: ct.Task
 ) -> None:
     for engine in ("local", "loop"):
-        with pytest.raises(ct.ConfigError, match=sentence):
+        with pytest.raises(ct.errors.ConfigError, match=sentence):
             ct.fit(ct.FedAvg(), fed, task, engine=engine, device=device)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is an accelerator here")
 def test_a_missing_accelerator_is_said(fed: ct.Federation, task: ct.Task) -> None:
-    with pytest.raises(ct.ConfigError, match=r"'cuda' cannot be used here: .*Use device='cpu'"):
+    with pytest.raises(ct.errors.ConfigError, match=r"'cuda' cannot be used here: .*Use device='cpu'"):
         ct.fit(ct.FedAvg(), fed, task, device="cuda")
 
 
@@ -141,8 +141,8 @@ def test_an_engine_object_has_its_own_device(
     fed: ct.Federation, task: ct.Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coterie.training.run.checked", lambda device: device)
-    with pytest.raises(ct.ConfigError, match=r"its own device; .*LocalEngine\(device='cuda'\)"):
-        ct.fit(ct.FedAvg(), fed, task, engine=ct.LocalEngine(), device="cuda")
+    with pytest.raises(ct.errors.ConfigError, match=r"its own device; .*LocalEngine\(device='cuda'\)"):
+        ct.fit(ct.FedAvg(), fed, task, engine=ct.engines.LocalEngine(), device="cuda")
 
 
 def test_states_of_any_form_are_moved() -> None:

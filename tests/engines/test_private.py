@@ -27,13 +27,13 @@ def broken(clients, bad):
     )
 
 
-@pytest.mark.filterwarnings("ignore::coterie.CoterieWarning")
+@pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
 @pytest.mark.parametrize("noise", ["simulation", "exact"])
 @pytest.mark.parametrize("bad", [[1], [0, 1, 2, 3]])
-@pytest.mark.parametrize("algorithm", [ct.FedAvg(), ct.IFCA(2, start="random"), ct.FedEM(components=2)])
+@pytest.mark.parametrize("algorithm", [ct.FedAvg(), ct.IFCA(clusters=2, start="random"), ct.FedEM(clusters=2)])
 def test_a_chunk_without_a_finite_client_ends_nobodys_run(algorithm, bad, noise):
     privacy = ct.Privacy(8.0, 1e-4, clip=1.0, noise=noise)
-    engine = ct.LocalEngine(chunk=1, workers=1)
+    engine = ct.engines.LocalEngine(chunk=1, workers=1)
     options = {"rounds": 2, "engine": engine, "privacy": privacy, "alone": False, "progress": False}
     run = ct.fit(algorithm, broken(4, bad), ct.Task(ct.models.linear(2, 2)), **options)
     assert all(torch.isfinite(t).all() for t in run.model(3).parameters())
@@ -44,7 +44,7 @@ def test_users_whose_sum_could_wrap_around_are_refused(groups):
     privacy = ct.Privacy(8.0, 1e-4, clip=1.0)
     few, many = (Releases(privacy, None, 1.0, n, 1.0, float(n)) for n in (2**40, 2**43))
     few.mechanism(groups, 5)
-    with pytest.raises(ct.ConfigError, match="may not fit into 64 bits"):
+    with pytest.raises(ct.errors.ConfigError, match="may not fit into 64 bits"):
         many.mechanism(groups, 5)
 
 
@@ -56,7 +56,7 @@ def test_a_private_clients_place_in_its_chunk_is_its_own(make_fed, task):
 
     def places(clients):
         who = np.asarray(clients)
-        jobs = list(ct.LocalEngine(workers=1)._chunks(who, e, ("train",)))
+        jobs = list(ct.engines.LocalEngine(workers=1)._chunks(who, e, ("train",)))
         assert len({len(job.places) for job in jobs}) == 1
         return {int(who[job.places[s]]): int(s) for job in jobs for s in job.real}
 

@@ -37,16 +37,16 @@ QUIET: dict[str, Any] = {"alone": False, "progress": False}
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[ct.RayEngine]:
+def engine() -> Iterator[ct.engines.RayEngine]:
     for module in (__name__, "neighbour_settings"):  # actors cannot import a test file
         ray.cloudpickle.register_pickle_by_value(sys.modules[module])
-    made = ct.RayEngine(actors=2)
+    made = ct.engines.RayEngine(actors=2)
     yield made
     made.close()
     ray.shutdown()
 
 
-def pids(engine: ct.RayEngine) -> list[int]:
+def pids(engine: ct.engines.RayEngine) -> list[int]:
     return ray.get([actor.call.remote("ready") for actor in engine._pool.actors])
 
 
@@ -55,7 +55,7 @@ def pids(engine: ct.RayEngine) -> list[int]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_algorithm_gives_the_numbers_of_the_local_engine(
-    name: str, engine: ct.RayEngine, fed: ct.Federation, make_fed: Any, task: ct.Task
+    name: str, engine: ct.engines.RayEngine, fed: ct.Federation, make_fed: Any, task: ct.Task
 ) -> None:
     fed = make_fed(sizes=PAIR) if name in PAIRS else fed
     how: dict[str, Any] = {"rounds": ROUNDS, "cohort": some(fed, COHORT), **QUIET}
@@ -65,15 +65,19 @@ def test_every_algorithm_gives_the_numbers_of_the_local_engine(
     np.testing.assert_allclose(here.scores()["log_loss"], there.scores()["log_loss"], rtol=1e-4, atol=1e-4)
 
 
-def test_bit_for_bit_where_products_do_not_depend_on_their_company(engine: ct.RayEngine, fed: ct.Federation) -> None:
+def test_bit_for_bit_where_products_do_not_depend_on_their_company(
+    engine: ct.engines.RayEngine, fed: ct.Federation
+) -> None:
     task = ct.Task(ct.models.mlp(4, (16, 8), 3))
     algorithm = ct.Ditto(local=ct.LocalSGD(steps=4, lr=0.1, batch_size=None))
-    here, there = (ct.fit(algorithm, fed, task, rounds=3, engine=e, **QUIET) for e in (ct.LocalEngine(chunk=1), engine))
+    here, there = (
+        ct.fit(algorithm, fed, task, rounds=3, engine=e, **QUIET) for e in (ct.engines.LocalEngine(chunk=1), engine)
+    )
     assert difference(here, there) < 1e-7
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_modules_that_run_alone_and_other_types(dtype: str, engine: ct.RayEngine, make_fed: Any) -> None:
+def test_modules_that_run_alone_and_other_types(dtype: str, engine: ct.engines.RayEngine, make_fed: Any) -> None:
     """What `check` found about a network travels with the task."""
 
     def model() -> nn.Module:
@@ -87,7 +91,9 @@ def test_modules_that_run_alone_and_other_types(dtype: str, engine: ct.RayEngine
     close(here, there, 1e-5 if dtype == "float32" else 1e-10)
 
 
-def test_by_name_with_evaluation_gains_and_groups(fed: ct.Federation, task: ct.Task, engine: ct.RayEngine) -> None:
+def test_by_name_with_evaluation_gains_and_groups(
+    fed: ct.Federation, task: ct.Task, engine: ct.engines.RayEngine
+) -> None:
     """Several runs on one engine keep their states apart: the clients are trained alone while the run's states wait."""
     algorithm = ct.Ditto(local=ct.LocalSGD(steps=3, lr=0.1))
     how: dict[str, Any] = {"rounds": 3, "evaluate_every": 1, "progress": False, "alone": "equal budget"}
@@ -104,18 +110,18 @@ def test_by_name_with_evaluation_gains_and_groups(fed: ct.Federation, task: ct.T
 # ---- channels and privacy --------------------------------------------------------------------------------------------
 
 CHANNELS = {
-    "dropout": lambda: [ct.Dropout(0.4)],
-    "sign flip": lambda: [ct.attacks.SignFlip(["c1", "c9"])],
-    "label flip": lambda: [ct.attacks.LabelFlip(["c1", "c9"])],
-    "noise": lambda: [ct.attacks.GaussianNoise(["c0"]), ct.Dropout(0.2)],
-    "seen by all": lambda: [ct.attacks.ALIE(["c1", "c9"], z=1.0)],
+    "dropout": lambda: [ct.exchange.Dropout(0.4)],
+    "sign flip": lambda: [ct.exchange.attacks.SignFlip(["c1", "c9"])],
+    "label flip": lambda: [ct.exchange.attacks.LabelFlip(["c1", "c9"])],
+    "noise": lambda: [ct.exchange.attacks.GaussianNoise(["c0"]), ct.exchange.Dropout(0.2)],
+    "seen by all": lambda: [ct.exchange.attacks.ALIE(["c1", "c9"], z=1.0)],
 }
 
 
 @pytest.mark.parametrize("kind", CHANNELS)
 @pytest.mark.parametrize("name", ["ifca", "ifca, robust", "ditto"])
 def test_channels_act_as_they_do_in_one_process(
-    kind: str, name: str, engine: ct.RayEngine, fed: ct.Federation, task: ct.Task
+    kind: str, name: str, engine: ct.engines.RayEngine, fed: ct.Federation, task: ct.Task
 ) -> None:
     here, there = (
         ct.fit(configured(name), fed, task, rounds=2, channels=CHANNELS[kind](), engine=e, **QUIET)
@@ -127,7 +133,7 @@ def test_channels_act_as_they_do_in_one_process(
 
 @pytest.mark.parametrize("name", ["fedavg", "ifca", "ditto"])
 def test_private_sums_are_made_in_the_actors_and_booked_here(
-    name: str, engine: ct.RayEngine, fed: ct.Federation, task: ct.Task
+    name: str, engine: ct.engines.RayEngine, fed: ct.Federation, task: ct.Task
 ) -> None:
     privacy = ct.Privacy(3.0, 1e-6, clip=0.3, noise="simulation")
     here, there = (
@@ -144,7 +150,7 @@ def test_private_sums_are_made_in_the_actors_and_booked_here(
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ["fedavg", "ifca", "ditto", "scaffold"])
 def test_a_clients_share_of_a_private_sum_does_not_depend_on_the_others(
-    name: str, dtype: str, engine: ct.RayEngine, monkeypatch: pytest.MonkeyPatch
+    name: str, dtype: str, engine: ct.engines.RayEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the first client's data change in the sum is one number, whatever the last client's data are."""
     totals: list[np.ndarray] = []
@@ -167,13 +173,13 @@ def test_a_clients_share_of_a_private_sum_does_not_depend_on_the_others(
 class Broken(Channel):
     """The second client sends NaN."""
 
-    def up(self, send: Any, clients: Any, ask: ct.Ask, where: Where) -> Any:
+    def up(self, send: Any, clients: Any, ask: ct.exchange.Ask, where: Where) -> Any:
         bad = torch.from_numpy(clients == 1)
         spoil = lambda t: torch.where(bad.reshape(-1, *[1] * (t.dim() - 1)), torch.nan, t)  # noqa: E731
         return {"model": {k: spoil(t) for k, t in send["model"].items()}}
 
 
-def test_a_client_that_sends_nan_is_named(engine: ct.RayEngine, fed: ct.Federation, task: ct.Task) -> None:
+def test_a_client_that_sends_nan_is_named(engine: ct.engines.RayEngine, fed: ct.Federation, task: ct.Task) -> None:
     here, there = (
         ct.fit(ct.FedAvg(), fed, task, rounds=2, channels=[Broken()], engine=e, **QUIET) for e in ("local", engine)
     )
@@ -185,7 +191,7 @@ def test_a_client_that_sends_nan_is_named(engine: ct.RayEngine, fed: ct.Federati
 
 
 def test_additive_asks_bring_back_sums_only_and_data_are_sent_once(
-    engine: ct.RayEngine, fed: ct.Federation, task: ct.Task, monkeypatch: pytest.MonkeyPatch
+    engine: ct.engines.RayEngine, fed: ct.Federation, task: ct.Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[Any] = []
     puts: list[Any] = []
@@ -218,39 +224,39 @@ def test_additive_asks_bring_back_sums_only_and_data_are_sent_once(
 class Fragile(ct.Local):
     """Trains alone, and fails in its third round."""
 
-    def train(self, ctx: Context) -> ct.Up:
+    def train(self, ctx: Context) -> ct.exchange.Up:
         if ctx.round == 2:
             raise ZeroDivisionError("on purpose")
         return super().train(ctx)
 
 
 def test_an_error_in_a_client_function_is_said_as_in_one_process(
-    engine: ct.RayEngine, fed: ct.Federation, task: ct.Task
+    engine: ct.engines.RayEngine, fed: ct.Federation, task: ct.Task
 ) -> None:
     texts = []
     for e in ("local", engine):
-        with pytest.raises(ct.ClientError, match="on purpose") as caught:
+        with pytest.raises(ct.errors.ClientError, match="on purpose") as caught:
             ct.fit(Fragile(), fed, task, rounds=4, engine=e, **QUIET)
         texts.append(str(caught.value))
     assert texts[0] == texts[1]
 
 
-def test_a_round_that_fails_leaves_no_trace(engine: ct.RayEngine, fed: ct.Federation, task: ct.Task) -> None:
-    run = Run(Fragile(), fed, task, 0, ct.FixedSize(7), (), engine, None)
+def test_a_round_that_fails_leaves_no_trace(engine: ct.engines.RayEngine, fed: ct.Federation, task: ct.Task) -> None:
+    run = Run(Fragile(), fed, task, 0, ct.training.FixedSize(7), (), engine, None)
     run.begin(resume=False, overwrite=False)
     run.one_round()
     run.one_round()
     row, values = run.env.states.packed()
-    with pytest.raises(ct.ClientError, match="on purpose"):
+    with pytest.raises(ct.errors.ClientError, match="on purpose"):
         run.one_round()
     row_after, after = run.env.states.packed()
     assert row.tolist() == row_after.tolist()
     assert all(torch.equal(values["model"][k], after["model"][k]) for k in after["model"])
 
 
-def test_a_program_is_in_one_cluster(engine: ct.RayEngine) -> None:
-    with pytest.raises(ct.ConfigError, match=r"its own Ray and cannot also join the one at 127\.0\.0\.1:1"):
-        ct.RayEngine(address="127.0.0.1:1")
+def test_a_program_is_in_one_cluster(engine: ct.engines.RayEngine) -> None:
+    with pytest.raises(ct.errors.ConfigError, match=r"its own Ray and cannot also join the one at 127\.0\.0\.1:1"):
+        ct.engines.RayEngine(address="127.0.0.1:1")
 
 
 # ---- actors that die -------------------------------------------------------------------------------------------------
@@ -263,7 +269,7 @@ class Assassin(Channel):
     victims: tuple[tuple[int, int, tuple[int, ...]], ...]  # round, ask, actors
     processes: Any
 
-    def ask(self, ask: ct.Ask, where: Where) -> ct.Ask:
+    def ask(self, ask: ct.exchange.Ask, where: Where) -> ct.exchange.Ask:
         for round, number, actors in self.victims:
             if (where.round, where.ask) == (round, number):
                 alive = self.processes()
@@ -277,7 +283,7 @@ class Assassin(Channel):
 
 @pytest.mark.parametrize("name", ["momentum_clustering", "scaffold"])
 def test_a_killed_actor_is_rebuilt_and_the_result_is_the_same(
-    name: str, engine: ct.RayEngine, fed: ct.Federation, task: ct.Task
+    name: str, engine: ct.engines.RayEngine, fed: ct.Federation, task: ct.Task
 ) -> None:
     """In the middle of a round, after the first of its asks has changed states, and both actors between rounds. The clients
     of the cohorts change, so states come from several commits."""
@@ -297,7 +303,7 @@ class Suicide(Channel):
 
     flag: str
 
-    def up(self, send: Any, clients: Any, ask: ct.Ask, where: Where) -> Any:
+    def up(self, send: Any, clients: Any, ask: ct.exchange.Ask, where: Where) -> Any:
         if where.round == 2 and 10 in clients and not Path(self.flag).exists():
             Path(self.flag).touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -305,7 +311,7 @@ class Suicide(Channel):
 
 
 def test_an_actor_that_dies_at_work_costs_nothing_but_time(
-    engine: ct.RayEngine, fed: ct.Federation, task: ct.Task, tmp_path: Path
+    engine: ct.engines.RayEngine, fed: ct.Federation, task: ct.Task, tmp_path: Path
 ) -> None:
     algorithm = configured("ditto")
     torn = ct.fit(algorithm, fed, task, rounds=4, engine=engine, channels=[Suicide(str(tmp_path / "dead"))], **QUIET)
@@ -316,16 +322,16 @@ def test_an_actor_that_dies_at_work_costs_nothing_but_time(
 
 @dataclass(frozen=True)
 class Always(Channel):
-    def up(self, send: Any, clients: Any, ask: ct.Ask, where: Where) -> Any:
+    def up(self, send: Any, clients: Any, ask: ct.exchange.Ask, where: Where) -> Any:
         if 10 in clients:
             os.kill(os.getpid(), signal.SIGKILL)
         return send
 
 
 def test_an_actor_that_dies_every_time_ends_the_run_in_a_sentence(
-    engine: ct.RayEngine, fed: ct.Federation, task: ct.Task
+    engine: ct.engines.RayEngine, fed: ct.Federation, task: ct.Task
 ) -> None:
-    with pytest.raises(ct.EngineError, match=r"died 3 times in a row.*resume from the last checkpoint"):
+    with pytest.raises(ct.errors.EngineError, match=r"died 3 times in a row.*resume from the last checkpoint"):
         ct.fit(ct.FedAvg(), fed, task, rounds=1, engine=engine, channels=[Always()], **QUIET)
     assert ct.fit(ct.FedAvg(), fed, task, rounds=1, engine=engine, **QUIET).about["finished"]
 
@@ -335,9 +341,9 @@ def test_an_actor_that_dies_every_time_ends_the_run_in_a_sentence(
 
 @pytest.mark.parametrize("name", ["ditto", "ifca", "fedbn"])
 def test_checkpoints_move_between_engines(
-    name: str, engine: ct.RayEngine, fed: ct.Federation, task: ct.Task, tmp_path: Path
+    name: str, engine: ct.engines.RayEngine, fed: ct.Federation, task: ct.Task, tmp_path: Path
 ) -> None:
-    how: dict[str, Any] = {"cohort": 5, "seed": 4, "channels": [ct.Dropout(0.2)], **QUIET}
+    how: dict[str, Any] = {"cohort": 5, "seed": 4, "channels": [ct.exchange.Dropout(0.2)], **QUIET}
     whole = ct.fit(configured(name), fed, task, rounds=6, **how)
     for rounds, e in ((2, "local"), (4, engine), (6, "local")):
         moved = ct.fit(configured(name), fed, task, rounds=rounds, out=tmp_path, resume=rounds > 2, engine=e, **how)
@@ -363,7 +369,7 @@ if __name__ == "__main__":
     cluster.wait_for_nodes()
     federation = ct.datasets.heart()
     algorithm = ct.Ditto(local=ct.LocalSGD(steps=5, lr=0.1))
-    engine = ct.RayEngine(address=cluster.address, actors=2)
+    engine = ct.engines.RayEngine(address=cluster.address, actors=2)
     there = ct.fit(algorithm, federation, rounds=3, engine=engine, alone=False)
     here = ct.fit(algorithm, federation, rounds=3, alone=False)
     from ray._private.state import actors
@@ -393,11 +399,11 @@ def test_two_nodes_one_of_which_is_lost(tmp_path: Path) -> None:
 
 def test_a_closed_engine_says_so_and_the_next_one_has_actors_of_its_own() -> None:
     fed = ct.datasets.digits(clients=4, seed=0)
-    engine = ct.RayEngine(actors=1)
+    engine = ct.engines.RayEngine(actors=1)
     ct.fit(ct.FedAvg(), fed, rounds=1, engine=engine, alone=False, progress=False)
     engine.close()
     with pytest.raises(EngineError, match="ended by close"):
         ct.fit(ct.FedAvg(), fed, rounds=1, engine=engine, alone=False, progress=False)
-    again = ct.RayEngine(actors=1)
+    again = ct.engines.RayEngine(actors=1)
     ct.fit(ct.FedAvg(), fed, rounds=1, engine=again, alone=False, progress=False)
     again.close()

@@ -24,9 +24,9 @@ from coterie.tree import Params, flatten
 BOUNDS = np.array([0, 5, 12])
 
 
-def train(ctx: Context, model: Params) -> ct.Up:
+def train(ctx: Context, model: Params) -> ct.exchange.Up:
     model, loss = ct.LocalSGD(steps=4, lr=0.1, batch_size=6).fit(ctx, model)
-    return ct.Up(send={"model": model}, weight=ctx.n, group=ctx.index % 3, info={"loss": loss})
+    return ct.exchange.Up(send={"model": model}, weight=ctx.n, group=ctx.index % 3, info={"loss": loss})
 
 
 def both_shards(fed: ct.Federation, env: Env) -> list[tuple[Shard, Place]]:
@@ -38,7 +38,7 @@ def both_shards(fed: ct.Federation, env: Env) -> list[tuple[Shard, Place]]:
     return made
 
 
-@pytest.mark.parametrize("reduce", [None, ct.MeanBy(3), ct.SumBy(3)], ids=str)
+@pytest.mark.parametrize("reduce", [None, ct.exchange.MeanBy(3), ct.exchange.SumBy(3)], ids=str)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_two_shards_give_the_reply_of_one_process(
     reduce: Any, weighted: bool, fed: ct.Federation, task: ct.Task
@@ -49,13 +49,13 @@ def test_two_shards_give_the_reply_of_one_process(
         fed = ct.Federation.from_arrays(pairs, one_class="allow")
     env = Env(task, fed, task.init(0), seed=3, round=2)
     who = np.array([9, 2, 5, 4, 11, 0])
-    question = ct.Ask(train, who, {"model": env.initial}, reduce=reduce)
+    question = ct.exchange.Ask(train, who, {"model": env.initial}, reduce=reduce)
     shares = []
     for (shard, place), mine in zip(both_shards(fed, env), (who < 5, who >= 5), strict=True):
         assert len(shard._env(place).federation.x) == (fed.offsets[5] if mine[1] else fed.offsets[-1] - fed.offsets[5])
         shares.append(shard.call("run", place, (question,), who[mine], {}))
         assert ("send" in shares[-1]) == (reduce is None)  # of an additive ask nothing but sums leaves the shard
-    there, here = assemble(question, env, shares), ct.LocalEngine(workers=1).run(question, env)
+    there, here = assemble(question, env, shares), ct.engines.LocalEngine(workers=1).run(question, env)
     assert there.clients.tolist() == here.clients.tolist()
     assert torch.equal(there.count, here.count)
     for name, t in flatten(here.values).items():
@@ -89,9 +89,9 @@ def test_states_committed_by_one_shard_bring_another_to_where_it_was() -> None:
 def test_an_error_comes_back_as_a_value_and_what_is_forgotten_is_gone(fed: ct.Federation, task: ct.Task) -> None:
     env = Env(task, fed, task.init(0), seed=0)
     (shard, place), _ = both_shards(fed, env)
-    question = ct.Ask(train, np.arange(5), {"model": env.initial}, reduce=ct.MeanBy(2))
+    question = ct.exchange.Ask(train, np.arange(5), {"model": env.initial}, reduce=ct.exchange.MeanBy(2))
     failed = shard.call("run", place, (question,), np.arange(5), {})
-    assert isinstance(failed.error, ct.ClientError)
+    assert isinstance(failed.error, ct.errors.ClientError)
     assert "got 2" in str(failed.error)
     assert shard.kept
     shard.forget(["data", "setting", "states"])
@@ -105,7 +105,7 @@ def test_without_ray_there_is_one_sentence(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     sentence = "The Ray engine needs Ray, which is not installed. Run pip install 'coterie[ray]'."
-    with pytest.raises(ct.ConfigError) as caught:
+    with pytest.raises(ct.errors.ConfigError) as caught:
         ct.fit(ct.FedAvg(), ct.datasets.heart(), rounds=1, engine="ray")
     assert str(caught.value) == sentence
     file = tmp_path / "run.toml"
@@ -119,13 +119,13 @@ def test_without_ray_there_is_one_sentence(
 
 @pytest.mark.parametrize("actors", [0, -1, "two", 1.5, True])
 def test_impossible_numbers_of_actors_are_refused(actors: Any) -> None:
-    with pytest.raises(ct.ConfigError, match=f"actors to be a whole number ≥ 1; got {actors!r}"):
-        ct.RayEngine(actors=actors)
+    with pytest.raises(ct.errors.ConfigError, match=f"actors to be a whole number ≥ 1; got {actors!r}"):
+        ct.engines.RayEngine(actors=actors)
 
 
-@pytest.mark.parametrize("engine", [ct.RayEngine, None, 3])
+@pytest.mark.parametrize("engine", [ct.engines.RayEngine, None, 3])
 def test_what_is_no_engine_is_refused_in_a_sentence(engine: Any) -> None:
-    with pytest.raises(ct.ConfigError, match=r"engine must be one of .* or an engine such as LocalEngine\(\)"):
+    with pytest.raises(ct.errors.ConfigError, match=r"engine must be one of .* or an engine such as LocalEngine\(\)"):
         ct.fit(ct.FedAvg(), ct.datasets.heart(), rounds=1, engine=engine)
 
 
@@ -135,7 +135,7 @@ def test_a_cluster_that_is_not_there_is_said_at_once() -> None:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         began = time.monotonic()
-        with pytest.raises(ct.EngineError, match=f"There is no Ray cluster at {address}: .*ray start --head"):
+        with pytest.raises(ct.errors.EngineError, match=f"There is no Ray cluster at {address}: .*ray start --head"):
             _join(ray, address)
     assert time.monotonic() - began < 20
 
@@ -148,6 +148,6 @@ def test_a_machine_too_busy_for_ray_is_said() -> None:
             raise Exception("The current node timed out during startup. This could happen.\nMore.")
 
     with pytest.raises(
-        ct.EngineError, match=r"could not start on this machine: The current node timed out .* less busy"
+        ct.errors.EngineError, match=r"could not start on this machine: The current node timed out .* less busy"
     ):
         _start_here(Busy())

@@ -68,7 +68,7 @@ def test_simulated_risk_is_the_closed_form(mechanism):
     errors = []
     for seed in range(800):
         data = gaussian_clients(m, 5, 3, prior_variance=prior, noise_variance=1.0, rng=rng)
-        model = GaussianMeans(prior, 1.0, mechanism, seed=seed).fit(data.samples)
+        model = GaussianMeans(prior, 1.0, mechanism, random_state=seed).fit(data.samples)
         errors.append(np.square(model.estimates_ - data.truth).sum(1).mean())
     margin = 4 * np.std(errors) / np.sqrt(len(errors))
     assert abs(np.mean(errors) - model.risk_) < margin

@@ -150,7 +150,7 @@ def test_intervals_of_point_masses_cover(centers, clients):
     covered = []
     for seed in range(60):
         data = mixture_clients(clients, 8, centers, noise_variance=1.0, rng=np.random.default_rng(seed))
-        low, high = MixtureMeans(len(centers), restarts=3).fit(data.samples).interval(0.9)
+        low, high = MixtureMeans(len(centers), n_init=3).fit(data.samples).interval(0.9)
         covered.append(((low <= data.truth) & (data.truth <= high)).mean())
     assert abs(np.mean(covered) - 0.9) < 4 * np.std(covered) / np.sqrt(60)
     assert np.std(covered) < 0.25
@@ -175,7 +175,7 @@ def test_coinciding_centres_do_not_blow_up_the_risk():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_estimates_stay_in_the_hull_and_weights_sum_to_one(m, k, kind, seed):
     samples = np.random.default_rng(seed).normal(size=(m, 3, 2))
-    model = kind(min(k, m), max_iter=5, restarts=1).fit(samples)
+    model = kind(min(k, m), max_iter=5, n_init=1).fit(samples)
     np.testing.assert_allclose(model.weights_.sum(1), 1)
     np.testing.assert_allclose(model.estimates_, model.weights_ @ model.centers_)
     assert model.proportions_.sum() == pytest.approx(1)
@@ -235,7 +235,7 @@ def test_learned_spread_of_groups_far_apart(gap):
             component_variance=0.9,
             rng=np.random.default_rng(seed),
         )
-        model = MixtureMeans(2, component_variance=None, restarts=2).fit(data.samples)
+        model = MixtureMeans(2, component_variance=None, n_init=2).fit(data.samples)
         low, high = model.interval(0.9)
         variances.append(model.component_variance_)
         covered.append(((low < data.truth) & (data.truth < high)).mean())

@@ -45,7 +45,7 @@ def check(found, nominal=0.95, above=0.04):
 def test_gaussian_means_cover_and_reach_their_risk(trust, prior):
     def fit(data, seed):
         privacy = ct.Privacy(1, clip=3.0, **SIMULATED)
-        model = ct.GaussianMeans(prior, 1.0, privacy=privacy, trust=trust, seed=seed).fit(data.samples)
+        model = ct.GaussianMeans(prior, 1.0, privacy=privacy, trust=trust, random_state=seed).fit(data.samples)
         assert model.risk_ < model.local_risk_
         return model
 
@@ -69,7 +69,7 @@ def test_bernoulli_rates_cover_and_beat_local_rates(epsilon):
 
     def fit(data, seed):
         privacy = ct.Privacy(epsilon, clip=1.0, **SIMULATED)
-        model = ct.BernoulliRates(privacy=privacy, seed=seed).fit(data.successes, data.trials)
+        model = ct.BernoulliRates(privacy=privacy, random_state=seed).fit(data.successes, data.trials)
         local = np.square(data.successes / data.trials - data.truth).mean()
         gains.append(1 - np.square(model.rates_ - data.truth).mean() / local)
         return model
@@ -83,7 +83,7 @@ def test_mixture_means_cover_and_reach_their_risk(variance):
     def fit(data, seed):
         privacy = ct.Privacy(2, clip=4.5, **SIMULATED)
         within = 0.0 if variance == 0 else None
-        model = ct.MixtureMeans(2, noise_variance=1.0, component_variance=within, privacy=privacy, seed=seed)
+        model = ct.MixtureMeans(2, noise_variance=1.0, component_variance=within, privacy=privacy, random_state=seed)
         return model.fit(data.samples)
 
     found = study(16, lambda seed: mixture_data(seed, 2000, variance), fit)
@@ -150,7 +150,7 @@ def test_numbers_of_samples_do_not_reach_the_others():
         (lambda p: ct.GaussianMeans(0.3, privacy=p), "noise_variance"),
         (lambda p: ct.GaussianMeans(None, 1.0, privacy=p, trust="local"), "prior_variance"),
         (lambda p: ct.GaussianMeans(0.3, 1.0, privacy=p, trust="nobody"), "trust"),
-        (lambda p: ct.GaussianMeans(0.3, 1.0, mechanism=ct.Quantiser(4), privacy=p), "mechanism"),
+        (lambda p: ct.GaussianMeans(0.3, 1.0, mechanism=ct.estimation.Quantiser(4), privacy=p), "mechanism"),
         (lambda p: ct.GaussianMeans(0.3, 1.0, privacy=1.0), "Privacy"),
         (lambda p: ct.MixtureMeans(2, privacy=p), "noise_variance"),
         (lambda p: ct.MixtureMeans(2, noise_variance=1.0, prior=([1.0], [[0.0]]), privacy=p), "prior"),

@@ -62,13 +62,13 @@ ESTIMATORS = [
     (ct.LogisticModels(), OURS),
     (ct.MixtureModels(clusters=1, rounds=2, steps=2), OURS | ONE_ROW),
     (ct.GaussianMeans(), CLIENTS),
-    (ct.MixtureMeans(restarts=2), CLIENTS),
+    (ct.MixtureMeans(n_init=2), CLIENTS),
     (ct.BernoulliRates(), COUNTS),
     (ct.HistogramMixture(2, threads=1), OURS),
-    (ct.FedAvgHistogram(), OURS),
-    (ct.LocalHistograms(), OURS),
-    (ct.IFCAHistograms(2, max_iter=5, threads=1), OURS),
-    (ct.DirichletMultinomialMixture(2, max_iter=5), SOFT),
+    (ct.histograms.FedAvgHistogram(), OURS),
+    (ct.histograms.LocalHistograms(), OURS),
+    (ct.histograms.IFCAHistograms(2, max_iter=5, threads=1), OURS),
+    (ct.histograms.DirichletMultinomialMixture(2, max_iter=5), SOFT),
 ]
 
 
@@ -138,7 +138,7 @@ def test_dicts_and_weights_and_new_clients(kind):
 def test_means_of_frames_dicts_and_new_clients():
     rng = np.random.default_rng(0)
     rows = pd.DataFrame(rng.normal(size=(60, 2)), columns=["a", "b"]).assign(who=np.repeat(list("uvwxyz"), 10))
-    for kind in (ct.GaussianMeans(), ct.MixtureMeans(2, component_variance=None, restarts=2)):
+    for kind in (ct.GaussianMeans(), ct.MixtureMeans(2, component_variance=None, n_init=2)):
         model = kind.fit(rows, groups="who")
         assert model.clients_.tolist() == list("uvwxyz")
         assert model.feature_names_in_.tolist() == ["a", "b"]

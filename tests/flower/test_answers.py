@@ -83,7 +83,7 @@ def test_a_wrong_answer_before_a_run_names_its_site(kind: str, tmp_path: Path) -
         return wire.pack(told | what(told))
 
     nodes.change = change
-    with pytest.raises(ct.CoterieError, match=r"^site 2 \(node 101\) cannot take part: .*\.$"):
+    with pytest.raises(ct.errors.CoterieError, match=r"^site 2 \(node 101\) cannot take part: .*\.$"):
         deployed(work, None, tmp_path, nodes=nodes)
 
 
@@ -189,9 +189,9 @@ class Late(InProcess):
             return works(*given)
 
         engine.shares = interrupted  # type: ignore[method-assign]
-        with pytest.raises(ct.CoterieError, match="newer message"):
+        with pytest.raises(ct.errors.CoterieError, match="newer message"):
             self.sites[101].answer(self.late)
-        with pytest.raises(ct.CoterieError, match="newer message"):  # and once more, from its beginning
+        with pytest.raises(ct.errors.CoterieError, match="newer message"):  # and once more, from its beginning
             self.sites[101].answer(self.late)
         return answers
 
@@ -206,7 +206,7 @@ def test_a_late_answer_does_not_touch_the_states_of_a_newer_one(tmp_path: Path) 
 
 def test_a_run_that_diverges_says_so(tmp_path: Path) -> None:
     work = job(ct.FedAvg(local=ct.LocalSGD(steps=3, lr=3e38)), rounds=2)
-    with pytest.raises(ct.Diverged, match="Lower the learning rate") as end:
+    with pytest.raises(ct.errors.Diverged, match="Lower the learning rate") as end:
         deployed(work, table(SIZES), tmp_path)
     assert end.value.result is None
 

@@ -159,7 +159,7 @@ def test_flowers_error_codes_are_lost_clients_with_a_sentence(code: int, tmp_pat
 def test_a_site_without_a_table_says_so(tmp_path: Path) -> None:
     server, client = project(tmp_path, "fedavg")
     grid = InProcessGrid(client, {1: {}, 2: {}})
-    with pytest.raises(ct.CoterieError, match="does not say where its table is"):
+    with pytest.raises(ct.errors.CoterieError, match="does not say where its table is"):
         server(grid, Context(1, 0, {}, RecordDict(), {"out": str(tmp_path / "out"), "sites": 2, "timeout": 5.0}))
 
 
@@ -207,10 +207,10 @@ def test_sites_are_handed_two_apps_and_the_run_alone(tmp_path: Path) -> None:
 def test_an_error_on_purpose_is_logged_as_a_sentence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     project(tmp_path, "fedavg")
     log = logging.getLogger("flwr")
-    for error in (ct.ConfigError("Too few sites."), ValueError("a mistake in the code")):
+    for error in (ct.errors.ConfigError("Too few sites."), ValueError("a mistake in the code")):
         try:
             raise error
-        except (ct.CoterieError, ValueError) as raised:
+        except (ct.errors.CoterieError, ValueError) as raised:
             with caplog.at_level("ERROR", "flwr"):
                 log.error("ServerApp raised an exception", exc_info=raised)
     assert [r.getMessage() for r in caplog.records] == ["Too few sites.", "ServerApp raised an exception"]
@@ -231,5 +231,5 @@ def test_the_owner_of_a_site_says_from_how_many_rows_it_goes_into_detail(
         server(grid, context)
         assert told in json.loads((tmp_path / "out" / "sites.json").read_text())["blind"]["classes"]
         return
-    with pytest.raises(ct.EngineError, match=told):
+    with pytest.raises(ct.errors.EngineError, match=told):
         server(grid, context)

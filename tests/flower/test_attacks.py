@@ -46,14 +46,14 @@ def test_an_agreement_of_the_servers_choice_quotes_no_cell(
     agreement: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = Site(job(configured("fedavg")), table(SIZES), tmp_path)
-    with pytest.raises(ct.CoterieError) as told:
+    with pytest.raises(ct.errors.CoterieError) as told:
         begin(site, agreement=agreement)
     assert not any(cell in str(told.value) for cell in ("'no'", "'yes'", "'perhaps'", "client 0"))
     assert "the site's log says why" not in str(told.value) or caplog.text
 
 
 def test_so_many_clients_that_their_names_fill_the_memory_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ct.CoterieError, match=r"'n_clients' .* from 1 to 1000000"):
+    with pytest.raises(ct.errors.CoterieError, match=r"'n_clients' .* from 1 to 1000000"):
         begin(Site(job(configured("fedavg")), table(SIZES), tmp_path), n_clients=10**6 + 1)
 
 
@@ -81,7 +81,7 @@ def test_a_log_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
     target = tmp_path / "elsewhere"
     (tmp_path / "server" / "events.jsonl").symlink_to(target)
-    with pytest.raises(ct.ConfigError, match="symbolic link"):
+    with pytest.raises(ct.errors.ConfigError, match="symbolic link"):
         deployed(job(configured("fedavg"), rounds=1), table(SIZES), tmp_path)
     assert not os.path.lexists(target)
 
@@ -91,7 +91,9 @@ def test_a_class_that_few_rows_have_is_named_by_the_user_or_not_at_all(tmp_path:
     rows.loc[[3, 50], "label"] = "the only two"
     work = job(configured("fedavg"), rounds=1, least=LEAST)
     nodes = InProcess(work, split(rows, 3), tmp_path)
-    with pytest.raises(ct.EngineError, match="names of classes with fewer than 5 rows at a site do not leave it"):
+    with pytest.raises(
+        ct.errors.EngineError, match="names of classes with fewer than 5 rows at a site do not leave it"
+    ):
         deployed(work, None, tmp_path, nodes=nodes)
     assert not any(b"the only two" in message for _, message in (*nodes.sent, *nodes.got))
 
@@ -103,7 +105,7 @@ def test_a_round_that_the_run_does_not_have_is_refused(tmp_path: Path) -> None:
     last = {h["do"]: (h, tree) for h, tree in (wire.unpack(m) for node, m in nodes.sent if node == 101)}
     for kind, wrong in (("ask", 2), ("ask", 10**9), ("finish", 3), ("finish", 10**9)):
         head, tree = last[kind]
-        with pytest.raises(ct.CoterieError, match="This run has 2 rounds"):
+        with pytest.raises(ct.errors.CoterieError, match="This run has 2 rounds"):
             nodes.sites[101].answer(wire.pack(head | {"number": 2**70, "round": wrong}, tree))
     nodes.sites[101].answer(wire.pack(last["finish"][0] | {"number": 2**70}, last["finish"][1]))
 
@@ -113,7 +115,7 @@ def test_runs_without_end_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pyte
     site = Site(job(configured("fedavg")), table(SIZES), tmp_path)
     for i in range(3):
         begin(site, run=f"r{i}")
-    with pytest.raises(ct.CoterieError, match="folder holds 3 runs"):
+    with pytest.raises(ct.errors.CoterieError, match="folder holds 3 runs"):
         begin(site, run="r3")
     assert not (tmp_path / "r3").exists()
 
@@ -128,7 +130,7 @@ def test_numbers_of_a_column_of_categories_are_not_told(
 ) -> None:
     rows = table(SIZES).astype({"d": object})
     rows["d"] = [cells[i % 2] for i in range(len(rows))]
-    with pytest.raises(ct.CoterieError, match="holds categories at this site") as told:
+    with pytest.raises(ct.errors.CoterieError, match="holds categories at this site") as told:
         Site(job(configured("fedavg"), least=LEAST), rows, tmp_path).answer(wire.pack(message))
     assert not any(repr(cell) in str(told.value) for cell in cells)
 
@@ -146,7 +148,7 @@ def test_a_log_that_cannot_grow_ends_in_one_sentence_and_nothing_leaves(whose: s
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
     try:
-        with pytest.raises(ct.CoterieError, match=r"jsonl cannot be written: File too large"):
+        with pytest.raises(ct.errors.CoterieError, match=r"jsonl cannot be written: File too large"):
             deployed(work, None, tmp_path, nodes=nodes)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

@@ -85,7 +85,7 @@ def works(told: Callable[[], Any]) -> bool:
     said = ""
     try:
         told()
-    except ct.CoterieError as error:
+    except ct.errors.CoterieError as error:
         said = str(error)
     assert not said or (said.endswith(".") and len(said.splitlines()) == 1)
     assert "does not fit this run" not in said  # the table of fields has no gap
@@ -135,7 +135,7 @@ def test_a_name_cannot_leave_the_folder(field: str, tmp_path: Path) -> None:
         None if field == "run" else 5,
     ):
         before = files(tmp_path)
-        with pytest.raises(ct.CoterieError, match=f"'{field}' of the message 'ask' must be"):
+        with pytest.raises(ct.errors.CoterieError, match=f"'{field}' of the message 'ask' must be"):
             nodes.sites[100].answer(wire.pack(head | {field: wrong, "number": 2**70}, tree))
         assert files(tmp_path) == before
 
@@ -144,7 +144,7 @@ def test_a_run_of_the_same_name_does_not_remove_another(tmp_path: Path) -> None:
     _, nodes, _ = deployed(job(configured("fedavg"), rounds=1), table(SIZES), tmp_path)
     begin = next(m for _, m in nodes.sent if wire.unpack(m)[0]["do"] == "begin")
     before = files(tmp_path)
-    with pytest.raises(ct.CoterieError, match="begun a run of that name"):
+    with pytest.raises(ct.errors.CoterieError, match="begun a run of that name"):
         nodes.sites[100].answer(begin)
     assert files(tmp_path) == before
 

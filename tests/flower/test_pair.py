@@ -201,7 +201,7 @@ def test_a_site_shows_a_server_state_only_as_far_as_it_is_its_own() -> None:
 
 def test_only_named_client_functions_can_be_called() -> None:
     algorithm = ct.FineTuned(base=ct.FedAvg())
-    with pytest.raises(ct.ClientError, match="no client function"):
+    with pytest.raises(ct.errors.ClientError, match="no client function"):
         wire.function_at(algorithm, "base.__init__")
-    with pytest.raises(ct.ClientError, match="no client function"):
+    with pytest.raises(ct.errors.ClientError, match="no client function"):
         wire.function_at(algorithm, "base.local.fit.__globals__")

@@ -118,10 +118,10 @@ def test_a_site_knows_its_budget_whatever_the_server_asks(tmp_path: Path) -> Non
     _, nodes, _ = deployed(work, table(SIZES), tmp_path)
     head, tree = next(m for m in (wire.unpack(m) for n, m in nodes.sent if n == 101) if m[0]["do"] == "ask")
     for change in ({"private": None}, {"reduce": None}):
-        with pytest.raises(ct.CoterieError, match=r"privacy budget|Privacy needs sums"):
+        with pytest.raises(ct.errors.CoterieError, match=r"privacy budget|Privacy needs sums"):
             nodes.sites[101].answer(wire.pack(head | change, tree))
     for question in ({"do": "digits", "level": 0, "prefixes": {"a": [0]}}, {"do": "spread", "fills": {"a": 0.0}}):
-        with pytest.raises(ct.CoterieError, match="no statistics"):
+        with pytest.raises(ct.errors.CoterieError, match="no statistics"):
             nodes.sites[101].answer(wire.pack(question))
 
 
@@ -148,7 +148,7 @@ def test_the_folder_of_another_run_is_refused_before_anybody_is_asked(tmp_path: 
     nodes = InProcess(work, split(rows, 3), tmp_path)
     for name in ("checkpoint.safetensors", "receipt.json"):
         (tmp_path / "server" / name).write_bytes(b"")
-        with pytest.raises(ct.ConfigError, match="has no sites"):
+        with pytest.raises(ct.errors.ConfigError, match="has no sites"):
             deployed(work, rows, tmp_path, nodes=nodes)
         (tmp_path / "server" / name).unlink()
     assert not nodes.sent
@@ -160,7 +160,7 @@ def test_a_damaged_list_of_sites_is_one_sentence(told: str, tmp_path: Path) -> N
     (tmp_path / "server").mkdir()
     (tmp_path / "server" / "checkpoint.safetensors").write_bytes(b"")
     (tmp_path / "server" / "sites.json").write_bytes(told.encode("latin-1"))
-    with pytest.raises(ct.ConfigError, match=r"sites\.json is damaged"):
+    with pytest.raises(ct.errors.ConfigError, match=r"sites\.json is damaged"):
         deployed(work, rows, tmp_path)
 
 
@@ -265,13 +265,13 @@ def test_a_site_counts_its_own_budget_over_restarts_and_runs(tmp_path: Path) -> 
     nodes.restart(101)
     site = nodes.sites[max(nodes.sites)]
     for i in range(30):
-        with pytest.raises(ct.CoterieError, match="budget of this site is spent"):
+        with pytest.raises(ct.errors.CoterieError, match="budget of this site is spent"):
             site.answer(wire.pack(head | {"ask": 1 + i, "number": 2**70 + i}, tree))
     tree["down"]["model"]["0.bias"] += 1.0
-    with pytest.raises(ct.CoterieError, match="repeats a question with other content"):
+    with pytest.raises(ct.errors.CoterieError, match="repeats a question with other content"):
         site.answer(wire.pack(first | {"number": 2**71}, tree))
     again = InProcess(work, nodes.tables, tmp_path)  # another run in the same folders
-    with pytest.raises(ct.CoterieError, match="budget of this site is spent"):
+    with pytest.raises(ct.errors.CoterieError, match="budget of this site is spent"):
         deployed(work, None, tmp_path / "other", nodes=again)
 
 
@@ -283,7 +283,7 @@ def test_a_run_asks_as_often_as_its_file_says_though_the_budget_would_allow_more
     head, tree = a_question(work, tmp_path)
     for i in range(2):
         site.answer(wire.pack(head | {"round": i}, tree))
-    with pytest.raises(ct.CoterieError, match="a run may ask 2 questions"):
+    with pytest.raises(ct.errors.CoterieError, match="a run may ask 2 questions"):
         site.answer(wire.pack(head | {"ask": 7}, tree))
     begun(site, "second")
     site.answer(wire.pack(head | {"run": "second"}, tree))  # the limit is that run's own
@@ -302,7 +302,7 @@ def test_a_site_refuses_what_no_honest_server_asks(tmp_path: Path) -> None:
         "expected is": {"private": head["private"] | {"expected": 1.0}},
     }
     for why, change in wrong.items():
-        with pytest.raises(ct.CoterieError, match=why):
+        with pytest.raises(ct.errors.CoterieError, match=why):
             nodes.sites[101].answer(wire.pack(head | {"number": 2**70} | change, tree))
 
 
@@ -386,7 +386,7 @@ def test_the_budget_of_a_site_is_what_its_runs_cost_and_not_a_number_of_question
     other, (head, tree) = Site(more, rows, tmp_path / "site"), a_question(more, tmp_path / "more")
     begun(other, "second")
     for i in range(8):
-        with pytest.raises(ct.CoterieError, match="budget of this site is spent"):
+        with pytest.raises(ct.errors.CoterieError, match="budget of this site is spent"):
             other.answer(wire.pack(head | {"run": "second", "round": i}, tree))
     bigger = ct.Privacy(epsilon=8.0, delta=1e-5, clip=0.5, noise="exact", total_epsilon=12.0)
     third = Job(ct.FedAvg(local=FEW), job(ct.FedAvg()).task, PRIVATE, 8, privacy=bigger)
@@ -395,7 +395,7 @@ def test_the_budget_of_a_site_is_what_its_runs_cost_and_not_a_number_of_question
     for i in range(8):
         try:
             other.answer(wire.pack(head | {"run": "third", "round": i}, tree))
-        except ct.CoterieError as why:
+        except ct.errors.CoterieError as why:
             refused.append(str(why))
     assert 0 < len(refused) < 8  # the first ones cost the rest of 12 that 8 left, composed
     assert all("ε = 12" in why for why in refused)
@@ -425,7 +425,7 @@ def test_a_question_cannot_be_written_so_that_it_passes_for_another(tmp_path: Pa
     second = spare(f"down/a torch.uint8 ({len(start)},);", hidden) | two | spare("down/zz", b"")
     assert written(first) == written(second)
     site.answer(wire.pack(head, unflatten(first) | {"known": tree.get("known", {})}))
-    with pytest.raises(ct.CoterieError, match="repeats a question with other content"):
+    with pytest.raises(ct.errors.CoterieError, match="repeats a question with other content"):
         site.answer(wire.pack(head, unflatten(second) | {"known": tree.get("known", {})}))
 
 
@@ -445,7 +445,7 @@ def test_a_question_to_other_states_is_another_one(tmp_path: Path) -> None:
     one = asks(tree, attempt="a")
     two = asks(other, attempt="b", base=one)
     asks(tree, attempt="c", round=1, have=one, base=two)
-    with pytest.raises(ct.CoterieError, match="budget of this site is spent"):
+    with pytest.raises(ct.errors.CoterieError, match="budget of this site is spent"):
         asks(tree, attempt="d", round=1, have=two, base=one)
 
 
@@ -455,7 +455,7 @@ def test_two_sums_cannot_differ_in_one_client_where_everyone_takes_part(tmp_path
     begun(site)
     head, tree = a_question(work, tmp_path)
     site.answer(wire.pack(head, tree))
-    with pytest.raises(ct.CoterieError, match="leaves out clients"):
+    with pytest.raises(ct.errors.CoterieError, match="leaves out clients"):
         site.answer(wire.pack(head | {"round": 1, "clients": head["clients"][1:]}, tree))
 
 
@@ -477,10 +477,10 @@ def test_nothing_but_the_sum_tells_whose_update_is_a_number(tmp_path: Path) -> N
 @pytest.mark.parametrize("classes", [["no", "yes"], ["no", "other", "yes"], [], None])
 def test_classes_of_the_servers_choice_do_not_make_a_site_name_labels(classes: Any, tmp_path: Path) -> None:
     site = Site(private("exact"), table(SIZES), tmp_path)
-    with pytest.raises(ct.CoterieError, match="other classes or columns"):
+    with pytest.raises(ct.errors.CoterieError, match="other classes or columns"):
         begun(site, agreement={"plan": [], "classes": classes})
     row = {"source": "a", "column": "a", "kind": "numeric", "category": None, "fill": 0.0, "mean": 0.0, "scale": 1.0}
-    with pytest.raises(ct.CoterieError, match="other classes or columns"):
+    with pytest.raises(ct.errors.CoterieError, match="other classes or columns"):
         begun(site, agreement={"plan": [row | {"note": ""}], "classes": PRIVATE["classes"]})
 
 
@@ -494,7 +494,7 @@ def test_the_error_of_a_private_question_does_not_tell_what_clients_chose(tmp_pa
     head |= {"run": "r", "have": None, "base": None, "number": 2**60, "reduce": ["MeanBy", 2]}
     for t in tree["down"]["models"].values():
         t[:2] = 1e3  # everybody chooses the third
-    with pytest.raises(ct.CoterieError, match=r"could not be worked on; the site's log says why\.$"):
+    with pytest.raises(ct.errors.CoterieError, match=r"could not be worked on; the site's log says why\.$"):
         site.answer(wire.pack(head, tree))
 
 

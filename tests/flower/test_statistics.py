@@ -28,10 +28,10 @@ def test_chosen_prefixes_do_not_recover_a_column(tmp_path: Path) -> None:
     heads, found = [0], 0
     for level in range(LEVELS):
         if level:
-            with pytest.raises(ct.CoterieError, match=r"one or two whole numbers|one agreement"):
+            with pytest.raises(ct.errors.CoterieError, match=r"one or two whole numbers|one agreement"):
                 question(site, level, sorted({int(b) >> 8 * (LEVELS - level) for b in sortable(rows["a"].to_numpy())}))
         counts = question(site, level, heads)
-        with pytest.raises(ct.CoterieError, match="one agreement"):
+        with pytest.raises(ct.errors.CoterieError, match="one agreement"):
             question(site, level, [heads[0] ^ 2])
         assert question(Site(site.job, rows, tmp_path), level, heads) == counts  # a server that was started again
         best = sorted(
@@ -44,7 +44,7 @@ def test_chosen_prefixes_do_not_recover_a_column(tmp_path: Path) -> None:
 def test_prefixes_continue_those_before(tmp_path: Path) -> None:
     """Else a server could ask in every level for others, and follow sixteen values instead of two."""
     site = Site(job(configured("fedavg")), table(SIZES), tmp_path)
-    refused = pytest.raises(ct.CoterieError, match="one agreement")
+    refused = pytest.raises(ct.errors.CoterieError, match="one agreement")
     with refused:
         question(site, 1, [0])  # the first level was not asked for
     question(site, 0, [0])
@@ -63,9 +63,9 @@ def test_only_features_and_only_one_fill(tmp_path: Path) -> None:
         {"do": "digits", "level": 0, "prefixes": {"label": [0]}},
         {"do": "spread", "fills": {"who": 0.0}},
     ):
-        with pytest.raises(ct.CoterieError, match="no feature"):
+        with pytest.raises(ct.errors.CoterieError, match="no feature"):
             site.answer(wire.pack(question_))
-    with pytest.raises(ct.CoterieError, match="one agreement"):  # a fill that nobody agreed on
+    with pytest.raises(ct.errors.CoterieError, match="one agreement"):  # a fill that nobody agreed on
         site.answer(wire.pack({"do": "spread", "fills": {"a": 3.0}}))
     site.answer(wire.pack({"do": "spread", "fills": {"b": 0.0}}))
 

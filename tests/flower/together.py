@@ -69,7 +69,7 @@ class InProcess:
             try:
                 answer: bytes | Failure = self.sites[node].answer(message)
                 self.got.append((node, answer))  # type: ignore[arg-type]
-            except ct.CoterieError as error:
+            except ct.errors.CoterieError as error:
                 answer = Failure(str(error))
             if self.change is not None:
                 answer = self.change(node, wire.unpack(message)[0], answer)

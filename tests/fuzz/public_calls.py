@@ -163,10 +163,35 @@ RECORDS = set(
     Advice Choice Coalition Cohort Comparison Context Coalitions Decision Evaluation Grid Participation Reply
     Result Run Seeds Audit Plan Receipt Signal Predictor Scores Table Verdict Bargain Climb Collaboration
     Commitment DeviationGains Equilibrium Pair Prices Sales Simulation View RevenueLedger Elections UserTokens
-    Told Truth Blobs Partition Composition Booking Mixed Firm Ask Up From Event Released
+    Told Truth Blobs Partition Population Env Composition Booking Mixed Firm Ask Up From Event Released
     """.split()  # noqa: SIM905
 )
-PROTOCOLS = {"Algorithm", "Aggregator", "Buyers", "Seller", "Noise", "Attack", "Channel", "Where"}
+PROTOCOLS = {
+    "Algorithm",
+    "Aggregator",
+    "Buyers",
+    "Seller",
+    "Noise",
+    "Attack",
+    "Channel",
+    "Where",
+    "Engine",
+    "LocalSteps",
+}
+TOOLS = {
+    "joined",
+    "named_like",
+    "one_per",
+    "row",
+    "stack",
+    "take",
+    "tree_map",
+    "features",
+    "split",
+    "Exchange",
+    "Params",
+    "Tree",
+}  # of client functions
 
 
 def offered(module: ModuleType) -> Iterator[tuple[str, Any]]:
@@ -183,6 +208,10 @@ def offered(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 MODULES = {
     "": ct,
+    "engines.": ct.engines,
+    "exchange.": ct.exchange,
+    "histograms.": ct.histograms,
+    "training.": ct.training,
     "privacy.": privacy,
     "estimation.": estimation,
     "decision.": decision,
@@ -191,7 +220,7 @@ MODULES = {
     "robust.": ct.robust,
     "models.": ct.models,
     "schedules.": ct.schedules,
-    "attacks.": ct.attacks,
+    "attacks.": ct.exchange.attacks,
 }
 STARTS_PROCESSES = {"RayEngine"}
 HEAVY_DATA = {"cifar10", "femnist", "mnist", "har", "train_tickets", "user_tokens"}
@@ -227,41 +256,41 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
         },
         nothing,
     ),
-    "save_counts": ({"folder": folder() / "counts", "blocks": [COUNTS]}, nothing),
-    "threshold_clustering": ({"points": X, "centers": X[:2]}, nothing),
-    "ThresholdClustering": ({"n_clusters": 2}, lambda made: made.fit(X)),
-    "Fixed": ({"radius": 1.0}, lambda rule: ct.threshold_clustering(X, X[:2], rule)),
-    "Percentile": ({"p": 20.0}, lambda rule: ct.threshold_clustering(X, X[:2], rule)),
-    "Theory": ({"delta": 1.0, "sigma": 1.0, "separation": 3.0}, nothing),
-    "Proof": ({"delta": 1.0, "sigma": 1.0, "separation": 3.0, "members": 4}, nothing),
-    "Dropout": ({"rate": 0.1}, attack),
+    "histograms.save_counts": ({"folder": folder() / "counts", "blocks": [COUNTS]}, nothing),
+    "robust.threshold_clustering": ({"points": X, "centers": X[:2]}, nothing),
+    "robust.ThresholdClustering": ({"clusters": 2}, lambda made: made.fit(X)),
+    "robust.Fixed": ({"radius": 1.0}, lambda rule: ct.robust.threshold_clustering(X, X[:2], rule)),
+    "robust.Percentile": ({"p": 20.0}, lambda rule: ct.robust.threshold_clustering(X, X[:2], rule)),
+    "robust.Theory": ({"delta": 1.0, "sigma": 1.0, "separation": 3.0}, nothing),
+    "robust.Proof": ({"delta": 1.0, "sigma": 1.0, "separation": 3.0, "members": 4}, nothing),
+    "exchange.Dropout": ({"rate": 0.1}, attack),
     "FedBN": ({"keep": ["1.bias"]}, learn),
-    "FixedSize": ({"size": 2}, sample),
-    "Poisson": ({"rate": 0.5}, sample),
-    "Everyone": ({}, sample),
-    "Quantiser": ({"bits": 3, "radius": 9.0}, lambda made: made(X, np.random.default_rng(0))),
+    "training.FixedSize": ({"size": 2}, sample),
+    "training.Poisson": ({"rate": 0.5}, sample),
+    "training.Everyone": ({}, sample),
+    "estimation.Quantiser": ({"bits": 3, "radius": 9.0}, lambda made: made(X, np.random.default_rng(0))),
     "Task": ({"model": ct.models.linear(2, 2)}, lambda made: ct.fit(ct.FedAvg(), federation(), made, rounds=1)),
-    "TensorBoard": ({"where": folder() / "board"}, nothing),
+    "training.TensorBoard": ({"where": folder() / "board"}, nothing),
     "Scorer": ({"given": "accuracy"}, nothing),
     "Privacy": ({"epsilon": 5.0, "delta": 1e-3, "clip": 1.0}, nothing),
-    "TokenReduction": ({"keep": 2}, lambda made: histograms(ct.HistogramMixture(2, reduction=made))),
-    "LocalEngine": ({}, lambda made: ct.fit(ct.FedAvg(), federation(), task(), rounds=1, engine=made)),
-    "LoopEngine": ({}, lambda made: ct.fit(ct.FedAvg(), federation(), task(), rounds=1, engine=made)),
+    "histograms.TokenReduction": ({"keep": 2}, lambda made: histograms(ct.HistogramMixture(2, reduction=made))),
+    "engines.LocalEngine": ({}, lambda made: ct.fit(ct.FedAvg(), federation(), task(), rounds=1, engine=made)),
+    "engines.LoopEngine": ({}, lambda made: ct.fit(ct.FedAvg(), federation(), task(), rounds=1, engine=made)),
     "LocalSGD": ({"steps": 1}, lambda made: learn(ct.FedAvg(made))),
     "LocalAdam": ({"steps": 1}, lambda made: learn(ct.FedAvg(made))),
-    "MeanBy": ({}, nothing),
-    "SumBy": ({}, nothing),
+    "exchange.MeanBy": ({}, nothing),
+    "exchange.SumBy": ({}, nothing),
     "BernoulliRates": ({}, lambda made: made.fit([3, 4, 5], [9, 9, 9])),
     "GaussianMeans": ({}, means),
-    "MixtureMeans": ({"restarts": 1, "max_iter": 5}, means),
+    "MixtureMeans": ({"n_init": 1, "max_iter": 5}, means),
     "LinearModels": ({}, regressions),
     "LogisticModels": ({}, regressions),
     "MixtureModels": ({"rounds": 2}, regressions),
     "HistogramMixture": ({"clusters": 2, "max_iter": 3}, histograms),
-    "IFCAHistograms": ({"clusters": 2, "max_iter": 3}, histograms),
-    "DirichletMultinomialMixture": ({"clusters": 2, "max_iter": 3}, histograms),
-    "FedAvgHistogram": ({}, histograms),
-    "LocalHistograms": ({}, histograms),
+    "histograms.IFCAHistograms": ({"clusters": 2, "max_iter": 3}, histograms),
+    "histograms.DirichletMultinomialMixture": ({"clusters": 2, "max_iter": 3}, histograms),
+    "histograms.FedAvgHistogram": ({}, histograms),
+    "histograms.LocalHistograms": ({}, histograms),
     "estimation.advise": ({"samples": [x for x, _ in PAIRS.values()], "resamples": 20}, nothing),
     "estimation.clipping_radius": (
         {"clients": 9, "samples": 5.0, "prior_variance": 1.0, "noise_variance": 1.0},
@@ -483,7 +512,7 @@ def _fitted() -> dict[str, Any]:
     samples = [x for x, _ in PAIRS.values()]
     return {
         "GaussianMeans": (ct.GaussianMeans().fit(samples), {"samples": samples}),
-        "MixtureMeans": (ct.MixtureMeans(restarts=1).fit(samples), {"samples": samples}),
+        "MixtureMeans": (ct.MixtureMeans(n_init=1).fit(samples), {"samples": samples}),
         "BernoulliRates": (
             ct.BernoulliRates().fit([3, 4, 5], [9, 9, 9]),
             {"successes": [3, 4, 5], "trials": [9, 9, 9]},
@@ -492,16 +521,16 @@ def _fitted() -> dict[str, Any]:
         "LogisticModels": (ct.LogisticModels().fit(X, Y, OWNER), {"X": X, "y": Y, "groups": OWNER}),
         "MixtureModels": (ct.MixtureModels(rounds=2).fit(X, Y, OWNER), {"X": X, "y": Y, "groups": OWNER}),
         "HistogramMixture": (ct.HistogramMixture(2).fit(COUNTS), {"counts": COUNTS, "X": COUNTS}),
-        "IFCAHistograms": (ct.IFCAHistograms(2, 3).fit(COUNTS), {"counts": COUNTS, "X": COUNTS}),
-        "FedAvgHistogram": (ct.FedAvgHistogram().fit(COUNTS), {"counts": COUNTS, "X": COUNTS}),
-        "LocalHistograms": (ct.LocalHistograms().fit(COUNTS), {"counts": COUNTS, "X": COUNTS}),
+        "IFCAHistograms": (ct.histograms.IFCAHistograms(2, 3).fit(COUNTS), {"counts": COUNTS, "X": COUNTS}),
+        "FedAvgHistogram": (ct.histograms.FedAvgHistogram().fit(COUNTS), {"counts": COUNTS, "X": COUNTS}),
+        "LocalHistograms": (ct.histograms.LocalHistograms().fit(COUNTS), {"counts": COUNTS, "X": COUNTS}),
         "DirichletMultinomialMixture": (
-            ct.DirichletMultinomialMixture(2, 3).fit(COUNTS),
+            ct.histograms.DirichletMultinomialMixture(2, 3).fit(COUNTS),
             {"counts": COUNTS, "X": COUNTS},
         ),
-        "ThresholdClustering": (ct.ThresholdClustering(2).fit(X), {"X": X, "points": X}),
+        "ThresholdClustering": (ct.robust.ThresholdClustering(2).fit(X), {"X": X, "points": X}),
         "Quantiser": (
-            ct.Quantiser(3, 9.0),
+            ct.estimation.Quantiser(3, 9.0),
             {"x": X, "rng": np.random.default_rng(0), "codes": np.ones((2, 2), np.int64)},
         ),
     }
@@ -554,7 +583,7 @@ def _target(name: str) -> Callable[..., Any]:
 
 def _guessed(prefix: str, thing: Any) -> Call | None:
     """Algorithms, robust rules, attacks and networks: their registries tell what they are for."""
-    if prefix == "" and isinstance(thing, type) and ct.Algorithm in thing.__mro__:
+    if prefix == "" and isinstance(thing, type) and ct.exchange.Algorithm in thing.__mro__:
         return Call(thing, {}, learn)
     if prefix == "robust." and isinstance(thing, type):
         required = {"n_corrupted": 1, "radius": 1.0}
@@ -571,7 +600,11 @@ def calls() -> dict[str, Call]:
     seen: set[Any] = set()
     for prefix, module in MODULES.items():
         for name, thing in offered(module):
-            if name in RECORDS | PROTOCOLS | HEAVY_DATA | STARTS_PROCESSES or thing in seen or name == "Federation":
+            if (
+                name in RECORDS | PROTOCOLS | TOOLS | HEAVY_DATA | STARTS_PROCESSES
+                or thing in seen
+                or name == "Federation"
+            ):
                 continue
             seen.add(thing)
             full = prefix + name

@@ -52,7 +52,7 @@ def fault(run: Callable[..., Any], name: str, argument: str, label: str) -> str:
         with warnings.catch_warnings(), limited(20):
             warnings.simplefilter("ignore")
             run(**{argument: WRONG[label]()})
-    except ct.CoterieError as error:
+    except ct.errors.CoterieError as error:
         text = str(error)
         return "" if text.strip() and "\n" not in text and len(text) < 700 else f"no single sentence: {text[:200]!r}"
     except Late:

@@ -34,7 +34,7 @@ def task(request: pytest.FixtureRequest) -> ct.Task:
 
 def everywhere(phase: Callable[[Context], Tree], task: ct.Task, fed: ct.Federation, tolerance: float = 1e-12) -> Tree:
     env = Env(task, fed, task.init(0, torch.float64), 0, states=ClientStates(len(fed), nothing=True))
-    engines = (ct.LocalEngine(workers=1, chunk=5), ct.LoopEngine())
+    engines = (ct.engines.LocalEngine(workers=1, chunk=5), ct.engines.LoopEngine())
     fast, plain = (engine.map(phase, np.arange(len(fed)), env, test=False) for engine in engines)
     torch.testing.assert_close(fast, plain, rtol=tolerance, atol=tolerance)
     return fast
@@ -167,7 +167,7 @@ def test_convolutions(fed64: ct.Federation) -> None:
 
 @pytest.mark.parametrize("wrong", [{}, {"steps": 1, "epochs": 1}, {"steps": 0}, {"steps": 1, "batch_size": 0}])
 def test_bad_walks_are_refused(wrong: dict[str, Any], task: ct.Task, fed64: ct.Federation) -> None:
-    with pytest.raises(ct.ConfigError, match="Mini-batches"):
+    with pytest.raises(ct.errors.ConfigError, match="Mini-batches"):
         everywhere(lambda ctx: next(b.loss(ctx.initial) for b in ctx.batches(**wrong)), task, fed64)
 
 

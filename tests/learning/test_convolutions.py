@@ -161,7 +161,7 @@ def test_chunks_do_not_change_convolutions(algorithm: Callable[..., Any]) -> Non
     fed = ct.Federation.from_flat(x, y, sizes=sizes, clients=range(4), n_test=sizes * 0 + 2, one_class="allow")
     task = ct.Task(NETWORKS["two, without biases"][0])
     method = algorithm(local=ct.LocalSGD(steps=3, lr=0.2, batch_size=2))
-    engines = [*(ct.LocalEngine(chunk=c, workers=1) for c in (None, 1, 2)), ct.LoopEngine()]
+    engines = [*(ct.engines.LocalEngine(chunk=c, workers=1) for c in (None, 1, 2)), ct.engines.LoopEngine()]
     runs = [ct.fit(method, fed, task, rounds=2, engine=e, alone=False, progress=False) for e in engines]
     first, *others, plain = [
         flatten({"model": run.state.models if algorithm is ct.FedEM else run.state.model}) for run in runs

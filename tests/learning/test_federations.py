@@ -73,7 +73,7 @@ def personal(result: ct.Result) -> dict[str, torch.Tensor]:
 
 
 def check(name: str, rounds: int, tmp_path: Path, exact: bool = False) -> ct.Result:
-    how: dict[str, Any] = {"exact": exact, "engine": ct.LocalEngine(workers=2)}
+    how: dict[str, Any] = {"exact": exact, "engine": ct.engines.LocalEngine(workers=2)}
     fast = train(name, rounds, **how)
     one, two = personal(fast), personal(train(name, rounds, **how | {"engine": "loop"}))
     close = {"rtol": 1e-8, "atol": 1e-8} if exact else {"rtol": 2e-3, "atol": 2e-4}

@@ -16,7 +16,7 @@ from coterie.engines.base import ClientStates, Env
 from coterie.exchange.messages import Context
 from coterie.tree import Params, Tree
 
-ENGINES = {"vectorised": ct.LocalEngine(workers=1), "loop": ct.LoopEngine()}
+ENGINES = {"vectorised": ct.engines.LocalEngine(workers=1), "loop": ct.engines.LoopEngine()}
 STEPS = 4
 WHOLE: dict[str, Any] = {"steps": STEPS, "batch_size": None}
 
@@ -236,7 +236,7 @@ def test_a_part_is_trained_and_the_rest_stays(part: str, local: Any, task: ct.Ta
             nn.utils.clip_grad_norm_(kept, local.clip)
 
     same(got, torch_loop(frozen, fed64, make, after=clip))
-    with pytest.raises(ct.ConfigError, match="train names parts"):
+    with pytest.raises(ct.errors.ConfigError, match="train names parts"):
         everywhere(lambda ctx: local.fit(ctx, ctx.initial, train=["nothing"])[0], task, fed64)
 
 
@@ -266,7 +266,7 @@ def test_a_kept_memory_makes_two_calls_one(local: Any, task: ct.Task, fed64: ct.
     kept = everywhere(twice, task, fed64)
     torch.testing.assert_close(kept["model"], whole, rtol=1e-12, atol=1e-12)
     assert (everywhere(forgetful, task, fed64)["0.weight"] - whole["0.weight"]).abs().max() > 1e-3
-    with pytest.raises(ct.ConfigError, match="memory does not fit"):
+    with pytest.raises(ct.errors.ConfigError, match="memory does not fit"):
         everywhere(lambda ctx: half.fit(ctx, ctx.initial, memory={"x": ctx.n})[0], task, fed64)
 
 
@@ -304,14 +304,14 @@ def test_wrong_names_are_refused_everywhere(fed64: ct.Federation) -> None:
         lambda ctx, p: ctx.descend(p, 0.1),
     ]
     for call in calls:
-        with pytest.raises(ct.TaskError, match="missing: bias; unknown: Bias"):
+        with pytest.raises(ct.errors.TaskError, match="missing: bias; unknown: Bias"):
             everywhere(
                 lambda ctx, c=call: c(ctx, {"weight": ctx.initial["weight"], "Bias": ctx.initial["bias"]}), task, fed64
             )
     for option in ({"anchor": {}, "pull": 1.0}, {"correct": {"weight": torch.zeros(3, 4)}}):
-        with pytest.raises(ct.ConfigError, match="every trained parameter; missing"):
+        with pytest.raises(ct.errors.ConfigError, match="every trained parameter; missing"):
             everywhere(lambda ctx, o=option: ct.LocalSGD().fit(ctx, ctx.initial, **o)[0], task, fed64)
-    with pytest.raises(ct.ConfigError, match="pull without anchor"):
+    with pytest.raises(ct.errors.ConfigError, match="pull without anchor"):
         everywhere(lambda ctx: ct.LocalSGD().fit(ctx, ctx.initial, pull=1.0)[0], task, fed64)
 
 
@@ -321,7 +321,7 @@ def test_a_personal_model_with_wrong_names_is_refused(fed: ct.Federation) -> Non
             return {"weight": super().personal(ctx, state)["weight"]}
 
     result = ct.fit(Headless(ct.LocalSGD(steps=1)), fed, ct.Task(lambda: nn.Linear(4, 3)), rounds=1, alone=False)
-    with pytest.raises(ct.TaskError, match="missing: bias; unknown: none"):
+    with pytest.raises(ct.errors.TaskError, match="missing: bias; unknown: none"):
         result.evaluate()
-    with pytest.raises(ct.TaskError, match="missing: bias"):
+    with pytest.raises(ct.errors.TaskError, match="missing: bias"):
         result.model(fed.clients[0])

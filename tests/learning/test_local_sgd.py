@@ -37,7 +37,7 @@ def context(task: ct.Task, round: int = 0, n: int = 10) -> Context:
     ],
 )
 def test_bad_settings_are_refused(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ct.ConfigError, match=message):
+    with pytest.raises(ct.errors.ConfigError, match=message):
         ct.LocalSGD(**wrong)
 
 

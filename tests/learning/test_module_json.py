@@ -81,5 +81,5 @@ def test_what_cannot_be_rebuilt_is_not_described(make: Any) -> None:
 )
 def test_an_architecture_that_was_not_saved_here_is_refused_before_it_takes_memory(spec: dict[str, Any]) -> None:
     for nested in (spec, {"type": "Sequential", "parts": {"0": spec}}):
-        with pytest.raises(ct.ConfigError, match=r"architecture of this model cannot be built: .*\.$"):
+        with pytest.raises(ct.errors.ConfigError, match=r"architecture of this model cannot be built: .*\.$"):
             module_json.build(nested, 100)

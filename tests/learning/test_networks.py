@@ -117,15 +117,19 @@ def test_equal_on_both_engines_with_any_workers_and_after_a_resume(
 ) -> None:
     model, alone = NETWORKS[name]
     task = ct.Task(model)
-    options: dict[str, Any] = {"cohort": 7, "alone": False, "channels": [ct.Dropout(0.2)]}  # some clients are lost
+    options: dict[str, Any] = {
+        "cohort": 7,
+        "alone": False,
+        "channels": [ct.exchange.Dropout(0.2)],
+    }  # some clients are lost
 
     def fit(rounds: int = 2, **more: Any) -> dict[str, Tensor]:
         return personal(ct.fit(ct.FedAvg(SGD), fed, task, rounds=rounds, **options, **more))
 
-    one = fit(engine=ct.LocalEngine(workers=1))
+    one = fit(engine=ct.engines.LocalEngine(workers=1))
     assert task.alone == alone
     close(one, fit(engine="loop"))
-    both = ct.LocalEngine(workers=2)
+    both = ct.engines.LocalEngine(workers=2)
     two = fit(engine=both)
     if name == "alpha dropout":  # torch's SELU of the last few numbers of a tensor differs by a bit
         close(one, two, 1e-6)
@@ -220,7 +224,7 @@ def test_packed_sequences_with_dropout_are_refused_in_one_sentence(fed: ct.Feder
             return out
 
     run(lambda: Packed(nn.LSTM), fed, rounds=1)
-    with pytest.raises(ct.TaskError, match="packed"):
+    with pytest.raises(ct.errors.TaskError, match="packed"):
         run(lambda: Packed(nn.LSTM, num_layers=2, dropout=0.1), fed, rounds=1)
 
 
@@ -293,18 +297,18 @@ def test_all_others_refuse_it(fed: ct.Federation) -> None:
         if name in CARRY or name == "defection_free":
             continue
         options = {"clusters": 2} if "clusters" in kind.__dataclass_fields__ else {}
-        with pytest.raises(ct.ConfigError, match=r"does not carry running statistics.*nn\.GroupNorm"):
+        with pytest.raises(ct.errors.ConfigError, match=r"does not carry running statistics.*nn\.GroupNorm"):
             ct.fit(kind(**options), fed, ct.Task(normalised), rounds=1)
-    for wrong in (ct.FedAvg(server_lr=0.5), ct.FedAvg(server_momentum=0.9), ct.IFCA(2, option="gradient")):
-        with pytest.raises(ct.ConfigError, match="running statistics"):
+    for wrong in (ct.FedAvg(server_lr=0.5), ct.FedAvg(server_momentum=0.9), ct.IFCA(clusters=2, option="gradient")):
+        with pytest.raises(ct.errors.ConfigError, match="running statistics"):
             ct.fit(wrong, fed, ct.Task(normalised), rounds=1)
 
 
 @pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
 def test_statistics_are_never_released_in_a_private_run(fed: ct.Federation) -> None:
     privacy = ct.Privacy(3.0, 1e-6, clip=0.3, noise="simulation")
-    for algorithm in (ct.FedAvg(SGD), ct.Ditto(local=SGD), ct.IFCA(2, local=SGD)):
-        with pytest.raises(ct.ConfigError, match="a noisy variance may be negative"):
+    for algorithm in (ct.FedAvg(SGD), ct.Ditto(local=SGD), ct.IFCA(clusters=2, local=SGD)):
+        with pytest.raises(ct.errors.ConfigError, match="a noisy variance may be negative"):
             ct.fit(algorithm, fed, ct.Task(normalised), rounds=1, privacy=privacy)
     own = ct.fit(ct.FedBN(SGD), fed, ct.Task(normalised), rounds=1, privacy=privacy, alone=False)
     assert not [name for name in own.state.common if name.startswith("1.")]
@@ -330,7 +334,7 @@ def test_fedbn_keeps_what_it_is_told(fed: ct.Federation) -> None:
     assert spread("layers") == layers
     assert spread("statistics") == {"1.running_mean", "1.running_var"}
     assert spread(["3", "1.running_mean", "1.running_var"]) == {"3.weight", "3.bias", "1.running_mean", "1.running_var"}
-    with pytest.raises(ct.ConfigError, match="FedBN keeps normalising layers"):
+    with pytest.raises(ct.errors.ConfigError, match="FedBN keeps normalising layers"):
         run(NETWORKS["dropout"][0], fed, ct.FedBN(SGD))
 
 

@@ -16,7 +16,7 @@ def test_a_described_predictor_is_built_again() -> None:
 
 
 def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(ct.ConfigError, match=r"'oracle'.*no such name"):
+    with pytest.raises(ct.errors.ConfigError, match=r"'oracle'.*no such name"):
         build({"name": "oracle", "settings": {}})
 
 

@@ -52,5 +52,5 @@ def test_they_are_torchs(over: Any) -> None:
     ],
 )
 def test_bad_settings_are_refused(make: Any, message: str) -> None:
-    with pytest.raises(ct.ConfigError, match=message):
+    with pytest.raises(ct.errors.ConfigError, match=message):
         make()

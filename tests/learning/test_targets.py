@@ -52,9 +52,9 @@ def test_several_numbers_a_sample() -> None:
     np.testing.assert_allclose(scores["r2"], sk.r2_score(y, out), rtol=1e-4)
     assert scores["r2"] > 0.9
     ct.fit(ct.FedAvg(SGD), fed, rounds=1)  # the task that is taken by default
-    with pytest.raises(ct.TaskError, match="mse needs a model with 3 outputs"):
+    with pytest.raises(ct.errors.TaskError, match="mse needs a model with 3 outputs"):
         ct.fit(ct.FedAvg(SGD), fed, ct.Task(lambda: nn.Linear(4, 1), "mse"), rounds=1)
-    with pytest.raises(ct.DataError, match="one target"):
+    with pytest.raises(ct.errors.DataError, match="one target"):
         ct.compare(fed)
 
 
@@ -71,9 +71,9 @@ def test_several_labels_a_sample() -> None:
     np.testing.assert_allclose(scores["f1"], sk.f1_score(y, out > 0, average="macro"), rtol=1e-5)
     np.testing.assert_allclose(scores["log_loss"], F.binary_cross_entropy_with_logits(out, y), rtol=1e-5)
     assert ct.Task.default(fed).loss == "bce"
-    with pytest.raises(ct.TaskError, match=r"several labels\. Use loss='bce'"):
+    with pytest.raises(ct.errors.TaskError, match=r"several labels\. Use loss='bce'"):
         ct.fit(ct.FedAvg(SGD), fed, ct.Task(lambda: nn.Linear(4, 3)), rounds=1)
-    with pytest.raises(ct.DataError, match=r"0 or 1; client 'c0' holds 2"):
+    with pytest.raises(ct.errors.DataError, match=r"0 or 1; client 'c0' holds 2"):
         clients(lambda x, d: (x, np.full((len(x), 2), 2)), kind="multilabel")
 
 
@@ -109,7 +109,7 @@ def test_sequences_of_labels() -> None:
     np.testing.assert_allclose(scores["log_loss"], F.cross_entropy(out[real], y[real]), rtol=1e-5)
     assert scores["accuracy"] > 0.6
     assert scores["top_3"] == 1
-    with pytest.raises(ct.TaskError, match="one row of classes per label"):
+    with pytest.raises(ct.errors.TaskError, match="one row of classes per label"):
         ct.fit(ct.FedAvg(SGD), fed, ct.Task(lambda: nn.Linear(4, 3)), rounds=1)
 
 
@@ -135,7 +135,7 @@ def test_a_weight_of_two_is_the_sample_twice() -> None:
     ragged = ct.fit(ct.FedAvg(SGD), weighed.federation, task, rounds=2, alone=False)  # mini-batches
     again = ct.fit(ct.FedAvg(SGD), weighed.federation, task, rounds=2, alone=False, engine="loop")
     torch.testing.assert_close(ragged.state.model["weight"], again.state.model["weight"])
-    with pytest.raises(ct.DataError, match="Leave the weights out"):
+    with pytest.raises(ct.errors.DataError, match="Leave the weights out"):
         row_losses(weighed)
 
 
@@ -151,7 +151,7 @@ def test_a_weight_of_two_is_the_sample_twice() -> None:
     ],
 )
 def test_bad_weights_are_named(data: Any, message: str) -> None:
-    with pytest.raises(ct.DataError, match=message):
+    with pytest.raises(ct.errors.DataError, match=message):
         ct.Federation.from_arrays(data)
 
 
@@ -258,20 +258,20 @@ def test_a_metric_is_a_function_or_an_object(make_fed: Any) -> None:
     assert (table["many_at_once"] == table["n_test"]).all()
     assert result.participation().metric == "Counting"
     assert "test_again" in result.history
-    with pytest.raises(ct.TaskError, match="need different names"):
+    with pytest.raises(ct.errors.TaskError, match="need different names"):
         ct.Task(lambda: nn.Linear(4, 3), metric=("accuracy", "accuracy"))
-    with pytest.raises(ct.TaskError, match="a name, a function, or an object"):
+    with pytest.raises(ct.errors.TaskError, match="a name, a function, or an object"):
         ct.Task(lambda: nn.Linear(4, 3), metric=(3,))
 
 
 def test_an_object_scores_one_client_at_a_time_whatever_the_workers(make_fed: Any) -> None:
     fed = make_fed(sizes=(40,) * 12)
     task = ct.Task(lambda: nn.Linear(4, 3), metric=(Counting(pause=0.002), "accuracy"))
-    result = ct.fit(ct.FedAvg(SGD), fed, task, rounds=0, alone=False, engine=ct.LocalEngine(chunk=1, workers=4))
+    result = ct.fit(ct.FedAvg(SGD), fed, task, rounds=0, alone=False, engine=ct.engines.LocalEngine(chunk=1, workers=4))
     np.testing.assert_allclose(result.scores()["Counting"], 1 - result.scores()["accuracy"], atol=1e-6)
 
 
 def test_a_metric_of_several_numbers_is_refused_in_one_sentence(make_fed: Any) -> None:
     task = ct.Task(lambda: nn.Linear(4, 3), metric=Scorer(lambda outputs, y: outputs.mean(0), name="means"))
-    with pytest.raises(ct.TaskError, match="The metric means must give one number per client; got tensor"):
+    with pytest.raises(ct.errors.TaskError, match="The metric means must give one number per client; got tensor"):
         ct.fit(ct.FedAvg(SGD), make_fed(), task, rounds=0, alone=False).scores()

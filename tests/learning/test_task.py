@@ -24,7 +24,9 @@ def linear(n_in: int = 4, n_out: int = 3) -> Any:
 
 
 def test_batch_norm_over_all_batches_ever_met_is_refused() -> None:
-    with pytest.raises(ct.TaskError, match=r"BatchNorm1d at '1' averages over all batches.*momentum such as 0\.1"):
+    with pytest.raises(
+        ct.errors.TaskError, match=r"BatchNorm1d at '1' averages over all batches.*momentum such as 0\.1"
+    ):
         ct.Task(lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 3)))
 
 
@@ -42,7 +44,7 @@ class Hidden(nn.Module):
 
 def test_a_forward_pass_that_draws_from_the_global_generator_is_refused(fed: ct.Federation) -> None:
     before = torch.get_rng_state()
-    with pytest.raises(ct.TaskError, match="global random generator"):
+    with pytest.raises(ct.errors.TaskError, match="global random generator"):
         ct.fit(ct.Local(), fed, ct.Task(Hidden), rounds=1)
     assert torch.equal(before, torch.get_rng_state())
 
@@ -61,7 +63,7 @@ class Pair(nn.Module):
 
 @pytest.mark.parametrize("kind", ["tuple", "dict"])
 def test_several_outputs_are_refused_in_one_sentence(fed: ct.Federation, kind: str) -> None:
-    with pytest.raises(ct.TaskError, match=f"must return one tensor; this one returns a {kind}"):
+    with pytest.raises(ct.errors.TaskError, match=f"must return one tensor; this one returns a {kind}"):
         ct.fit(ct.Local(), fed, ct.Task(lambda: Pair(kind)), rounds=1)
 
 
@@ -77,7 +79,7 @@ def test_several_outputs_are_refused_in_one_sentence(fed: ct.Federation, kind: s
     ],
 )
 def test_bad_tasks_are_refused(task: dict[str, Any], message: str) -> None:
-    with pytest.raises(ct.TaskError, match=message):
+    with pytest.raises(ct.errors.TaskError, match=message):
         ct.Task(**task)
 
 
@@ -98,7 +100,7 @@ def test_bad_tasks_are_refused(task: dict[str, Any], message: str) -> None:
 def test_a_misfit_is_said_before_training(
     data: str, task: dict[str, Any], message: str, request: pytest.FixtureRequest
 ) -> None:
-    with pytest.raises(ct.TaskError, match=message):
+    with pytest.raises(ct.errors.TaskError, match=message):
         ct.fit(ct.FedAvg(), request.getfixturevalue(data), ct.Task(**task), rounds=1)
 
 
@@ -210,7 +212,7 @@ class Remembers(nn.Module):
 
 def test_a_model_that_changes_its_buffers_is_refused(fed: ct.Federation) -> None:
     for how in ("assigns", "writes"):
-        with pytest.raises(ct.TaskError, match="changes its buffer 'mean' when it runs"):
+        with pytest.raises(ct.errors.TaskError, match="changes its buffer 'mean' when it runs"):
             ct.Task(lambda how=how: Remembers(how)).check(fed)
     ct.Task(lambda: Remembers("only reads")).check(fed)
 
@@ -240,7 +242,7 @@ def test_a_buffer_or_frozen_part_that_changes_late_is_refused(
 ) -> None:
     task = ct.Task(lambda: LateWriter(part, 30))
     task.check(fed)
-    with pytest.raises(ct.TaskError, match=f"changes its {kind} '{part}' when it runs"):
+    with pytest.raises(ct.errors.TaskError, match=f"changes its {kind} '{part}' when it runs"):
         ct.fit(ct.FedAvg(), fed, task, rounds=5, engine=engine, alone=False)
 
 
@@ -268,7 +270,7 @@ class Attribute(nn.Module):
 
 def test_a_model_whose_outputs_depend_on_what_it_saw_before_is_refused(fed: ct.Federation) -> None:
     for how in ("mean", "first batch", "calls"):
-        with pytest.raises(ct.TaskError, match="it keeps what it saw in an attribute"):
+        with pytest.raises(ct.errors.TaskError, match="it keeps what it saw in an attribute"):
             ct.Task(lambda how=how: Attribute(how)).check(fed)
     ct.Task(lambda: Attribute("counts only")).check(fed)
 
@@ -285,9 +287,9 @@ class Draws(nn.Module):
 
 def test_numbers_that_are_not_torchs_are_refused(fed: ct.Federation) -> None:
     for draw in (lambda: random.random(), lambda: np.random.random()):  # noqa: NPY002
-        with pytest.raises(ct.TaskError, match="draws from a global random generator"):
+        with pytest.raises(ct.errors.TaskError, match="draws from a global random generator"):
             ct.Task(lambda draw=draw: Draws(draw)).check(fed)
-    with pytest.raises(ct.TaskError, match="draws its own random numbers"):
+    with pytest.raises(ct.errors.TaskError, match="draws its own random numbers"):
         ct.Task(lambda: Draws(np.random.default_rng(0).random)).check(fed)
 
 
@@ -311,7 +313,7 @@ def test_networks_that_cannot_be_used_are_refused_in_one_sentence(fed: ct.Federa
         "cannot be copied": lambda: nn.utils.weight_norm(nn.Linear(4, 3)),
     }
     for sentence, model in cases.items():
-        with pytest.raises(ct.TaskError, match=sentence):
+        with pytest.raises(ct.errors.TaskError, match=sentence):
             ct.Task(model).check(fed)
 
 
@@ -324,5 +326,5 @@ def test_a_loss_that_is_no_number_is_refused_and_the_client_named(make_fed: Any)
     def loss(outputs: Tensor, y: Tensor) -> Tensor:
         return (outputs.squeeze(-1) - (y + 4.9).log()) ** 2
 
-    with pytest.raises(ct.TaskError, match="finite number for every sample; it is nan for one of client 104"):
+    with pytest.raises(ct.errors.TaskError, match="finite number for every sample; it is nan for one of client 104"):
         ct.Task(lambda: nn.Linear(4, 1), loss=loss, metric="mse").check(fed)

@@ -107,7 +107,7 @@ def test_names_that_were_released_are_not_public_by_themselves(tmp_path: Any) ->
     for number, (words, known) in enumerate(
         ((public(list("xyz")), True), (released.map(lambda _: list("xyz")), False))
     ):
-        folder = ct.save_counts(tmp_path / str(number), [counts], vocabulary=words)
+        folder = ct.histograms.save_counts(tmp_path / str(number), [counts], vocabulary=words)
         made = ct.HistogramMixture(clusters=2, privacy=Privacy(5.0, 1e-5, clip=1.0)).fit(folder)
         assert made.receipt_.valid == known
 
@@ -157,7 +157,7 @@ def test_tiny_budgets_are_rounded_to_the_safe_side() -> None:
 def test_a_private_fit_forgets_what_an_earlier_one_told_of_users() -> None:
     counts = np.random.default_rng(0).poisson(1.0, (200, 6))
     budget = Privacy(5.0, 1e-5, clip=1.0)
-    mixture, mean = ct.HistogramMixture(clusters=2).fit(counts), ct.FedAvgHistogram(lam=0.5).fit(counts)
+    mixture, mean = ct.HistogramMixture(clusters=2).fit(counts), ct.histograms.FedAvgHistogram(lam=0.5).fit(counts)
     for made in (mixture, mean):
         made.set_params(privacy=budget).fit(counts)
         assert made.receipt_.valid

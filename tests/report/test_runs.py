@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fed = ct.Federation.from_arrays(data)
     for seed in (0, 1):
         ct.fit(ct.FedAvg(SGD), fed, rounds=2, seed=seed, out=home / f"average{seed}", alone="equal budget")
-    ct.fit(ct.IFCA(2, local=SGD), fed, rounds=3, seed=0, out=home / "groups", alone="equal budget")
+    ct.fit(ct.IFCA(clusters=2, local=SGD), fed, rounds=3, seed=0, out=home / "groups", alone="equal budget")
     return home
 
 

@@ -16,7 +16,7 @@ def attracted(run):
 
 def test_models_that_attract_too_few_are_drawn_anew():
     data, task = ct.datasets.digits(transform="rotate", clients=20, seed=0), ct.Task(ct.models.mlp(64, 10, 10))
-    random = ct.IFCA(2, local=ct.LocalSGD(steps=1), start="random")
+    random = ct.IFCA(clusters=2, local=ct.LocalSGD(steps=1), start="random")
     assert attracted(begin(random, data, task, 1)).min() < 7
     assert attracted(attractive(random, data, task, 1)).min() >= 7
     for seed, algorithm in ((0, random), (1, ct.FedAvg(ct.LocalSGD(steps=1)))):  # a good draw, and nothing to draw
@@ -31,4 +31,4 @@ def test_draws_that_all_attract_too_few_end_in_a_sentence(monkeypatch):
     data, task = ct.datasets.digits(transform="rotate", clients=20, seed=0), ct.Task(ct.models.mlp(64, 10, 10))
     monkeypatch.setattr(ifca_cifar, "DRAWS", 1)
     with pytest.raises(ConfigError, match="none of 1 draws"):
-        attractive(ct.IFCA(2, local=ct.LocalSGD(steps=1), start="random"), data, task, 1)
+        attractive(ct.IFCA(clusters=2, local=ct.LocalSGD(steps=1), start="random"), data, task, 1)

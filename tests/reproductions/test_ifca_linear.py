@@ -24,7 +24,9 @@ def test_a_round_of_all_starts_is_ifcas_round_of_each():
             return rows @ self.w
 
     task = ct.Task(Model, loss="mse")
-    algorithm = ct.IFCA(2, ct.LocalSGD(steps=1, lr=0.1, batch_size=None), option="gradient", start="random")
+    algorithm = ct.IFCA(
+        clusters=2, local=ct.LocalSGD(steps=1, lr=0.1, batch_size=None), option="gradient", start="random"
+    )
     empty = ct.fit(algorithm, data, task, rounds=0, alone=False).state
     for s in range(3):
         begin = replace(empty, models={"w": starts[s]}, started=True)
@@ -44,7 +46,9 @@ def test_labels_and_distances_do_not_depend_on_names():
 
 
 def test_a_start_near_the_truth_succeeds_and_one_that_diverges_does_not():
-    data, truth = linear_model(clusters=2, clients=20, samples=50, features=20, radius=1.0, noise=0.1, seed=0)
+    data, truth = linear_model(
+        clusters=2, clients=20, samples=50, features=20, radius=1.0, noise_variance=0.1**2, seed=0
+    )
     x, y, theta = data.x.reshape(20, 50, 20), data.y.reshape(20, 50), torch.as_tensor(truth.parameters).float()
     near = theta[None] + 0.1
     assert best_distance(x, y, near, theta, truth.clusters, 0.1, 0.06) <= 0.06

@@ -20,7 +20,7 @@ def lacks(need):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::coterie.CoterieWarning")
+@pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_papers_claims_hold_at_quick_scale(name, tmp_path):
     one = experiment(name)

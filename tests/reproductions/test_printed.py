@@ -29,7 +29,7 @@ FORMER = {
 
 @pytest.mark.parametrize("name", FORMER)
 def test_a_former_setting_says_where_it_went(name):
-    with pytest.raises(ct.ConfigError, match=r"any more: .* is in reproductions/\S+\.py of the repository\.") as error:
+    with pytest.raises(ct.errors.ConfigError, match=r"any more: .* is in reproductions/\S+\.py of the repository\.") as error:
         FORMER[name]()
     home = re.search(r"reproductions/\S+\.py", str(error.value))
     assert (ROOT / home[0]).exists()

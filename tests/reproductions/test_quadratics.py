@@ -28,7 +28,7 @@ def test_federated_clustering_is_algorithm_2(monkeypatch):
     steps = federated_clustering(world)
     mine = [next(steps) for _ in range(3)][-1]
     data, _ = cluster_quadratics(clusters=2, clients_per_cluster=2, seed=0, dtype="float64")
-    algorithm = ct.FederatedClustering(lr=0.01, radius=ct.Percentile(25), inner=10)
+    algorithm = ct.FederatedClustering(lr=0.01, radius=ct.robust.Percentile(25), inner=10)
     start = {"x": torch.zeros(10, dtype=torch.float64)}
     result = ct.fit(algorithm, data, ct.Task(Line, loss=half_square, metric="mse"), rounds=3, start=start, alone=False)
     np.testing.assert_allclose(result.state.models["x"].numpy(), mine, atol=1e-9)

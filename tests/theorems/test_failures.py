@@ -37,7 +37,7 @@ def test_the_losses_of_example_1():
 
 def test_grouping_todays_gradients_loses_client_2_for_ever():
     fed, task = WORLD.vanishing()
-    myopic = ct.MyopicClustering(2, lr=ETA)
+    myopic = ct.MyopicClustering(clusters=2, lr=ETA)
     path = WORLD.positions(myopic, fed, task, WORLD.start(1.5), 40)
     close(path[0], (1.5, 1.5, 1.5))
     for t in range(1, 41):
@@ -70,10 +70,10 @@ def test_the_figures_own_step_size_makes_client_2_oscillate():
 
 STEP = ct.LocalSGD(steps=1, lr=0.2, batch_size=None)
 STUCK = {
-    "option I": ct.IFCA(2, STEP, option="gradient"),
-    "option I by participants": ct.IFCA(2, STEP, option="gradient", normalise="participants"),
-    "option II": ct.IFCA(2, replace(STEP, steps=5)),
-    "HypCluster": ct.HypCluster(2, replace(STEP, steps=5)),
+    "option I": ct.IFCA(clusters=2, local=STEP, option="gradient"),
+    "option I by participants": ct.IFCA(clusters=2, local=STEP, option="gradient", normalise="participants"),
+    "option II": ct.IFCA(clusters=2, local=replace(STEP, steps=5)),
+    "HypCluster": ct.HypCluster(clusters=2, local=replace(STEP, steps=5)),
 }
 
 
@@ -108,7 +108,7 @@ def test_the_stuck_point_is_stable():
 def test_restarts_chosen_by_training_loss_get_out():
     fed, _ = WORLD.stuck()
     task = ct.Task(lambda: WORLD.Number(float(torch.randn(()) * 2)), loss="mse")
-    plain = ct.IFCA(2, STEP, option="gradient", start="random")
+    plain = ct.IFCA(clusters=2, local=STEP, option="gradient", start="random")
     options = {"rounds": 20, "alone": False}
     alone = [ct.fit(plain, fed, task, seed=s, **options) for s in range(8)]
     failed = [abs(float(r.state.models["x"].max()) - 0.5) > 0.05 for r in alone]
@@ -121,7 +121,7 @@ def test_restarts_chosen_by_training_loss_get_out():
 
 def test_the_start_from_updates_gets_out_without_restarts():
     fed, task = WORLD.stuck()
-    ifca = ct.IFCA(2, replace(STEP, steps=5), start="updates")
+    ifca = ct.IFCA(clusters=2, local=replace(STEP, steps=5), start="updates")
     for value in (-1.5, 0.0, 0.3, 4.0):
         result = ct.fit(ifca, fed, task, rounds=25, start=WORLD.start(value), alone=False)
         close(sorted(result.state.models["x"].squeeze().tolist()), (-0.5, 0.5), 1e-6)

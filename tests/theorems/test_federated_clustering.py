@@ -83,7 +83,7 @@ def test_without_noise_every_clients_gradient_vanishes_like_one_over_t():
     """η = 1/L, full batches, two clusters: Σ_t ‖∇f_i‖² stays bounded, so its mean is O(1/T)."""
     fed, task, optimum = quadratic_clients(3)
     errors = []
-    algorithm = ct.FederatedClustering(lr=0.5, radius=ct.Percentile(50))
+    algorithm = ct.FederatedClustering(lr=0.5, radius=ct.robust.Percentile(50))
     ct.fit(
         algorithm,
         fed,
@@ -139,7 +139,9 @@ def test_the_noise_floor_falls_with_the_size_of_the_cluster():
     """One sample a step. Alone the stationary value is η²σ²/(1 − (1−2η)²); n clients that listen to each other share it."""
     lr, sigma = 0.2, 2.0
     alone = lr**2 * sigma**2 / (1 - (1 - 2 * lr) ** 2)
-    radius = ct.Theory(0.5, sigma, 80.0)  # √(δσΔ) = 9: far beyond the noise, far below the other cluster's gradients
+    radius = ct.robust.Theory(
+        0.5, sigma, 80.0
+    )  # √(δσΔ) = 9: far beyond the noise, far below the other cluster's gradients
     algorithm = ct.FederatedClustering(lr=lr, radius=radius, batch_size=1, inner=20)
     one, _ = floor(algorithm, 1, 60, 15, seeds=3)
     four, _ = floor(algorithm, 4, 60, 15, seeds=3)
@@ -155,7 +157,7 @@ def test_the_noise_floor_falls_with_the_size_of_the_cluster():
 def test_the_variance_of_the_momentum(alpha):
     """Lemma 14: Var(m_t) ≤ ασ², stationary ασ²/(2 − α); models that do not move (η = 0), 1000 clients."""
     fed, task, _ = noisy_clients(500, gap=0.0)
-    algorithm = ct.MomentumClustering(1, lr=0.0, alpha=alpha, batch_size=1, warm=False, inner=1)
+    algorithm = ct.MomentumClustering(clusters=1, lr=0.0, alpha=alpha, batch_size=1, warm=False, inner=1)
     for rounds in (1, 2, 25):
         result = ct.fit(algorithm, fed, task, rounds=rounds, alone=False)
         m = result.evaluation.env.states.values["momentum"]["weight"].reshape(-1).numpy()[:1000]
@@ -173,7 +175,7 @@ def test_the_variance_of_the_momentum(alpha):
 
 def momentum_path(algorithm, per_cluster, rounds, seed=0):
     fed, task, centre = noisy_clients(per_cluster)
-    run = Run(algorithm, fed, task, seed, ct.Everyone(), (), ct.LocalEngine(workers=1), None)
+    run = Run(algorithm, fed, task, seed, ct.training.Everyone(), (), ct.engines.LocalEngine(workers=1), None)
     run.begin(resume=False, overwrite=False)
     path = []
     for _ in range(rounds):
@@ -190,8 +192,8 @@ def test_the_mean_squared_gradient_meets_the_bound_of_theorem_4(per_cluster):
     floor = sigma**2 / per_cluster + sigma**3 / gap
     lr = min(1 / lip, math.sqrt(excess / (lip * rounds * floor)))
     alpha = min(1.0, lip * lr)
-    radius = ct.Theory(0.5, math.sqrt(alpha) * sigma, gap)
-    algorithm = ct.MomentumClustering(2, lr=lr, alpha=alpha, radius=radius, batch_size=1)
+    radius = ct.robust.Theory(0.5, math.sqrt(alpha) * sigma, gap)
+    algorithm = ct.MomentumClustering(clusters=2, lr=lr, alpha=alpha, radius=radius, batch_size=1)
     square = 4 * momentum_path(algorithm, per_cluster, rounds).mean()
     bound = 10 * math.sqrt(lip * excess * floor / rounds)
     assert square < bound < 0.05 * (2 * 20) ** 2  # a model for all has the gradient 2 · 20
@@ -200,6 +202,8 @@ def test_the_mean_squared_gradient_meets_the_bound_of_theorem_4(per_cluster):
 @pytest.mark.slow
 def test_longer_training_lowers_the_mean_squared_gradient():
     """The way to the noise is a matter of a few rounds; averaged over T rounds it falls with T."""
-    algorithm = ct.MomentumClustering(2, lr=0.1, alpha=0.3, radius=ct.Theory(0.5, 1.0, 80.0), batch_size=1)
+    algorithm = ct.MomentumClustering(
+        clusters=2, lr=0.1, alpha=0.3, radius=ct.robust.Theory(0.5, 1.0, 80.0), batch_size=1
+    )
     square = momentum_path(algorithm, 8, 200).mean(1)
     assert square[:200].mean() < 0.3 * square[:25].mean()

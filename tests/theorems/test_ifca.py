@@ -37,7 +37,11 @@ def world(theta, clients, samples, *, noise=0.1, scales=1.0, shares=None, seed=0
 def run(fed, task, models, lr, rounds, **options):
     """All models after 0, 1, …, rounds, shape (rounds + 1, k, d); and the result."""
     ifca = ct.IFCA(
-        len(models), ct.LocalSGD(steps=1, lr=lr, batch_size=None), option="gradient", start="random", **options
+        clusters=len(models),
+        local=ct.LocalSGD(steps=1, lr=lr, batch_size=None),
+        option="gradient",
+        start="random",
+        **options,
     )
     state = ct.fit(ifca, fed, task, rounds=0, alone=False).state
     state = replace(state, models={"weight": torch.tensor(models).unsqueeze(1)})

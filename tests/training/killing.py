@@ -69,7 +69,7 @@ def _command(*arguments: object) -> None:
         main([str(a) for a in arguments])
     except SystemExit as end:
         if end.code:
-            raise ct.CoterieError(f"the command ended with {end.code}.") from None
+            raise ct.errors.CoterieError(f"the command ended with {end.code}.") from None
 
 
 def plain(folder: Path) -> None:
@@ -122,7 +122,7 @@ def _child(job: dict[str, Any], told: int) -> None:
         sys.settrace(None)
         print(f"\nlines {_lines}", flush=True)
         code = 0
-    except ct.CoterieError as error:
+    except ct.errors.CoterieError as error:
         print(error, flush=True)
         code = 1
     except BaseException:

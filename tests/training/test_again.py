@@ -22,7 +22,8 @@ def test_the_same_run_with_fewer_clients_has_everything_but_the_others(fed: ct.F
     """Seed, channels, engine, cohort and start are those of the run; without any of them the model is another one."""
     start = {k: t + 0.3 for k, t in task.init(0).items()}
     options: dict[str, Any] = {
-        "seed": 4, "channels": [ct.Dropout(0.5)], "engine": LoopEngine(), "start": start, "rounds": 2, "alone": False,
+        "seed": 4, "channels": [ct.exchange.Dropout(0.5)], "engine": LoopEngine(), "start": start, "rounds": 2,
+        "alone": False,
     }  # fmt: skip
     run = ct.fit(ct.FedAvg(SGD), fed, task, **options)
     part = fed.subset(fed.clients[:5])

@@ -45,5 +45,5 @@ class BareState(ct.FedAvg):
 def test_an_algorithm_that_breaks_the_contract_gets_one_sentence(
     algorithm: Any, message: str, fed: ct.Federation, task: ct.Task
 ) -> None:
-    with pytest.raises(ct.ConfigError, match=message):
+    with pytest.raises(ct.errors.ConfigError, match=message):
         ct.fit(algorithm(SGD), fed, task, rounds=1, alone=False)

@@ -59,7 +59,7 @@ def fuzz(folder: Path, names: list[str], load: Callable[[], Any], times: int, al
         path.write_bytes(broken)
         try:
             load()
-        except (ct.ConfigError, ct.DataError) as error:
+        except (ct.errors.ConfigError, ct.errors.DataError) as error:
             told.append(str(error))
         finally:
             path.write_bytes(whole)
@@ -191,7 +191,7 @@ def test_a_checkpoint_that_contradicts_itself_is_refused(
     tensors, about = checkpoint.read(saved / checkpoint.FILE)
     edit(tensors, about)
     checkpoint.write(tmp_path / checkpoint.FILE, tensors, about)
-    with pytest.raises(ct.ConfigError, match=r"^The checkpoint .* Delete it and start again\.$"):
+    with pytest.raises(ct.errors.ConfigError, match=r"^The checkpoint .* Delete it and start again\.$"):
         ct.fit(ct.Local(SGD), fed, task, rounds=4, out=tmp_path, alone=False, resume=True)
 
 
@@ -200,7 +200,7 @@ def test_a_state_of_another_type_is_refused(fed: ct.Federation, task: ct.Task, t
     tensors, about = checkpoint.read(tmp_path / checkpoint.FILE)
     name = next(k for k in tensors if k.startswith("state/") and tensors[k].is_floating_point())
     checkpoint.write(tmp_path / checkpoint.FILE, tensors | {name: tensors[name].double()}, about)
-    with pytest.raises(ct.ConfigError, match="missing, unknown or of another type"):
+    with pytest.raises(ct.errors.ConfigError, match="missing, unknown or of another type"):
         ct.fit(ct.FedAvg(SGD), fed, task, rounds=2, out=tmp_path, alone=False, resume=True)
 
 
@@ -208,7 +208,7 @@ def test_an_edited_result_is_refused(saved: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(saved, tmp_path / "copy"))
     about = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps(about | {"rounds": 2}))
-    with pytest.raises(ct.ConfigError, match=r"result\.json is damaged: its checksum"):
+    with pytest.raises(ct.errors.ConfigError, match=r"result\.json is damaged: its checksum"):
         ct.Result.load(folder)
 
 
@@ -245,7 +245,7 @@ def test_another_number_anywhere_in_the_data_is_noticed(
 ) -> None:
     folder = Path(shutil.copytree(saved, tmp_path / "copy"))
     for row in (1, len(fed.x) // 2, len(fed.x) - 1):
-        with pytest.raises(ct.ConfigError, match=r"other settings or data \(data differ\)"):
+        with pytest.raises(ct.errors.ConfigError, match=r"other settings or data \(data differ\)"):
             ct.fit(ct.Local(SGD), one_number_zeroed(fed, row), task, rounds=4, out=folder, alone=False, resume=True)
     assert ct.fit(ct.Local(SGD), fed, task, rounds=4, out=folder, alone=False, resume=True).about["rounds"] == 4
 
@@ -263,7 +263,7 @@ def test_another_model_loss_or_start_is_noticed(what: str, fed: ct.Federation, t
         "loss": ({"power": 1.01}, "losses of the model"),
         "start": ({"start": 1e-3}, "start"),
     }[what]
-    with pytest.raises(ct.ConfigError, match=rf"other settings or data \(.*{word}.* differ\)"):
+    with pytest.raises(ct.errors.ConfigError, match=rf"other settings or data \(.*{word}.* differ\)"):
         run(tmp_path, rounds=2, resume=True, **change)
     assert run(tmp_path, rounds=2, resume=True).about["rounds"] == 2
 
@@ -272,7 +272,7 @@ def test_another_server_state_to_start_from_is_noticed(fed: ct.Federation, task:
     states = [ct.fit(ct.FedAvg(SGD), fed, task, rounds=r, alone=False).state for r in (1, 2)]
     options: dict[str, Any] = {"out": tmp_path, "alone": False}
     ct.fit(ct.FedAvg(SGD), fed, task, rounds=1, start=states[0], **options)
-    with pytest.raises(ct.ConfigError, match=r"\(start differ\)"):
+    with pytest.raises(ct.errors.ConfigError, match=r"\(start differ\)"):
         ct.fit(ct.FedAvg(SGD), fed, task, rounds=2, start=states[1], resume=True, **options)
 
 
@@ -293,7 +293,7 @@ def test_an_edited_result_with_a_right_checksum_is_one_sentence(
     file = tmp_path / "result.json"
     about = {k: v for k, v in (json.loads(file.read_text()) | change).items() if k != "checksum"}
     file.write_text(json.dumps(about | {"checksum": json_digest(about)}))
-    with pytest.raises(ct.ConfigError, match=r"result.json is damaged"):
+    with pytest.raises(ct.errors.ConfigError, match=r"result.json is damaged"):
         ct.Result.load(tmp_path)
 
 
@@ -304,7 +304,7 @@ def test_models_that_are_not_there_are_one_sentence(saved: Path, tmp_path: Path)
     about = {k: v for k, v in json.loads((tmp_path / "result.json").read_text()).items() if k != "checksum"}
     about["files"]["models.safetensors"] = file_digest(tmp_path / "models.safetensors")
     (tmp_path / "result.json").write_text(json.dumps(about | {"checksum": json_digest(about)}))
-    with pytest.raises(ct.ConfigError, match="does not fit the other files"):
+    with pytest.raises(ct.errors.ConfigError, match="does not fit the other files"):
         ct.Result.load(tmp_path)
 
 
@@ -322,5 +322,5 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(
         "checkpoint.safetensors": lambda: checkpoint.read(tmp_path / checkpoint.FILE),
         "federation.json": lambda: ct.Federation.load(tmp_path),
     }
-    with pytest.raises(ct.CoterieError):
+    with pytest.raises(ct.errors.CoterieError):
         read[name]()

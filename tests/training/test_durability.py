@@ -116,7 +116,7 @@ def test_a_second_process_in_the_folder_gets_one_sentence(fed: ct.Federation, ta
     try:
         said(process, "round 1")
         for more in ({}, {"overwrite": True}):
-            with pytest.raises(ct.ConfigError, match=rf"in use by another run \(process {process.pid}\)"):
+            with pytest.raises(ct.errors.ConfigError, match=rf"in use by another run \(process {process.pid}\)"):
                 ct.fit(ct.FedAvg(SGD), fed, task, **options, **more)
     finally:
         process.kill()
@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_first_round(
 
     monkeypatch.setattr(Run, "one_round", refuse)
     (tmp_path / "file").touch()
-    with pytest.raises(ct.ConfigError, match="cannot be written: a part of the path is a file"):
+    with pytest.raises(ct.errors.ConfigError, match="cannot be written: a part of the path is a file"):
         ct.fit(ct.Local(SGD), fed, task, rounds=1, out=tmp_path / "file" / "run")
     real = os.open
 
@@ -146,14 +146,14 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_first_round(
         return real(path, *args, **options)
 
     monkeypatch.setattr(os, "open", closed)
-    with pytest.raises(ct.ConfigError, match=r"the disk is read-only\. Choose another folder"):
+    with pytest.raises(ct.errors.ConfigError, match=r"the disk is read-only\. Choose another folder"):
         ct.fit(ct.Local(SGD), fed, task, rounds=1, out=tmp_path / "run")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_folder_is_one_sentence(fed: ct.Federation, task: ct.Task, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(ct.ConfigError, match="writing there is not allowed"):
+    with pytest.raises(ct.errors.ConfigError, match="writing there is not allowed"):
         ct.fit(ct.Local(SGD), fed, task, rounds=1, out=tmp_path)
 
 
@@ -167,7 +167,7 @@ def test_a_disk_that_fills_up_keeps_the_last_checkpoint(
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(kept) // 2, limit[1]))
     try:
-        with pytest.raises(ct.ConfigError, match=rf"{checkpoint.FILE} cannot be written: .*\."):
+        with pytest.raises(ct.errors.ConfigError, match=rf"{checkpoint.FILE} cannot be written: .*\."):
             ct.fit(ct.Local(SGD), fed, task, rounds=2, out=tmp_path, alone=False, resume=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
@@ -183,7 +183,7 @@ def test_no_free_file_handle_is_one_sentence(fed: ct.Federation, task: ct.Task, 
     os.close(spare)
     resource.setrlimit(resource.RLIMIT_NOFILE, (spare, limit[1]))
     try:
-        with pytest.raises(ct.ConfigError, match="too many files are open"):
+        with pytest.raises(ct.errors.ConfigError, match="too many files are open"):
             ct.fit(ct.Local(SGD), fed, task, rounds=1, out=tmp_path / "run")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
@@ -262,7 +262,7 @@ class FailsLater(ct.Local):
 
 
 def test_a_round_that_fails_leaves_server_and_clients_as_they_were(fed: ct.Federation, task: ct.Task) -> None:
-    run = begin_local(FailsLater(SGD), fed, task, 0, ct.LocalEngine(workers=1))
+    run = begin_local(FailsLater(SGD), fed, task, 0, ct.engines.LocalEngine(workers=1))
     run.one_round()
     state, before = run.state, {k: t.clone() for k, t in flatten(run.env.states.packed()[1]).items()}
     assert before

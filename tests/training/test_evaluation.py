@@ -17,12 +17,12 @@ SGD = ct.LocalSGD(steps=3, lr=0.1, batch_size=4)
 
 @pytest.fixture
 def result(fed: ct.Federation, task: ct.Task) -> ct.Result:
-    return ct.fit(ct.FineTuned(ct.Oracle(SGD)), fed, task, rounds=2, cohort=3)
+    return ct.fit(ct.FineTuned(base=ct.Oracle(SGD)), fed, task, rounds=2, cohort=3)
 
 
 def test_it_is_the_results_own(result: ct.Result, fed: ct.Federation) -> None:
     evaluation = result.evaluation
-    assert isinstance(evaluation, ct.Evaluation)
+    assert isinstance(evaluation, ct.training.Evaluation)
     assert evaluation.federation is result.federation is fed
     assert evaluation.task is result.task
     assert evaluation.state is result.state
@@ -99,5 +99,5 @@ def test_a_sample_of_clients_has_the_means_and_their_errors(fed: ct.Federation, 
     assert last["test_accuracy"] == pytest.approx(part["accuracy"].mean())
     assert last["test_accuracy_error"] == pytest.approx(error) == part.attrs["error"]["accuracy"]
     assert result.scores(sample=100).attrs["error"]["accuracy"] == 0.0
-    with pytest.raises(ct.ConfigError, match="evaluate_clients must be a whole number"):
+    with pytest.raises(ct.errors.ConfigError, match="evaluate_clients must be a whole number"):
         ct.fit(ct.FedAvg(SGD), fed, task, rounds=1, evaluate_every=1, evaluate_clients=0)

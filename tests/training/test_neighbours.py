@@ -47,7 +47,7 @@ def test_the_command(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", [ct.LocalEngine, ct.LoopEngine])
+@pytest.mark.parametrize("engine", [ct.engines.LocalEngine, ct.engines.LoopEngine])
 @pytest.mark.parametrize("name", PRIVATE)
 def test_every_registered_algorithm(name: str, engine: Any) -> None:
     found = search(configured(name), engine=engine)

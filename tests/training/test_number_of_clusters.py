@@ -53,15 +53,17 @@ def test_the_choice_never_sees_test_data() -> None:
     assert one.table.equals(two.table)
 
 
-@pytest.mark.parametrize("algorithm", [ct.FedAvg(), ct.FineTuned(), ct.IFCA(2), ct.FineTuned(ct.IFCA(2))])
-def test_an_algorithm_without_a_number_to_choose_is_refused(algorithm: ct.Algorithm) -> None:
-    with pytest.raises(ct.ConfigError, match="clusters=None"):
+@pytest.mark.parametrize(
+    "algorithm", [ct.FedAvg(), ct.FineTuned(), ct.IFCA(clusters=2), ct.FineTuned(base=ct.IFCA(clusters=2))]
+)
+def test_an_algorithm_without_a_number_to_choose_is_refused(algorithm: ct.exchange.Algorithm) -> None:
+    with pytest.raises(ct.errors.ConfigError, match="clusters=None"):
         ct.choose_clusters(algorithm, planted(1), TASK)
 
 
 def test_the_best_of_several_runs_has_the_smallest_training_loss() -> None:
     fed = planted(3, 3)
-    plain = ct.IFCA(3, local=LOCAL, start="random")
+    plain = ct.IFCA(clusters=3, local=LOCAL, start="random")
     runs = [ct.fit(plain, fed, TASK, seed=s, rounds=15, alone=False) for s in range(4)]
     losses = [float(run.evaluation.train_losses().mean()) for run in runs]
     best = ct.best_of(4, plain, fed, TASK, rounds=15, alone=False)
@@ -69,7 +71,7 @@ def test_the_best_of_several_runs_has_the_smallest_training_loss() -> None:
     assert max(losses) > 1.5 * min(losses)  # the runs differ
     assert best.about["seed"] == int(np.argmin(losses))
     assert best.clusters.equals(runs[int(np.argmin(losses))].clusters)
-    with pytest.raises(ct.ConfigError, match="restarts must be a whole number ≥ 1"):
+    with pytest.raises(ct.errors.ConfigError, match="restarts must be a whole number ≥ 1"):
         ct.best_of(0, plain, fed, TASK)
 
 
@@ -77,7 +79,7 @@ def test_clients_of_a_single_row_hear_that_nothing_can_be_held_out() -> None:
     rng = np.random.default_rng(0)
     data = {i: (rng.normal(size=(1, 4)), rng.normal(size=1)) for i in range(5)}
     fed = ct.Federation.from_arrays(data, kind="regression", test_fraction=0.0)
-    with pytest.raises(ct.DataError, match="two training rows or more"):
+    with pytest.raises(ct.errors.DataError, match="two training rows or more"):
         ct.fit(ct.IFCA(), fed, TASK, rounds=3, alone=False)
 
 
@@ -95,7 +97,7 @@ def test_when_the_largest_number_tried_wins_the_choice_says_so() -> None:
 def test_trials_go_through_the_same_channels() -> None:
     asks = []
 
-    class Count(ct.channels.base.Channel):
+    class Count(ct.exchange.channels.base.Channel):
         def ask(self, ask, where):
             asks.append(ask)
             return ask
@@ -103,23 +105,23 @@ def test_trials_go_through_the_same_channels() -> None:
     ct.fit(ct.IFCA(local=LOCAL), planted(1, clients=6), TASK, rounds=2, channels=[Count()], alone=False)
     alone = len(asks)
     asks.clear()
-    ct.fit(ct.IFCA(4, local=LOCAL), planted(1, clients=6), TASK, rounds=2, channels=[Count()], alone=False)
+    ct.fit(ct.IFCA(clusters=4, local=LOCAL), planted(1, clients=6), TASK, rounds=2, channels=[Count()], alone=False)
     assert alone > 6 * 2 + len(asks) - 2 >= 12  # six trials and the run
 
 
 def test_the_best_of_a_grid_of_algorithms_is_chosen_by_training_loss() -> None:
     """The step size 50 diverges, the smallest one hardly moves."""
     fed = planted(2)
-    grid = [ct.IFCA(2, local=ct.LocalSGD(steps=5, lr=lr, batch_size=None)) for lr in (50.0, 0.05, 1e-5)]
+    grid = [ct.IFCA(clusters=2, local=ct.LocalSGD(steps=5, lr=lr, batch_size=None)) for lr in (50.0, 0.05, 1e-5)]
     best = ct.best_of(2, grid, fed, TASK, rounds=30, alone=False)
     losses = best.about["restarts"]
     assert len(losses) == 6
     assert np.isinf(losses[:2]).all()
     assert max(losses[2:4]) < min(losses[4:])
     assert "lr=0.05" in best.about["algorithm"]
-    with pytest.raises(ct.Diverged):
+    with pytest.raises(ct.errors.Diverged):
         ct.best_of(1, grid[:1], fed, TASK, rounds=30, alone=False)
-    with pytest.raises(ct.ConfigError, match="algorithm"):
+    with pytest.raises(ct.errors.ConfigError, match="algorithm"):
         ct.best_of(1, [], fed, TASK)
 
 
@@ -148,5 +150,7 @@ def test_a_range_that_ends_at_its_limit_says_so(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("wrong", [(0, 1), (1, 2.5), (-1,)])
 def test_candidates_are_whole_numbers(wrong: tuple[float, ...]) -> None:
-    with pytest.raises(ct.ConfigError, match=r"candidates? must be (a whole number ≥ 1|a list, each a whole number)"):
+    with pytest.raises(
+        ct.errors.ConfigError, match=r"candidates? must be (a whole number ≥ 1|a list, each a whole number)"
+    ):
         ct.choose_clusters(ct.IFCA(local=LOCAL), planted(1, clients=6), TASK, candidates=wrong, rounds=1)  # type: ignore[arg-type]

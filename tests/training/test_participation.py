@@ -262,7 +262,7 @@ def test_several_seeds_are_judged_together() -> None:
     assert "odd" in coalition.alone
     assert len(coalition.members) >= 3
     assert len(coalition.results) == 3
-    with pytest.raises(ct.DataError, match="same clients"):
+    with pytest.raises(ct.errors.DataError, match="same clients"):
         audit([runs[0], ct.fit(ct.FedAvg(SGD), fed.subset(["b", "a"]), LINEAR, rounds=1, alone=EQUAL)])
 
 
@@ -294,11 +294,11 @@ def test_the_picture(clients: int) -> None:
 
 def test_it_says_what_is_missing(odd: ct.Result, tmp_path: Path) -> None:
     fed = odd.federation
-    with pytest.raises(ct.ConfigError, match="not trained alone"):
+    with pytest.raises(ct.errors.ConfigError, match="not trained alone"):
         ct.fit(ct.FedAvg(SGD), fed, LINEAR, rounds=1, alone=False).participation()
-    with pytest.raises(ct.ConfigError, match="A loaded result has no participation audit"):
+    with pytest.raises(ct.errors.ConfigError, match="A loaded result has no participation audit"):
         ct.Result.load(odd.save(tmp_path)).participation()
-    with pytest.raises(ct.ConfigError, match="at least one result"):
+    with pytest.raises(ct.errors.ConfigError, match="at least one result"):
         audit([])
 
 
@@ -307,10 +307,10 @@ def test_it_says_what_is_missing(odd: ct.Result, tmp_path: Path) -> None:
     [({"level": 1.0}, "level must be"), ({"rule": "vote"}, "rule must be one of")],
 )
 def test_bad_settings_are_refused(odd: ct.Result, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ct.ConfigError, match=words):
+    with pytest.raises(ct.errors.ConfigError, match=words):
         odd.participation(**options)
 
 
 def test_at_least_one_new_run(odd: ct.Result) -> None:
-    with pytest.raises(ct.ConfigError, match="max_rounds must be"):
+    with pytest.raises(ct.errors.ConfigError, match="max_rounds must be"):
         odd.participation().coalition(max_rounds=0)

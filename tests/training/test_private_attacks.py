@@ -49,7 +49,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Attack(ct.Algorithm):
+class Attack(ct.exchange.Algorithm):
     """Federated averaging that asks or remembers more than it may."""
 
     kind: str
@@ -93,7 +93,7 @@ def test_a_question_to_everyone_reaches_the_drawn_clients_only(
     fed: ct.Federation, task: ct.Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server does not know whom a Poisson cohort has; of a cohort of fixed size it may not ask others."""
-    with pytest.raises(ct.ConfigError, match="cohort only"):
+    with pytest.raises(ct.errors.ConfigError, match="cohort only"):
         run(public(Attack("everyone")), fed, task, cohort=3)
     drawn = np.array([1, 4, 7])
     monkeypatch.setattr(Session, "drawn", lambda session, *_: (setattr(session, "_asked", 0), drawn)[1])
@@ -111,12 +111,12 @@ def test_the_server_is_not_told_who_was_drawn(fed: ct.Federation, task: ct.Task)
 
 
 def test_asking_a_client_five_times_is_refused(fed: ct.Federation, task: ct.Task) -> None:
-    with pytest.raises(ct.ConfigError, match="each client once"):
+    with pytest.raises(ct.errors.ConfigError, match="each client once"):
         run(public(Attack("five times")), fed, task)
 
 
 def test_an_ask_more_than_planned_is_refused_before_it_is_released(fed: ct.Federation, task: ct.Task) -> None:
-    with pytest.raises(ct.ConfigError, match="would be one more"):
+    with pytest.raises(ct.errors.ConfigError, match="would be one more"):
         run(public(Attack("two asks")), fed, task)
 
 
@@ -132,7 +132,7 @@ def test_two_asks_of_one_cohort_are_not_two_samples(fed: ct.Federation, task: ct
 
 
 def test_the_server_sees_no_clear_diagnostics(fed: ct.Federation, task: ct.Task) -> None:
-    result = run(public(Attack("plain")), fed, task, channels=[ct.Dropout(0.5)])
+    result = run(public(Attack("plain")), fed, task, channels=[ct.exchange.Dropout(0.5)])
     assert not result.state.told.any()
     assert result.history["loss"].notna().all()  # whoever runs the simulation still does
 
@@ -154,7 +154,7 @@ class Captured(ct.FedAvg):
 def test_neither_a_subclass_nor_an_object_of_ones_own_among_the_settings_passes(
     fed: ct.Federation, task: ct.Task
 ) -> None:
-    for made in (Captured(FEW), ct.FineTuned(Captured(FEW))):
+    for made in (Captured(FEW), ct.FineTuned(base=Captured(FEW))):
         assert not run(made, fed, task).receipt.valid
 
 
@@ -196,7 +196,14 @@ def test_a_private_algorithm_is_not_told_how_many_rows_clients_have(make_fed: An
 
 
 def _session(out: Path | None, **changes: Any) -> Session:
-    how = {"algorithm": Attack("", 2), "sampler": ct.Everyone(), "n_users": 12, "rounds": 3, "out": out, "state": None}
+    how = {
+        "algorithm": Attack("", 2),
+        "sampler": ct.training.Everyone(),
+        "n_users": 12,
+        "rounds": 3,
+        "out": out,
+        "state": None,
+    }
     return Session.open(EXACT, **how | changes)
 
 
@@ -248,7 +255,7 @@ class Peeks(Channel):
 
 
 def test_a_channel_can_neither_double_clients_nor_pass_unnamed(fed: ct.Federation, task: ct.Task) -> None:
-    with pytest.raises(ct.ConfigError, match="each client once"):
+    with pytest.raises(ct.errors.ConfigError, match="each client once"):
         run(ct.FedAvg(FEW), fed, task, channels=[Twice()])
     assert not run(ct.FedAvg(FEW), fed, task, channels=[Peeks()]).receipt.valid
     assert run(ct.FedAvg(FEW), fed, task, channels=[public(Peeks())]).receipt.valid
@@ -284,25 +291,25 @@ class AsksMore(Channel):
 
 
 def test_a_question_that_a_channel_changed_is_looked_at_again(fed: ct.Federation, task: ct.Task) -> None:
-    with pytest.raises(ct.ConfigError, match="shows the server every client's reply"):
+    with pytest.raises(ct.errors.ConfigError, match="shows the server every client's reply"):
         run(ct.FedAvg(FEW), fed, task, channels=[public(AsksMore(reduce=None))])
-    with pytest.raises(ct.ConfigError, match="also sends 'more'"):
+    with pytest.raises(ct.errors.ConfigError, match="also sends 'more'"):
         run(ct.FedAvg(FEW), fed, task, channels=[public(AsksMore(auxiliary=("more",)))])
 
 
-class Always(ct.Poisson):
+class Always(ct.training.Poisson):
     def sample(self, federation: ct.Federation, seed: int, round: int) -> Ints:
         return np.arange(len(federation))
 
 
 def test_a_subclass_of_a_sampler_is_refused(fed: ct.Federation, task: ct.Task) -> None:
-    with pytest.raises(ct.ConfigError, match="how clients are sampled"):
+    with pytest.raises(ct.errors.ConfigError, match="how clients are sampled"):
         run(ct.FedAvg(FEW), fed, task, cohort=Always(0.01))
 
 
 def test_secret_cohorts_have_the_accounted_probability(monkeypatch: pytest.MonkeyPatch, fed: ct.Federation) -> None:
     """Included exactly below rate · 2⁶⁴; the draws come from the operating system."""
-    session = Session.open(EXACT, ct.FedAvg(FEW), ct.Poisson(0.25), len(fed), 1, None, None)
+    session = Session.open(EXACT, ct.FedAvg(FEW), ct.training.Poisson(0.25), len(fed), 1, None, None)
     edge = [2**62 - 1, 2**62, 2**62 + 1, 0] * 3
     monkeypatch.setattr("coterie.training.privately.os.urandom", lambda n: np.array(edge, np.uint64).tobytes())
     assert session.drawn(fed, 0, 0).tolist() == [i for i, u in enumerate(edge) if u < 2**62]
@@ -341,7 +348,7 @@ def test_a_callback_that_changes_a_plain_value_of_the_state_voids_the_receipt(
     def restart(live: Any) -> None:
         live.state = replace(live.state, started=False)
 
-    receipt = run(ct.IFCA(2, local=FEW), fed, task, rounds=1, callbacks=[public(restart)]).receipt
+    receipt = run(ct.IFCA(clusters=2, local=FEW), fed, task, rounds=1, callbacks=[public(restart)]).receipt
     assert receipt.reasons == ("unaccounted: a callback changed the server's state",)
 
 
@@ -404,5 +411,5 @@ def test_a_delta_of_one_in_n_is_labelled(make_fed: Any, task: ct.Task) -> None:
 
 @pytest.mark.filterwarnings("default::coterie.errors.CoterieWarning")
 def test_such_a_delta_is_warned_of_before_the_run(fed: ct.Federation, task: ct.Task) -> None:
-    with pytest.warns(ct.CoterieWarning, match="not smaller than 1/12"):
+    with pytest.warns(ct.errors.CoterieWarning, match="not smaller than 1/12"):
         run(ct.FedAvg(FEW), fed, task, ct.Privacy(3.0, 0.1, clip=0.5))

@@ -63,7 +63,11 @@ def test_without_noise_groups_are_divided_by_their_counts(
 ) -> None:
     fed = make_fed(sizes=(20,) * 300)  # equal sizes, and enough for counts to be above four deviations
     loose = replace(EXACT, clip=50.0, noise=noise, epsilon=50.0)
-    for algorithm in (ct.Oracle(SGD), ct.IFCA(2, local=SGD, start="random"), ct.HypCluster(2, SGD)):
+    for algorithm in (
+        ct.Oracle(SGD),
+        ct.IFCA(clusters=2, local=SGD, start="random"),
+        ct.HypCluster(clusters=2, local=SGD),
+    ):
         plain = ct.fit(algorithm, fed, task, rounds=2, alone=False)
         private = run(algorithm, fed, task, loose)
         for name, t in private.state.models.items():
@@ -90,15 +94,17 @@ def test_attacks_act_before_clipping_and_dropouts_compose(quiet: None, fed: ct.F
     )
     moved = flat_vector(attacked.state.model) - flat_vector(honest.state.model)
     assert 0 < float(moved.norm()) <= 2 * 0.1 / len(fed) * 1.001
-    nobody = run(ct.FedAvg(SGD), fed, task, channels=[ct.Dropout(1.0)], rounds=1)
+    nobody = run(ct.FedAvg(SGD), fed, task, channels=[ct.exchange.Dropout(1.0)], rounds=1)
     assert torch.equal(
         flat_vector(nobody.state.model), flat_vector(ct.fit(ct.FedAvg(SGD), fed, task, rounds=0).state.model)
     )
     assert nobody.receipt.releases[0]["count"] == 1  # all are lost, and yet something is released
-    run(ct.IFCA(2, local=SGD), fed, task, channels=[ct.Dropout(0.5), liar])
+    run(ct.IFCA(clusters=2, local=SGD), fed, task, channels=[ct.exchange.Dropout(0.5), liar])
 
 
-@pytest.mark.parametrize("algorithm", [ct.FedAvg(SGD), ct.IFCA(2, local=SGD, option="gradient"), ct.Oracle(SGD)])
+@pytest.mark.parametrize(
+    "algorithm", [ct.FedAvg(SGD), ct.IFCA(clusters=2, local=SGD, option="gradient"), ct.Oracle(SGD)]
+)
 def test_an_empty_poisson_cohort_releases_noise_too(
     algorithm: Any, fed: ct.Federation, task: ct.Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +133,7 @@ def test_an_exact_poisson_cohort_is_drawn_in_secret(fed: ct.Federation, task: ct
 
 
 def test_an_exact_run_earns_a_receipt_that_is_stored(fed: ct.Federation, task: ct.Task, tmp_path: Path) -> None:
-    result = run(ct.IFCA(2, local=SGD, stop=EarlyStop(2)), fed, task, EXACT, out=tmp_path)
+    result = run(ct.IFCA(clusters=2, local=SGD, stop=EarlyStop(2)), fed, task, EXACT, out=tmp_path)
     receipt = result.receipt
     assert receipt.valid
     assert receipt.reasons == ()
@@ -138,7 +144,7 @@ def test_an_exact_run_earns_a_receipt_that_is_stored(fed: ct.Federation, task: c
     assert ct.Result.load(tmp_path).receipt == receipt
     assert result.about["simulation_only"]
     assert (tmp_path / "ledger.sqlite").exists()
-    simulation = run(ct.IFCA(2, local=SGD), fed, task).receipt
+    simulation = run(ct.IFCA(clusters=2, local=SGD), fed, task).receipt
     assert not simulation.valid
     assert "NOT A DP RELEASE" in simulation.reasons[0]
     assert ct.fit(ct.FedAvg(SGD), fed, task, rounds=1, alone=False).receipt is None
@@ -157,7 +163,7 @@ def test_sampling_is_accounted_as_what_it_is(fed: ct.Federation, task: ct.Task) 
         def sample(self, federation: ct.Federation, seed: int, round: int) -> Ints:
             return np.arange(3)
 
-    with pytest.raises(ct.ConfigError, match="how clients are sampled; got Mine"):
+    with pytest.raises(ct.errors.ConfigError, match="how clients are sampled; got Mine"):
         run(ct.FedAvg(SGD), fed, task, cohort=Mine())
 
 
@@ -177,7 +183,7 @@ def test_training_alone_costs_nothing(fed: ct.Federation, task: ct.Task) -> None
 
 
 def test_a_warning_before_noise_drowns_the_signal(fed: ct.Federation, task: ct.Task) -> None:
-    with pytest.warns(ct.CoterieWarning, match="the noise will drown the signal: with 12 clients"):
+    with pytest.warns(ct.errors.CoterieWarning, match="the noise will drown the signal: with 12 clients"):
         run(ct.FedAvg(SGD), fed, task)
 
 
@@ -185,32 +191,40 @@ def test_a_warning_before_noise_drowns_the_signal(fed: ct.Federation, task: ct.T
 
 
 def test_what_needs_clear_replies_is_refused(fed: ct.Federation, task: ct.Task) -> None:
-    with pytest.raises(ct.ConfigError, match=r"robust aggregate needs clear replies.*got Median.*clips every client"):
-        run(ct.FineTuned(ct.FedAvg(SGD, aggregate=Median())), fed, task)
-    with pytest.raises(ct.ConfigError, match=r"the ask 'train' shows the server every client's reply"):
+    with pytest.raises(
+        ct.errors.ConfigError, match=r"robust aggregate needs clear replies.*got Median.*clips every client"
+    ):
+        run(ct.FineTuned(base=ct.FedAvg(SGD, aggregate=Median())), fed, task)
+    with pytest.raises(ct.errors.ConfigError, match=r"the ask 'train' shows the server every client's reply"):
         run(ct.CFL(SGD), fed, task)
 
 
 class Own(ct.FedAvg):
     """Sends every client a model of its own."""
 
-    def round(self, state: Any, cohort: ct.Cohort) -> Any:
+    def round(self, state: Any, cohort: ct.exchange.Cohort) -> Any:
         each = {"model": {k: t.expand(len(cohort.clients), *t.shape) for k, t in state.model.items()}}
-        reply = yield ct.Ask(
-            self.train, cohort.clients, each=each, reduce=ct.MeanBy(), updates={"model": ct.From("model")}
+        reply = yield ct.exchange.Ask(
+            self.train,
+            cohort.clients,
+            each=each,
+            reduce=ct.exchange.MeanBy(),
+            updates={"model": ct.exchange.From("model")},
         )
         return replace(state, model=row(reply.values["model"], 0))
 
 
 class Undeclared(ct.FedAvg):
-    def round(self, state: Any, cohort: ct.Cohort) -> Any:
-        yield ct.Ask(self.train, cohort.clients, {"model": state.model}, reduce=ct.MeanBy())
+    def round(self, state: Any, cohort: ct.exchange.Cohort) -> Any:
+        yield ct.exchange.Ask(self.train, cohort.clients, {"model": state.model}, reduce=ct.exchange.MeanBy())
         return state
 
 
 class Talkative(ct.FedAvg):
-    def round(self, state: Any, cohort: ct.Cohort) -> Any:
-        yield ct.Ask(self.train, cohort.clients, {"model": state.model}, reduce=ct.MeanBy(), auxiliary=("model",))
+    def round(self, state: Any, cohort: ct.exchange.Cohort) -> Any:
+        yield ct.exchange.Ask(
+            self.train, cohort.clients, {"model": state.model}, reduce=ct.exchange.MeanBy(), auxiliary=("model",)
+        )
         return state
 
 
@@ -226,7 +240,7 @@ def test_what_is_not_declared_as_an_update_from_public_values_is_refused(
     kind: Any, message: str, fed: ct.Federation, task: ct.Task
 ) -> None:
     for engine in ("local", "loop"):
-        with pytest.raises(ct.ConfigError, match=message):
+        with pytest.raises(ct.errors.ConfigError, match=message):
             run(kind(SGD), fed, task, engine=engine)
 
 
@@ -252,15 +266,15 @@ def test_rules_that_look_again_are_refused_with_the_reason(fed: ct.Federation, t
         (ct.robust.TrimmedMean(1), "sorts the clients' numbers"),
         (ct.robust.Krum(1), "picks one client's reply"),
     ):
-        with pytest.raises(ct.ConfigError, match=why):
+        with pytest.raises(ct.errors.ConfigError, match=why):
             run(ct.FedAvg(SGD, aggregate=rule), fed, task)
-    with pytest.raises(ct.ConfigError, match="cannot be clipped at 1 as well"):
+    with pytest.raises(ct.errors.ConfigError, match="cannot be clipped at 1 as well"):
         run(ct.FedAvg(SGD, aggregate=CentredClipping(2.0, 1, beyond="drop")), fed, task)
 
 
 def test_liars_and_faults_in_a_private_run_and_what_they_do_to_the_receipt(fed: ct.Federation, task: ct.Task) -> None:
     """Liars that look at others' messages are a simulation of the worst case: the receipt is void. Others are not."""
-    alone = [ct.Dropout(0.3), LargeGradient([fed.clients[0]]), SignFlip([fed.clients[1]], 5.0)]
+    alone = [ct.exchange.Dropout(0.3), LargeGradient([fed.clients[0]]), SignFlip([fed.clients[1]], 5.0)]
     honest = run(ct.Ditto(local=SGD), fed, task, EXACT, channels=alone)
     assert honest.receipt.valid, honest.receipt.reasons
     assert honest.receipt.releases[0]["count"] == 2  # a release each round, whoever answered
@@ -273,7 +287,7 @@ def test_sums_of_those_who_answer_are_divided_by_the_public_number(
     quiet: None, fed: ct.Federation, task: ct.Task
 ) -> None:
     """Not by the number of those who answered, which is nobody's business."""
-    faulty: dict[str, Any] = {"rounds": 1, "alone": False, "channels": [ct.Dropout(0.5)]}
+    faulty: dict[str, Any] = {"rounds": 1, "alone": False, "channels": [ct.exchange.Dropout(0.5)]}
     plain = ct.fit(ct.FedAvg(SGD, aggregate=CentredClipping(0.05, 1)), fed, task, **faulty)
     private = run(ct.FedAvg(SGD), fed, task, replace(SIMULATED, clip=0.05), **faulty)
     start = flat_vector(ct.fit(ct.FedAvg(SGD), fed, task, rounds=0, alone=False).state.model)
@@ -286,7 +300,7 @@ def test_sums_of_those_who_answer_are_divided_by_the_public_number(
 
 def test_a_budget_is_a_privacy(fed: ct.Federation, task: ct.Task) -> None:
     with pytest.raises(
-        ct.ConfigError, match=r"privacy must be ct.Privacy\(epsilon, delta, clip\), or None; got 'exact'"
+        ct.errors.ConfigError, match=r"privacy must be ct.Privacy\(epsilon, delta, clip\), or None; got 'exact'"
     ):
         run(ct.FedAvg(SGD), fed, task, "exact")  # type: ignore[arg-type]
 
@@ -338,14 +352,14 @@ def test_a_simulation_resumes_bit_identically(fed: ct.Federation, task: ct.Task,
             raise RuntimeError("power cut")
 
     options: dict[str, Any] = {"rounds": 5, "cohort": 0.5}
-    whole = run(ct.IFCA(2, local=SGD), fed, task, **options)
+    whole = run(ct.IFCA(clusters=2, local=SGD), fed, task, **options)
     with pytest.raises(RuntimeError, match="power cut"):
-        run(ct.IFCA(2, local=SGD), fed, task, out=tmp_path, callbacks=[stop], checkpoint_every=1, **options)
-    again = run(ct.IFCA(2, local=SGD), fed, task, out=tmp_path, resume=True, **options)
+        run(ct.IFCA(clusters=2, local=SGD), fed, task, out=tmp_path, callbacks=[stop], checkpoint_every=1, **options)
+    again = run(ct.IFCA(clusters=2, local=SGD), fed, task, out=tmp_path, resume=True, **options)
     assert torch.equal(flat_vector(whole.state.models), flat_vector(again.state.models))
     assert again.receipt.releases == whole.receipt.releases
-    with pytest.raises(ct.ConfigError, match="other settings or data"):
-        run(ct.IFCA(2, local=SGD), fed, task, out=tmp_path, resume=True, rounds=6, cohort=0.5)
+    with pytest.raises(ct.errors.ConfigError, match="other settings or data"):
+        run(ct.IFCA(clusters=2, local=SGD), fed, task, out=tmp_path, resume=True, rounds=6, cohort=0.5)
 
 
 KILLED = """
@@ -372,7 +386,7 @@ def test_after_kill_9_between_noise_and_save_the_lost_release_stays_paid(fed: ct
     task = ct.Task(lambda: torch.nn.Linear(4, 3))
     privacy = replace(EXACT, ledger=tmp_path / "ledger.sqlite")
     assert sum(e.count for e in Ledger(privacy, None, run="look").earlier()) == 3  # booked, two of them saved
-    with pytest.warns(ct.CoterieWarning, match="Round 5 was not made"):
+    with pytest.warns(ct.errors.CoterieWarning, match="Round 5 was not made"):
         result = run(ct.FedAvg(SGD), fed, task, EXACT, out=tmp_path, rounds=5, resume=True)
     assert len(result.history) == 4
     assert not result.about["finished"]

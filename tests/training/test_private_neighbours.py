@@ -176,7 +176,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Odd(ct.Algorithm):
+class Odd(ct.exchange.Algorithm):
     """Sends an update by itself whose shape nobody but a client knows."""
 
     says: bool

@@ -63,7 +63,7 @@ def test_a_part_made_of_a_release_is_paid_for_in_the_same_ledger(fed: ct.Federat
 
 
 def test_best_of_chooses_on_clear_losses_and_is_no_private_run(fed: ct.Federation, task: ct.Task) -> None:
-    with pytest.raises(ct.ConfigError, match="clear training losses"):
+    with pytest.raises(ct.errors.ConfigError, match="clear training losses"):
         ct.best_of(2, ct.FedAvg(FEW), fed, task, rounds=1, alone=False, progress=False, privacy=EXACT)
     again = replace(EXACT, noise="simulation")
     ct.best_of(2, ct.FedAvg(FEW), fed, task, rounds=1, alone=False, progress=False, privacy=again)

@@ -23,13 +23,13 @@ SGD = ct.LocalSGD(steps=3, lr=0.1, batch_size=8)
 
 @pytest.fixture(scope="module")
 def result(fed: ct.Federation, task: ct.Task) -> ct.Result:
-    return ct.fit(ct.FineTuned(ct.Oracle(SGD)), fed, task, rounds=3)
+    return ct.fit(ct.FineTuned(base=ct.Oracle(SGD)), fed, task, rounds=3)
 
 
 @pytest.mark.parametrize("ids", [None, list(range(12)), [*range(11), "last"]], ids=["text", "numbers", "mixed"])
 def test_loaded_it_is_what_was_saved(ids: Any, make_fed: Any, task: ct.Task, tmp_path: Path) -> None:
     fed = make_fed(ids=ids)
-    result = ct.fit(ct.FineTuned(ct.Oracle(SGD)), fed, task, rounds=3, out=tmp_path)
+    result = ct.fit(ct.FineTuned(base=ct.Oracle(SGD)), fed, task, rounds=3, out=tmp_path)
     again = ct.Result.load(tmp_path)
     pd.testing.assert_frame_equal(again.history, result.history)
     pd.testing.assert_frame_equal(again.evaluate(), result.evaluate(), check_index_type=False)
@@ -38,7 +38,7 @@ def test_loaded_it_is_what_was_saved(ids: Any, make_fed: Any, task: ct.Task, tmp
     pd.testing.assert_frame_equal(again.scores(), result.scores(), check_index_type=False, check_names=False)
     assert again.loaded
     assert not result.loaded
-    with pytest.raises(ct.ConfigError, match="cannot be trained again"):
+    with pytest.raises(ct.errors.ConfigError, match="cannot be trained again"):
         again.again(fed)
     assert again.about["rounds"] == 3
     assert again.about["finished"] is True
@@ -46,10 +46,10 @@ def test_loaded_it_is_what_was_saved(ids: Any, make_fed: Any, task: ct.Task, tmp
         x, _ = fed.test(client)
         assert torch.equal(again.model(client)(x), result.model(client)(x))
         assert not again.model(client).training
-    with pytest.raises(ct.DataError, match="no client 'nobody'"):
+    with pytest.raises(ct.errors.DataError, match="no client 'nobody'"):
         again.model("nobody")
     for name in ("task", "federation", "state", "evaluation"):
-        with pytest.raises(ct.ConfigError, match="A loaded result has no"):
+        with pytest.raises(ct.errors.ConfigError, match="A loaded result has no"):
             getattr(again, name)
     assert not [p for p in tmp_path.rglob("*") if p.suffix in (".pkl", ".pt", ".pth")]
 
@@ -86,17 +86,17 @@ def test_a_network_of_ones_own_code_needs_the_task_to_load(fed: ct.Federation, t
     task = ct.Task(Own)
     result = ct.fit(ct.FedAvg(SGD), fed, task, rounds=1, out=tmp_path)
     x, _ = fed.test("c5")
-    with pytest.raises(ct.ConfigError, match=r"Load with Result\.load\(folder, task=…\)"):
+    with pytest.raises(ct.errors.ConfigError, match=r"Load with Result\.load\(folder, task=…\)"):
         ct.Result.load(tmp_path).model("c5")
     assert torch.equal(ct.Result.load(tmp_path, task=task).model("c5")(x), result.model("c5")(x))
 
 
 def test_a_folder_without_a_whole_result_is_refused(result: ct.Result, tmp_path: Path) -> None:
-    with pytest.raises(ct.ConfigError, match="no finished result"):
+    with pytest.raises(ct.errors.ConfigError, match="no finished result"):
         ct.Result.load(tmp_path)
     result.save(tmp_path)
     os.unlink(tmp_path / "result.json")
-    with pytest.raises(ct.ConfigError, match=r"missing result\.json"):
+    with pytest.raises(ct.errors.ConfigError, match=r"missing result\.json"):
         ct.Result.load(tmp_path)
 
 

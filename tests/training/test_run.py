@@ -42,7 +42,7 @@ fed = ct.Federation.from_arrays(
 task = ct.Task(lambda: torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3)))
 sgd = ct.LocalSGD(steps=4, lr=0.1, batch_size=4, momentum=0.5)
 cases = {
-    "fedavg": (ct.FedAvg(sgd, server_lr=0.9, server_momentum=0.5), dict(cohort=4, channels=[ct.Dropout(0.3)])),
+    "fedavg": (ct.FedAvg(sgd, server_lr=0.9, server_momentum=0.5), dict(cohort=4, channels=[ct.exchange.Dropout(0.3)])),
     "local": (ct.Local(sgd), dict(cohort=0.5)),
 }
 def run(case, out, pause=0.0, rounds=12, **options):
@@ -123,7 +123,7 @@ def test_an_interrupted_baseline_is_not_passed_off_as_a_finished_one(
 
 def test_a_run_is_not_overwritten_unless_asked(fed: ct.Federation, task: ct.Task, tmp_path: Path) -> None:
     ct.fit(ct.Local(SGD), fed, task, rounds=1, out=tmp_path, alone=False)
-    with pytest.raises(ct.ConfigError, match=r"already holds a run\. Pass resume=True"):
+    with pytest.raises(ct.errors.ConfigError, match=r"already holds a run\. Pass resume=True"):
         ct.fit(ct.Local(SGD), fed, task, rounds=1, out=tmp_path, alone=False)
 
     def stop(row: dict[str, Any], state: Any) -> None:
@@ -131,7 +131,9 @@ def test_a_run_is_not_overwritten_unless_asked(fed: ct.Federation, task: ct.Task
 
     with pytest.raises(RuntimeError):
         ct.fit(ct.FedAvg(SGD), fed, task, rounds=1, out=tmp_path, overwrite=True, callbacks=[stop])
-    with pytest.raises(ct.ConfigError, match="no finished result"):  # never the old run's under the new one's name
+    with pytest.raises(
+        ct.errors.ConfigError, match="no finished result"
+    ):  # never the old run's under the new one's name
         ct.Result.load(tmp_path)
 
 
@@ -141,7 +143,7 @@ def test_a_run_is_not_overwritten_unless_asked(fed: ct.Federation, task: ct.Task
         {"algorithm": ct.FedAvg(replace(SGD, lr=0.2))},
         {"seed": 1},
         {"cohort": 3},
-        {"channels": [ct.Dropout(0.5)]},
+        {"channels": [ct.exchange.Dropout(0.5)]},
         {"task": ct.Task(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)))},
         {"federation": "labels"},
     ],
@@ -156,7 +158,7 @@ def test_resuming_with_other_settings_is_refused(
         y = fed.y.clone()
         y[:2] = y[:2].flip(0)
         change = {"federation": replace(fed, y=y)}
-    with pytest.raises(ct.ConfigError, match="other settings or data"):
+    with pytest.raises(ct.errors.ConfigError, match="other settings or data"):
         ct.fit(**(options | change), rounds=2, out=tmp_path, resume=True)
 
 
@@ -174,12 +176,12 @@ def test_an_object_elsewhere_in_memory_is_the_same_setting(fed: ct.Federation, t
 
 
 def test_resume_needs_a_folder_with_a_readable_checkpoint(fed: ct.Federation, task: ct.Task, tmp_path: Path) -> None:
-    with pytest.raises(ct.ConfigError, match="Pass out="):
+    with pytest.raises(ct.errors.ConfigError, match="Pass out="):
         ct.fit(ct.Local(SGD), fed, task, resume=True)
-    with pytest.raises(ct.ConfigError, match="no checkpoint"):
+    with pytest.raises(ct.errors.ConfigError, match="no checkpoint"):
         ct.fit(ct.Local(SGD), fed, task, resume=True, out=tmp_path)
     (tmp_path / checkpoint.FILE).write_bytes(b"half a file")
-    with pytest.raises(ct.ConfigError, match="not a readable checkpoint"):
+    with pytest.raises(ct.errors.ConfigError, match="not a readable checkpoint"):
         ct.fit(ct.Local(SGD), fed, task, resume=True, out=tmp_path)
 
 
@@ -189,7 +191,7 @@ def test_bad_settings_are_refused(fed: ct.Federation, task: ct.Task) -> None:
         ({"engine": "gpu"}, "one of"),
         ({"cohort": "all"}, "cohort must"),
     ):
-        with pytest.raises(ct.ConfigError, match=message):
+        with pytest.raises(ct.errors.ConfigError, match=message):
             ct.fit(ct.Local(SGD), fed, task, **wrong)  # type: ignore[arg-type]
 
 
@@ -229,7 +231,7 @@ def test_divergence_names_round_client_and_what_to_lower(
 ) -> None:
     fed = exploding(make_fed)
     sgd = ct.LocalSGD(steps=3, lr=0.1, batch_size=None)
-    with pytest.raises(ct.Diverged) as caught:
+    with pytest.raises(ct.errors.Diverged) as caught:
         ct.fit(ct.Local(sgd), fed, number_task, rounds=50, out=tmp_path, engine=engine)
     message = str(caught.value)
     found = re.search(r"Round (\d+): 'train' gave NaN or infinite numbers at client 10\d\. Lower the learning rate "
@@ -249,7 +251,7 @@ def test_divergence_names_round_client_and_what_to_lower(
 
 
 def test_a_server_that_diverges_says_so(fed: ct.Federation, task: ct.Task) -> None:
-    with pytest.raises(ct.Diverged, match=r"the server's update' gave NaN"):
+    with pytest.raises(ct.errors.Diverged, match=r"the server's update' gave NaN"):
         ct.fit(ct.FedAvg(SGD, server_lr=1e39), fed, task, rounds=3)
 
 
@@ -273,7 +275,7 @@ def test_every_client_is_evaluated_and_gains_have_the_right_sign(fed: ct.Federat
 
 
 def test_scores_are_those_of_the_models_on_the_test_rows(fed: ct.Federation, task: ct.Task) -> None:
-    result = ct.fit(ct.FineTuned(ct.FedAvg(SGD)), fed, task, rounds=2, cohort=3)
+    result = ct.fit(ct.FineTuned(base=ct.FedAvg(SGD)), fed, task, rounds=2, cohort=3)
     for client in fed.clients:
         x, y = fed.test(client)
         outputs = result.model(client)(x).detach()
@@ -285,7 +287,7 @@ def test_scores_are_those_of_the_models_on_the_test_rows(fed: ct.Federation, tas
 
 
 def test_history_counts_rounds_clients_lost_and_bytes(fed: ct.Federation, task: ct.Task) -> None:
-    result = ct.fit(ct.FedAvg(SGD), fed, task, rounds=6, cohort=8, channels=[ct.Dropout(0.4)])
+    result = ct.fit(ct.FedAvg(SGD), fed, task, rounds=6, cohort=8, channels=[ct.exchange.Dropout(0.4)])
     history = result.history
     assert list(history.columns) == ["round", "loss", "clients", "lost", "bytes_down", "bytes_up", "seconds"]
     assert history["round"].tolist() == [1, 2, 3, 4, 5, 6]
@@ -326,7 +328,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Forgetful(ct.Algorithm):
+class Forgetful(ct.exchange.Algorithm):
     """Draws a number at first contact; asks nothing in odd rounds; keeps a running sum on the client."""
 
     local: ct.LocalSGD = field(default_factory=ct.LocalSGD)
@@ -340,7 +342,7 @@ class Forgetful(ct.Algorithm):
     def round(self, state: Counts, cohort: Cohort) -> Exchange[Counts]:
         if cohort.round % 2:
             return Counts(state.n + 100)
-        reply = yield Ask(self.count, cohort.clients, reduce=ct.SumBy())
+        reply = yield Ask(self.count, cohort.clients, reduce=ct.exchange.SumBy())
         return Counts(state.n + float(reply.count.sum()))
 
     def count(self, ctx: Context) -> Up:
@@ -358,7 +360,7 @@ def test_a_round_may_ask_nothing_and_entries_of_a_state_go_by_name(fed: ct.Feder
     live = result.evaluation
     everyone = live.ready(live.everyone())
     state = live.env.states.get(everyone)
-    asked = sum(np.isin(everyone, ct.FixedSize(5).sample(fed, 0, r)).astype(int) for r in (0, 2))
+    asked = sum(np.isin(everyone, ct.training.FixedSize(5).sample(fed, 0, r)).astype(int) for r in (0, 2))
     assert state["a"]["sum"].tolist() == (asked * fed.n_train).tolist()
     early = ct.fit(Forgetful(), fed, task, rounds=1).evaluation  # a state does not depend on when it was made
     assert early is not None
@@ -386,7 +388,7 @@ class Partial(Forgetful):
 
 
 def test_a_state_with_entries_missing_is_refused(fed: ct.Federation, task: ct.Task) -> None:
-    with pytest.raises(ct.ClientError, match="needs the entries of its first one"):
+    with pytest.raises(ct.errors.ClientError, match="needs the entries of its first one"):
         ct.fit(Partial(), fed, task, rounds=1)
 
 

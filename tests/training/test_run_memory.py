@@ -17,7 +17,7 @@ folder, n = sys.argv[1], int(sys.argv[2])
 fed = ct.Federation.load(folder)
 task = ct.Task(ct.models.mlp(20, 200, 2))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-ct.fit(ct.FedAvg(ct.LocalSGD(steps=2)), fed, task, rounds=2, cohort=n, alone=False, engine=ct.LocalEngine(workers=2))
+ct.fit(ct.FedAvg(ct.LocalSGD(steps=2)), fed, task, rounds=2, cohort=n, alone=False, engine=ct.engines.LocalEngine(workers=2))
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
 

@@ -55,7 +55,7 @@ def test_groups_and_weights_and_kind():
     clusters = {f"c{i}": i % 2 for i in range(6)}
     fed = ct.Federation.from_arrays(arrays(), classes=public([0, 1]), clusters=clusters)
     assert receipt(fed).valid
-    assert any("groups" in r for r in receipt(fed, ct.FineTuned(ct.Oracle(SGD))).reasons)
+    assert any("groups" in r for r in receipt(fed, ct.FineTuned(base=ct.Oracle(SGD))).reasons)
     assert receipt(fed.declare_public("clusters"), ct.Oracle(SGD)).valid
     weighed = ct.Federation.from_arrays(arrays(weights=True), classes=public([0, 1]))
     assert receipt(weighed).valid  # every client divides its weights by its own smallest
@@ -91,7 +91,7 @@ def test_a_private_run_shows_the_groups_only_to_algorithms_that_say_they_read_th
     assert any("the groups of clients" in r for r in found.reasons)
     assert seen[0] is None
     assert seen[1].tolist() == [0, 1, 0, 1, 0, 1]
-    assert not receipt(fed, ct.FineTuned(ct.Oracle(SGD))).valid
+    assert not receipt(fed, ct.FineTuned(base=ct.Oracle(SGD))).valid
 
 
 def test_a_choice_of_clients_must_be_declared_anew():

@@ -47,7 +47,7 @@ def test_several_seeds(fed: ct.Federation) -> None:
     assert runs.table.loc["accuracy", "error"] == pytest.approx(np.std(means, ddof=1) / np.sqrt(3))
     assert str(runs).startswith("accuracy: ")
     assert "±" in str(runs)
-    with pytest.raises(ct.ConfigError, match=r"picklable.*named function"):
+    with pytest.raises(ct.errors.ConfigError, match=r"picklable.*named function"):
         ct.fit_seeds(ct.FedAvg(SGD), fed, ct.Task(lambda: nn.Linear(4, 3)), seeds=2, processes=2, rounds=1)
 
 
@@ -72,14 +72,14 @@ def test_a_grid_is_judged_on_validation_rows_and_stops_early(fed: ct.Federation)
         ct.FedAvg(SGD), {"local.lr": [0.2, 1e-6]}, replace(fed, y=changed), TASK, rounds=12, every=1, patience=2
     )
     assert same.table.equals(found.table)
-    with pytest.raises(ct.ConfigError, match="has no setting 'rate'"):
+    with pytest.raises(ct.errors.ConfigError, match="has no setting 'rate'"):
         ct.grid(ct.FedAvg(SGD), {"local.rate": [0.1]}, fed, TASK)
 
 
 def test_a_callback_stops_the_live_run(fed: ct.Federation) -> None:
     seen: list[float] = []
 
-    def watch(run: ct.Run) -> None:
+    def watch(run: ct.training.Run) -> None:
         assert run.done == run.history[-1]["round"] == len(run.history)
         seen.append(float(run.evaluation().scores()["log_loss"].mean()))
         if run.done == 2:
@@ -111,5 +111,5 @@ def test_an_optimiser_is_kept_between_rounds(local: Any, fed: ct.Federation) -> 
             ct.fit(algorithm, fed, TASK, rounds=2, cohort=6, engine=e, alone=False) for e in ("local", "loop")
         )
         np.testing.assert_allclose(fast.scores()["log_loss"], plain.scores()["log_loss"], rtol=1e-3)
-    with pytest.raises(ct.ConfigError, match="Ditto starts a new optimiser"):
+    with pytest.raises(ct.errors.ConfigError, match="Ditto starts a new optimiser"):
         ct.fit(ct.Ditto(local=local), fed, TASK, rounds=1)

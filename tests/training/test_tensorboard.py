@@ -27,22 +27,22 @@ class Writer:
 def test_a_callback_of_one_argument_receives_the_live_run(fed: ct.Federation, task: ct.Task) -> None:
     seen: list[tuple[int, Any, np.ndarray]] = []
 
-    def log(run: ct.Run) -> None:
+    def log(run: ct.training.Run) -> None:
         seen.append((run.history[-1]["round"], run.state, run.evaluation().clusters()))
 
-    result = ct.fit(ct.IFCA(2, local=SGD), fed, task, rounds=3, alone=False, callbacks=[log])
+    result = ct.fit(ct.IFCA(clusters=2, local=SGD), fed, task, rounds=3, alone=False, callbacks=[log])
     assert [n for n, _, _ in seen] == [1, 2, 3]
     assert seen[-1][1] is result.state
     assert np.array_equal(seen[-1][2], result.clusters.to_numpy())
-    unwatched = ct.fit(ct.IFCA(2, local=SGD), fed, task, rounds=3, alone=False)
+    unwatched = ct.fit(ct.IFCA(clusters=2, local=SGD), fed, task, rounds=3, alone=False)
     assert result.history["loss"].equals(unwatched.history["loss"])
 
 
 def test_tensorboard_gets_every_number_and_the_groups(fed: ct.Federation, task: ct.Task) -> None:
     writer = Writer()
-    board = ct.TensorBoard(writer)
+    board = ct.training.TensorBoard(writer)
     result = ct.fit(
-        ct.IFCA(2, local=SGD), fed, task, rounds=3, evaluate_every=3, alone=False, callbacks=[board]
+        ct.IFCA(clusters=2, local=SGD), fed, task, rounds=3, evaluate_every=3, alone=False, callbacks=[board]
     )  # fmt: skip
     losses = [value for name, value, _ in writer.kept if name == "loss"]
     assert losses == pytest.approx(result.history["loss"].tolist())
@@ -56,11 +56,11 @@ def test_tensorboard_gets_every_number_and_the_groups(fed: ct.Federation, task: 
 
 def test_tensorboard_writes_files(fed: ct.Federation, task: ct.Task, tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX", reason="no tensorboardX here: pip install 'coterie[tensorboard]'")
-    ct.fit(ct.FedAvg(SGD), fed, task, rounds=2, alone=False, callbacks=[ct.TensorBoard(tmp_path)])
+    ct.fit(ct.FedAvg(SGD), fed, task, rounds=2, alone=False, callbacks=[ct.training.TensorBoard(tmp_path)])
     (file,) = tmp_path.glob("events*")
     assert b"bytes_up" in file.read_bytes()
 
 
 def test_a_wrong_setting_is_one_sentence() -> None:
-    with pytest.raises(ct.ConfigError, match="groups_every must be ≥ 0"):
-        ct.TensorBoard(Writer(), groups_every=-1)
+    with pytest.raises(ct.errors.ConfigError, match="groups_every must be ≥ 0"):
+        ct.training.TensorBoard(Writer(), groups_every=-1)

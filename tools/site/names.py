@@ -18,17 +18,21 @@ import coterie as ct
 ROOT = Path(__file__).parents[2]
 
 PAGES = {  # page: (title, rooms whose names of `ct` it shows, modules it shows as a whole)
-    "training": ("Training and comparing", ("training", "comparison"), ("comparison", "coterie.report.page")),
+    "training": (
+        "Training and comparing",
+        ("training", "comparison"),
+        ("training", "comparison", "coterie.report.page"),
+    ),
     "algorithms": ("Algorithms", ("algorithms",), ()),
     "data": ("Data", ("data",), ("datasets",)),
     "learning": ("Tasks, models, metrics", ("learning",), ("models", "metrics", "schedules")),
-    "exchange": ("Messages between server and clients", ("exchange",), ()),
-    "channels": ("Channels and attacks", (), ("channels", "attacks")),
+    "exchange": ("Messages between server and clients", ("exchange",), ("exchange",)),
+    "channels": ("Channels and attacks", (), ("coterie.exchange.channels", "coterie.exchange.channels.attacks")),
     "robust": ("Robust aggregation", ("aggregation",), ("robust",)),
-    "estimation": ("Estimation", ("estimation",), ("coterie.estimation",)),
+    "estimation": ("Estimation", ("estimation",), ("histograms", "estimation")),
     "privacy": ("Privacy", ("privacy",), ("privacy",)),
     "incentives": ("Incentives", (), ("incentives",)),
-    "rest": ("Engines, trees, errors", ("engines", "errors"), ("tree",)),
+    "rest": ("Engines, trees, errors", (), ("engines", "tree", "errors")),
 }
 
 
@@ -57,7 +61,7 @@ def public() -> dict[str, list[Name]]:
         pages[rooms[path.split(".")[1]]].append(Name(f"ct.{name}", path))
     for page, (_, _, modules) in PAGES.items():
         for module in modules:
-            known = {one.path for one in pages[page]}
+            known = {one.path for names in pages.values() for one in names}
             pages[page] += [one for one in _of_module(module) if one.path not in known]
     missing = {n for n in ct.__all__ if isinstance(getattr(ct, n), ModuleType)} - {
         m for _, _, modules in PAGES.values() for m in modules
@@ -72,12 +76,20 @@ def _of_module(name: str) -> list[Name]:
     names = getattr(module, "__all__", None) or [
         n for n, v in vars(module).items() if not n.startswith("_") and _own(module, n, v)
     ]
-    return [Name(f"{shown}.{n}", _path(module, n)) for n in names]
+    room = module.__name__.split(".")[1]
+    found = [Name(f"{shown}.{n}", _path(module, n)) for n in names if n.isupper() or _is_code(getattr(module, n))]
+    return [
+        one for one in found if one.path.split(".")[1] == room
+    ]  # what comes from another room is on that room's page
+
+
+def _is_code(value: Any) -> bool:
+    return inspect.isclass(value) or inspect.isfunction(value)
 
 
 def _own(module: ModuleType, name: str, value: Any) -> bool:
     """Defined here, or brought here to be public (`from x import y as y`), or a registry."""
-    if inspect.isclass(value) or inspect.isfunction(value):
+    if _is_code(value):
         return value.__module__ == module.__name__ or name in _exported(module)
     return name.isupper() and isinstance(value, dict | set | tuple | frozenset)
 
@@ -89,6 +101,6 @@ def _exported(module: ModuleType) -> set[str]:
 
 def _path(module: ModuleType, name: str) -> str:
     value = getattr(module, name)
-    if inspect.isclass(value) or inspect.isfunction(value):
+    if _is_code(value):
         return f"{value.__module__}.{value.__name__}"
     return f"{module.__name__}.{name}"

@@ -53,7 +53,7 @@ def _section(one: Name) -> str:
     if last in WITH_INHERITED:
         options.append("inherited_members: true")
     if one.path.startswith("coterie.algorithms."):
-        options.append("members: false")  # all have those of `ct.Algorithm`
+        options.append("members: false")  # all have those of `ct.exchange.Algorithm`
     return "\n".join([f"::: {one.path}", "    options:", *(f"      {option}" for option in options), ""])
 
 

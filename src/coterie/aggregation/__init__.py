@@ -1,7 +1,7 @@
-"""Robust aggregators: `aggregate=TrimmedMean(2)` wherever an algorithm averages clients' individual replies."""
+"""Robust aggregators: `aggregate=TrimmedMean(2)` wherever an algorithm averages clients' individual replies. Also
+Threshold-Clustering and its radius rules. Users know this room as `ct.robust`."""
 
 from coterie.aggregation.rules import (
-    Aggregator,
     Bucketing,
     CentredClipping,
     GeometricMedian,
@@ -12,7 +12,7 @@ from coterie.aggregation.rules import (
     NearestNeighbourMixing,
     TrimmedMean,
 )
-from coterie.aggregation.use import aggregated, for_group, with_aggregate
+from coterie.lazy import attach
 
 AGGREGATORS: dict[str, type] = {
     "mean": Mean,
@@ -26,19 +26,5 @@ AGGREGATORS: dict[str, type] = {
     "nearest_neighbour_mixing": NearestNeighbourMixing,
 }
 
-__all__ = [
-    "AGGREGATORS",
-    "Aggregator",
-    "Bucketing",
-    "CentredClipping",
-    "GeometricMedian",
-    "Krum",
-    "Mean",
-    "Median",
-    "MultiKrum",
-    "NearestNeighbourMixing",
-    "TrimmedMean",
-    "aggregated",
-    "for_group",
-    "with_aggregate",
-]
+__getattr__, __dir__, __all__ = attach(__name__, __file__)  # the rest of `__init__.pyi` is imported when first used
+__all__ += ["AGGREGATORS"]

@@ -36,6 +36,7 @@ from coterie.aggregation.gram import combine, gram, one_thread, squared_distance
 from coterie.aggregation.radius import Percentile, RadiusRule, radius_rule
 from coterie.annotations import check_settings, guarded
 from coterie.arguments import finite, numbers, refuse_masked
+from coterie.deprecated import renamed
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.conventions import one_sentence
 from coterie.settings import whole_number
@@ -195,34 +196,35 @@ def _finite(product: Tensor) -> Tensor:
 # ---- as an estimator -------------------------------------------------------------------------------------------------
 
 
+@renamed
 class ThresholdClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """Threshold-Clustering with scikit-learn's conventions.
 
-    init: "k-means++" seeds `n_clusters` centres; "points" starts one at every point and joins those that end within each
+    init: "k-means++" seeds `clusters` centres; "points" starts one at every point and joins those that end within each
     other's ball, so the number of clusters is found; an array gives the starts. radius: None is Percentile(100 /
-    n_clusters), right for clusters of equal size; p must not exceed 100 × the share of the smallest cluster.
+    clusters), right for clusters of equal size; p must not exceed 100 × the share of the smallest cluster.
     """
 
     def __init__(
         self,
-        n_clusters: int = 8,
+        clusters: int = 8,
         *,
         init: Literal["k-means++", "points"] | Array = "k-means++",
         radius: RadiusRule | float | None = None,
         rounds: int = 10,
         random_state: int = 0,
     ) -> None:
-        self.n_clusters = n_clusters
+        self.clusters = clusters
         self.init = init
         self.radius = radius
         self.rounds = rounds
         self.random_state = random_state
 
     def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
-        whole_number("n_clusters", self.n_clusters, owner=self)
+        whole_number("clusters", self.clusters, owner=self)
         check_settings(self)
         X = self._rows(X, reset=True)
-        radius = Percentile(100 / self.n_clusters) if self.radius is None else self.radius
+        radius = Percentile(100 / self.clusters) if self.radius is None else self.radius
         result = threshold_clustering(X, self._starts(X), radius, self.rounds, history=False)
         self.cluster_centers_, self.radii_, self.members_ = result.centers, result.radii[-1], result.members
         if isinstance(self.init, str) and self.init == "points":
@@ -257,6 +259,6 @@ class ThresholdClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             raise ConfigError(
                 f"init must be 'k-means++', 'points' or an array of centres; got {self.init!r}. Pass one of these."
             )
-        if not 1 <= self.n_clusters <= len(X):
-            raise ConfigError(f"n_clusters={self.n_clusters} needs as many points; got n_samples={len(X)}. Lower it.")
-        return np.asarray(kmeans_plusplus(X, self.n_clusters, random_state=self.random_state)[0])
+        if not 1 <= self.clusters <= len(X):
+            raise ConfigError(f"clusters={self.clusters} needs as many points; got n_samples={len(X)}. Lower it.")
+        return np.asarray(kmeans_plusplus(X, self.clusters, random_state=self.random_state)[0])

@@ -32,7 +32,6 @@ from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange,
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.settings import now_in_reproductions
 from coterie.tree import Params, Tree, row, tree_map
 
 
@@ -42,18 +41,17 @@ class AdaPeDState:
     psi: Tensor
 
 
-@now_in_reproductions("reproductions/printed/adaped.py", mode="corrected", clips=(1.0, 1.0), noises=(0.0, 0.0))
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AdaPeD(Algorithm):
     """`psi` is where ψ starts and `psi_floor` where it stops; a client catches up on
     at most `catch_up` missed rounds."""
 
     way = "shrunk"
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     psi: float = 4.0
     psi_floor: float = 0.5
-    local: LocalSteps = field(default_factory=LocalSGD)
     shared_lr: float | None = None
     psi_lr: float = 0.03
     catch_up: int = 1

@@ -30,15 +30,15 @@ from coterie.tree import Params, Tree, tree_map
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class APFL(Algorithm):
     """`alpha` is the share of a client's own model, at the start if it adapts."""
 
     way = "shrunk"
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     alpha: float = 0.5
     adapt: bool = True
-    local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:

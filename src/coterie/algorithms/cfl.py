@@ -55,7 +55,7 @@ def bipartition(updates: Tensor, rule: Linkage = "single") -> npt.NDArray[np.boo
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CFL(Algorithm):
     """`quiet` is ε₁ and `loud` ε₂, absolute norms of model updates; `first` rounds pass before the first split. `relative`
     makes both shares of the clients' median update in the first round, such as quiet=0.1 and loud=0.3: how long updates are
@@ -64,7 +64,7 @@ class CFL(Algorithm):
     way = "groups"
     individual = True
 
-    local: LocalSteps = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     quiet: float = 0.4
     loud: float = 1.6
     first: int = 20

@@ -96,7 +96,7 @@ class DefectionFreeState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DefectionFree(Algorithm):
     """Two firms learn together so that no round lowers either firm's revenue; `ledger(result)` shows it.
 
@@ -118,6 +118,7 @@ class DefectionFree(Algorithm):
     individual = True
     exactly = 2
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     scheme: Scheme = "defection_free"
     quality: Quality = "accuracy"
     measure: Measure = "holdout"
@@ -131,7 +132,6 @@ class DefectionFree(Algorithm):
     tolerance: float | None = None
     low_mode: LowMode = "trained"
     pretrain: int | tuple[int, int] = 10
-    local: LocalSteps = field(default_factory=LocalSGD)
 
     @classmethod
     def example(cls) -> DefectionFree:

@@ -4,7 +4,7 @@ Algorithm 7 (L-7), for any network, of
 "A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy" (Kaan
 Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023, https://arxiv.org/abs/2207.01771).
 
-Symbols: k → models, μ_l → models (row l), p_l → shares, w_il = softmax_l(log p_l − n f_i(μ_l)) → a client's weights.
+Symbols: k → clusters, μ_l → models (row l), p_l → shares, w_il = softmax_l(log p_l − n f_i(μ_l)) → a client's weights.
 The first round clusters models that clients trained alone (the print leaves the start open); with fewer clients than
 models in a round, the next rounds do so too, until there are enough models.
 
@@ -45,32 +45,32 @@ class DiscretePriorState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DiscretePrior(Algorithm):
-    """`models` is k. `noise` is σ_x² of the loss "mse"."""
+    """`clusters` is k. `noise_variance` is σ_x² of the loss "mse"."""
 
     way = "groups"
     individual = True
 
-    models: int = 2
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
+    clusters: int = 2
     repair: Literal["em", "none"] = "em"
-    noise: float = 0.5
-    local: LocalSteps = field(default_factory=LocalSGD)
+    noise_variance: float = 0.5
 
     def __post_init__(self) -> None:
-        if not self.noise > 0:
-            raise ConfigError(f"DiscretePrior needs noise above 0; got {self.noise}.")
+        if not self.noise_variance > 0:
+            raise ConfigError(f"DiscretePrior needs noise_variance above 0; got {self.noise_variance}.")
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> DiscretePriorState:
         require_predictions(task, self, ("cross_entropy", "mse"))
-        shares = next(iter(start.values())).new_full((self.models,), 1 / self.models)
-        return DiscretePriorState(repeat(start, self.models), shares, 0)
+        shares = next(iter(start.values())).new_full((self.clusters,), 1 / self.clusters)
+        return DiscretePriorState(repeat(start, self.clusters), shares, 0)
 
     def round(self, state: DiscretePriorState, cohort: Cohort) -> Exchange[DiscretePriorState]:
-        beginning = state.found < self.models
+        beginning = state.found < self.clusters
         if beginning or self.repair == "none":
             phase = self.alone if beginning else self.choose
-            start = row(state.models, self.models - 1) if beginning else blend(state.models, state.shares)
+            start = row(state.models, self.clusters - 1) if beginning else blend(state.models, state.shares)
             down = {"models": state.models, "shares": state.shares, "start": start}
             reply = yield Ask(phase, cohort.clients, down, updates={"model": From("start")})
             return self._clustered(state, reply, cohort) if len(reply.clients) else state
@@ -83,7 +83,7 @@ class DiscretePrior(Algorithm):
 
     def weights(self, ctx: Context, models: Params, shares: Tensor) -> Tensor:
         """w_i, in logarithms: the printed exponentials underflow."""
-        fit = ctx.losses(models, self.models) / prior_weight(ctx, self.noise)
+        fit = ctx.losses(models, self.clusters) / prior_weight(ctx, self.noise_variance)
         return (torch.log(shares) - fit).softmax(0)
 
     def alone(self, ctx: Context, models: Params, shares: Tensor, start: Params) -> Up:
@@ -99,7 +99,7 @@ class DiscretePrior(Algorithm):
     def train(self, ctx: Context, models: Params, shares: Tensor) -> Up:
         """Every model's local steps on this client, weighted by the client's weight for the model."""
         weights = self.weights(ctx, models, shares)
-        fits = [self.local.fit(ctx.rewound(), row(models, j)) for j in range(self.models)]
+        fits = [self.local.fit(ctx.rewound(), row(models, j)) for j in range(self.clusters)]
         trained = stack([model for model, _ in fits])
         share = ctx.n * weights
         moved = tree_map(lambda new, old: (new - old) * share.reshape(-1, *[1] * (old.dim() - 1)), trained, models)
@@ -112,21 +112,21 @@ class DiscretePrior(Algorithm):
         moved, weights = row(reply.values["moved"], 0), row(reply.values["weights"], 0)
         per = weights["samples"].clamp(min=1e-12)
         models = tree_map(lambda t, d: t + d / per.reshape(-1, *[1] * (t.dim() - 1)), state.models, moved)
-        return DiscretePriorState(models, _positive(weights["client"] / weights["client"].sum()), self.models)
+        return DiscretePriorState(models, _positive(weights["client"] / weights["client"].sum()), self.clusters)
 
     def _clustered(self, state: DiscretePriorState, reply: Reply, cohort: Cohort) -> DiscretePriorState:
         order = torch.from_numpy(np.argsort(reply.clients, kind="stable"))
         rows = flat_vector(take(reply.values["model"], order), 1).double()
-        first = state.found % self.models  # models found before are kept
-        new = min(self.models - first, len(rows))
+        first = state.found % self.clusters  # models found before are kept
+        new = min(self.clusters - first, len(rows))
         label = torch.from_numpy(kmeans_rows(rows, new, seed=int(cohort.key("models")) & 0x7FFFFFFF))
-        member = (label[:, None] == torch.arange(-first, self.models - first)).double()
+        member = (label[:, None] == torch.arange(-first, self.clusters - first)).double()
         count = member.sum(0)
         centres = (member.T @ rows) / count.clamp(min=1)[:, None]
         centres = torch.where(count[:, None] > 0, centres, flat_vector(state.models, 1).double())
         like, dtype = row(state.models, 0), state.shares.dtype
         models = tree_map(lambda t: t.to(dtype), like_vector(centres, like, 1))
-        shares = _positive((count / count.sum()).to(dtype)) if new == self.models else state.shares
+        shares = _positive((count / count.sum()).to(dtype)) if new == self.clusters else state.shares
         return DiscretePriorState(models, shares, first + new)
 
     def personal(self, ctx: Context, state: DiscretePriorState) -> Params:

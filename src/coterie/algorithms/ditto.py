@@ -25,14 +25,14 @@ from coterie.tree import Params, Tree
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Ditto(Algorithm):
     """`lam` is λ, how strongly a client's own model is pulled towards the common one."""
 
     way = "shrunk"
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     lam: float = 1.0
-    local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:

@@ -49,13 +49,13 @@ def average(phase: Any, model: Params, cohort: Cohort, aggregate: Aggregator) ->
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FedAvg(Algorithm):
     """`server_lr` and `server_momentum` are the server's own step; a robust `aggregate` replaces the mean."""
 
     way = "together"
 
-    local: LocalSteps = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     server_lr: float = 1.0
     server_momentum: float = 0.0
     aggregate: Aggregator = field(default_factory=Mean)

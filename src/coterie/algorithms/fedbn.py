@@ -33,14 +33,14 @@ class FedBNState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FedBN(Algorithm):
     """`keep` is what stays on the clients: "layers" (all of every BatchNorm layer), "statistics" (its running means and
     variances alone), or names of parts of the network."""
 
     way = "shrunk"
 
-    local: LocalSteps = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     keep: str | Sequence[str] = "layers"
 
     @classmethod

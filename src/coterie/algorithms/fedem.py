@@ -3,7 +3,7 @@
 "Federated Multi-Task Learning under a Mixture of Distributions" (Othmane Marfoq, Giovanni Neglia, Aurélien Bellet,
 Laetitia Kameni, Richard Vidal, 2021, https://arxiv.org/abs/2108.10252).
 
-Symbols of Algorithm 1: M → components, θ_m → models (row m), π_i → the client's state, q(z_j = m) → shares. E-step
+Symbols of Algorithm 1: M → clusters, θ_m → models (row m), π_i → the client's state, q(z_j = m) → shares. E-step
 (line 7): q_j(m) ∝ π_im exp(−ℓ(θ_m; sample j)); M-steps: π_im = mean_j q_j(m) (line 8), and local steps on Σ_j q_j(m)
 ℓ(θ_m; j)/n (line 9). The server averages each component by sample counts. A client predicts with Σ_m π_im p_m(y|x).
 π_i is renewed by `e_steps` E-steps with the newest models when a client's model is asked for, so that a client that
@@ -34,24 +34,24 @@ class FedEMState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FedEM(Algorithm):
-    """`components` distributions, common to all; a client renews its proportions by `e_steps` E-steps."""
+    """`clusters` distributions, common to all; a client renews its proportions by `e_steps` E-steps."""
 
     way = "groups"
 
-    components: int = 2
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
+    clusters: int = 2
     e_steps: int = 10
-    local: LocalSteps = field(default_factory=LocalSGD)
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> FedEMState:
         require_predictions(task, self, ("cross_entropy", "mse"))
         dtype = next(iter(start.values())).dtype
-        draws = [start] + [task.init(seed * 1_000_003 + m, dtype) for m in range(1, self.components)]
+        draws = [start] + [task.init(seed * 1_000_003 + m, dtype) for m in range(1, self.clusters)]
         return FedEMState(first_models(draws, {}))
 
     def client(self, ctx: Context) -> Tree:
-        return {"shares": ctx.n * 0 + ctx.mask.new_full((self.components,), 1 / self.components)}
+        return {"shares": ctx.n * 0 + ctx.mask.new_full((self.clusters,), 1 / self.clusters)}
 
     def round(self, state: FedEMState, cohort: Cohort) -> Exchange[FedEMState]:
         updates = {"models": From("models")}
@@ -59,7 +59,7 @@ class FedEM(Algorithm):
         return FedEMState(row(reply.values["models"], 0)) if len(reply.clients) else state
 
     def train(self, ctx: Context, models: Params) -> Up:
-        start = [row(models, m) for m in range(self.components)]
+        start = [row(models, m) for m in range(self.clusters)]
         joint = log_joint(ctx, start, ctx.state["shares"])
         shares, loss = _mean(ctx, joint.softmax(0)), -_mean(ctx, torch.logsumexp(joint, 0))
         moving, steps = start, [self.local.descent() for _ in start]
@@ -77,7 +77,7 @@ class FedEM(Algorithm):
         return shares
 
     def personal(self, ctx: Context, state: FedEMState) -> Params:
-        models = [row(state.models, m) for m in range(self.components)]
+        models = [row(state.models, m) for m in range(self.clusters)]
         return state.models | {WEIGHTS: self.shares(ctx, models, ctx.state["shares"], self.e_steps)}
 
     def predictor(self) -> Mixture:

@@ -10,10 +10,10 @@ gradients around i's own. Step 3: x_i ← x_i − η v_i. No clusters are declar
 A liar's own model may diverge, because no other gradients are averaged into it. It then stays at its last finite value, and
 the others continue.
 
-**Cost per round** with N clients in groups of n: N·n gradient evaluations, N·n models down and N·n gradients up. The server
-holds one model's gradients at a time (N × P numbers), never N × N × P. One pass evaluates one model per group at all members
-of the group at once, so there are n batched passes, not N² calls. `groups=G` splits the clients at random into G groups in
-each round (n = N/G). `local_steps=s` clusters only at every s-th step and takes plain local steps in between.
+**Cost per round** with N clients in subsets of n: N·n gradient evaluations, N·n models down and N·n gradients up. The server
+holds one model's gradients at a time (N × P numbers), never N × N × P. One pass evaluates one model per subset at all its
+members at once, so there are n batched passes, not N² calls. `subsets=G` splits the clients at random into G subsets in each
+round (n = N/G). `local_steps=s` clusters only at every s-th step and takes plain local steps in between.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class FederatedClusteringState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FederatedClustering(Algorithm):
     """`momentum` is applied to v_i after clustering, as the author's experiments do."""
 
@@ -71,7 +71,7 @@ class FederatedClustering(Algorithm):
 
     lr: float = 0.1
     radius: RadiusRule | float = field(default_factory=lambda: Percentile(20))
-    groups: int = 1
+    subsets: int = 1
     batch_size: int | None = None
     inner: int = 10
     local_steps: int = 1
@@ -100,11 +100,11 @@ class FederatedClustering(Algorithm):
             own = {"model": _rows(state.models, cohort.clients)}
             reply = yield Ask(self.descend, cohort.clients, each=own, updates={"model": From("model")})
             return state if not len(reply.clients) else replace(state, models=_put(state.models, reply))
-        groups = self._groups(cohort)
+        subsets = self._subsets(cohort)
         direction: dict[int, Any] = {}
         members = state.members.clone()
-        for s in range(max((len(g) for g in groups), default=0)):
-            served = [g for g in groups if len(g) > s]
+        for s in range(max((len(g) for g in subsets), default=0)):
+            served = [g for g in subsets if len(g) > s]
             reply = yield self._ask(state, served, s)
             near = comparable(reply.values["grad"]).tolist() if len(reply.clients) else []
             place = {int(c): i for i, c in enumerate(reply.clients) if near[i]}
@@ -123,10 +123,10 @@ class FederatedClustering(Algorithm):
                     members[i, torch.tensor(here)[inside]] = True
         return self._step(state, direction, members)
 
-    def _groups(self, cohort: Cohort) -> list[Ints]:
-        """Random groups of sizes that differ by at most one."""
+    def _subsets(self, cohort: Cohort) -> list[Ints]:
+        """Random subsets of sizes that differ by at most one."""
         order = randomness.bits(cohort.key("groups"), len(cohort.clients)).argsort().numpy()
-        return [np.sort(part) for part in np.array_split(cohort.clients[order], self.groups) if len(part)]
+        return [np.sort(part) for part in np.array_split(cohort.clients[order], self.subsets) if len(part)]
 
     def _ask(self, state: FederatedClusteringState, served: list[Ints], s: int) -> Ask:
         """Step 1 for the s-th member of every group: all its group compute their gradient at its model."""

@@ -18,7 +18,7 @@ from coterie.tree import Params
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FedProx(FedAvg):
     """`mu` is μ, the pull of local steps towards the model received; 0 is FedAvg."""
 

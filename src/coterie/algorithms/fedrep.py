@@ -32,15 +32,15 @@ class FedRepState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FedRep(Algorithm):
     """`head` names parts of the network, such as ["4"]; by default its last layer. `head_local` are the head's steps; by
     default as the body's."""
 
     way = "shrunk"
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     head: Sequence[str] = ()
-    local: LocalSteps = field(default_factory=LocalSGD)
     head_local: LocalSteps | None = None
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ from coterie.tree import Params, Tree
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FineTuned(Algorithm):
     """`tune` says how to fine-tune; by default as the base trains."""
 

@@ -4,8 +4,8 @@ Algorithms 2 and 3 (L-1b, L-2), for any network, of
 "A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy" (Kaan
 Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023, https://arxiv.org/abs/2207.01771).
 
-Symbols: θ_i → the client's state, μ → model, σ_θ (or b) → scale, σ_x² → noise. A round: every client takes local steps
-on its loss − log p(θ | μ, σ)/n, pulled *towards* μ (E12); the server renews μ and σ.
+Symbols: θ_i → the client's state, μ → model, σ_θ (or b) → scale, σ_x² → noise_variance. A round: every client takes local
+steps on its loss − log p(θ | μ, σ)/n, pulled *towards* μ (E12); the server renews μ and σ.
 
 Departures, each with its reason:
 - The server takes the best μ and σ for the clients' θ_i instead of a gradient step on each.
@@ -40,26 +40,26 @@ class LearnedPriorState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GaussianPrior(Algorithm):
     """`scale` is σ_θ: fixed, or where it starts if it is learned (`learn`), for all parameters, each layer's tensor
-    or each single parameter (`per`). `noise` is σ_x² of the loss "mse"."""
+    or each single parameter (`per`). `noise_variance` is σ_x² of the loss "mse"."""
 
     way = "shrunk"
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     scale: float = 0.1
     learn: bool = True
     per: Literal["all", "layer", "parameter"] = "layer"
     floor: float = 0.01
-    noise: float = 0.5
+    noise_variance: float = 0.5
     probes: int = 8
-    local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
-        if not min(self.scale, self.floor, self.noise) > 0:
+        if not min(self.scale, self.floor, self.noise_variance) > 0:
             raise ConfigError(
-                f"{type(self).__name__} needs scale, floor and noise above 0; got {self.scale}, {self.floor} and "
-                f"{self.noise}."
+                f"{type(self).__name__} needs scale, floor and noise_variance above 0; got {self.scale}, {self.floor} and "
+                f"{self.noise_variance}."
             )
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> LearnedPriorState:
@@ -97,7 +97,7 @@ class GaussianPrior(Algorithm):
 
     def steps(self, ctx: Context, theta: Params, mean: Params, scale: Params) -> tuple[Params, Tensor]:
         """Local steps on loss + ‖θ − μ‖²/(2nσ²): a pull of 1/(nσ²)."""
-        weight = prior_weight(ctx, self.noise)
+        weight = prior_weight(ctx, self.noise_variance)
         return self.local.fit(ctx, theta, anchor=mean, pull={name: weight / s**2 for name, s in scale.items()})
 
     def spread(self, theta: Tensor, mean: Tensor, left: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class GaussianPrior(Algorithm):
         for sample in ctx.batches(steps=self.probes, batch_size=1):
             slope = sample.grad(theta)
             information = tree_map(lambda f, g: f + g**2 / self.probes, information, slope)
-        data = 1 / (prior_weight(ctx, self.noise) ** 2 * ctx.n.clamp(min=1))
+        data = 1 / (prior_weight(ctx, self.noise_variance) ** 2 * ctx.n.clamp(min=1))
         left: Params = tree_map(lambda f, s: 1 / (1 / self.variance(s) + data * f), information, _like(scale, theta))
         return left
 

@@ -26,19 +26,21 @@ from coterie.tree import Params, Tree
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HypCluster(Algorithm):
     """clusters=None lets `fit` choose the number; a robust `aggregate` replaces the mean in every cluster."""
 
     way = "groups"
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     clusters: int | None = None
-    local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)
 
     @property
     def _rounds(self) -> IFCA:
-        return IFCA(self.clusters, local=self.local, start="random", samples_weighted=True, aggregate=self.aggregate)
+        return IFCA(
+            clusters=self.clusters, local=self.local, start="random", samples_weighted=True, aggregate=self.aggregate
+        )
 
     @property
     def helpers(self) -> dict[str, Any]:

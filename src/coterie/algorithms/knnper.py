@@ -27,15 +27,15 @@ from coterie.tree import Params
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class KNNPer(Algorithm):
     """`neighbours` is k; the published settings are lam=0.5 (rotations) and 0.9 (private labels)."""
 
     way = "shrunk"
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     lam: float = 0.5
     neighbours: int = 10
-    local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:

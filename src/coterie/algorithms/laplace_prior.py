@@ -20,13 +20,13 @@ from coterie.tree import Params, tree_map
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LaplacePrior(GaussianPrior):
     """The same with −log p(θ) = Σ|θ − μ|/b: most parameters stay exactly at μ. `scale` is b."""
 
     def steps(self, ctx: Context, theta: Params, mean: Params, scale: Params) -> tuple[Params, Tensor]:
         """Each local step is followed by the proximal step of ‖θ − μ‖₁/(nb)."""
-        weight, step, losses = prior_weight(ctx, self.noise), self.local.descent(), []
+        weight, step, losses = prior_weight(ctx, self.noise_variance), self.local.descent(), []
         for batch, lr in self.local.each(ctx):
             slope, loss = batch.grad_and_loss(theta)
             theta = step(theta, slope, lr)

@@ -20,13 +20,13 @@ class LocalState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Local(Algorithm):
     """Training alone; `local` are the steps of a round."""
 
     way = "alone"
 
-    local: LocalSteps = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
 
     @property
     def asks_per_round(self) -> int:

@@ -43,23 +43,25 @@ class MixturePriorState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MixturePrior(Algorithm):
-    """`clusters` groups whose deviations start at `scale` and never fall below `floor`; `noise` is σ_x² of a regression."""
+    """`clusters` groups whose deviations start at `scale` and never fall below `floor`. `noise_variance` is σ_x² of a
+    regression."""
 
     way = "groups"
     individual = True
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     clusters: int = 2
     scale: float = 0.1
     floor: float = 0.1
-    noise: float = 0.5
-    local: LocalSteps = field(default_factory=LocalSGD)
+    noise_variance: float = 0.5
 
     def __post_init__(self) -> None:
-        if not min(self.scale, self.floor, self.noise) > 0:
+        if not min(self.scale, self.floor, self.noise_variance) > 0:
             raise ConfigError(
-                f"MixturePrior needs scale, floor and noise above 0; got {self.scale}, {self.floor} and {self.noise}."
+                f"MixturePrior needs scale, floor and noise_variance above 0; got {self.scale}, {self.floor} and "
+                f"{self.noise_variance}."
             )
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> MixturePriorState:
@@ -105,7 +107,7 @@ class MixturePrior(Algorithm):
     def _steps(self, ctx: Context, state: MixturePriorState) -> tuple[Params, Tensor]:
         theta = own_or(ctx, blend(state.means, state.shares))
         anchor, pull = self.pull(theta, state)
-        return self.local.fit(ctx, theta, anchor=anchor, pull=pull * prior_weight(ctx, self.noise))
+        return self.local.fit(ctx, theta, anchor=anchor, pull=pull * prior_weight(ctx, self.noise_variance))
 
     def pull(self, theta: Params, state: MixturePriorState) -> tuple[Params, Tensor]:
         """Σ_l r_l (θ−μ_l)/σ_l² as one pull: towards the means weighted by r_l/σ_l², with strength Σ_l r_l/σ_l²."""

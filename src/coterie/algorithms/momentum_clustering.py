@@ -42,7 +42,7 @@ class MomentumClusteringState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MomentumClustering(Algorithm):
     """`alpha` is the weight of a new gradient in a momentum; `radius` a rule or a number; `inner`: rounds of clustering."""
 

@@ -27,15 +27,15 @@ from coterie.tree import Params, Tree
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MutualLearning(Algorithm):
     """`alpha` and `beta` are the weights of the data in the personal and in the travelling model's loss."""
 
     way = "shrunk"
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     alpha: float = 0.25
     beta: float = 0.25
-    local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:

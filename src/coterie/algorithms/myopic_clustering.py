@@ -62,7 +62,7 @@ def best_partition(points: Tensor, k: int, seed: int) -> Tensor:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MyopicClustering(Algorithm):
     """Meant to fail. clusters=None lets `fit` choose the number; `batch_size=None` takes full gradients."""
 
@@ -87,7 +87,7 @@ class MyopicClustering(Algorithm):
         return cluster_count(self)
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> MomentumClusteringState:
-        return MomentumClustering(self.clusters).init(task, population, seed, start)
+        return MomentumClustering(clusters=self.clusters).init(task, population, seed, start)
 
     def client(self, ctx: Context) -> Tree:
         return {"model": ctx.initial}

@@ -40,21 +40,21 @@ class OneShotState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OneShot(Algorithm):
     """`solve` is how a client finds its own minimiser in step 1; `on` restricts step 2 to these parts of the network."""
 
     way = "groups"
     individual = True
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     clusters: int | None = None
-    local: LocalSteps = field(default_factory=LocalSGD)
     solve: LocalSteps = field(default_factory=lambda: LocalSGD(steps=200, lr=0.1, batch_size=None))
     on: Sequence[str] = ()
 
     @classmethod
     def example(cls) -> OneShot:
-        return cls(2, solve=LocalSGD(steps=20, lr=0.1, batch_size=None))
+        return cls(clusters=2, solve=LocalSGD(steps=20, lr=0.1, batch_size=None))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "on", names(self.on, "OneShot", "on"))

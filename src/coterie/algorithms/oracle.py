@@ -26,13 +26,13 @@ class OracleState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Oracle(Algorithm):
     """FedAvg inside the true clusters, which the federation must know."""
 
     way = "groups"
 
-    local: LocalSteps = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
 
     @property
     def carries_statistics(self) -> bool:

@@ -28,16 +28,16 @@ from coterie.tree import Params, tree_map
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PerFedAvg(Algorithm):
     """`alpha` is the step a client takes from the common model, `adapt` times; `order="hessian"` uses second derivatives."""
 
     way = "shrunk"
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     alpha: float = 0.01
     order: Literal["first", "hessian"] = "first"
     adapt: int = 1
-    local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:

@@ -33,17 +33,17 @@ class PFedMeState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PFedMe(Algorithm):
     """`lam` is λ, `inner` the steps K on a batch, `lr` is η (default: that of `local`), `beta` the server's step."""
 
     way = "shrunk"
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     lam: float = 0.5
     inner: int = 3
     lr: float | None = None
     beta: float = 1.0
-    local: LocalSteps = field(default_factory=LocalSGD)
 
     def __post_init__(self) -> None:
         if not self.lam >= 0 or (self.lr is not None and not self.lr >= 0) or not self.beta > 0:

@@ -30,10 +30,10 @@ from coterie.learning.task import Task
 from coterie.tree import Params, Tree, tree_map
 
 
-def prior_weight(ctx: Context, noise: float) -> Tensor:
+def prior_weight(ctx: Context, noise_variance: float) -> Tensor:
     """The weight of −log p(θ) relative to the mean loss: 1/n, and 2σ_x²/n where the loss is a squared error of variance σ_x²
     (−log p(y) is loss/(2σ_x²) then)."""
-    return (2 * noise if ctx.task.loss == "mse" else 1.0) / ctx.n.clamp(min=1)
+    return (2 * noise_variance if ctx.task.loss == "mse" else 1.0) / ctx.n.clamp(min=1)
 
 
 # ---- densities of models ---------------------------------------------------------------------------------------------

@@ -42,16 +42,16 @@ from coterie.tree import Params, Tree, tree_map
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QuPeD(Algorithm):
     """`lam` is the weight of distillation; `bits` quantises personal models, by steps of at most lr·`pull`."""
 
     way = "shrunk"
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     lam: float = 0.25
     bits: int | None = None
     pull: float = 0.01
-    local: LocalSteps = field(default_factory=LocalSGD)
     aggregate: Aggregator = field(default_factory=Mean)
 
     def __post_init__(self) -> None:

@@ -34,13 +34,13 @@ class ScaffoldState:
 
 
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Scaffold(Algorithm):
     """`server_lr` is the server's step; `option` says how control variates are renewed."""
 
     way = "together"
 
-    local: LocalSteps = field(default_factory=LocalSGD)
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     server_lr: float = 1.0
     option: Literal["I", "II"] = "II"
 

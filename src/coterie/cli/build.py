@@ -20,12 +20,12 @@ from pydantic_core import SchemaError
 from coterie.aggregation import AGGREGATORS, Aggregator
 from coterie.aggregation.radius import RADIUS_RULES, RadiusRule
 from coterie.algorithms import ALGORITHMS
+from coterie.deprecated import SETTINGS, today
 from coterie.errors import ConfigError
 from coterie.exchange.channels import CHANNELS, Channel
 from coterie.exchange.messages import Algorithm
 from coterie.learning.local_sgd import LOCAL_STEPS, LocalSGD
 from coterie.learning.local_steps import LocalSteps
-from coterie.settings import former_names
 from coterie.text import suggest
 from coterie.training.cohorts import SAMPLERS, Sampler
 
@@ -44,7 +44,8 @@ def build(kind: type, table: Mapping[str, Any], place: str) -> Any:
     """An instance of a dataclass from a table of its fields."""
     hints = get_type_hints(kind)
     own = [f for f in fields(kind) if f.init]
-    former = {k: None if v == "none" else v for k, v in table.items() if k in former_names(kind)}
+    table = today(kind.__name__, table)
+    former = {k: None if v == "none" else v for k, v in table.items() if k in SETTINGS.get(kind.__name__, {})}
     table = {k: v for k, v in table.items() if k not in former}
     _refuse_unknown(table, [f.name for f in own], place)
     for f in own:
@@ -71,7 +72,7 @@ def arguments(
 ) -> dict[str, Any]:
     """Checked keyword arguments of a function; the caller gives those in `skip`, `also` are other keys of the section (named
     in suggestions), and `known` may be absent."""
-    hints = get_type_hints(function)
+    hints, table = get_type_hints(function), today(function.__name__, table)
     names = [n for n in inspect.signature(function).parameters if n not in set(skip)]
     _refuse_unknown(table, names, place, also)
     for name, parameter in inspect.signature(function).parameters.items():

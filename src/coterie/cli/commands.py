@@ -6,11 +6,12 @@ import importlib.util
 import io
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,7 +37,7 @@ from coterie.cli.screen import Screen
 from coterie.cli.table_options import TableSource, names, reads_table
 from coterie.cli.usage import is_usage_error, usage_sentence
 from coterie.comparison.methods import NAMES
-from coterie.errors import CoterieError, DataError
+from coterie.errors import CoterieError, CoterieWarning, DataError
 from coterie.text import harmless
 
 app = typer.Typer(
@@ -302,6 +303,7 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):  # a terminal that knows ASCII alone gets ? for other characters
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    warnings.showwarning = partial(_show_warning, warnings.showwarning, set())
     debug = "--debug" in arguments or os.environ.get("COTERIE_DEBUG", "") not in ("", "0")
     if debug and "--debug" in arguments:  # wherever it stands
         arguments = ["--debug", *(a for a in arguments if a != "--debug")]
@@ -318,6 +320,15 @@ def main(arguments: list[str] | None = None) -> None:
         if told:  # a command without arguments shows its help instead
             errors.print(harmless(told), style="red", markup=False)
         sys.exit(2)
+
+
+def _show_warning(usual: Any, seen: set[str], message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+    """A warning of ours is one sentence on one line, shown once; all others look as in Python."""
+    if not issubclass(category, CoterieWarning):
+        usual(message, category, *where, **more)
+    elif str(message) not in seen:
+        seen.add(str(message))
+        errors.print(harmless(str(message)), style="yellow", markup=False, soft_wrap=True)
 
 
 def _sentence(error: Exception, arguments: list[str]) -> str:

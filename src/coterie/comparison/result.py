@@ -195,7 +195,7 @@ class Comparison:
 
     def verdict(self, coalition: Coalition | None = None) -> str:
         """In plain words: the recommendation, how sure it is, who gains; and who would stay, with a `coalition()`."""
-        stay = "" if coalition is None else f" Would they stay? {coalition.summary()}"
+        stay = "" if coalition is None else f" Would they stay? {coalition.verdict()}"
         return verdict.words(self) + stay
 
     def summary(self) -> pd.DataFrame:

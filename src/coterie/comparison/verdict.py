@@ -118,6 +118,6 @@ def _beside(comparison: Comparison) -> str:
 def stay_words(comparison: Comparison, coalition: Coalition | None) -> str:
     """Who would stay; with a coalition also what is left when leavers leave. Empty when nothing was trained."""
     if coalition is not None:
-        return coalition.summary()
+        return coalition.verdict()
     participation = comparison.participation()
     return "" if participation is None else participation.explain()

@@ -123,7 +123,7 @@ class SiteTable:
 
     # ---- what a site says ----------------------------------------------------------------------------------------------
 
-    def summary(self, *, private: bool) -> Summary:
+    def facts(self, *, private: bool) -> Summary:
         """Clients, labels and the contents of columns; with a budget neither sizes nor statistics."""
         told: Summary = {
             "clients": [str(c) for c in self.rows.clients],

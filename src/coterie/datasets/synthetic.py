@@ -13,18 +13,20 @@ import numpy.typing as npt
 
 from coterie.annotations import guarded
 from coterie.data.federation import DType, Federation, Ints
+from coterie.deprecated import renamed
 from coterie.errors import DataError
 
 Matrix = npt.NDArray[np.float64]
 
 
+@renamed
 @dataclass(frozen=True, eq=False)
 class Truth:
     """What generated the data: row k of `parameters` belongs to cluster k; `clusters[i]` is client i's cluster."""
 
     parameters: Matrix
     clusters: Ints
-    noise: float = 0.0
+    noise_variance: float = 0.0
 
     @property
     def separation(self) -> float:
@@ -46,7 +48,7 @@ def linear_model(
     samples: int = 100,
     features: int = 1000,
     radius: float = 1.0,
-    noise: float = 0.1,
+    noise_variance: float = 0.01,
     scale: Literal["coordinate", "norm"] = "coordinate",
     test_samples: int = 0,
     seed: int = 0,
@@ -54,11 +56,11 @@ def linear_model(
 ) -> tuple[Federation, Truth]:
     """IFCA, section 6.1: y = ⟨x, θ*_j⟩ + ε with x ~ N(0, I_d) and ε ~ N(0, σ²).
 
-    k = `clusters`, m = `clients`, n = `samples`, d = `features`, R = `radius`, σ = `noise`. The coordinates of θ* are
-    Bernoulli(½), times R (scale="coordinate", what the authors' code does) or rescaled to norm R (scale="norm", what
+    k = `clusters`, m = `clients`, n = `samples`, d = `features`, R = `radius`, σ² = `noise_variance`. The coordinates of
+    θ* are Bernoulli(½), times R (scale="coordinate", what the authors' code does) or rescaled to norm R (scale="norm", what
     the text says; then Δ ≈ R, and the Bernoulli start lies far outside).
     """
-    _check(clusters, clients, samples, features)
+    _check(clusters, clients, samples, features, noise_variance)
     if scale not in ("coordinate", "norm"):
         raise DataError(f"scale must be 'coordinate' or 'norm'; got {scale!r}. Choose one of them.")
     rng = np.random.default_rng(seed)
@@ -70,8 +72,8 @@ def linear_model(
     rows = samples + test_samples
     x = rng.standard_normal((clients, rows, features), np.dtype(dtype).type)
     y = np.einsum("irf,if->ir", x, theta[cluster].astype(dtype), optimize=True)
-    y = y + noise * rng.standard_normal((clients, rows))
-    return _regression(x, y, test_samples, cluster, dtype), Truth(theta, cluster, noise)
+    y = y + np.sqrt(noise_variance) * rng.standard_normal((clients, rows))
+    return _regression(x, y, test_samples, cluster, dtype), Truth(theta, cluster, noise_variance)
 
 
 @guarded
@@ -111,19 +113,27 @@ class Blobs:
 
 @guarded
 def blobs(
-    *, points: int = 90, clusters: int = 10, features: int = 10, noise: float = 1.0, box: float = 10.0, seed: int = 0
+    *,
+    points: int = 90,
+    clusters: int = 10,
+    features: int = 10,
+    noise_variance: float = 1.0,
+    box: float = 10.0,
+    seed: int = 0,
 ) -> tuple[Federation, Blobs]:
-    """Werner, figure 2.7: Gaussian points of deviation σ = `noise` around centres uniform in [−box, box]^d.
+    """Werner, figure 2.7: Gaussian points of variance σ² = `noise_variance` around centres uniform in [−box, box]^d.
 
     The centres depend on the seed only, not on the noise, so runs over σ share them. Every point is one client with a
     single sample (its target is its cluster), ready for clustering the clients themselves.
     """
-    _check(clusters, points, 1, features)
+    _check(clusters, points, 1, features, noise_variance)
     if not box >= 0:
         raise DataError(f"box must be ≥ 0, half the width of the cube of centres; got {box}. Use for example 10.")
     centres = np.random.default_rng([seed, 0]).uniform(-box, box, (clusters, features))
     cluster = np.arange(points) % clusters
-    z = centres[cluster] + noise * np.random.default_rng([seed, 1]).standard_normal((points, features))
+    z = centres[cluster] + np.sqrt(noise_variance) * np.random.default_rng([seed, 1]).standard_normal(
+        (points, features)
+    )
     federation = Federation.from_flat(
         z,
         cluster,
@@ -152,7 +162,9 @@ def _regression(x: npt.NDArray[Any], y: npt.NDArray[Any], test_samples: int, clu
     )
 
 
-def _check(clusters: int, clients: int, samples: int, features: int) -> None:
+def _check(clusters: int, clients: int, samples: int, features: int, noise_variance: float = 0.0) -> None:
+    if noise_variance < 0:
+        raise DataError(f"noise_variance must be ≥ 0; got {noise_variance}. Use for example 0.01.")
     if min(clusters, samples, features) < 1:
         raise DataError(
             f"clusters, samples and features must be positive; got {clusters}, {samples}, {features}. "

@@ -172,6 +172,8 @@ class PrivateSums(Protocol):
 
 
 class Engine(Protocol):
+    """What runs the client functions of an ask: `LocalEngine`, `LoopEngine` or `RayEngine`."""
+
     def run(self, ask: Ask, env: Env) -> Reply:
         """Put the question to its clients and reduce their answers."""
         ...

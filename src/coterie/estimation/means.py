@@ -21,6 +21,7 @@ from scipy.stats import norm
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from coterie.annotations import check_settings, guarded
+from coterie.deprecated import renamed
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.checks import (
     Array,
@@ -119,6 +120,7 @@ def between_variance(sums: ClientSums, noise_variance: float) -> float:
     return float(brentq(surplus, lowest, 2 * spread + noise.max(), xtol=1e-14 * spread, rtol=1e-13))
 
 
+@renamed
 class GaussianMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Personalised means of clients whose samples are Gaussian around their own θ_i ~ N(μ, σ_θ² I).
 
@@ -128,7 +130,7 @@ class GaussianMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     mechanism : unbiased map applied to the means sent to the server, such as `Quantiser(bits=4, radius=b)`. Means are
         clipped to ±radius first; `clipping_radius` gives a safe one. Needs both variances (they fix the radius, and
         count as public). The client's own mean stays exact.
-    seed : of the mechanism's randomness, and of simulated privacy noise; unused without them.
+    random_state : of the mechanism's randomness, and of simulated privacy noise; unused without them.
     privacy : a `ct.Privacy`; its `clip` is the radius R to which the clients' means are clipped. noise_variance is then
         public and must be given.
     trust : of a private fit: "central", where a server adds noise to the joint sum of all means (and of their squares, if
@@ -152,7 +154,7 @@ class GaussianMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         prior_variance: float | None = None,
         noise_variance: float | None = None,
         mechanism: Mechanism | None = None,
-        seed: int = 0,
+        random_state: int = 0,
         privacy: Privacy | None = None,
         trust: Literal["central", "local"] = "central",
     ) -> None:
@@ -161,7 +163,7 @@ class GaussianMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.prior_variance = prior_variance
         self.noise_variance = noise_variance
         self.mechanism = mechanism
-        self.seed = seed
+        self.random_state = random_state
 
     def fit(self, samples: Any, y: object = None, groups: Any = None) -> GaussianMeans:
         """`samples`: a list of (n_i, d) or (n_i,) arrays, one per client, or an (m, n, d) or (m, n) array.
@@ -213,9 +215,9 @@ class GaussianMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             raise ConfigError(f"a private fit with trust={self.trust!r} needs public {needed}, got None; pass numbers.")
         if self.trust == "local":
             assert prior_variance is not None
-            common, self.receipt_ = local_mean(sums, prior_variance, privacy, self.seed)
+            common, self.receipt_ = local_mean(sums, prior_variance, privacy, self.random_state)
         else:
-            common, self.receipt_ = central_mean(sums, noise_variance, prior_variance, privacy, self.seed)
+            common, self.receipt_ = central_mean(sums, noise_variance, prior_variance, privacy, self.random_state)
         self.noise_variance_, self.prior_variance_ = noise_variance, common.prior_variance
         noise = noise_variance / sums.counts
         own, risk = own_weights(noise, common, sums.clients)
@@ -229,7 +231,7 @@ class GaussianMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             return means
         inside = np.clip(means, -self.mechanism.radius, self.mechanism.radius)
         self.clipped_ = int((inside != means).any(1).sum())
-        return self.mechanism(inside, np.random.default_rng(self.seed))
+        return self.mechanism(inside, np.random.default_rng(self.random_state))
 
     def transform(self, samples: Any, groups: Any = None) -> Array:
         """Estimates of clients known or new from their samples, a X̄ + (1−a) μ̂ with a = σ_θ²/(σ_θ² + v); nothing is learned.

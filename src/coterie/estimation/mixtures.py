@@ -22,6 +22,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 
 from coterie.annotations import check_settings
+from coterie.deprecated import renamed
 from coterie.errors import ConfigError
 from coterie.estimation.checks import (
     Array,
@@ -45,7 +46,7 @@ from coterie.estimation.private_means import (
 from coterie.kmeans import kmeans
 from coterie.privacy import Line, Privacy, Released, public
 from coterie.privacy.account import Account, checked_privacy
-from coterie.settings import now_in_reproductions, whole_number
+from coterie.settings import whole_number
 
 FLOOR = 1e-300
 
@@ -81,7 +82,7 @@ def _centre_variance(means: Array, w: Array, centers: Array, total: Array) -> Ar
     return out
 
 
-@now_in_reproductions("reproductions/printed/mixtures.py", method="em")
+@renamed
 class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Personalised means of clients that fall into `clusters` groups.
 
@@ -93,7 +94,7 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     prior : known (proportions, centers); then nothing is learned but the posterior means (Theorem 5).
     max_iter, tol : rounds, and the change at which they stop. EM looks at the log-likelihood (nats per client) and σ_θ² (in
         variances of a client's mean), and warns if max_iter comes first.
-    restarts, seed : of the k-means++ initialisation.
+    n_init, random_state : of the k-means++ initialisation.
     privacy : a `ct.Privacy`; its `clip` is the radius R of the ball to which the clients' means are clipped. EM then starts
         from public centres and releases noisy sums; noise_variance is public and must be given.
     rounds : of a private fit, fixed in advance.
@@ -116,8 +117,8 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         prior: tuple[Array, Array] | None = None,
         max_iter: int = 500,
         tol: float = 1e-6,
-        restarts: int = 10,
-        seed: int = 0,
+        n_init: int = 10,
+        random_state: int = 0,
         privacy: Privacy | None = None,
         rounds: int = ROUNDS,
     ) -> None:
@@ -129,8 +130,8 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.prior = prior
         self.max_iter = max_iter
         self.tol = tol
-        self.restarts = restarts
-        self.seed = seed
+        self.n_init = n_init
+        self.random_state = random_state
 
     def fit(self, samples: Any, y: object = None, groups: Any = None) -> MixtureMeans:
         """`samples`: a list of (n_i, d) or (n_i,) arrays, one per client, or an (m, n, d) or (m, n) array.
@@ -196,9 +197,9 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _fit_private(self, sums: ClientSums, noise: Array, within: float | None) -> None:
         """E-7em, every M-step from one joint release. The centres of the first round look at no data."""
         privacy = checked_privacy(self.privacy, "MixtureMeans")
-        account = Account.open(privacy, [Line("rounds", 1.0, self.rounds)], self.seed)
+        account = Account.open(privacy, [Line("rounds", 1.0, self.rounds)], self.random_state)
         run = MixtureRounds(sums, self.noise_variance_, self.clusters, within, account, self.rounds)
-        rng, here = np.random.default_rng([self.seed, 2]), start_mixture(run, self.seed)
+        rng, here = np.random.default_rng([self.random_state, 2]), start_mixture(run, self.random_state)
         averaged: Released[NoisyGroups | None] = public(None)
         for number in range(self.rounds):
             self._take_mixture(here.value)
@@ -229,7 +230,7 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _cluster(self, points: Array, rng: np.random.Generator) -> float:
         """Cluster({θ_i}, k): k-means++ with restarts; p_l = |S_l|/m. Returns the variance within the clusters."""
-        means = kmeans(points, self.clusters, restarts=self.restarts, seed=int(rng.integers(2**31)))
+        means = kmeans(points, self.clusters, restarts=self.n_init, seed=int(rng.integers(2**31)))
         self.centers_ = np.asarray(means.cluster_centers_, dtype=np.float64)
         self.proportions_ = np.bincount(means.labels_, minlength=self.clusters) / len(points)
         freedom = points.shape[1] * max(len(points) - self.clusters, 1)
@@ -240,7 +241,7 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
         Converged means that log-likelihood and σ_θ² stand still: where groups are far apart the centres are right from the
         start, and σ_θ² is not; where they overlap, centres go on moving long after it matters."""
-        within = self._cluster(sums.means, np.random.default_rng(self.seed))
+        within = self._cluster(sums.means, np.random.default_rng(self.random_state))
         if self.component_variance is None:
             self.component_variance_ = max(within - float(noise.mean()), 0.0)
         likelihood = -np.inf

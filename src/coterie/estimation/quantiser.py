@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from coterie.annotations import guarded
+from coterie.deprecated import renamed
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.checks import Array, Ints, finite
-from coterie.settings import now_in_reproductions, whole_number
+from coterie.settings import whole_number
 
 
 class Mechanism(Protocol):
@@ -80,7 +81,7 @@ class Quantiser:
         return scaled
 
 
-@now_in_reproductions("reproductions/private_means.py", printed=False)
+@renamed
 @guarded
 def clipping_radius(
     *,

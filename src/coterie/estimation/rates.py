@@ -24,12 +24,12 @@ from scipy.stats import beta as beta_distribution
 from sklearn.base import BaseEstimator
 
 from coterie.annotations import check_settings
+from coterie.deprecated import renamed
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.checks import Array, confidence, finite, fitted
 from coterie.estimation.private_means import NOT_COVERED
 from coterie.privacy import OneBit, Privacy, rate_moments
 from coterie.privacy.account import Account, checked_privacy
-from coterie.settings import now_in_reproductions
 
 
 class BetaPrior(NamedTuple):
@@ -45,7 +45,7 @@ class BetaPrior(NamedTuple):
         return cls(mean * size if mean > 0 else 0.0, (1 - mean) * size if mean < 1 else 0.0)
 
 
-@now_in_reproductions("reproductions/printed/rates.py", variance="corrected", minus_one=True)
+@renamed
 class BernoulliRates(BaseEstimator):  # type: ignore[misc]
     """Personalised success rates.
 
@@ -56,7 +56,7 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
     privacy : a `ct.Privacy` makes the fit locally private: each client reports one bit, a random half about Z/n, the other
         half about Z(Z−1)/(n(n−1)). Only its ε is used (δ is 0, and rates need no clip). All clients need the same, public,
         number of trials, two or more.
-    seed : of the public coins that split the clients, and of simulated noise.
+    random_state : of the public coins that split the clients, and of simulated noise.
 
     Attributes
     ----------
@@ -74,10 +74,10 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
         prior: tuple[float, float] | None = None,
         weight: float | None = None,
         privacy: Privacy | None = None,
-        seed: int = 0,
+        random_state: int = 0,
     ) -> None:
         self.privacy = privacy
-        self.seed = seed
+        self.random_state = random_state
         self.prior = prior
         self.weight = weight
 
@@ -144,9 +144,9 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
                 "a private fit needs four or more clients with one public number of trials, two or more; "
                 f"got {len(n)} clients with {n.min():g} to {n.max():g} trials. Take as many trials of each."
             )
-        account = Account.open(privacy, (), self.seed)
+        account = Account.open(privacy, (), self.random_state)
         epsilon = privacy.epsilon * (1 - 1e-6)  # the ledger rounds upwards
-        moments = account.keep(rate_moments(z, int(n[0]), epsilon, account.noise, account.book, seed=self.seed))
+        moments = account.keep(rate_moments(z, int(n[0]), epsilon, account.noise, account.book, seed=self.random_state))
         choices = {"number of trials": "public", "split of the clients": "public"}
         self.receipt_ = account.closed(len(z), choices, guarantee="local", not_covered=NOT_COVERED)
         mean, odds = moments.mean, moments.mean * (1 - moments.mean)

@@ -95,7 +95,7 @@ def _clustered_means(sums: ClientSums, noise_variance: float, k: int, seed: int)
     Each client is judged by centres fitted to other clients (three folds), since its own would fit its noise."""
     estimates, divergence = np.empty_like(sums.means), np.empty(sums.clients)
     for train, test in _folds(sums.clients, seed):
-        seen = MixtureMeans(k, noise_variance=noise_variance, max_iter=100, tol=0.01, restarts=3, seed=seed)
+        seen = MixtureMeans(k, noise_variance=noise_variance, max_iter=100, tol=0.01, n_init=3, random_state=seed)
         seen.fit_sums(sums.take(train))
         prior = (seen.proportions_, seen.centers_)
         w = MixtureMeans(k, noise_variance=noise_variance, prior=prior).fit_sums(sums.take(test)).weights_

@@ -1,6 +1,9 @@
 """What an algorithm is written with, in one place. `coterie.lazy` reads this file as a table."""
 
 from coterie.errors import ConfigError as ConfigError
+from coterie.exchange import channels as channels
+from coterie.exchange.channels import Dropout as Dropout
+from coterie.exchange.channels import attacks as attacks
 from coterie.exchange.messages import Algorithm as Algorithm
 from coterie.exchange.messages import Ask as Ask
 from coterie.exchange.messages import Cohort as Cohort

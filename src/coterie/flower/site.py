@@ -87,7 +87,7 @@ class Site:
 
     def _answer(self, kind: str, head: Mapping[str, Any], tree: Tree) -> bytes:
         if kind == "join":
-            return wire.pack(self._rows().summary(private=self.job.privacy is not None))
+            return wire.pack(self._rows().facts(private=self.job.privacy is not None))
         if kind in ("digits", "spread") and self.job.privacy is not None:
             raise ConfigError("With a privacy budget this site sends no statistics of its rows.")
         if kind in ("digits", "spread"):

@@ -210,7 +210,11 @@ class Coalition:
         """The runs of the last step, one per seed."""
         return self.last.results
 
-    def summary(self) -> str:
+    def summary(self) -> pd.DataFrame:
+        """A row per client: its group, what it gets and brings, and how sure that is."""
+        return self.found.table
+
+    def verdict(self) -> str:
         """The first audit in plain words, and which groups would hold."""
         together = self.steps[0].stable and self.found.together
         return self.steps[0].explain() + ("" if together else f" {self.explain()}")

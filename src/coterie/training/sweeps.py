@@ -16,6 +16,7 @@ import pandas as pd
 
 from coterie.arguments import CALLABLE, FEDERATION, Rule, check_arguments, whole
 from coterie.data.federation import Federation
+from coterie.deprecated import today
 from coterie.disk import said
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError, Diverged
@@ -187,6 +188,7 @@ def _path(
 def with_path(owner: Any, path: str, value: Any) -> Any:
     """The same settings with one of them replaced; a dotted path goes into those it holds: "local.lr"."""
     name, _, rest = path.partition(".")
+    (name,) = today(type(owner).__name__, {name: None})
     known = [f.name for f in fields(owner)] if is_dataclass(owner) and not isinstance(owner, type) else []
     if name not in known:
         raise ConfigError(f"{type(owner).__name__} has no setting {name!r}; it has {', '.join(known) or 'none'}.")

@@ -46,7 +46,7 @@ def test_score_prefers_the_truth():
 def test_top_tokens_and_a_word_about_tiny_clusters(tmp_path):
     counts = np.zeros((23, 6))
     counts[:10, :3], counts[10:21, 3:], counts[21:] = [8, 2, 1], [1, 2, 8], [0, 40, 0, 0, 40, 0]
-    model = ct.HistogramMixture(3, restarts=5).fit(counts)
+    model = ct.HistogramMixture(3, n_init=5).fit(counts)
     assert "1 of 3 clusters have fewer than 5 users" in model.note_
     assert ct.HistogramMixture(2).fit(counts[:21]).note_ == ""
     words = np.array(["zoo", "yak", "x", "w", "v", "apple"])  # not sorted
@@ -54,8 +54,8 @@ def test_top_tokens_and_a_word_about_tiny_clusters(tmp_path):
     parts = {"indptr": csr.indptr, "indices": csr.indices, "data": csr.data, "shape": np.array(csr.shape)}
     np.savez(tmp_path / "named.npz", vocabulary=words, **parts)
     for named in (
-        ct.HistogramMixture(2, seed=1).fit(tmp_path / "named.npz"),
-        ct.HistogramMixture(2, seed=1).fit_stream(tmp_path / "named.npz"),
+        ct.HistogramMixture(2, random_state=1).fit(tmp_path / "named.npz"),
+        ct.HistogramMixture(2, random_state=1).fit_stream(tmp_path / "named.npz"),
     ):
         assert named.vocabulary_.tolist() == words.tolist()
         top = named.top_tokens(1)
@@ -80,7 +80,7 @@ def test_frames_with_a_column_per_token():
 def test_personalise_in_blocks(tmp_path):
     counts = users(n=50)
     model = ct.HistogramMixture(2).fit(counts)
-    folder = ct.save_counts(tmp_path / "store", [counts])
+    folder = ct.histograms.save_counts(tmp_path / "store", [counts])
     for source in (counts, folder):
         blocks = list(model.personalise_blocks(source, users=20))
         assert [start for start, _ in blocks] == [0, 20, 40]

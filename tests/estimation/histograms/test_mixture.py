@@ -121,7 +121,7 @@ def test_each_half_step_lowers_the_objective_without_smoothing(counts, clusters)
 def test_objective_and_centres_are_what_they_say():
     _, data = mixture(users=600)
     counts = data.counts.toarray()
-    model = HistogramMixture(4, tol=0.0, seed=1).fit(counts)
+    model = HistogramMixture(4, tol=0.0, random_state=1).fit(counts)
     assert model.objective_ == pytest.approx(dense_objective(counts, model.centers_), rel=1e-6)
     means = np.stack([(counts[model.labels_ == k] / 100).mean(axis=0) for k in range(4)])
     np.testing.assert_allclose(model.centers_, means, atol=1e-12)
@@ -170,7 +170,7 @@ def test_an_empty_cluster_becomes_uniform_or_takes_the_worst_served_user():
 def test_a_user_with_a_token_of_its_own_can_still_move():
     """With bare means the first assignment would be final for such users."""
     _, data = mixture(seed=2, users=60, tokens=50, concentration=100.0)
-    moved = [HistogramMixture(4, seed=s, trials=1, temperature=0.5, tol=0.0).fit(data.counts) for s in range(8)]
+    moved = [HistogramMixture(4, random_state=s, trials=1, temperature=0.5, tol=0.0).fit(data.counts) for s in range(8)]
     stuck = [clone(m).set_params(smoothing=0.0).fit(data.counts) for m in moved]
     assert np.mean([m.objective_ for m in moved]) < np.mean([m.objective_ for m in stuck])
 
@@ -178,10 +178,10 @@ def test_a_user_with_a_token_of_its_own_can_still_move():
 def test_restarts_keep_the_best_run_and_seeds_are_reproducible():
     _, data = mixture(users=300, tokens=30, clusters=6, concentration=30.0)
     plain = {"temperature": 0.5, "trials": 1}
-    one = HistogramMixture(6, seed=4, **plain).fit(data.counts)
-    many = HistogramMixture(6, seed=4, restarts=8, **plain).fit(data.counts)
+    one = HistogramMixture(6, random_state=4, **plain).fit(data.counts)
+    many = HistogramMixture(6, random_state=4, n_init=8, **plain).fit(data.counts)
     assert many.objective_ < one.objective_
-    np.testing.assert_array_equal(one.centers_, HistogramMixture(6, seed=4, **plain).fit(data.counts).centers_)
+    np.testing.assert_array_equal(one.centers_, HistogramMixture(6, random_state=4, **plain).fit(data.counts).centers_)
 
 
 def test_token_weighting_is_the_multinomial_mle():
@@ -205,7 +205,7 @@ def test_blocks_and_threads_do_not_change_the_result():
 def test_synthetic_experiment_reaches_the_oracle(seed):
     """One run gave Local 0.62 (1.28), FedAvg 0.762, with FT 0.286, cluster 0.215, with FT 0.1339, oracle 0.1334."""
     centers, data = mixture(seed)
-    model = HistogramMixture(4, max_iter=20, seed=seed).fit(data.counts)
+    model = HistogramMixture(4, max_iter=20, random_state=seed).fit(data.counts)
     assert accuracy(model.labels_, data.labels) == 1.0
 
     def risk(models, s=0.0):
@@ -242,7 +242,7 @@ def test_personalise_is_the_posterior_mean_with_unequal_numbers_of_tokens():
     rng = np.random.default_rng(7)
     centers, _ = mixture(7)
     data = sample_histograms(centers, users=2000, tokens=rng.integers(10, 400, size=2000), concentration=100, rng=rng)
-    model = HistogramMixture(4, seed=1).fit(data.counts)
+    model = HistogramMixture(4, random_state=1).fit(data.counts)
     tokens = np.asarray(data.counts.sum(axis=1)).ravel()
     weight = (model.concentration_ / (model.concentration_ + tokens))[:, None]
     own = data.counts.toarray() / tokens[:, None]

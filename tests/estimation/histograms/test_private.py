@@ -35,8 +35,8 @@ def small():
 MODELS = {
     "A+": lambda p: ct.HistogramMixture(3, privacy=p, threads=1),
     "B+": lambda p: ct.HistogramMixture(3, privacy=p, method="B+", threads=1),
-    "FedAvg": lambda p: ct.FedAvgHistogram(lam=None, privacy=p),
-    "IFCA": lambda p: ct.IFCAHistograms(3, 4, 50.0, privacy=p, threads=1),
+    "FedAvg": lambda p: ct.histograms.FedAvgHistogram(lam=None, privacy=p),
+    "IFCA": lambda p: ct.histograms.IFCAHistograms(3, 4, 50.0, privacy=p, threads=1),
 }
 
 
@@ -77,7 +77,7 @@ def test_the_papers_algorithm_earns_no_receipt(small):
 def test_a_vocabulary_read_from_the_users_voids_the_receipt(small):
     table = small.counts.tocoo()
     frame = pd.DataFrame({"user": table.coords[0], "token": [f"t{x}" for x in table.coords[1]], "count": table.data})
-    receipt = ct.FedAvgHistogram(privacy=EXACT).fit(frame).receipt_
+    receipt = ct.histograms.FedAvgHistogram(privacy=EXACT).fit(frame).receipt_
     assert not receipt.valid
     assert "vocabulary" in receipt.reasons[0]
 
@@ -111,11 +111,11 @@ def test_one_user_moves_no_release_by_more_than_its_sensitivity(name, adjacency,
 
 
 def test_order_and_chunks_of_users_do_not_matter(small, tmp_path):
-    model = ct.HistogramMixture(3, privacy=SIMULATED, rounds=3, seed=4)
+    model = ct.HistogramMixture(3, privacy=SIMULATED, rounds=3, random_state=4)
     whole = clone(model).fit(small.counts)
     shuffled = clone(model).fit(small.counts[np.random.default_rng(0).permutation(1500)])
     np.testing.assert_array_equal(whole.centers_, shuffled.centers_)
-    ct.save_counts(tmp_path, (small.counts[start : start + 400] for start in range(0, 1500, 400)))
+    ct.histograms.save_counts(tmp_path, (small.counts[start : start + 400] for start in range(0, 1500, 400)))
     streamed = clone(model).fit_stream(tmp_path)
     np.testing.assert_array_equal(whole.centers_, streamed.centers_)
     assert streamed.concentration_ == pytest.approx(whole.concentration_)
@@ -123,8 +123,8 @@ def test_order_and_chunks_of_users_do_not_matter(small, tmp_path):
 
 def test_private_clustering_beats_private_fedavg_and_nears_the_plain_fit():
     data = make(8000)
-    plain = ct.HistogramMixture(3, seed=0).fit(data.counts)
-    fedavg = ct.FedAvgHistogram(lam=None, privacy=SIMULATED).fit(data.counts)
+    plain = ct.HistogramMixture(3, random_state=0).fit(data.counts)
+    fedavg = ct.histograms.FedAvgHistogram(lam=None, privacy=SIMULATED).fit(data.counts)
     risks = {}
     for name in ("A+", "B+"):
         model = MODELS[name](SIMULATED).fit(data.counts)
@@ -241,7 +241,7 @@ def test_a_start_of_unknown_origin_voids_the_receipt(small):
 def test_a_vocabulary_of_a_folder_counts_as_public_only_if_declared(small, tmp_path):
     words = [f"t{i}" for i in range(60)]
     for vocabulary, valid in ((words, False), (None, False), (public(words), True)):
-        ct.save_counts(tmp_path, [small.counts], vocabulary=vocabulary)
+        ct.histograms.save_counts(tmp_path, [small.counts], vocabulary=vocabulary)
         model = ct.HistogramMixture(3, privacy=EXACT, threads=1, rounds=2).fit_stream(tmp_path)
         assert model.receipt_.valid is valid
 
@@ -260,15 +260,15 @@ def test_a_start_that_would_be_ignored_is_refused(small):
     rows = small.counts[:3].toarray()
     for start in (rows, public(rows), "mean"):
         with pytest.raises(ct.errors.ConfigError, match="starts from a private mean"):
-            ct.IFCAHistograms(3, max_iter=2, init=start, privacy=EXACT).fit(small.counts)
+            ct.histograms.IFCAHistograms(3, max_iter=2, init=start, privacy=EXACT).fit(small.counts)
 
 
 def test_a_folder_that_is_written_again_says_nothing_of_before(small, tmp_path):
     words, users = [f"t{i}" for i in range(60)], [f"u{i}" for i in range(small.counts.shape[0])]
     for later in (None, words, non_private(words, "read from users")):
-        ct.save_counts(tmp_path, [small.counts], users, public(words))
+        ct.histograms.save_counts(tmp_path, [small.counts], users, public(words))
         assert has_public_vocabulary(tmp_path)
-        ct.save_counts(tmp_path, [small.counts], vocabulary=later)
+        ct.histograms.save_counts(tmp_path, [small.counts], vocabulary=later)
         assert not has_public_vocabulary(tmp_path)
         assert not (tmp_path / "users.npy").exists()
         assert (tmp_path / "vocabulary.npy").exists() == (later is not None)

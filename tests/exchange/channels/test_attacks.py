@@ -94,7 +94,7 @@ def test_average_with_liars_is_the_average_of_their_lies(number):
     told = true.clone()
     told[liars] = lie
     expected = average(told, fed)
-    for engine in (ct.LocalEngine(), ct.LocalEngine(chunk=2), ct.LoopEngine()):
+    for engine in (ct.engines.LocalEngine(), ct.engines.LocalEngine(chunk=2), ct.engines.LoopEngine()):
         torch.testing.assert_close(mean_update(fed, channel, engine=engine), expected, atol=1e-4, rtol=1e-4)
     if not (isinstance(channel, attacks.ALIE) and channel.z is None):  # which hides at z = 0 with so few clients
         assert float((expected - average(true, fed)).norm()) > 0.01
@@ -155,20 +155,20 @@ def test_updates_are_measured_from_what_the_client_was_given():
         ask = Ask(id, asked, **given, updates={"model": origin, "grad": None}, auxiliary=("count",))
         return references(send, clients, ask, where(fed, group), "A test")
 
-    own = measured(ct.From("model"), each={"model": {"w": w}})
+    own = measured(ct.exchange.From("model"), each={"model": {"w": w}})
     torch.testing.assert_close(own["model/w"], w[[1, 2]])  # the rows of clients 0 and 2
-    same = measured(ct.From("model"), down={"model": {"w": w[0]}})
+    same = measured(ct.exchange.From("model"), down={"model": {"w": w[0]}})
     torch.testing.assert_close(same["model/w"], w[[0, 0]])
-    chosen = measured(ct.From(groups="models"), torch.tensor([2, 1]), down={"models": {"w": w}})
+    chosen = measured(ct.exchange.From(groups="models"), torch.tensor([2, 1]), down={"models": {"w": w}})
     torch.testing.assert_close(chosen["model/w"], w[[2, 1]])
     both = {"models": {"v": w}, "shared": {"w": w[1]}}
-    common = measured(ct.From("shared", groups="models"), torch.tensor([2, 1]), down=both)
+    common = measured(ct.exchange.From("shared", groups="models"), torch.tensor([2, 1]), down=both)
     torch.testing.assert_close(common["model/w"], w[[1, 1]])
     for found in (own, same, chosen, common):
         assert not found["grad"].any()
         assert "count" not in found
-    with pytest.raises(ct.ConfigError, match="gave clients nothing of shape"):
-        measured(ct.From("start"), each={"model": {"w": w}})
+    with pytest.raises(ct.errors.ConfigError, match="gave clients nothing of shape"):
+        measured(ct.exchange.From("start"), each={"model": {"w": w}})
 
 
 def test_an_attack_refuses_what_is_not_declared_and_obeys_what_is():
@@ -180,19 +180,19 @@ def test_an_attack_refuses_what_is_not_declared_and_obeys_what_is():
         declared: bool = True
 
         def round(self, state, cohort):
-            say = {"updates": {"weights": ct.From("start")}} if self.declared else {}
-            reply = yield Ask(self.send, cohort.clients, {"start": state.model}, reduce=ct.MeanBy(), **say)
+            say = {"updates": {"weights": ct.exchange.From("start")}} if self.declared else {}
+            reply = yield Ask(self.send, cohort.clients, {"start": state.model}, reduce=ct.exchange.MeanBy(), **say)
             return replace(state, model=row(reply.values["weights"], 0))
 
         def send(self, ctx, start):
             trained, loss = self.local.fit(ctx, start)
-            return ct.Up(send={"weights": trained}, weight=ctx.n, info={"loss": loss})
+            return ct.exchange.Up(send={"weights": trained}, weight=ctx.n, info={"loss": loss})
 
     liars = [attacks.SignFlip(["c2", "c3"])]
     got, want = (ct.fit(a, fed, rounds=3, channels=liars).state.model for a in (Renamed(local), ct.FedAvg(local)))
     for name, t in want.items():
         torch.testing.assert_close(got[name], t)
-    with pytest.raises(ct.ConfigError, match=r"SignFlip acts on .*'send' does not say whether 'weights'"):
+    with pytest.raises(ct.errors.ConfigError, match=r"SignFlip acts on .*'send' does not say whether 'weights'"):
         ct.fit(Renamed(local, declared=False), fed, rounds=1, channels=liars)
     ct.fit(Renamed(local, declared=False), fed, rounds=1)
 
@@ -211,21 +211,23 @@ def test_only_liars_and_only_floating_fields_change():
 
 
 @dataclass(frozen=True)
-class Choosing(ct.Algorithm):
+class Choosing(ct.exchange.Algorithm):
     """Two models; client i trains model i mod 2."""
 
     def init(self, task, population, seed, start):
         return ct.algorithms.oracle.OracleState({k: torch.stack([t, t + 1]) for k, t in start.items()}, torch.arange(2))
 
     def round(self, state, cohort):
-        said = {"model": ct.From(groups="models")}
-        reply = yield Ask(self.train, cohort.clients, {"models": state.models}, reduce=ct.MeanBy(2), updates=said)
+        said = {"model": ct.exchange.From(groups="models")}
+        reply = yield Ask(
+            self.train, cohort.clients, {"models": state.models}, reduce=ct.exchange.MeanBy(2), updates=said
+        )
         return ct.algorithms.oracle.OracleState(reply.or_keep("model", state.models), state.truth)
 
     def train(self, ctx, models):
         group = ctx.index % 2
         model, loss = LOCAL.fit(ctx, ct.tree.take(models, group))
-        return ct.Up({"model": model}, weight=ctx.n, group=group, info={"loss": loss})
+        return ct.exchange.Up({"model": model}, weight=ctx.n, group=group, info={"loss": loss})
 
     def personal(self, ctx, state):
         return ct.tree.take(state.models, ctx.index % 2)

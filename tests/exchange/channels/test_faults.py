@@ -20,7 +20,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Roll(ct.Algorithm):
+class Roll(ct.exchange.Algorithm):
     """Asks everyone for its number, twice, individually and in a turned order."""
 
     def init(self, task: ct.Task, population: Population, seed: int, start: Params) -> Seen:
@@ -30,12 +30,12 @@ class Roll(ct.Algorithm):
         replies: list[Reply] = []
         for _ in range(2):
             asked = cohort.clients[::-1].copy()
-            replies.append((yield ct.Ask(self.call, asked, each={"number": torch.from_numpy(asked)})))
+            replies.append((yield ct.exchange.Ask(self.call, asked, each={"number": torch.from_numpy(asked)})))
         LOG.append(replies)
         return state
 
-    def call(self, ctx: Context, number: torch.Tensor) -> ct.Up:
-        return ct.Up(send={"index": ctx.index, "number": number})
+    def call(self, ctx: Context, number: torch.Tensor) -> ct.exchange.Up:
+        return ct.exchange.Up(send={"index": ctx.index, "number": number})
 
     def personal(self, ctx: Context, state: Seen) -> Params:
         return state.model
@@ -47,7 +47,7 @@ LOG: list[list[Reply]] = []
 @pytest.mark.parametrize("engine", ["local", "loop"])
 def test_a_reply_says_who_answered_and_who_was_lost(fed: ct.Federation, task: ct.Task, engine: str) -> None:
     LOG.clear()
-    ct.fit(Roll(), fed, task, rounds=3, channels=[ct.Dropout(0.4)], engine=engine)
+    ct.fit(Roll(), fed, task, rounds=3, channels=[ct.exchange.Dropout(0.4)], engine=engine)
     lost = []
     for replies in LOG:
         for reply in replies:
@@ -61,25 +61,25 @@ def test_a_reply_says_who_answered_and_who_was_lost(fed: ct.Federation, task: ct
 
 def test_the_rate_is_the_rate_and_the_draw_is_the_clients_own(fed: ct.Federation) -> None:
     everyone = np.arange(len(fed))
-    ask = ct.Ask(Roll().call, everyone, each={"number": torch.from_numpy(everyone)})
-    kept = [ct.Dropout(0.3).ask(ask, Where(fed, 0, r, a)) for r in range(200) for a in range(2)]
+    ask = ct.exchange.Ask(Roll().call, everyone, each={"number": torch.from_numpy(everyone)})
+    kept = [ct.exchange.Dropout(0.3).ask(ask, Where(fed, 0, r, a)) for r in range(200) for a in range(2)]
     share = np.mean([len(k.clients) for k in kept]) / len(fed)
     assert abs(share - 0.7) < 4 * np.sqrt(0.21 / (400 * len(fed)))
     for k in kept[:5]:
         assert k.each["number"].tolist() == k.clients.tolist()
-    few = ct.Ask(Roll().call, everyone[::3], each={"number": torch.from_numpy(everyone[::3].copy())})
+    few = ct.exchange.Ask(Roll().call, everyone[::3], each={"number": torch.from_numpy(everyone[::3].copy())})
     where = Where(fed, 0, 7, 0)
-    assert set(ct.Dropout(0.3).ask(few, where).clients) == set(ct.Dropout(0.3).ask(ask, where).clients) & set(
-        everyone[::3]
-    )
+    assert set(ct.exchange.Dropout(0.3).ask(few, where).clients) == set(
+        ct.exchange.Dropout(0.3).ask(ask, where).clients
+    ) & set(everyone[::3])
 
 
 def test_all_or_none(fed: ct.Federation, task: ct.Task) -> None:
     LOG.clear()
-    ct.fit(Roll(), fed, task, rounds=1, channels=[ct.Dropout(1.0)])
+    ct.fit(Roll(), fed, task, rounds=1, channels=[ct.exchange.Dropout(1.0)])
     assert all(len(r.clients) == 0 and len(r.lost) == len(fed) and r.values == {} for r in LOG[0])
-    none = ct.fit(ct.FedAvg(), fed, task, rounds=2, channels=[ct.Dropout(0.0)])
+    none = ct.fit(ct.FedAvg(), fed, task, rounds=2, channels=[ct.exchange.Dropout(0.0)])
     assert none.history["loss"].equals(ct.fit(ct.FedAvg(), fed, task, rounds=2).history["loss"])
     for wrong in (-0.1, 1.1):
-        with pytest.raises(ct.ConfigError, match=r"rate in \[0, 1\]"):
-            ct.Dropout(wrong)
+        with pytest.raises(ct.errors.ConfigError, match=r"rate in \[0, 1\]"):
+            ct.exchange.Dropout(wrong)

@@ -13,7 +13,7 @@ https://arxiv.org/abs/2006.04088).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -32,36 +32,12 @@ from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Popu
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.settings import cluster_count, former_settings, whole_number
+from coterie.settings import cluster_count, whole_number
 from coterie.tree import Params, Tree, joined, named_like, names, take
 
 
-def _former_stop(given: dict[str, Any], name: str, value: Any) -> None:
-    """`stop_after=P, reopen_every=Q` → `stop=EarlyStop(P, reopen_every=Q)`; without `stop_after` nothing ever stopped."""
-    stop = given.get("stop")
-    if name == "stop_after":
-        reopen = None if stop is None else stop.reopen_every
-        given["stop"] = None if value is None else EarlyStop(value, reopen_every=reopen)
-    elif stop is not None:
-        given["stop"] = replace(stop, reopen_every=value)
-    elif value is not None:
-        whole_number(name, value)
-
-
-def _former_probe(given: dict[str, Any], name: str, value: Any) -> None:
-    """`probe_steps=n` → `start=FromUpdates(n)`; a random start has no probe."""
-    start = FromUpdates(probe_steps=value)
-    given["start"] = "random" if given.get("start") == "random" else start
-
-
-@former_settings(
-    order=("clusters", "option", "local", "start", "normalise", "samples_weighted", "shared", "stop_after"),
-    stop_after=("stop=EarlyStop(…)", _former_stop),
-    reopen_every=("stop=EarlyStop(…, reopen_every=…)", _former_stop),
-    probe_steps=("start=FromUpdates(probe_steps=…)", _former_probe),
-)
 @guarded
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class IFCA(Algorithm):
     """Clustered federated learning by alternating between clients' choices of a model and training of the models.
 
@@ -74,9 +50,8 @@ class IFCA(Algorithm):
 
     way = "groups"
 
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     clusters: int | None = None
-    local: LocalSteps = field(default_factory=LocalSGD)
-    _: KW_ONLY
     option: Literal["model", "gradient"] = "model"
     normalise: Literal["m", "participants", "cluster"] = "m"
     samples_weighted: bool = False
@@ -101,7 +76,23 @@ class IFCA(Algorithm):
 
     @classmethod
     def example(cls) -> IFCA:
-        return cls(2, stop=EarlyStop(2))
+        return cls(clusters=2, stop=EarlyStop(2))
+
+    @staticmethod
+    def former(given: dict[str, Any], name: str, value: Any) -> None:
+        """Puts the value of a setting of the last release into those of today: `stop_after=P, reopen_every=Q` is
+        `stop=EarlyStop(P, reopen_every=Q)`, and `probe_steps=n` is `start=FromUpdates(n)`."""
+        stop = given.get("stop")
+        if name == "probe_steps":  # a random start has no probe
+            start = FromUpdates(probe_steps=value)
+            given["start"] = "random" if given.get("start") == "random" else start
+        elif name == "stop_after":
+            reopen = None if stop is None else stop.reopen_every
+            given["stop"] = None if value is None else EarlyStop(value, reopen_every=reopen)
+        elif stop is not None:
+            given["stop"] = replace(stop, reopen_every=value)
+        elif value is not None:  # without `stop_after` nothing ever stopped
+            whole_number(name, value)
 
     # ---- the parts ---------------------------------------------------------------------------------------------------
 

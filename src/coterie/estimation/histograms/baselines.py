@@ -15,6 +15,7 @@ from scipy.special import softmax, xlogy
 
 from coterie.annotations import check_settings
 from coterie.arguments import finite
+from coterie.deprecated import renamed
 from coterie.errors import ConfigError
 from coterie.estimation.histograms.counts import (
     Counts,
@@ -42,6 +43,7 @@ def _users(counts: Counts, source: Source, threads: int | None) -> Users:
     return Users.view(view, counts.shape[1], source)
 
 
+@renamed
 class FedAvgHistogram(CenterModel):
     """One histogram for all, Q_fa = (1/n) Σ_u Q̂_u = argmin_Q Σ_u KL(Q̂_u‖Q) (Lemma 2.1).
 
@@ -60,16 +62,16 @@ class FedAvgHistogram(CenterModel):
         concentration: float | None = None,
         weighting: Weighting = "user",
         smoothing: float = 1e-5,
-        seed: int = 0,
+        random_state: int = 0,
         privacy: Privacy | None = None,
     ) -> None:
         self.privacy = privacy
-        self.lam, self.concentration, self.weighting, self.smoothing, self.seed = (
+        self.lam, self.concentration, self.weighting, self.smoothing, self.random_state = (
             lam,
             concentration,
             weighting,
             smoothing,
-            seed,
+            random_state,
         )
 
     def fit(self, counts: Source, y: object = None) -> Self:
@@ -85,7 +87,7 @@ class FedAvgHistogram(CenterModel):
             tune = self.lam is None and self.concentration is None
             privacy = checked_privacy(self.privacy, "FedAvgHistogram")
             self.__dict__.pop("concentration_", None)  # of an earlier fit, on clear counts
-            fit = fit_fedavg(_users(table.counts, counts, 1), privacy, tune=tune, seed=self.seed)
+            fit = fit_fedavg(_users(table.counts, counts, 1), privacy, tune=tune, seed=self.random_state)
             self._take(fit, table.vocabulary)
             self.n_iter_ = 1
             return self
@@ -99,7 +101,7 @@ class FedAvgHistogram(CenterModel):
         self.objective_ = entropy - weight * float(xlogy(mean, mean).sum())
         self.n_iter_, self.history_ = 1, np.array([self.objective_])
         used = table.counts[np.diff(table.counts.indptr) > 0]
-        self.concentration_ = self._estimate_concentration(used, np.random.default_rng(self.seed))
+        self.concentration_ = self._estimate_concentration(used, np.random.default_rng(self.random_state))
         return self
 
 
@@ -116,6 +118,7 @@ class LocalHistograms(FedAvgHistogram):
         return smooth(dense, self.smoothing)
 
 
+@renamed
 class IFCAHistograms(CenterModel):
     """IFCA (Ghosh et al., 2020) on histograms: the same assignment, but a gradient step instead of the full average.
 
@@ -137,7 +140,7 @@ class IFCAHistograms(CenterModel):
         clusters: int = 10,
         max_iter: int = 50,
         learning_rate: float = 10.0,
-        seed: int = 0,
+        random_state: int = 0,
         *,
         scale: Literal["mean", "share"] = "mean",
         init: Literal["kl++", "mean"] | ArrayLike = "kl++",
@@ -152,7 +155,12 @@ class IFCAHistograms(CenterModel):
         privacy: Privacy | None = None,
     ) -> None:
         self.privacy = privacy
-        self.clusters, self.max_iter, self.learning_rate, self.seed = clusters, max_iter, learning_rate, seed
+        self.clusters, self.max_iter, self.learning_rate, self.random_state = (
+            clusters,
+            max_iter,
+            learning_rate,
+            random_state,
+        )
         self.scale, self.init = scale, init
         self.temperature, self.direction, self.trials = temperature, direction, trials
         self.smoothing, self.seed_smoothing = smoothing, seed_smoothing
@@ -175,7 +183,7 @@ class IFCAHistograms(CenterModel):
             raise ConfigError(f"IFCAHistograms needs learning_rate > 0; got {self.learning_rate}. The default is 10.0.")
         if self.privacy is not None:
             return self._fit_private(table, counts)
-        rng = np.random.default_rng(self.seed)
+        rng = np.random.default_rng(self.random_state)
         rows = HistogramRows.in_memory(used, "user", None, self.threads)
         _, entropy = rows.statistics()
         self.centers_, history = self._descend(rows, self._first(used, rng), entropy)
@@ -201,7 +209,7 @@ class IFCAHistograms(CenterModel):
             clusters=self.clusters,
             rounds=self.max_iter,
             learning_rate=self.learning_rate,
-            seed=self.seed,
+            seed=self.random_state,
         )
         self._take(fit, table.vocabulary)
         self.n_iter_ = self.max_iter

@@ -24,6 +24,7 @@ from sklearn.base import clone
 
 from coterie.annotations import check_settings
 from coterie.arguments import finite
+from coterie.deprecated import no_longer_here, renamed
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
 from coterie.estimation.histograms.kl import kl_rows, mean_kl, normalise, smooth
@@ -36,7 +37,7 @@ from coterie.estimation.histograms.seeding import Direction, farthest_rows, seed
 from coterie.estimation.histograms.store import CountStore, open_store, save_counts
 from coterie.privacy import Privacy, Released
 from coterie.privacy.account import checked_privacy, with_history
-from coterie.settings import no_longer_here, whole_number
+from coterie.settings import whole_number
 
 __all__ = ["HistogramMixture", "TokenReduction", "kl_rows", "mean_kl", "save_counts"]
 
@@ -60,7 +61,7 @@ def _candidates(clusters: Any, users: int) -> list[int]:
 
 def _refuse_printed(method: Any) -> None:
     if isinstance(method, str) and method == "paper":
-        raise no_longer_here("HistogramMixture", "method", method, "reproductions/printed/histograms.py")
+        raise no_longer_here("HistogramMixture", "method", method, "printed/histograms.py")
 
 
 def _note(members: Ints) -> str:
@@ -75,6 +76,7 @@ def _note(members: Ints) -> str:
     )
 
 
+@renamed
 class HistogramMixture(CenterModel):
     """Cluster users' histograms in KL and personalise each from its cluster's centre.
 
@@ -83,7 +85,7 @@ class HistogramMixture(CenterModel):
     clusters : K, at most the number of users with tokens; or several numbers, or None, of which the one with the highest
         `score` on a fifth of the users held out is taken (None: 1, 2, 3, 4, 6, 8, … while that rises).
     max_iter, tol : rounds of Lloyd, and the relative gain at which it stops.
-    restarts, seed : the number of runs, of which the lowest objective is kept, and the seed of the first.
+    n_init, random_state : the number of runs, of which the lowest objective is kept, and the seed of the first.
     temperature : τ of the seeding; the paper's is 0.5 with direction="center_user" and trials=1.
     direction : "user_center", or "center_user" as printed: the arguments of the seeding's divergence.
     trials : candidates per seed.
@@ -126,8 +128,8 @@ class HistogramMixture(CenterModel):
         clusters: int | Sequence[int] | None = 10,
         max_iter: int = 50,
         tol: float = 1e-6,
-        restarts: int = 1,
-        seed: int = 0,
+        n_init: int = 1,
+        random_state: int = 0,
         *,
         temperature: float = 1.0,
         direction: Direction = "user_center",
@@ -146,7 +148,13 @@ class HistogramMixture(CenterModel):
         method: Literal["A+", "B+"] = "A+",
         rounds: int | None = None,
     ) -> None:
-        self.clusters, self.max_iter, self.tol, self.restarts, self.seed = clusters, max_iter, tol, restarts, seed
+        self.clusters, self.max_iter, self.tol, self.n_init, self.random_state = (
+            clusters,
+            max_iter,
+            tol,
+            n_init,
+            random_state,
+        )
         self.temperature, self.direction, self.trials, self.init = temperature, direction, trials, init
         self.smoothing, self.seed_smoothing, self.weighting, self.empty = smoothing, seed_smoothing, weighting, empty
         self.lam, self.concentration, self.reduction = lam, concentration, reduction
@@ -191,7 +199,7 @@ class HistogramMixture(CenterModel):
         used = np.flatnonzero(np.diff(table.counts.indptr))
         if len(used) < 10:
             raise DataError(f"Choosing clusters needs ten or more users with tokens; got {len(used)}. Pass one number.")
-        held = np.random.default_rng(self.seed).permutation(used)
+        held = np.random.default_rng(self.random_state).permutation(used)
         test, train = np.sort(held[: len(used) // 5]), np.sort(held[len(used) // 5 :])
         scores: dict[int, float] = {}
         for k in _candidates(self.clusters, len(train)):
@@ -246,7 +254,7 @@ class HistogramMixture(CenterModel):
         self, users: Users, privacy: Privacy, rounds: int, start: Released[Floats] | None
     ) -> PrivateFit:
         return fit_mixture(
-            users, privacy, clusters=self._k, method=self.method, rounds=rounds, seed=self.seed, start=start
+            users, privacy, clusters=self._k, method=self.method, rounds=rounds, seed=self.random_state, start=start
         )
 
     def _stream(self, store: CountStore, weighting: Weighting, prepare: Any) -> HistogramRows:
@@ -261,13 +269,13 @@ class HistogramMixture(CenterModel):
 
     def _fit(self, rows: HistogramRows, users: NDArray[Any] | None, vocabulary: NDArray[Any] | None) -> Self:
         tokens, entropy = rows.statistics()
-        rng = np.random.default_rng(self.seed)
+        rng = np.random.default_rng(self.random_state)
         sample, _ = rows.sample(self.sample_users, rng)
         sample = sample[np.diff(sample.indptr) > 0]
         self._check_users(int((tokens > 0).sum()), sample.shape[0])
         view = sample if self.reduction_ is None else self.reduction_.reduce(sample)
         candidates = normalise(view)[0]
-        runs = (self._run(rows, candidates, entropy, rng) for _ in range(self.restarts))
+        runs = (self._run(rows, candidates, entropy, rng) for _ in range(self.n_init))
         best = min(runs, key=lambda run: run.objective)
         self.centers_ = best.centers if self.reduction_ is None else self.reduction_.lift(best.centers)
         self.labels_, self.objective_, self.history_ = best.labels, best.objective, best.history
@@ -337,7 +345,7 @@ class HistogramMixture(CenterModel):
             whole_number("rounds", self.rounds)
         if self.privacy is None:
             return
-        plain = {"weighting": "user", "reduction": None, "restarts": 1}
+        plain = {"weighting": "user", "reduction": None, "n_init": 1}
         for name, value in plain.items():
             if getattr(self, name) != value:
                 raise ConfigError(

@@ -21,6 +21,7 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from coterie.annotations import check_settings
+from coterie.deprecated import renamed
 from coterie.errors import ConfigError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts, refuse_other_width
 from coterie.estimation.histograms.kl import row_sums, safe_log, smooth
@@ -30,11 +31,12 @@ from coterie.estimation.histograms.model import dirichlet_multinomial_log_likeli
 _LEAST = 1e-10  # The Dirichlet parameter of a token that the cluster has never seen.
 
 
+@renamed
 class DirichletMultinomialMixture(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """counts_u ~ Σ_k w_k DirichletMultinomial(m_u, a_k), a_k = α_k P_k, by EM from a KL clustering.
 
-    `start` is the `HistogramMixture` that seeds it (None: one with `clusters`, `seed`, `restarts`); `inner` fixed-point
-    steps in each M-step; `tol` relative gain of the log-likelihood at which EM stops.
+    `start` is the `HistogramMixture` that seeds it (None: one with `clusters`, `random_state`, `n_init`); `inner`
+    fixed-point steps in each M-step; `tol` relative gain of the log-likelihood at which EM stops.
     Fitted: `centers_` P_k, `concentration_` α_k (one per cluster), `weights_`, `responsibilities_`, `labels_`,
     `log_likelihood_` (without multinomial coefficients), `history_`, `objective_` (its negative), `n_iter_`.
     """
@@ -44,13 +46,19 @@ class DirichletMultinomialMixture(TransformerMixin, BaseEstimator):  # type: ign
         clusters: int = 10,
         max_iter: int = 100,
         tol: float = 1e-7,
-        restarts: int = 1,
-        seed: int = 0,
+        n_init: int = 1,
+        random_state: int = 0,
         *,
         inner: int = 5,
         start: HistogramMixture | None = None,
     ) -> None:
-        self.clusters, self.max_iter, self.tol, self.restarts, self.seed = clusters, max_iter, tol, restarts, seed
+        self.clusters, self.max_iter, self.tol, self.n_init, self.random_state = (
+            clusters,
+            max_iter,
+            tol,
+            n_init,
+            random_state,
+        )
         self.inner, self.start = inner, start
 
     def __sklearn_tags__(self) -> Any:
@@ -88,7 +96,7 @@ class DirichletMultinomialMixture(TransformerMixin, BaseEstimator):  # type: ign
 
     def _start(self) -> HistogramMixture:
         if self.start is None:
-            return HistogramMixture(self.clusters, restarts=self.restarts, seed=self.seed)
+            return HistogramMixture(self.clusters, n_init=self.n_init, random_state=self.random_state)
         if self.start.clusters != self.clusters:
             raise ConfigError(
                 f"start must have as many clusters; got {self.start.clusters} there and clusters={self.clusters} here. "

@@ -20,6 +20,7 @@ from sklearn.utils.multiclass import type_of_target
 
 from coterie.annotations import check_settings
 from coterie.arguments import shown
+from coterie.deprecated import renamed
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.checks import Array, Ints, choice, finite
 from coterie.estimation.conventions import joined_targets, target
@@ -44,6 +45,7 @@ def prior_gradient(theta: Array, proportions: Array, centers: Array, variances: 
     return np.asarray(pull.sum(1, keepdims=True) * theta - pull @ centers)
 
 
+@renamed
 class MixtureModels(ClientModels):
     """One linear or logistic model per client, drawn towards the nearest of `clusters` groups of models.
 
@@ -56,7 +58,7 @@ class MixtureModels(ClientModels):
     rounds, steps : of the server, and of a client's gradient between two of them.
     floor : the least σ_l², as a share of the variance of the clients' first coefficients.
     noise_variance : σ_x² of a regression; None takes the residual variance of the pooled fit.
-    seed : of the clustering.
+    random_state : of the clustering.
 
     Attributes
     ----------
@@ -74,7 +76,7 @@ class MixtureModels(ClientModels):
         steps: int = 20,
         floor: float = 0.01,
         noise_variance: float | None = None,
-        seed: int = 0,
+        random_state: int = 0,
     ) -> None:
         self.clusters = clusters
         self.task = task
@@ -83,7 +85,7 @@ class MixtureModels(ClientModels):
         self.steps = steps
         self.floor = floor
         self.noise_variance = noise_variance
-        self.seed = seed
+        self.random_state = random_state
 
     def _target(self, y: Any, reset: bool) -> Array:
         if self.task is not None:
@@ -138,7 +140,7 @@ class MixtureModels(ClientModels):
 
     def _cluster(self, theta: Array, floor: float, number: int) -> None:
         """p_l = |S_l|/m, μ_l the mean, σ_l² = max(floor, mean squared distance per coordinate)."""
-        means = kmeans(theta, self.clusters, restarts=5, seed=self.seed + number)
+        means = kmeans(theta, self.clusters, restarts=5, seed=self.random_state + number)
         count = np.bincount(means.labels_, minlength=self.clusters)
         square = np.square(theta - means.cluster_centers_[means.labels_]).sum(1)
         spread = np.bincount(means.labels_, square, self.clusters) / np.maximum(count * theta.shape[1], 1)
