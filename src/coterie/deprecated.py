@@ -206,7 +206,7 @@ def _by_name(name: str, order: tuple[str, ...], values: tuple[Any, ...]) -> dict
     if name == "IFCA" and len(values) > 1 and _are_steps(values[1]):
         order = ("clusters", "local")
     if len(values) > len(order):
-        raise TypeError(f"{name} takes at most {len(order)} settings by position; got {len(values)}")
+        raise ConfigError(f"{name} has {len(order)} settings; got {len(values)} by position. Give them by name.")
     told = dict(zip(order, values, strict=False))
     _warn(f"{name} takes {', '.join(f'{key}=…' for key in told)} by name", 4)
     return told

@@ -123,7 +123,7 @@ def test_bad_counts_are_refused_with_the_rule(bad, words):
     ("settings", "words"),
     [
         ({"clusters": 0}, "clusters must be a whole number ≥ 1"),
-        ({"restarts": 0}, "restarts must be a whole number ≥ 1"),
+        ({"n_init": 0}, "n_init must be a whole number ≥ 1"),
         ({"temperature": -1.0}, "temperature must not be negative"),
         ({"tol": float("nan")}, "tol must be a finite number"),
         ({"lam": 1.5}, "between 0 and 1; got 1.5"),

@@ -161,7 +161,7 @@ def test_users_without_tokens_and_public_starts():
     ("settings", "text"),
     [
         ({"weighting": "token"}, "weighting"),
-        ({"restarts": 2}, "restarts"),
+        ({"n_init": 2}, "n_init"),
         ({"method": "C"}, "method"),
         ({"rounds": 0}, "rounds"),
         ({"privacy": 3.0}, "Privacy"),
