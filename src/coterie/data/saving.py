@@ -27,7 +27,7 @@ _FEATURES = (np.uint8, np.float32, np.float64, np.int16, np.int32, np.int64)
 
 
 def save(federation: Federation, folder: Path) -> Path:
-    (folder / _ABOUT).unlink(missing_ok=True)  # written last: a folder with it is whole
+    (folder / _ABOUT).unlink(missing_ok=True)  # written last: a folder with this file is complete
     _save_features(federation, folder)
     arrays = {"y": federation.y.numpy(), "offsets": federation.offsets, "n_train": federation.n_train}
     if federation.clusters is not None:
@@ -81,7 +81,7 @@ def load(folder: Path, *, mapped: bool) -> Federation:
         return _assembled(folder, about, mapped)
     except CoterieError:
         raise
-    except Exception as error:  # a description of other things, under a right checksum
+    except Exception as error:  # the checksum is right, but the description is of something else
         raise _damaged(folder / _ABOUT, f"{type(error).__name__}: {said(error)}") from None
 
 
@@ -130,7 +130,7 @@ def _array(path: Path, mode: Any = None) -> Any:
 
 
 def _check(folder: Path, x: Any, y: Any, offsets: Any, n_train: Any, clients: int) -> None:
-    """The arrays fit one another; x, which may be mapped, only by its type and shape."""
+    """Check that the arrays fit one another; x, which may be mapped, is checked only by its type and shape."""
     rows = len(y)
     if x.dtype not in _FEATURES or x.ndim < 2 or len(x) != rows or not x.flags.c_contiguous:
         raise _damaged(folder / "x.npy", f"it holds {x.dtype} of shape {x.shape} for {rows} rows")
