@@ -11,6 +11,10 @@ import pytest
 from rich.console import Console
 
 from coterie.cli import commands as cli
+from coterie.cli.config import proceed, start
+from coterie.errors import ConfigError, DataError
+from coterie.privacy.receipt import Receipt
+from coterie.report.runs import load
 from reproductions.names import EXPERIMENTS
 
 ROLES = "--client shop --target y"
@@ -164,3 +168,44 @@ def test_names_of_experiments_are_whole_in_a_narrow_terminal(
         cli.main(["reproduce", "--list"])
     assert stop.value.code == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(EXPERIMENTS)
+
+
+def test_a_run_refused_for_its_data_or_its_rounds_leaves_no_run_to_resume(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("shop,x,y\na,1,0\n")
+    file, out = tmp_path / "run.toml", tmp_path / "out"
+    for rounds, why in ((2, "at least two clients"), (10**12, "rounds")):
+        file.write_text(
+            '[data]\npath = "t.csv"\nclient = "shop"\ntarget = "y"\n[algorithm]\nname = "fedavg"\n'
+            f"[run]\nrounds = {rounds}\n"
+        )
+        with pytest.raises(ConfigError if rounds > 2 else DataError, match=why):
+            start(file, out=out)
+        assert not list(out.glob("*"))
+    kept = out / "config.toml"  # the user's own file, in the folder of the run
+    kept.write_text(file.read_text().replace(str(10**12), "2").replace("t.csv", "../t.csv"))
+    with pytest.raises(DataError):
+        start(kept, out=out)
+    assert kept.is_file()
+
+
+def test_a_damaged_or_foreign_origin_of_a_run_is_refused_without_quoting_it(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("")
+    (tmp_path / "origin.txt").write_bytes(b"\xff\x00")
+    with pytest.raises(ConfigError, match="it is damaged"):
+        proceed(tmp_path)
+    (tmp_path / "secret").write_text("a line of another file")
+    (tmp_path / "origin.txt").unlink()
+    (tmp_path / "origin.txt").symlink_to(tmp_path / "secret")
+    with pytest.raises(ConfigError, match="symbolic link"):
+        proceed(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "told", ['{"a":' * 50_000, '{"table": {}, "gains": {}, "errors": {}, "groups": 1, "metric": 1}']
+)
+def test_json_files_of_others_end_in_one_sentence(told: str, tmp_path: Path) -> None:
+    (tmp_path / "comparison.json").write_text(told)
+    with pytest.raises(ConfigError, match="is damaged"):
+        load(tmp_path)
+    with pytest.raises(ConfigError, match=r"not JSON|not a privacy receipt"):
+        Receipt.from_json(told)

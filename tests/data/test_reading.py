@@ -140,3 +140,10 @@ def test_excel_is_read_with_openpyxl(tmp_path: Path) -> None:
     frame = read_table(tmp_path / "t.xlsx")
     pd.testing.assert_frame_equal(frame[list(FRAME)], FRAME)
     assert frame["zip"].tolist() == ["01001", "90210", "10001", "00501"]
+
+
+def test_a_header_longer_than_what_is_looked_at_is_not_cut(tmp_path: Path) -> None:
+    """Cut anywhere, its last name could be that of an earlier column."""
+    names = ["c" * length for length in range(1, 600)]
+    (tmp_path / "wide.csv").write_text(f"{','.join(names)}\n{','.join(['1'] * len(names))}\n")
+    assert list(read_table(tmp_path / "wide.csv").columns) == names

@@ -51,6 +51,7 @@ def test_users_whose_sum_could_wrap_around_are_refused(groups):
 def test_a_private_clients_place_in_its_chunk_is_its_own(make_fed, task):
     """Whoever else is asked: places follow from names, and each place that is nobody's holds a copy."""
     fed = make_fed(sizes=[20] * 12)
+    task.check(fed)
     e = Env(task, fed, task.init(0, fed.x.dtype), 0, private=SimpleNamespace(exact=True))
 
     def places(clients):

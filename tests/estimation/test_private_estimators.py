@@ -166,3 +166,17 @@ def test_rates_need_equal_public_trials():
         ct.BernoulliRates(privacy=ct.Privacy(1, 1e-6, clip=1.0)).fit([1, 2, 1, 0], [3, 4, 3, 3])
     with pytest.raises(ct.errors.ConfigError, match="prior"):
         ct.BernoulliRates(prior=(1, 1), privacy=ct.Privacy(1, 1e-6, clip=1.0)).fit([1, 2, 1, 0], 3)
+
+
+def test_every_row_of_a_client_is_named_as_its_own() -> None:
+    """What has an entry for each client is for that client alone, and the receipt says so by name."""
+    samples = [np.random.default_rng(i).normal(size=(2 + i % 5, 2)) for i in range(37)]
+    budget = ct.Privacy(3.0, 1e-4, clip=1.0)
+    for made in (
+        ct.GaussianMeans(noise_variance=1.0, privacy=budget),
+        ct.MixtureMeans(2, noise_variance=1.0, privacy=budget),
+    ):
+        fitted = made.fit(samples)
+        own = [name for name, value in vars(fitted).items() if name.endswith("_") and np.shape(value)[:1] == (37,)]
+        told = " ".join(fitted.receipt_.not_covered).replace(",", "").split()
+        assert set(own) - {"clients_"} <= set(told)

@@ -145,11 +145,23 @@ def test_a_server_that_dies_before_its_first_round_can_start_again(
 def test_the_folder_of_another_run_is_refused_before_anybody_is_asked(tmp_path: Path) -> None:
     rows, work = table(SIZES), private("simulation", rounds=1)
     (tmp_path / "server").mkdir()
-    (tmp_path / "server" / "checkpoint.safetensors").write_bytes(b"")
     nodes = InProcess(work, split(rows, 3), tmp_path)
-    with pytest.raises(ct.ConfigError, match="has no sites"):
-        deployed(work, rows, tmp_path, nodes=nodes)
+    for name in ("checkpoint.safetensors", "receipt.json"):
+        (tmp_path / "server" / name).write_bytes(b"")
+        with pytest.raises(ct.ConfigError, match="has no sites"):
+            deployed(work, rows, tmp_path, nodes=nodes)
+        (tmp_path / "server" / name).unlink()
     assert not nodes.sent
+
+
+@pytest.mark.parametrize("told", ["{", "[]", "{}", '{"a":' * 50_000, "\xff"])
+def test_a_damaged_list_of_sites_is_one_sentence(told: str, tmp_path: Path) -> None:
+    rows, work = table(SIZES), private("simulation", rounds=1)
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "checkpoint.safetensors").write_bytes(b"")
+    (tmp_path / "server" / "sites.json").write_bytes(told.encode("latin-1"))
+    with pytest.raises(ct.ConfigError, match=r"sites\.json is damaged"):
+        deployed(work, rows, tmp_path)
 
 
 # ---- a malicious site ------------------------------------------------------------------------------------------------
@@ -261,6 +273,20 @@ def test_a_site_counts_its_own_budget_over_restarts_and_runs(tmp_path: Path) -> 
     again = InProcess(work, nodes.tables, tmp_path)  # another run in the same folders
     with pytest.raises(ct.CoterieError, match="budget of this site is spent"):
         deployed(work, None, tmp_path / "other", nodes=again)
+
+
+def test_a_run_asks_as_often_as_its_file_says_though_the_budget_would_allow_more(tmp_path: Path) -> None:
+    budget = ct.Privacy(epsilon=8.0, delta=1e-5, clip=0.5, noise="exact", total_epsilon=100.0)
+    work = Job(ct.FedAvg(local=FEW), job(ct.FedAvg()).task, PRIVATE, 2, privacy=budget)
+    site = Site(work, table(SIZES), tmp_path / "site")
+    begun(site)
+    head, tree = a_question(work, tmp_path)
+    for i in range(2):
+        site.answer(wire.pack(head | {"round": i}, tree))
+    with pytest.raises(ct.CoterieError, match="a run may ask 2 questions"):
+        site.answer(wire.pack(head | {"ask": 7}, tree))
+    begun(site, "second")
+    site.answer(wire.pack(head | {"run": "second"}, tree))  # the limit is that run's own
 
 
 def test_a_site_refuses_what_no_honest_server_asks(tmp_path: Path) -> None:

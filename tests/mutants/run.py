@@ -27,7 +27,18 @@ from queue import SimpleQueue
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("src", "tests", "docs", "examples", "benchmarks", "README.md", "CHANGELOG.md", "pyproject.toml", "Makefile")
+COPIED = (
+    "src",
+    "tests",
+    "reproductions",
+    "docs",
+    "examples",
+    "benchmarks",
+    "README.md",
+    "CHANGELOG.md",
+    "pyproject.toml",
+    "Makefile",
+)
 HEAVY = ["pytest", "torch", "numpy", "pandas", "scipy.stats", "sklearn.base", "matplotlib.pyplot"]
 LEAST = 0.95  # share of mutants that must die in every room
 PATIENCE = 600  # seconds after which a mutant that never ends counts as noticed

@@ -13,11 +13,14 @@ from coterie.privacy import (
     ExactNoise,
     GroupSums,
     JointSum,
+    Ledger,
     LocalGaussian,
     Noise,
     NoisyPower,
     OneBit,
+    Privacy,
     Quantile,
+    Receipt,
     SimulationNoise,
     epsilon,
     make_noise,
@@ -188,3 +191,33 @@ def test_a_sum_of_products_needs_room_for_products(monkeypatch: pytest.MonkeyPat
     power.partial(np.ones((2, 2)), power.first_basis())
     with pytest.raises(ConfigError, match="may not fit into 64 bits"):
         power.partial(np.ones((3, 2)), power.first_basis())
+
+
+WRONG = ["x", [["a"]], [[1, 2], [3]], object(), {"a": 1}, [[10**400, 1, 1]], np.zeros((2, 3, 4)), None]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=range(len(WRONG)))
+def test_what_is_no_table_of_numbers_no_noise_or_no_book_is_refused_in_one_sentence(wrong: Any) -> None:
+    noise, rows = ExactNoise(), np.zeros((2, 3))
+    total, groups, values = (
+        JointSum("m", 3, 1.0, 2.0),
+        GroupSums("g", 2, 3, 1.0, 2.0),
+        Quantile("q", 0.5, 0.1, 1, 2.0, 9),
+    )
+    calls: list[Any] = [
+        lambda: total(wrong, noise), lambda: total.release(wrong, noise), lambda: total(rows, wrong),
+        lambda: total(rows, noise, 3 if wrong is None else wrong), lambda: groups(wrong, [0, 1], noise),
+        lambda: groups(rows, wrong, noise),
+        lambda: values(wrong, noise), lambda: NoisyPower("p", 3, 2, 1.0, 2.0)(wrong, noise),
+        lambda: LocalGaussian("l", 3, 1.0, 2.0)(rows, wrong), lambda: OneBit("o", 1.0)([1.0], wrong),
+        lambda: Ledger(Privacy(1.0, 1e-6, 1.0)).book(wrong), lambda: Receipt.from_json(wrong),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises((ConfigError, DataError)):
+            call()
+
+
+def test_a_name_of_users_is_printable() -> None:
+    for users in ("a\x00b", "\ud800", "two\nlines"):
+        with pytest.raises(ConfigError, match="printable"):
+            Privacy(1.0, 1e-6, 1.0, users=users)

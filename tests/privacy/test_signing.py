@@ -80,6 +80,14 @@ def test_an_edited_receipt_is_not_believed(changes: dict[str, Any], told: str) -
     assert verdict.sentence.startswith("This receipt cannot be believed: ")
 
 
+def test_a_signature_with_gaps_or_strange_values_is_not_believed(tmp_path: Path) -> None:
+    receipt = run(tmp_path / "book.sqlite")
+    for name in ("ledger", "bookings", "head", "mac"):
+        kept = {key: value for key, value in receipt.signature.items() if key != name}
+        assert "cannot be read" in replace(receipt, signature=kept).verify().fault
+    assert "cannot be read" in replace(receipt, signature=receipt.signature | {"file": 3}).verify().fault
+
+
 def test_a_weak_delta_is_believed_if_it_is_named(tmp_path: Path) -> None:
     book = Ledger(Privacy(3, 0.25, 1.0))
     value = JointSum("x", 3, 1.0, 9.0)(np.ones((4, 3)), ExactNoise(), book.book)

@@ -32,9 +32,9 @@ from coterie.cli.build import arguments, build, convert, sentence
 from coterie.data.federation import Federation
 from coterie.data.provenance import checked_facts
 from coterie.data.tables import federation_from_frame, read_table
-from coterie.disk import locked, write_text
+from coterie.disk import locked, unlinked, write_text
 from coterie.engines import ENGINES
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, DataError, TaskError
 from coterie.exchange.channels import Channel
 from coterie.learning.metrics import LOSSES, METRICS
 from coterie.learning.models import MODELS
@@ -145,7 +145,7 @@ class Section(BaseModel):
 
 
 class RunSection(Section):
-    rounds: int = Field(10, ge=1)
+    rounds: int = Field(10, ge=1, le=10**9)
     seed: int = Field(0, ge=0)
     cohort: int | float | dict[str, Any] | None = None
     engine: str = "local"
@@ -348,9 +348,16 @@ def start(path: Path, *, out: Path | None = None, overwrite: bool = False) -> Re
         if overwrite:  # nothing of the old run may pass for the new one
             for name in (checkpoint.FILE, *RESULT_FILES):
                 (folder / name).unlink(missing_ok=True)
+        new = [file for file in (copy, folder / _ORIGIN) if not file.exists()]
         write_text(copy, text if text.endswith("\n") else text + "\n")
         write_text(folder / _ORIGIN, f"{config.folder.resolve()}\n")
-        return config.fit(out=folder, overwrite=overwrite)
+        try:
+            return config.fit(out=folder, overwrite=overwrite)
+        except (ConfigError, DataError, TaskError):
+            if not (folder / checkpoint.FILE).exists():  # refused: there is no run to resume
+                for file in new:
+                    file.unlink(missing_ok=True)
+            raise
 
 
 def proceed(folder: Path) -> Result:
@@ -359,7 +366,12 @@ def proceed(folder: Path) -> Result:
         raise ConfigError(f"There is no folder {folder}. Name the folder of a run.")
     if not (folder / COPY).is_file():
         raise ConfigError(f"{folder} holds no run to resume (no {COPY}). Start one with `coterie run config.toml`.")
-    origin = folder / _ORIGIN
-    home = Path(origin.read_text("utf-8").strip()) if origin.is_file() else folder
+    origin = unlinked(folder / _ORIGIN)
+    try:
+        home = Path(origin.read_text("utf-8").strip()) if origin.is_file() else folder
+    except ValueError:
+        raise ConfigError(
+            f"{origin} names the folder of the run's file in UTF-8, and it is damaged. Write it again."
+        ) from None
     config = Config.load(folder / COPY, home)
     return config.fit(out=folder, resume=(folder / checkpoint.FILE).exists())

@@ -237,13 +237,11 @@ def _recognise(
     """How a file is written, as its first rows show; with `header` as its first line alone shows."""
     encoding = encoding or (_mark(path) or "utf-8" if header else _encoding(path))
     with _open(path) as stream:
-        head = stream.read(_SAMPLE)
+        head = stream.read(_SAMPLE) + stream.readline()  # up to the end of a line
     text = codecs.getincrementaldecoder(encoding)("replace").decode(head)
     if "\0" in text:
         raise DataError(f"{path} cannot be read as a table: it holds zero bytes, so it is not text. Save it as CSV.")
     lines = text.splitlines()
-    if len(head) == _SAMPLE and len(lines) > 1:
-        lines = lines[:-1]  # may be cut
     form = _Format(encoding, ",", ".")
     if lines and (told := re.fullmatch(r'"?sep=(.)"?', lines[0])):
         form, lines, delimiter = replace(form, skip=1), lines[1:], delimiter or told[1]

@@ -176,7 +176,7 @@ def _leaf_users(file: Path) -> dict[str, Any]:
         if not all(len(rows["x"]) == len(rows["y"]) for rows in users.values()):
             raise DataError("a user has more samples than targets")
         return users
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
             f"{file} is not a LEAF file: {said(error)}. It needs user_data with every user's x and y."
         ) from None

@@ -22,7 +22,7 @@ from coterie.privacy import JointSum, Line, LocalGaussian, Privacy, Receipt, Rel
 ROUNDS, LATE = 15, 5
 NOT_COVERED = (
     "risk_ and local_risk_, which average over the clients' numbers of samples",
-    "rows of estimates_, weights_, labels_, standard_errors_ and client_risk_ in other hands than their client's",
+    "rows of estimates_, weights_, own_weights_, labels_, standard_errors_ and client_risk_ in others' hands",
 )
 
 

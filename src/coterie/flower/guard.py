@@ -158,7 +158,7 @@ class Guard:
         file = unlinked(self.folder / name)
         try:
             found = json.loads(file.read_text("utf-8")) if file.exists() else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise ConfigError(

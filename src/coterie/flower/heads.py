@@ -16,7 +16,7 @@ from coterie.flower.answers import finite, text, whole
 from coterie.flower.wire import Malformed
 
 MOST_GROUPS = 64  # of an ask, or the clusters of the algorithm if these are more
-_MOST_CLIENTS = 10**7
+MOST_CLIENTS = 10**6  # of a run: a site keeps some bytes for each
 _MOST_ROUNDS = 10**9
 _NAME = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)
 _PLACE = re.compile(r"[A-Za-z0-9_.]{1,200}", re.ASCII)
@@ -28,7 +28,7 @@ def name(told: Any) -> bool:
     return isinstance(told, str) and _NAME.fullmatch(told) is not None
 
 
-def _list(told: Any, fits: Callable[[Any], bool], most: int = _MOST_CLIENTS) -> bool:
+def _list(told: Any, fits: Callable[[Any], bool], most: int = MOST_CLIENTS) -> bool:
     return isinstance(told, list) and len(told) <= most and all(map(fits, told))
 
 
@@ -37,11 +37,11 @@ def _dict(told: Any, fits: Callable[[Any], bool]) -> bool:
 
 
 def _positions(told: Any) -> bool:
-    return _list(told, lambda i: whole(i, _MOST_CLIENTS)) and len(set(told)) == len(told)
+    return _list(told, lambda i: whole(i, MOST_CLIENTS)) and len(set(told)) == len(told)
 
 
 def _groups(told: Any) -> bool:
-    return whole(told, _MOST_CLIENTS) and told > 0
+    return whole(told, MOST_CLIENTS) and told > 0
 
 
 def _reduce(told: Any) -> bool:
@@ -68,7 +68,7 @@ def _private(told: Any) -> bool:
         return False
     return bool(
         told["noise_multiplier"] > 0
-        and whole(told["n_users"], _MOST_CLIENTS)
+        and whole(told["n_users"], MOST_CLIENTS)
         and 0 < told["sampling"] <= 1
         and 0 < told["expected"] <= told["n_users"]
     )
@@ -121,7 +121,7 @@ TABLE: dict[str, dict[str, Check]] = {
         "run": _RUN,
         "ticket": _RUN,
         "agreement": (_agreement, "a plan of columns and classes"),
-        "n_clients": (_groups, "a whole number from 1"),
+        "n_clients": (_groups, f"a whole number from 1 to {MOST_CLIENTS}"),
         "places": (
             lambda v: isinstance(v, dict) and _positions(list(v.values())),
             "a position per client, each once",

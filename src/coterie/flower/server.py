@@ -31,7 +31,7 @@ from coterie.flower.job import Job
 from coterie.flower.nodes import Nodes, Sites
 from coterie.privacy.ledger import BudgetSpent
 from coterie.training import checkpoint, cohorts
-from coterie.training.result import RECEIPT
+from coterie.training.result import FILES, RECEIPT
 from coterie.training.run import Run
 from coterie.tree import unflatten
 
@@ -56,7 +56,7 @@ def serve(
     folder = Path(out)
     with locked(folder):
         resume = (folder / checkpoint.FILE).exists() and (folder / SITES).exists()
-        if (folder / checkpoint.FILE).exists() and not resume:
+        if not resume and any((folder / name).exists() for name in (checkpoint.FILE, *FILES, RECEIPT)):
             raise ConfigError(f"{folder} holds a run that has no sites. Choose another folder, or empty it.")
         began = time.monotonic()
         while len(list(nodes.connected())) < sites and time.monotonic() - began < patience:
@@ -315,7 +315,13 @@ def _asking(nodes: Nodes, where: Mapping[str, int]) -> Callable[..., dict[str, A
 
 def _again(job: Job, nodes: Nodes, folder: Path) -> Server:
     """The sites of a run that was interrupted."""
-    kept = json.loads((folder / SITES).read_text("utf-8"))
-    sites = Sites(nodes, kept["run"], kept["tickets"])
+    try:
+        kept = json.loads(unlinked(folder / SITES).read_text("utf-8"))
+        sites = Sites(nodes, kept["run"], kept["tickets"])
+        server = Server(job, folder, sites, kept["clients"], kept["blind"], kept["tags"], kept.get("starts", 0))
+    except wire.ODD:
+        raise ConfigError(
+            f"{folder / SITES} is damaged. Bring it back from a copy, or choose another folder."
+        ) from None
     sites.find()
-    return Server(job, folder, sites, kept["clients"], kept["blind"], kept["tags"], kept.get("starts", 0))
+    return server

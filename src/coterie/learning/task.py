@@ -300,7 +300,7 @@ class Task:
         anybody's values: their shape is enough, and an error may not depend on one client's data."""
         x, y, owner = federation.some_rows(_ROWS)
         if not look:
-            x, y = _instead_of(x), torch.zeros_like(y)
+            x, y = _instead_of(x), y.new_zeros(_ROWS, *y.shape[1:])
         params = self.init(0, x.dtype if x.is_floating_point() else torch.float32)
         outputs = self._tried(params, x)
         self._check_outputs(outputs, federation)
@@ -427,9 +427,10 @@ class Task:
 
 
 def _instead_of(x: Tensor) -> Tensor:
-    """Numbers of the same shape that do not depend on anybody's data; ids are all 0."""
-    numbers = torch.cos(torch.arange(x.numel(), dtype=torch.float32)).reshape(x.shape)
-    return numbers.to(x.dtype) if x.is_floating_point() else torch.zeros_like(x)
+    """Samples of the same shape that depend neither on anybody's data nor on the number of rows; ids are all 0."""
+    shape = (_ROWS, *x.shape[1:])
+    numbers = torch.cos(torch.arange(math.prod(shape), dtype=torch.float32)).reshape(shape)
+    return numbers.to(x.dtype) if x.is_floating_point() else x.new_zeros(shape)
 
 
 def _one_tensor(outputs: Any) -> Tensor:

@@ -182,6 +182,7 @@ class Ledger:
     def _unused_reserve(self, db: sqlite3.Connection) -> float:
         return 0.0 if self.plan is None else max(0.0, self.plan.reserve - self._slack(db))
 
+    @guarded
     def book(self, event: Event) -> Booking:
         """Write the release down, durably, or raise ``BudgetSpent``. Call it before noise is drawn: mechanisms do."""
         if event.noise != self.privacy.noise:

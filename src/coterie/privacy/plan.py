@@ -123,6 +123,12 @@ def make_plan(epsilon: float, delta: float, lines: Sequence[Line], adjacency: st
     choice(adjacency, "adjacency", ADJACENCIES)
     if not lines or len({line.name for line in lines}) < len(lines):
         raise ConfigError("a plan needs at least one release, and a different name for each; rename or add lines.")
+    for line in lines:
+        if line.sampling < 1.0 and line.count * line.sampling <= delta:
+            raise ConfigError(
+                f"a user must be drawn more often than δ = {delta:g} permits showing it in the clear, or no noise would be "
+                f"asked for; got {line.count} draws at {line.sampling:g} for {line.name!r}; lower δ or draw more."
+            )
     whole_share = sum(line.share for line in lines)
     slack = epsilon * _RESERVE
     mu = mu_of(epsilon - 2 * slack, delta * math.exp(-slack))

@@ -83,11 +83,12 @@ class Receipt:
         return json.dumps(asdict(self), indent=2, ensure_ascii=False, allow_nan=False)
 
     @classmethod
+    @guarded
     def from_json(cls, text: str) -> Receipt:
         """The receipt that ``to_json`` wrote."""
         try:
             found = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"this is not JSON: {error}; write the receipt again from the run.") from None
         if not isinstance(found, dict) or set(found) != {f.name for f in fields(cls)}:
             raise ConfigError("this is not a privacy receipt of this version; write it again from the run.")
@@ -105,6 +106,7 @@ class Receipt:
         """The same receipt with the ledger's signature; to be called after the last change of a field."""
         return replace(self, signature=ledger.signed(canonical(asdict(self))))
 
+    @guarded
     def verify(self, ledger: str | Path | None = None) -> Verdict:
         """Whether the stated numbers follow from the listed releases, and whether the signature is the ledger's.
 
@@ -214,7 +216,7 @@ def _reasons(
 
 def _choices(choices: Mapping[str, str], names: set[str]) -> tuple[dict[str, str], tuple[str, ...]]:
     paid, unpaid = {}, []
-    for what, how in choices.items():
+    for what, how in ((what, str(how)) for what, how in choices.items()):
         known = how in ("public", "fixed in advance") or (how.startswith("released: ") and how[10:] in names)
         paid[what] = how if known else f"unaccounted: {how.removeprefix('unaccounted: ')}"
         if not known:

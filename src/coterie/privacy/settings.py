@@ -45,8 +45,10 @@ class Privacy:
         choice(self.adjacency, "adjacency", ADJACENCIES)
         if self.ledger is not None and not str(self.ledger).strip():
             raise ConfigError("ledger must name a file, got an empty text; give a path, or leave it out.")
-        if not isinstance(self.users, str) or not self.users:
-            raise ConfigError(f"users must be a name for the population, got {self.users!r}; give a short text.")
+        if not isinstance(self.users, str) or not self.users or not self.users.isprintable():
+            raise ConfigError(
+                f"users must be a name for the population, got {self.users!a}; give a short printable text."
+            )
         if self.total_epsilon is not None and positive(self.total_epsilon, "total_epsilon") < self.epsilon:
             raise ConfigError(
                 f"total_epsilon must be at least epsilon = {self.epsilon:g}, got {self.total_epsilon:g}; raise it or "

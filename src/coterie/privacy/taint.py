@@ -57,8 +57,8 @@ class Released(Generic[Value]):
 
 @guarded
 def public(value: Value) -> Released[Value]:
-    """A value that does not depend on anybody's data."""
-    return Released(value)
+    """A value that does not depend on anybody's data. One that has a history already keeps it."""
+    return value if isinstance(value, Released) else Released(value)
 
 
 @guarded

@@ -49,12 +49,11 @@ def events_of(receipt: Receipt) -> list[Event]:
 def verify(receipt: Receipt, ledger: Path | None) -> Verdict:
     """The first thing that does not fit, if there is one."""
     try:
-        fault = next(_faults(receipt), "")
+        if fault := next(_faults(receipt), ""):
+            return Verdict(fault, False)
+        return Verdict(*broken(canonical(asdict(receipt)), receipt.signature, ledger))
     except (KeyError, TypeError, ValueError) as error:
-        fault = f"its fields cannot be read ({type(error).__name__}: {error})".rstrip(".")
-    if fault:
-        return Verdict(fault, False)
-    return Verdict(*broken(canonical(asdict(receipt)), receipt.signature, ledger))
+        return Verdict(f"its fields cannot be read ({type(error).__name__}: {error})".rstrip("."), False)
 
 
 def _near(stated: float, found: float) -> bool:

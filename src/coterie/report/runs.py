@@ -79,7 +79,7 @@ def _comparison(folder: Path) -> list[Run]:
                 Run(folder, method, seed, None, True, metric, scores, clusters, pd.DataFrame(), "exact or tuned")
             )
         return runs
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ConfigError(f"{folder / 'comparison.json'} is damaged ({error}). Make the comparison again.") from None
 
 

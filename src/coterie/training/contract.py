@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Reply
@@ -56,6 +57,18 @@ def require_state(algorithm: Algorithm, method: str, state: Any) -> None:
             f"A server state must be a dataclass; {type(algorithm).__name__}.{method} gave a {type(state).__name__}. "
             "Decorate its class with @dataclass(frozen=True), and return one."
         )
+
+
+def require_start(task: Task, start: Any) -> None:
+    """Refuse start parameters that the network cannot hold."""
+    task.require(start)
+    for name, held in task.init(0).items():
+        given = start[name]
+        if not isinstance(given, Tensor) or not given.is_floating_point() or given.shape != held.shape:
+            got = f"{given.dtype} of shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
+            raise ConfigError(
+                f"start needs a floating-point tensor of shape {tuple(held.shape)} for {name!r}; got {got}. Convert it."
+            )
 
 
 def require_statistics(algorithm: Algorithm, task: Task) -> None:

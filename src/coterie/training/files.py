@@ -89,6 +89,7 @@ def _read(path: Path, reader: Any) -> Any:
 
 def _damaged(path: Path, reason: str) -> ConfigError:
     return ConfigError(
-        f"The file {path} is damaged: {reason}. Take it from a copy, or make the result again with fit (resume=True "
-        "continues from the last checkpoint)."
+        f"The file {path} is damaged: {reason}. Take it from a copy, or make the result again with",
+        python="fit (resume=True continues from the last checkpoint).",
+        cli=f"`coterie resume {path.parent}`.",
     )

@@ -231,10 +231,12 @@ class Session:
         paid = unpaid((*start.bookings, *run.declared.bookings), self.ledger)
         for reason in (*start.taint, *paid, *_mixing(run.channels), *doubts(run)):
             self.ledger.void(reason)
-        self.notes += [f"declared public by the user: {part}" for part in run.declared.parts]
+        given = ["the start"] if run.start is not None and start.free else []
+        self.notes += [f"declared public by the user: {part}" for part in (*given, *run.declared.parts)]
         if (prepared := _prepared(run.federation)) is not None:
             self.ledger.void(prepared)
         _shapes(self, run)
+        self.notes = list(dict.fromkeys([*self.notes, *(() if state is None else state.get("notes", ()))]))
         if stored is None:
             self.warn(sum(t.numel() for t in run.env.initial.values()), int(setting(run.algorithm, "clusters") or 1))
         self.choices |= run.choices
@@ -243,6 +245,10 @@ class Session:
     @property
     def ledger(self) -> Ledger:
         return self.releases.ledger
+
+    def stored(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the ledger's page, and what was declared until now, which a resume may no longer say."""
+        return self.ledger.state() | {"notes": self.notes}
 
     def drawn(self, federation: Any, seed: int, round: int) -> Ints:
         """The clients that take part. If the claim needs a secret cohort, it is drawn from the operating system's entropy

@@ -40,6 +40,7 @@ from coterie.training.contract import (
     finite,
     require_ask,
     require_optimiser,
+    require_start,
     require_state,
     require_statistics,
     require_steps,
@@ -50,7 +51,7 @@ from coterie.training.fingerprint import Fingerprint, fingerprint
 from coterie.training.privately import SIMULATION_ONLY, Session, private_form, reads_clusters, unwrapped
 from coterie.training.progress import bar, finish_on_interrupt
 from coterie.training.result import FILES, RECEIPT, Result
-from coterie.training.validity import Declared, copied, of_callbacks, opened, unchanged
+from coterie.training.validity import Declared, copied, opened, unchanged
 from coterie.training.yardstick import Yardstick
 
 _CHOICE_ROUNDS = 30  # rounds of each trial when the number of clusters is chosen
@@ -112,7 +113,7 @@ def fit(
     given, declared = opened(algorithm=algorithm, task=task, channels=channels, callbacks=callbacks)
     check_arguments(locals() | given)
     rounds, seed = int(rounds), int(seed)
-    method, calls = given["algorithm"], given["callbacks"]
+    method = given["algorithm"]
     work: Task = given["task"] if task is not None else Task.default(federation)
     from coterie.training.number_of_clusters import fill_in_clusters
 
@@ -138,6 +139,7 @@ def fit(
         rounds=rounds,
         choices=choices | ({"number of clusters": "chosen on the clients' data"} if about else {}),
         declared=declared,
+        callbacks=given["callbacks"],
     )
     if evaluate_clients is not None:
         whole_number("evaluate_clients", evaluate_clients, 1)
@@ -150,7 +152,7 @@ def fit(
     try:
         with locked(run.out):  # also shows, before the first round, that files can be written there
             run.begin(resume=resume, overwrite=overwrite)
-            return _train(run, rounds, checkpoint_every, (evaluate_every, evaluate_clients), alone, progress, calls)
+            return _train(run, rounds, checkpoint_every, (evaluate_every, evaluate_clients), alone, progress)
     finally:
         if run.session is not None:
             run.session.ledger.close()
@@ -163,13 +165,9 @@ def _train(
     evaluate_every: tuple[int, int | None],
     alone: bool | Yardstick | Result,
     progress: bool | None,
-    callbacks: Sequence[Callback],
 ) -> Result:
     """All rounds, and the end of the run. evaluate_every: rounds, and how many clients (None: all)."""
-    calls = [_taking_run(callback) for callback in callbacks]
-    if run.session is not None:
-        for reason in of_callbacks(callbacks, run.declared):
-            run.session.ledger.void(reason)
+    calls = [_taking_run(callback) for callback in run.callbacks]
     every, size = evaluate_every
     with bar(progress, rounds, run.done) as tick, finish_on_interrupt(run.out is not None) as interrupted:
         saved = run.done
@@ -224,6 +222,7 @@ class Run:
     rounds: int = 0
     choices: dict[str, str] = field(default_factory=dict)  # for a private run's receipt
     declared: Declared = field(default_factory=Declared)  # the parts that its user wrapped in privacy.public(…)
+    callbacks: Sequence[Callback] = ()
     session: Session | None = None
 
     def begin(self, *, resume: bool, overwrite: bool) -> None:
@@ -231,6 +230,8 @@ class Run:
         require_statistics(self.algorithm, self.task)
         require_optimiser(self.algorithm)
         self.start, origin = unwrapped(self.start)
+        if isinstance(self.start, dict):
+            require_start(self.task, self.start)
         dtype = self.federation.x.dtype if self.federation.x.is_floating_point() else torch.float32
         self.env = Env(
             self.task,
@@ -404,7 +405,7 @@ class Run:
         tensors, plain = checkpoint.pack(self.state, self.env.states)
         about = {"done": self.done, "plain": plain, "history": self.history, **self.fingerprint.about()}
         about["dropped"] = self.dropped
-        about["privacy"] = None if self.session is None else self.session.ledger.state()
+        about["privacy"] = None if self.session is None else self.session.stored()
         checkpoint.write(self.out / checkpoint.FILE, tensors | self.fingerprint.tensors(), about)
 
     def _load(self, file: Path, tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> None:

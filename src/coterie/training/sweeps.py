@@ -75,9 +75,8 @@ def fit_seeds(
     chosen = tuple(range(int(seeds))) if isinstance(seeds, int | Integral) else tuple(int(s) for s in seeds)
     if not chosen:
         raise ConfigError(f"fit_seeds needs at least one seed; got {seeds!r}.")
-    budget = options.get("privacy")
-    if isinstance(federation, Federation) and (budget is None or budget.simulated):  # their scores are clear values
-        looked_at(federation, "fit_seeds")
+    if isinstance(federation, Federation):
+        _note_look(federation, options)
     if processes == 1:
         return Seeds(tuple(_one(algorithm, federation, task, seed, options) for seed in chosen), chosen)
     if options.get("out") is not None:
@@ -95,8 +94,16 @@ def fit_seeds(
         return Seeds(tuple(pool.map(_one, *zip(*jobs, strict=True))), chosen)
 
 
+def _note_look(data: Federation, options: dict[str, Any]) -> None:
+    """Remember that scores of these rows, which are clear values, may be seen."""
+    if (budget := options.get("privacy")) is None or budget.simulated:
+        looked_at(data, "fit_seeds")
+
+
 def _one(algorithm: Algorithm, federation: Any, task: Task | None, seed: int, options: dict[str, Any]) -> Result:
     data = federation if isinstance(federation, Federation) else federation(seed)
+    if isinstance(data, Federation):
+        _note_look(data, options)
     return fit(algorithm, data, task, seed=seed, **options)
 
 

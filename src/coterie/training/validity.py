@@ -123,9 +123,10 @@ def doubts(run: Any) -> Iterator[str]:
             yield _UNKNOWN.format(f"the channel {_name(channel)}", "it")
     if not _ours(type(run.engine)):
         yield f"unaccounted: the engine {_name(run.engine)} is not one of this package's"
+    yield from _of_callbacks(run.callbacks, declared)
 
 
-def of_callbacks(callbacks: Sequence[Any], declared: Declared) -> Iterator[str]:
+def _of_callbacks(callbacks: Sequence[Any], declared: Declared) -> Iterator[str]:
     """A callback sees clear values, and may end the run or write into it."""
     for one in callbacks:
         if type(one) is not TensorBoard and not declared.has(one):

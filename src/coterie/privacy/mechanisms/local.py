@@ -73,6 +73,7 @@ class LocalGaussian:
             step=self.lattice.step,
         )
 
+    @guarded
     def __call__(self, rows: Any, noise: Noise, book: Book | None = None) -> Released[NDArray[np.float64]]:
         """One noisy report per user, (n, d)."""
         whole_numbers = self.lattice.round(rows)
@@ -127,6 +128,7 @@ class OneBit:
         p = float(self.flip)
         return -p / (1 - 2 * p), (1 - p) / (1 - 2 * p)
 
+    @guarded
     def __call__(self, values: Any, noise: Noise, book: Book | None = None) -> Released[NDArray[np.float64]]:
         """Decoded reports: two-valued, with the mean of ``values``. What is not finite is reported as 0."""
         x = numbers("values", values)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.annotations import guarded
-from coterie.arguments import refuse_masked
+from coterie.arguments import numbers
 from coterie.errors import ConfigError
 from coterie.privacy.checks import ADJACENCIES, choice, positive, whole
 from coterie.privacy.events import Event
@@ -94,8 +94,7 @@ class NoisyPower:
         """Σ x yᵀ of a chunk of users, exact integers."""
         on_x, on_y = self.lattices
         total = np.zeros((self.dimension, self.n_components), np.int64)
-        refuse_masked(rows=rows)
-        rows = np.array(rows, dtype=np.float64, ndmin=2)
+        rows = np.array(numbers("rows", rows), ndmin=2)
         require_room(len(rows), on_x.radius * on_y.radius)
         for start in range(0, len(rows), _CHUNK):
             x = on_x.round(rows[start : start + _CHUNK]).astype(np.float64)
@@ -112,6 +111,7 @@ class NoisyPower:
         """One iteration's noisy sum (or many at once, for audits), unbooked."""
         return noise.gaussian(total, self.sigma / self.step).astype(np.float64) * self.step
 
+    @guarded
     def __call__(
         self, rows: Any, noise: Noise, book: Book | None = None, seed: int = 0
     ) -> Released[NDArray[np.float64]]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.annotations import guarded
-from coterie.arguments import refuse_masked
+from coterie.arguments import numbers
 from coterie.errors import ConfigError, DataError
 from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
 from coterie.privacy.events import Event
@@ -68,8 +68,7 @@ class Quantile:
 
     def count(self, values: Any, threshold: float) -> int:
         """The count before noise; what is not finite counts nowhere."""
-        refuse_masked(values=values)
-        x = np.asarray(values, dtype=np.float64)
+        x = numbers("values", values)
         if x.ndim != 1:
             raise DataError(f"one number per user is needed, got shape {x.shape}; pass a vector.")
         return int((np.isfinite(x) & (x <= threshold)).sum())
@@ -79,6 +78,7 @@ class Quantile:
         total = np.rint(np.asarray(counts, dtype=np.float64) / _STEP).astype(np.int64)
         return noise.gaussian(total, self.noise_multiplier / _STEP).astype(np.float64) * _STEP
 
+    @guarded
     def __call__(self, values: Any, noise: Noise, book: Book | None = None) -> Released[float]:
         """Each count is booked before its noise is drawn."""
         low, high = math.log(self.low), math.log(self.high)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from coterie.annotations import guarded
-from coterie.arguments import refuse_masked
+from coterie.arguments import numbers, refuse_masked, regular
 from coterie.errors import DataError
 from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
 from coterie.privacy.events import Event
@@ -123,11 +123,12 @@ class JointSum:
         """Refuse a number of users whose sum may not fit into 64 bits."""
         require_room(n_users, self.lattice.radius)
 
+    @guarded
     def release(
         self, total: Integers, noise: Noise, book: Book | None = None, *, drawn: object = None
     ) -> Released[NDArray[np.float64]]:
         """Book, draw noise, and give out the noisy sum in the units of the data."""
-        total = np.asarray(total)
+        total = regular("total", total)
         if total.shape != (self.dimension,):
             raise DataError(f"the sum must have shape ({self.dimension},), got {total.shape}; add up partial sums.")
         booking, taint = booked(self.event(noise.name), book, noise, drawn=drawn)
@@ -137,6 +138,7 @@ class JointSum:
         """The noisy sum itself, unbooked: for ``release`` and for audits (which ask for many at once)."""
         return noise.gaussian(total, self.sigma / self.lattice.step).astype(np.float64) * self.lattice.step
 
+    @guarded
     def __call__(self, rows: Any, noise: Noise, book: Book | None = None) -> Released[NDArray[np.float64]]:
         """All users at once."""
         return self.release(self.partial(rows), noise, book)
@@ -218,9 +220,11 @@ class GroupSums:
 
     def partial(self, rows: Any, labels: Any) -> Integers:
         """The exact integers [w·counts | sums] of a chunk of users, shape (n_groups, 1 + dimension)."""
-        refuse_masked(rows=rows, labels=labels)
-        rows = np.array(rows, dtype=np.float64, ndmin=2)
-        labels = np.asarray(labels)
+        refuse_masked(labels=labels)
+        rows = np.array(numbers("rows", rows), ndmin=2)
+        labels = regular("labels", labels)
+        if rows.shape[1:] != (self.dimension,):
+            raise DataError(f"rows must have {self.dimension} numbers per user, got shape {rows.shape}; check them.")
         if labels.shape != (len(rows),) or labels.dtype.kind not in "iu":
             raise DataError("labels must hold one whole number per user; got another shape or type.")
         if len(labels) and (labels.min() < -1 or labels.max() >= self.n_groups):
@@ -239,11 +243,12 @@ class GroupSums:
         counts = np.bincount(labels, minlength=self.n_groups).astype(np.int64) * self.weight
         return np.concatenate([counts[:, None], np.asarray(member @ whole_numbers, dtype=np.int64)], axis=1)
 
+    @guarded
     def release(
         self, total: Integers, noise: Noise, book: Book | None = None, *, drawn: object = None
     ) -> Released[tuple[NDArray[np.float64], NDArray[np.float64]]]:
         """Book, draw noise, and give out (noisy counts, noisy sums)."""
-        total = np.asarray(total)
+        total = regular("total", total)
         if total.shape != (self.n_groups, 1 + self.dimension):
             raise DataError(f"the total must have shape {(self.n_groups, 1 + self.dimension)}, got {total.shape}.")
         booking, taint = booked(self.event(noise.name), book, noise, drawn=drawn)
@@ -254,6 +259,7 @@ class GroupSums:
         noisy = noise.gaussian(total, self.sigma / self.lattice.step).astype(np.float64)
         return noisy[..., 0] / self.weight, noisy[..., 1:] * self.lattice.step
 
+    @guarded
     def __call__(
         self, rows: Any, labels: Any, noise: Noise, book: Book | None = None
     ) -> Released[tuple[NDArray[np.float64], NDArray[np.float64]]]:
