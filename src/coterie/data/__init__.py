@@ -1,1 +1,1 @@
-"""Clients' data in one ragged layout: arrays, tables, preprocessing, and what data must be like."""
+"""Clients' data in one ragged layout: arrays, tables, preprocessing, and checks of data."""

@@ -1,4 +1,4 @@
-"""What a federation's data must be like; every error names the client, what was found and what to do."""
+"""Checks of a federation's data; every error names the client, what was found and what to do."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ def checked_pair(client: Any, pair: ArrayPair, *, finite: bool = True) -> tuple[
 
 def bytes_to_numbers(arrays: list[npt.NDArray[Any]], scale: bool | None, dtype: str) -> list[npt.NDArray[Any]]:
     """Features with their bytes as numbers. Bytes to be scaled stay bytes where all arrays are bytes (they become float32
-    when they are used), and are divided by 255 where others are not, or on the way to float64. Every array becomes the type
-    asked for by itself: what it holds then does not depend on the others' types."""
+    when they are used), and are divided by 255 if other arrays are not bytes, or for float64. Every array is converted
+    on its own, so that its values do not depend on the others' types."""
     if dtype == "int64":
         return [_ids(x) for x in arrays]
     scaled = arrays[0].ndim > 2 if scale is None else scale
@@ -145,12 +145,12 @@ def bytes_to_numbers(arrays: list[npt.NDArray[Any]], scale: bool | None, dtype: 
     arrays = [(x.astype(np.float32) / divisor).astype(dtype) if x.dtype == np.uint8 else x for x in arrays]
     if len(arrays) == 1:
         return arrays
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is found later
+    with np.errstate(over="ignore"):  # too large values become infinite, and are found later
         return [x.astype(dtype, copy=False) for x in arrays]
 
 
 def _ids(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Whole numbers in a type that no one takes for brightness."""
+    """Whole numbers in a type that is not read as brightness."""
     if x.dtype.kind not in "iub":
         raise DataError(f"dtype='int64' keeps whole numbers, such as token ids; got {x.dtype}. Use dtype='float32'.")
     kept = {np.dtype(t): t for t in (np.int16, np.int32, np.int64)}

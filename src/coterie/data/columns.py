@@ -7,7 +7,7 @@
 | the same value in all rows of each client | used, with a note |
 | all others | used |
 
-A column named by the user (`features`) is used whatever it looks like; the reason then is a note.
+A column named by the user (`features`) is always used; the reason then becomes a note.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _CONSTANT_IN_CLIENTS = "the same in all rows of each client: it can tell clients
 
 @dataclass(frozen=True, eq=False)
 class ColumnReport:
-    """One row a column in `table` (column, role, why), and remarks on rows and clients in `notes`."""
+    """One row per column in `table` (column, role, why), and remarks on rows and clients in `notes`."""
 
     table: pd.DataFrame
     notes: tuple[Note, ...] = field(default=())
 
     @classmethod
     def chosen(cls, columns: Sequence[Any], used: Sequence[Any]) -> ColumnReport:
-        """The report on columns that the user chose without a look at their values."""
+        """The report on columns that the user chose, without reading their values."""
         rows = [(c, *(("used", "") if c in used else ("ignored", "not among the features you named"))) for c in columns]
         return cls(pd.DataFrame(rows, columns=["column", "role", "why"]))
 
@@ -62,7 +62,7 @@ class ColumnReport:
         return dict(zip(some["column"], some["why"], strict=True))
 
     def lines(self, *, cli: bool = False) -> list[str]:
-        """What to print before training: one line a role, one a reason, one a note."""
+        """The lines to print before training: one per role, one per reason, one per note."""
         shown = [f"used: {_list(self.used) or 'nothing'}"]
         for role in ("used", "ignored", "suspicious"):
             start = "  " if role == "used" else f"{role}: "

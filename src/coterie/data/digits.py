@@ -1,4 +1,4 @@
-"""Numbers as eight bytes in their order, and counts of those bytes: how sites find a median without telling their values."""
+"""Numbers as eight bytes in their order, and counts of those bytes: how sites find a median without sending their values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def histogram(bits: npt.NDArray[np.uint64], level: int, head: int, least: int) -
 
 
 def _together(counts: list[int], least: int) -> list[int]:
-    """Counts of few rows are added to the next byte that has any, until they are enough; the last ones to the one before."""
+    """Add counts of few rows to the next byte with rows until they are enough; add the last ones to the byte before."""
     told, waiting, last = [0] * len(counts), 0, 0
     for byte, n in enumerate(counts):
         waiting += n

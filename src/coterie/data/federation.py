@@ -92,16 +92,17 @@ class Federation:
     columns: tuple[str, ...] | None = None
     preprocessing: pd.DataFrame | None = None
     notes: ColumnReport | None = None
-    """What became of a table's columns and rows: used, ignored, suspicious, dropped."""
+    """The fate of a table's columns and rows: used, ignored, suspicious, dropped."""
     keys: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     n_valid: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Every client's own validation rows: nothing trains on them, and choices are made on them instead of a random part."""
+    """Every client's own validation rows: no model trains on them; they serve to choose settings, instead of a random
+    part."""
     weights: Tensor | None = None
     """How much every sample counts in losses and metrics; the smallest is 1."""
     mapped: bool = False
     """Whether the features are on disk and only the rows at work in memory."""
     order: Tensor | None = None
-    """Of mapped features, where each row lies in `x` (None: in order): parts of them are made without a copy."""
+    """For mapped features, the place of each row in `x` (None: in order), so that parts need no copy."""
     declared: frozenset[str] = frozenset()
     """Facts about its shape that the user declared public; all others were read from clients' data."""
     filtered: bool = False
@@ -109,7 +110,7 @@ class Federation:
     encoded: bool = False
     """Whether the meaning of inputs was read from rows: which columns hold numbers, the names of categories, characters."""
     origin: str = field(default_factory=lambda: uuid.uuid4().hex, repr=False)
-    """Shared by everything that is made of one federation: its subsets, its other splits, its copies."""
+    """A mark shared by everything made from one federation: its subsets, its other splits, its copies."""
 
     def __post_init__(self) -> None:
         if not len(self.n_valid):
@@ -118,9 +119,10 @@ class Federation:
             object.__setattr__(self, "keys", client_keys(self.clients))
 
     def declare_public(self, *facts: str) -> Federation:
-        """The same data, of which these facts need nobody's data: "classes", "kind", "clusters", "clients", "inputs".
+        """The same data, with the statement that these facts do not depend on anybody's rows: "classes", "kind", "clusters",
+        "clients", "inputs".
 
-        A private run earns a valid receipt only if the facts of its shape are declared."""
+        A private run gets a valid receipt only if the facts of its shape are declared."""
         return replace(self, declared=self.declared | checked_facts(facts))
 
     # ---- what a client has -------------------------------------------------------------------------------------------
@@ -129,7 +131,7 @@ class Federation:
         return len(self.clients)
 
     def __repr__(self) -> str:
-        """Sizes, never anybody's rows."""
+        """A short text with sizes and no rows."""
         return f"Federation({len(self):,} clients, {len(self.y):,} rows of {tuple(self.x.shape[1:])}, {self.kind})"
 
     @property
@@ -148,7 +150,7 @@ class Federation:
         return self._part(part)[1]
 
     def _part(self, part: Part) -> tuple[Ints, Ints]:
-        """Starts and sizes of a part, worked out once: chunks of clients ask for them again and again."""
+        """Starts and sizes of a part, computed once, because every chunk of clients needs them."""
         if self not in _PARTS:
             valid = self.offsets[:-1] + self.n_train
             test = valid + self.n_valid
@@ -257,8 +259,8 @@ class Federation:
 
     @guarded
     def subset(self, clients: Iterable[Hashable]) -> Federation:
-        """The same data with only these clients, in this order. Who was left out may depend on anybody's rows: a private run
-        needs `declare_public("clients")` afterwards."""
+        """The same data with only these clients, in this order. The choice of clients may depend on anybody's rows: a
+        private run needs `declare_public("clients")` afterwards."""
         index = np.array([self.index(c) for c in clients], np.int64)
         if not len(index):
             raise DataError("A federation needs at least one client; got an empty subset. Name at least one client.")
@@ -281,10 +283,10 @@ class Federation:
 
     @guarded
     def holdout(self, fraction: float, seed: int | None = None) -> Federation:
-        """A federation of the training rows alone, the last `fraction` of each client's as its new test rows.
+        """A federation of only the training rows, where the last `fraction` of each client's rows are its new test rows.
 
         For choices that must not see the test data. With a seed every client's rows are shuffled first. A client with a
-        single training row keeps it. Where a client has validation rows of its own, these are its new test rows."""
+        single training row keeps it. If a client has its own validation rows, these are its new test rows."""
         if not 0.0 < fraction < 1.0:
             raise DataError(f"The held-out fraction must be in (0, 1); got {fraction}. Use for example 0.25.")
         own, sizes = self.n_valid > 0, self.n_train + self.n_valid
@@ -345,13 +347,13 @@ class Federation:
         be left out. No model trains on validation rows; they are used to choose settings.
 
         Integer, boolean and string targets mean classification, floating ones regression; `kind` overrides. Targets may
-        have several entries a sample: floats are several numbers, booleans several labels (kind "multilabel"), whole
+        have several entries per sample: floats are several numbers, booleans several labels (kind "multilabel"), whole
         numbers a sequence of classes, with −100 where there is none. A client whose targets are all of one class is refused
         unless `one_class="allow"` says that it is meant. dtype="int64" keeps whole numbers (token ids) as they are.
         `scale_bytes` divides uint8 features by 255 (None: those of images, x with three dimensions or more).
 
         `classes=privacy.public([...])` or `kind=privacy.public("regression")` declare the target for private runs. A row
-        that does not fit is then left out for its client alone, with a warning, instead of an error (`coterie.data.schema`).
+        that does not fit is then left out with a warning, instead of an error (`coterie.data.schema`).
         """
         check_arguments(locals())
         given = list(data.items()) if isinstance(data, Mapping) else list(data)

@@ -1,7 +1,7 @@
 """What a column looks like: a row number, an identifier, a date, free text, a copy of the target or of another column.
 
 Each function answers with the reason in words, or "" when the column looks like a feature. Few rows prove nothing: below
-`ENOUGH` rows nothing is called a number of the row or a copy of the target.
+`ENOUGH` rows no column is called a row number or a copy of the target.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _COMMAS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?|[+-]?\d+,\d+")
 
 
 class Columns:
-    """A table's client and target columns as codes, made once for all looks."""
+    """A table's client and target columns as codes, made once for all checks."""
 
     def __init__(self, frame: pd.DataFrame, client: str, target: str) -> None:
         self.target = frame[target]
@@ -183,7 +183,7 @@ def has_leading_zeros(values: pd.Series[Any]) -> bool:
 
 
 def leak(values: pd.Series[Any], look: Columns) -> str:
-    """Why a column gives the target away, or "". Rows in which either is missing are not compared."""
+    """Why a column reveals the target, or "". Rows in which either is missing are not compared."""
     both = (pd.notna(values) & pd.notna(look.target)).to_numpy()
     n = int(both.sum())
     if n < ENOUGH or n < 0.5 * len(values):

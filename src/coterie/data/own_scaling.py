@@ -1,8 +1,8 @@
-"""Columns scaled by each client itself: what a table looks like when no statistic of other clients' rows may be used.
+"""Columns that each client scales itself, for tables in which no statistic of other clients' rows may be used.
 
 Every client fills, centres and scales its numbers by the median, mean and deviation of its own training rows; a column that
-does not vary there is only centred. True and false are 1 and 0. The names of categories cannot be known by one client:
-they are declared by the user, or read from all rows, and the plan that is returned for them says so.
+does not vary there is only centred. True and false are 1 and 0. One client cannot know the names of all categories:
+the user declares them, or they are read from all rows, and the returned plan says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def refuse_choices(left_out: Mapping[Any, str]) -> None:
-    """Leaving a column out because of its values looks at everybody's rows, so the user must do it."""
+    """Refuse to leave a column out because of its values, which would read everybody's rows; the user must do it."""
     for name, why in left_out.items():
         raise DataError(
             f"When clients scale their own rows, columns are chosen by you and not by their values; {name!r} would be left "
@@ -62,7 +62,7 @@ def columns_for_own(
 
 
 def scaled_by_clients(x: Floats, sizes: npt.NDArray[np.int64], n_train: npt.NDArray[np.int64]) -> Floats:
-    """Rows sorted by client, its training rows first; each client's numbers filled, centred and scaled by itself."""
+    """Rows sorted by client, its training rows first; each client's numbers are filled, centred and scaled on their own."""
     out, start = np.empty_like(x), 0
     for size, count in zip(sizes, n_train, strict=True):
         out[start : start + size] = _own(x[start : start + size], int(count))

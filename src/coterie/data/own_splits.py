@@ -26,7 +26,7 @@ def part_of(word: Any, where: str) -> int:
 
 def own_split(given: Sequence[tuple[Any, Any]]) -> tuple[list[tuple[Any, ArrayPair]], Ints, bool]:
     """The pairs in the order train, validation, test of every client, how many rows each part has, and whether any client
-    came with a split of its own."""
+    has its own split."""
     own = [isinstance(data, Mapping) for _, data in given]
     if any(own) != all(own):
         odd = next(c for (c, _), mine in zip(given, own, strict=True) if not mine)
@@ -52,7 +52,7 @@ def _length(pair: Any) -> int:
     try:
         return len(pair[0])
     except (TypeError, IndexError, KeyError):
-        return 0  # the check of the pair says what is wrong with it
+        return 0  # the check of the pair raises the error
 
 
 def sample_weights(items: Sequence[tuple[Any, Any]], xs: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any] | None:

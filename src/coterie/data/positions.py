@@ -1,4 +1,4 @@
-"""Where clients are, when a table says so: a longitude and a latitude that belong to the client, not to the row."""
+"""Clients' positions in a table: a longitude and a latitude that are the same in all rows of a client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PAIRS = (("longitude", "latitude"), ("lon", "lat"), ("long", "lat"), ("lng", "la
 
 
 def positions_of(frame: pd.DataFrame, client: str) -> pd.DataFrame | None:
-    """Two columns (across, up) by client, or None: no such columns, not numbers, or different within a client."""
+    """Two columns (across, up) by client, or None if they are missing, are not numbers, or differ within a client."""
     by_name: dict[str, Any] = {str(c).strip().lower(): c for c in frame.columns}
     for across, up in PAIRS:
         if across not in by_name or up not in by_name:

@@ -1,7 +1,7 @@
 """Table columns → model inputs, with statistics of the training rows only.
 
 `fit_preprocessing` returns a plain DataFrame with one row per output column, which is all that `apply_preprocessing`
-needs to treat new rows alike:
+needs to treat new rows in the same way:
 
 | kind | output | statistics |
 |---|---|---|
@@ -121,7 +121,7 @@ def column_kind(values: pd.Series[Any]) -> Literal["numeric", "category"]:
 
 
 def stray_text(values: pd.Series[Any]) -> str | None:
-    """The text that spoils a column of numbers, which was read as text because of it."""
+    """The text because of which a column of numbers was read as text."""
     counts = values.value_counts()
     numbers = pd.to_numeric(pd.Series([str(v) for v in counts.index], dtype="str"), errors="coerce").to_numpy()
     text = np.isnan(numbers)
@@ -162,7 +162,7 @@ def to_numbers(values: pd.Series[Any]) -> npt.NDArray[np.float64]:
 
 
 def first_text(values: pd.Series[Any]) -> Any:
-    """The first value that is no number."""
+    """The first value that is not a number."""
     present = values.dropna()
     bad = pd.to_numeric(present.astype("object"), errors="coerce").isna().to_numpy()
     return present.to_numpy()[bad][0] if bad.any() else present.iloc[0]

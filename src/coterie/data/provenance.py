@@ -1,8 +1,8 @@
 """Which facts about the shape of a federation were declared public, and which were read from clients' data.
 
-A class that only one client has widens the model: whoever sees the model's shape learns of that client. So a private run
-needs such facts from the user (`federation.declare_public("classes")`, `classes=public([...])`), or its receipt is void.
-Sample weights are no such fact: every client divides its own by its own smallest.
+A class that only one client has adds an output to the model, so the model's shape reveals something about that client. So a
+private run needs such facts from the user (`federation.declare_public("classes")`, `classes=public([...])`), or its receipt
+is void. Sample weights need no declaration: every client divides its own weights by its own smallest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BEFORE = {
 
 
 def checked_facts(facts: Iterable[str]) -> frozenset[str]:
-    """Names of facts, or one sentence about the first that is not known."""
+    """The names of facts; an unknown name is refused."""
     found = frozenset(facts)
     for odd in sorted(found - set(FACTS)):
         raise ConfigError(f"Facts to declare public are {', '.join(FACTS)}; got {odd!r}. Name some of these.")
@@ -66,7 +66,7 @@ def undeclared(federation: Federation, *, groups: bool) -> list[str]:
 
 
 def declared(federation: Federation, *, groups: bool) -> list[str]:
-    """What a receipt lists as declared by the user."""
+    """The declarations of the user that a receipt lists."""
     facts = [f for f in shape_facts(federation, groups=groups) if f in federation.declared]
     told = {
         "classes": f"the classes {', '.join(map(repr, federation.classes or ()))}",

@@ -1,7 +1,7 @@
 """A file → a table. Delimiter, decimal sign and encoding are recognised and can be given.
 
 Nothing that was written is lost: whole numbers with leading zeros (030018) are codes and stay text, and so do clients
-that are no plain whole numbers (1e5, 2.50).
+that are not plain whole numbers (1e5, 2.50).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def read_table(
     null, …). Columns of digits with leading zeros stay text. A first column without a name that only counts the rows (as
     `DataFrame.to_csv` writes it) is left out.
 
-    `text=True` reads every cell by itself, for private runs: no value changes how others are read. Cells stay text, nothing
+    `text=True` reads every cell on its own, for private runs: no value changes how others are read. Cells stay text, nothing
     is recognised from rows (delimiter: from the header; decimal: a point; encoding: UTF-8), and a row with more cells than
     the header, or an unnamed first column, is left out.
     """
@@ -208,7 +208,7 @@ def _read_excel(path: Path, client: str | None) -> pd.DataFrame:
 
 
 def _may_be_codes(frame: pd.DataFrame, client: str | None) -> list[str]:
-    """Columns of whole numbers, and the client column: what was written may have been more than the number."""
+    """Columns of whole numbers, and the client column; their text may have been more than the number (leading zeros)."""
     if not isinstance(frame.index, pd.RangeIndex):
         return []
     numbers = [c for c in frame.columns if pd.api.types.is_numeric_dtype(frame[c])]

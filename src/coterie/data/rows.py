@@ -1,4 +1,4 @@
-"""Which rows and clients of a table take part; what is left out is counted and named, never dropped in silence."""
+"""Which rows and clients of a table take part; rows and clients that are left out are counted and named."""
 
 from __future__ import annotations
 

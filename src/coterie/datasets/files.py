@@ -183,7 +183,7 @@ def _verify(name: str, path: Path) -> None:
     if got not in known:
         raise DataError(
             f"{path} is not the expected file: its SHA-256 is {got}, expected {FILES[name].sha256[0]}. "
-            f"Replace it, or, if you made it yourself, write that SHA-256 into {own.name} beside it."
+            f"Replace it, or, if you made it yourself, write that SHA-256 into {own.name} next to it."
         )
 
 

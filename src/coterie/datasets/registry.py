@@ -1,4 +1,4 @@
-"""What data sets there are, where they come from and under which licence; `catalogue()` shows it as a table."""
+"""The data sets, their sources and their licences; `catalogue()` shows them as a table."""
 
 from __future__ import annotations
 
