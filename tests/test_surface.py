@@ -21,7 +21,7 @@ from sklearn.base import BaseEstimator, clone
 import coterie as ct
 from coterie.algorithms import ALGORITHMS
 from coterie.cli.config import Config
-from coterie.deprecated import NAMES, POSITIONS, SETTINGS, SQUARED
+from coterie.deprecated import GONE, NAMES, POSITIONS, SETTINGS, SQUARED
 from coterie.learning.local_steps import LocalSteps
 from coterie.training.sweeps import with_path
 
@@ -187,6 +187,7 @@ def test_settings_by_position_are_those_by_name_with_a_warning(name: str) -> Non
     """In the order of the last release. `IFCA` also had settings that are rewritten; test_ifca_parts.py has them."""
     kind, order = KINDS[name], POSITIONS[name]
     order = order[: order.index("stop_after")] if "stop_after" in order else order
+    order = tuple(key for key in order if key not in GONE.get(name, ("", {}))[1])
     values = _old_values(kind, order)
     assert tuple(values) == order, "every name of the table is a setting"
     with pytest.warns(FutureWarning, match=f"{name} takes {order[0]}=….* by name") as caught:

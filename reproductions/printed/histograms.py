@@ -38,12 +38,12 @@ class PrintedHistogramMixture(HistogramMixture):
     def _private_design(
         self, users: Users, privacy: Privacy, rounds: int, start: Released[Floats] | None
     ) -> PrivateFit:
-        rng = np.random.default_rng(self.seed)
+        rng = np.random.default_rng(self.random_state)
         sample, _ = users.rows.sample(self.sample_users, rng)
         sample = sample[np.diff(sample.indptr) > 0]
         self._check_users(sample.shape[0], sample.shape[0])
         seeds = self._seeds(normalise(sample)[0], rng) if start is None else start.value
-        centers, weights, receipt = _rounds(users, privacy, seeds, rounds, self.seed)
+        centers, weights, receipt = _rounds(users, privacy, seeds, rounds, self.random_state)
         self.centers_, self.weights_, self.reduction_ = centers, np.ones(len(centers)), None
         self.concentration_ = self._estimate_concentration(sample, rng)
         return PrivateFit(centers, weights, np.asarray(weights @ centers), None, receipt)

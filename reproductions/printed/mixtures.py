@@ -16,7 +16,7 @@ class PrintedMixtureMeans(MixtureMeans):
     """θ_i starts as X̄_i; then the server clusters the θ_i and the clients take posterior means, for `max_iter` rounds."""
 
     def _expect_maximise(self, sums: ClientSums, noise: Array) -> None:
-        rng = np.random.default_rng(self.seed)
+        rng = np.random.default_rng(self.random_state)
         estimates, before = sums.means, np.full((self.clusters, sums.dimension), np.inf)
         still = self.tol * np.sqrt(noise.max() + self.component_variance_)
         for t in range(1, self.max_iter + 1):

@@ -29,7 +29,9 @@ FORMER = {
 
 @pytest.mark.parametrize("name", FORMER)
 def test_a_former_setting_says_where_it_went(name):
-    with pytest.raises(ct.errors.ConfigError, match=r"any more: .* is in reproductions/\S+\.py of the repository\.") as error:
+    with pytest.raises(
+        ct.errors.ConfigError, match=r"any more: .* is in reproductions/\S+\.py of the repository\."
+    ) as error:
         FORMER[name]()
     home = re.search(r"reproductions/\S+\.py", str(error.value))
     assert (ROOT / home[0]).exists()
@@ -57,4 +59,4 @@ def test_no_setting_of_the_package_is_a_failing_variant():
         for path in source.rglob("*.py")
         if re.search(r'"paper"|"printed"|\bPrinted[A-Z]|mode="paper"', path.read_text("utf-8"))
     }
-    assert found - stays == {"estimation/histograms/mixture.py"}  # the sentence about the former value
+    assert found - stays == {"deprecated.py", "estimation/histograms/mixture.py"}  # sentences about former values
