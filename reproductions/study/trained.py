@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 import coterie as ct
@@ -24,17 +25,20 @@ class Trained:
     and shares of the classes that differ between clients), "repeated" (as unrelated, every unit measured four times)."""
 
     truth: str
+    metric: str
     m: int = 8
     rows: int = 60
 
     @property
     def name(self) -> str:
-        return f"{self.truth} {self.m} clients, {self.rows} rows"
+        return f"{self.truth} {self.m} × {self.rows}"
 
 
 def trained_worlds() -> list[Trained]:
-    found = [Trained(truth) for truth in ("noise", "identical", "unrelated", "skewed", "repeated")]
-    return [*found, Trained("identical", m=16), Trained("unrelated", m=16)]
+    """Seven kinds of federations, each judged by log loss or by accuracy."""
+    kinds = [*((truth, 8, 60) for truth in ("noise", "identical", "unrelated", "skewed", "repeated"))]
+    kinds += [("identical", 16, 40), ("unrelated", 16, 40)]
+    return [Trained(truth, metric, m, rows) for truth, m, rows in kinds for metric in ("log_loss", "accuracy")]
 
 
 def _network(rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -65,47 +69,80 @@ def make(world: Trained, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def true_gains(found: Comparison, fresh: dict[str, Any]) -> dict[str, float]:
-    """Per method: what its networks gain over `local` on fresh rows, mean over clients and splits, in log loss or in the
-    share of right classes."""
-    scores = {}
-    for name, results in found.results.items():
-        scores[name] = np.mean([_score(r.evaluation, fresh, found.metric) for r in results])
+    """Per method: what its networks gain over `local` on fresh rows, mean over splits and clients."""
+    scores = {
+        name: np.mean([_score(r.evaluation, fresh, found.metric) for r in results])
+        for name, results in found.results.items()
+    }
     return {name: float(s - scores["local"]) for name, s in scores.items()}
 
 
 def _score(live: Any, fresh: dict[str, Any], metric: str) -> float:
+    """Accuracy, or minus the log loss, of every client's own network on its fresh rows; mean over clients."""
     models = live.personal(live.everyone())
     each = []
     for i, client in enumerate(live.federation.clients):
         x, y = fresh[str(client)]
         with torch.no_grad():
             out = live.task.outputs({k: t[i] for k, t in models.items()}, torch.from_numpy(x))
-        out = torch.log_softmax(out, 1).numpy() if out.shape[-1] > 1 else None
-        assert out is not None
-        each.append((out.argmax(1) == y).mean() if metric == "accuracy" else out[np.arange(len(y)), y].mean())
+        chances = torch.log_softmax(out, 1).numpy()
+        each.append((chances.argmax(1) == y).mean() if metric == "accuracy" else chances[np.arange(len(y)), y].mean())
     return float(np.mean(each))
 
 
-def simulate_trained(world: Trained, seed: int, metric: str = "log_loss", rounds: int | None = 10) -> dict[str, Any]:
+def simulate_trained(world: Trained, seed: int) -> dict[str, Any]:
     """Compare on one federation, and set the answer against the truth."""
     here, fresh = make(world, seed)
 
     def split(number: int) -> ct.Federation:
         return ct.Federation.from_arrays(here, test_fraction=0.25, seed=number, one_class="allow")
 
-    task = ct.Task(ct.models.mlp(COLUMNS, HIDDEN, 2), "cross_entropy", metric)
-    found = compare(split, task, METHODS, rounds=rounds, seeds=SPLITS, metric=metric)
+    task = ct.Task(ct.models.mlp(COLUMNS, HIDDEN, 2), "cross_entropy", world.metric)
+    found = compare(split, task, METHODS, seeds=SPLITS, metric=world.metric)
     judged, real = found.judgement, true_gains(found, fresh)
     assert judged is not None
-    return {
+    record = {
         "world": world.name,
         "seed": seed,
+        "metric": world.metric,
         "advice": judged.recommendation,
         "sure": judged.sure,
         "method": judged.method,
         "gain": {k: round(v, 5) for k, v in judged.mean.items()},
         "error": {k: float(f"{v:.3g}") for k, v in judged.error.items()},
-        "needed": round(judged.needed, 3),
-        "learnable": list(judged.learnable),
         "real": {k: round(v, 5) for k, v in real.items()},
     }
+    return record | {"wrong": _wrong(world, record)}
+
+
+def _wrong(world: Trained, record: dict[str, Any]) -> bool:
+    """Anything found in noise; collaboration advised that does not gain; alone called clear though a rival gains more than
+    half a point of accuracy, or a hundredth of log loss."""
+    real = record["real"]
+    if world.truth == "noise":
+        return bool(record["sure"] != "nothing")
+    if record["advice"] != "alone":
+        return bool(real[record["method"]] <= 0)
+    return record["sure"] == "clear" and max(real.values()) > (0.005 if world.metric == "accuracy" else 0.01)
+
+
+def tabulate_trained(records: dict[str, Any]) -> str:
+    """Per cell: answers, wrong claims, wrong leanings, and how often gain ± 1.96 errors holds the true gain."""
+    table = pd.DataFrame(list(records.values()))
+    table["claim"] = table["sure"].isin(("clear", "borderline"))
+    rows = []
+    for (world, metric), cell in table.groupby(["world", "metric"], sort=False):
+        row: dict[str, Any] = {"world": world, "metric": metric, "federations": len(cell)}
+        row["nothing"] = int((cell["sure"] == "nothing").sum())
+        for way in ("alone", "together", "shrunk"):
+            for claim, word in ((True, "clear"), (False, "leaning")):
+                chosen = (cell["advice"] == way) & (cell["claim"] == claim) & (cell["sure"] != "nothing")
+                row[f"{way}, {word}"] = int(chosen.sum())
+        row["wrong claims"] = int((cell["wrong"] & (cell["sure"] != "leaning")).sum())
+        row["wrong leanings"] = int((cell["wrong"] & (cell["sure"] == "leaning")).sum())
+        held = [
+            abs(r["gain"][k] - r["real"][k]) <= 1.96 * r["error"][k] for r in cell.to_dict("records") for k in r["gain"]
+        ]
+        row["covered %"] = round(100 * float(np.mean(held)))
+        rows.append(row)
+    return pd.DataFrame(rows).to_string()

@@ -213,7 +213,7 @@ def trained_comparison(runs: Runs, seeds: Sequence[int], *, redrawn: bool) -> Co
         overview=data.describe().set_axis(clients, axis=0),
         about=_about(data, task, seeds, redrawn),
         results={name: tuple(results) for name, results in runs.results.items()},
-        judgement=judge_trained(trained, float(overlap.mean()), room, constant),
+        judgement=judge_trained(trained, float(overlap.mean()), room, constant, float(np.sum(rows))),
         failed=dict(runs.failed),
         warnings=tuple(dict.fromkeys(runs.warnings)),
         regrouped={

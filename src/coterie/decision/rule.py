@@ -72,26 +72,28 @@ def _learnable(scores: Scores, alpha: float) -> tuple[str, ...]:
 
 
 @guarded
-def judge(scores: Scores, alpha: float = 0.05, seed: int = 0, proper: Scores | None = None) -> Verdict:
+def judge(
+    scores: Scores, alpha: float = 0.05, seed: int = 0, proper: Scores | None = None, gradient: bool = False
+) -> Verdict:
     """The recommendation from these scores.
 
     Accuracy and the area under the curve ignore how small an effect is, and in noise their cross-validated value
     spreads more than its standard error says. With ``proper`` (the log loss of the same predictions) a method counts as
-    learnable only if some method is learnable by that, too."""
+    learnable only if some method is learnable by that, too. With ``gradient`` the groups are no more than a gradient cut
+    into pieces (`continuum`), and are not proven."""
+    ways = COLLABORATIVE[:-1] if gradient else COLLABORATIVE
     alone = METHODS.index("alone")
     over_alone = {name: gain(scores, METHODS.index(name), alone) for name in COLLABORATIVE}
     loss = dict(zip(METHODS, scores.losses().mean(1), strict=True))
     room = max(float(loss["constant"] - min(loss.values())), 0.0)
-    rival = min(COLLABORATIVE, key=lambda name: loss[name])
+    rival = min(ways, key=lambda name: loss[name])
     learnable = _learnable(scores, alpha)
     if proper is not None and not _learnable(proper, alpha):
         learnable = ()
     needed = _needed(over_alone, alpha, seed)
     floor = _ROOM * room
     proven = tuple(
-        name
-        for name in COLLABORATIVE
-        if name in learnable and over_alone[name].beyond(needed) and over_alone[name].mean > floor
+        name for name in ways if name in learnable and over_alone[name].beyond(needed) and over_alone[name].mean > floor
     )
     if not learnable:
         choice, sure = "alone", "nothing"
@@ -117,11 +119,13 @@ def _simplest(scores: Scores, proven: tuple[str, ...], floor: float) -> str:
     return best
 
 
-def decide_scores(scores: Scores, alpha: float = 0.05, seed: int = 0, proper: Scores | None = None) -> Verdict:
+def decide_scores(
+    scores: Scores, alpha: float = 0.05, seed: int = 0, proper: Scores | None = None, gradient: bool = False
+) -> Verdict:
     """`judge`, marked borderline where single repeats of the cross-validation do not agree with it."""
-    verdict = judge(scores, alpha, seed, proper)
+    verdict = judge(scores, alpha, seed, proper, gradient)
     if scores.repeats > 1 and verdict.sure == "clear":
-        each = (judge(scores.only(r), alpha, seed).recommendation for r in range(scores.repeats))
+        each = (judge(scores.only(r), alpha, seed, gradient=gradient).recommendation for r in range(scores.repeats))
         alike = [found == verdict.recommendation for found in each]
         if np.mean(alike) < 0.6:
             return Verdict(**{**verdict.__dict__, "sure": "borderline"})
