@@ -36,6 +36,10 @@ def tabulate(study: str, records: dict[str, Any]) -> str:
         from reproductions.study.trained import tabulate_trained
 
         return tabulate_trained(records)
+    if study == "continuum":
+        from reproductions.study.continuum import tabulate_continuum
+
+        return tabulate_continuum(records)
     return summarise(flat(records)).to_string()
 
 

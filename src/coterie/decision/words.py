@@ -92,7 +92,11 @@ def _others(decision: Decision, others: list[str]) -> str:
 def _gradient(decision: Decision) -> str:
     """Whether clients differ by groups or gradually, where the recommendation rests on their differences."""
     found = decision.continuum
-    if found is None or decision.sure == "nothing" or decision.recommendation not in ("shrunk", "groups"):
+    loss = decision.losses.mean(axis=1)
+    alike = decision.recommendation == "together" or (
+        decision.recommendation == "alone" and loss["together"] <= loss["alone"]
+    )
+    if found is None or decision.sure == "nothing" or alike:
         return ""
     share = f"{found.groups} groups explain {_percent(found.explained)} % of the differences between clients"
     without = f"clients that differ gradually would show up to {_percent(found.reference)} %"
