@@ -123,7 +123,7 @@ def _wrong(world: Trained, record: dict[str, Any]) -> bool:
         return bool(record["sure"] != "nothing")
     if record["advice"] != "alone":
         return bool(real[record["method"]] <= 0)
-    return record["sure"] == "clear" and max(real.values()) > (0.005 if world.metric == "accuracy" else 0.01)
+    return bool(record["sure"] == "clear") and max(real.values()) > (0.005 if world.metric == "accuracy" else 0.01)
 
 
 def tabulate_trained(records: dict[str, Any]) -> str:

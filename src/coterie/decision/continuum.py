@@ -143,7 +143,7 @@ def _population(here: _Clients) -> tuple[Floats, Floats, float]:
     of the quadratic approximation at the current coefficients)."""
     p, rows = here.U.shape[1], len(here.y)
     A, c = here.at_base
-    b = np.linalg.solve(A + np.eye(p), c[..., None])[..., 0]
+    b = np.asarray(np.linalg.solve(A + np.eye(p), c[..., None])[..., 0], np.float64)
     mean, covariance, noise = b.mean(0), np.cov(b.T).reshape(p, p) + 1e-3 * np.eye(p), 1.0
     for _ in range(_STEPS):
         if here.classes:
