@@ -1,4 +1,4 @@
-"""``python -m reproductions.study null|power|coverage|tables --worlds N --out FILE.json [--figure FILE.svg]``."""
+"""``python -m reproductions.study STUDY --worlds N --out FILE.json [--figure FILE.svg]``."""
 
 import argparse
 import sys
@@ -16,7 +16,7 @@ from reproductions.study.worlds import World, simulate
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m reproductions.study", description=__doc__)
-    parser.add_argument("study", choices=[*PLANS, "tables"])
+    parser.add_argument("study", choices=[*PLANS, "tables", "trained", "continuum"])
     parser.add_argument(
         "--worlds", type=int, default=50, help="worlds per cell; 0 only tabulates and draws what the file holds"
     )
@@ -46,8 +46,18 @@ def _tasks(given: argparse.Namespace) -> list[tuple[str, Callable[[], Any]]]:
         from reproductions.study.tables import tasks
 
         return tasks(given.only)
-    worlds: list[World] = [w for w in PLANS[given.study]() if given.only in w.name]
     seeds = range(given.first_seed, given.first_seed + given.worlds)
+    if given.study == "trained":
+        from reproductions.study.trained import simulate_trained, trained_worlds
+
+        some = [w for w in trained_worlds() if given.only in w.name]
+        return [(f"{w.name} {w.metric}/{s}", partial(simulate_trained, w, s)) for s in seeds for w in some]
+    if given.study == "continuum":
+        from reproductions.study.continuum import continuum_worlds, simulate_continuum
+
+        named = [w for w in continuum_worlds() if given.only in w.name]
+        return [(f"{w.name}/{s}", partial(simulate_continuum, w, s)) for s in seeds for w in named]
+    worlds: list[World] = [w for w in PLANS[given.study]() if given.only in w.name]
     return [(f"{w.name}/{s}", partial(simulate, w, s, given.repeats)) for s in seeds for w in worlds]
 
 

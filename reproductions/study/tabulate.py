@@ -32,6 +32,14 @@ def tabulate(study: str, records: dict[str, Any]) -> str:
         from reproductions.study.tables import tabulate_tables
 
         return tabulate_tables(records)
+    if study == "trained":
+        from reproductions.study.trained import tabulate_trained
+
+        return tabulate_trained(records)
+    if study == "continuum":
+        from reproductions.study.continuum import tabulate_continuum
+
+        return tabulate_continuum(records)
     return summarise(flat(records)).to_string()
 
 

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from coterie.comparison.exact.candidates.rows import Floats, Ints
+from coterie.comparison.exact.decision import against_continuum
 from coterie.comparison.exact.evaluation import measure
 from coterie.comparison.exact.metrics import METRICS, Predictions
-from coterie.comparison.exact.predictor import learn_all
+from coterie.comparison.exact.predictor import Predictor, learn_all
 from coterie.data.coded_table import Table, make_table
 from coterie.evidence.gains import GAINS, LOSES, marks
 from coterie.evidence.mean_gains import Gain
-from coterie.evidence.rule import decide_scores
 from coterie.evidence.scores import METHODS, Scores
 
 TEST_ROWS = 100  # fresh rows per client that stand for the truth
@@ -23,8 +23,9 @@ class World:
     """Rows per client are log-uniform in ``rows``; columns are standard normal.
 
     ``truth``: "noise" (no column matters; coin flips for classes), "identical", "partial" (deviations of size ``tau``),
-    "groups" (three), "unrelated", "shuffled" (a partial world whose client labels are dealt anew), "mixed" (half of the
-    clients identical, half with the signs turned). Effects on log-odds are 1.8 times those of a regression."""
+    "line" and "even" (deviations along one direction, normal or even), "groups" (three), "pair" (two), "unrelated",
+    "shuffled" (a partial world whose client labels are dealt anew), "mixed" (half of the clients identical, half with the
+    signs turned). Effects on log-odds are 1.8 times those of a regression."""
 
     truth: str
     m: int
@@ -37,7 +38,7 @@ class World:
 
     @property
     def name(self) -> str:
-        extra = "" if self.truth != "partial" else f" {self.tau:g}"
+        extra = "" if self.truth not in ("partial", "line", "even") else f" {self.tau:g}"
         return f"{self.truth}{extra} {self.kind[0]}{self.m} e{self.effect:g} n{self.rows[0]}-{self.rows[1]} c{self.classes}"
 
 
@@ -51,8 +52,13 @@ def _coefficients(world: World, rng: np.random.Generator) -> Floats:
         return np.zeros((world.m, *shape))
     if world.truth in ("partial", "shuffled"):
         return centre + rng.normal(size=(world.m, *shape)) * world.tau * factor
-    if world.truth == "groups":
-        return np.asarray((rng.normal(size=(3, *shape)) * 2 * effect)[rng.integers(3, size=world.m)])
+    if world.truth in ("groups", "pair"):
+        kinds = 3 if world.truth == "groups" else 2
+        return np.asarray((rng.normal(size=(kinds, *shape)) * 2 * effect)[rng.integers(kinds, size=world.m)])
+    if world.truth in ("line", "even"):
+        even = rng.uniform(-np.sqrt(3), np.sqrt(3), world.m)
+        place = rng.normal(size=world.m) if world.truth == "line" else even
+        return centre + place[:, None, None] * rng.normal(size=shape) * world.tau * factor
     if world.truth == "unrelated":
         return rng.normal(size=(world.m, *shape)) * 3 * effect
     sign = np.where((np.arange(world.m) % 2 == 0) | (world.truth == "identical"), 1.0, -1.0)
@@ -84,11 +90,11 @@ def make(world: World, seed: int) -> tuple[Table, Table]:
     return make_table(X, y, owner, world.kind, None), make_table(X_new, y_new, fresh, world.kind, None)
 
 
-def all_true_losses(table: Table, fresh: Table, seed: int) -> dict[str, Floats]:
+def all_true_losses(fresh: Table, predictors: dict[str, Predictor]) -> dict[str, Floats]:
     """(methods, clients) by metric: losses on fresh rows of the models fitted to all rows of the table."""
-    kind = "regression" if table.classes is None else "classification"
+    kind = "regression" if fresh.classes is None else "classification"
     found: dict[str, list[Floats]] = {metric: [] for metric in METRICS[kind]}
-    for predictor in learn_all(table, seed).values():
+    for predictor in predictors.values():
         outputs = predictor.model.outputs(fresh.X, fresh.owner)
         for metric, loss in METRICS[kind].items():
             rows = loss(fresh, Predictions(outputs)).reshape(fresh.n_clients, -1)
@@ -107,11 +113,12 @@ def simulate(world: World, seed: int, repeats: int = 1) -> dict[str, Any]:
     """Decide on one world by every metric, and compare with the truth."""
     table, fresh = make(world, seed)
     found = measure(table, "mse" if table.classes is None else "auc", repeats=repeats, seed=seed)
-    truths = all_true_losses(table, fresh, seed)
+    predictors = learn_all(table, seed)
+    truths = all_true_losses(fresh, predictors)
     record: dict[str, Any] = {"world": world.name, "seed": seed, "metrics": {}}
     alone = METHODS.index("alone")
     for metric, scores in found.scores.items():
-        verdict = decide_scores(scores, seed=seed, proper=found.proper(metric))
+        verdict, _ = against_continuum(table, found, metric, predictors, alpha=0.05, seed=seed)
         truth = truths[metric]
         method = verdict.rival if verdict.recommendation == "alone" else verdict.recommendation
         gain, j = verdict.over_alone[method], METHODS.index(method)

@@ -150,6 +150,7 @@ def advice_json(told: Any) -> dict[str, Any]:
         "table": table.to_dict("records"),
         "tied": list(told.tied),
         "groups": {str(c): int(g) for c, g in groups.items()},
+        "continuum": decision.against_continuum(),
         "marks": {str(c): str(m) for c, m in decision.marks.items()},
         "warnings": list(decision.warnings),
         "settings": {"folds": decision.folds, "repeats": decision.repeats, "seed": decision.seed},

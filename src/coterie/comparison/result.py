@@ -236,6 +236,7 @@ class Comparison:
             "half_widths": files.plain(self.half_widths),
             "marks": files.plain(self.marks),
             "groups": None if found is None else {str(c): int(g) for c, g in found.items()},
+            "continuum": None if self.decision is None else self.decision.against_continuum(),
             "failed": dict(self.failed),
             "warnings": list(self.warnings),
             "settings": self.settings.to_dict("records"),

@@ -27,6 +27,7 @@ class Gain:
     sizes: Floats
     fold_se: float
     fold_df: int
+    trained: bool = False  # on several splits, whose shared rows `sizes` counts once; exact fits are cross-validated
     noise: float = 0.0  # of training, which all clients of a run share; exact fits have none
 
     @property
@@ -47,14 +48,15 @@ class Gain:
         A second look weighs clients by their precision, which small, noisy clients cannot drown. It must reach 1.2
         times as much, to pay for looking twice, and the plain mean must agree by one standard error."""
         plain = self.mean > needed * self.gate_se()
-        error = max(self.weighted_se, self.noise)
+        error = float(np.hypot(self.weighted_se, self.noise))
         second = self.m >= MANY and self.weighted > 1.2 * needed * error and self.mean > self.se_clients
         return bool(plain or second)
 
     def gate_se(self) -> float:
-        """For the gate over alone: between clients when there are ten or more, else over rows, widened; and at least
-        the noise of training."""
-        return max(self.se_clients if self.m >= MANY else SHARED_ROWS * self.se_rows, self.noise)
+        """For the gate over alone: between clients when there are ten or more, else over rows, widened where folds share
+        training rows; and the noise of training."""
+        rows = self.se_rows if self.trained else SHARED_ROWS * self.se_rows
+        return float(np.hypot(self.se_clients if self.m >= MANY else rows, self.noise))
 
 
 def gain(scores: Scores, method: int, over: int) -> Gain:
@@ -75,8 +77,8 @@ def gain(scores: Scores, method: int, over: int) -> Gain:
     row_mean = float((clients * sizes).sum() / sizes.sum()) if m else 0.0
     row_error = float(np.sqrt((variance * sizes).sum()) / sizes.sum()) if m else np.inf
     weighted, weighted_se = _weighted(clients, SHARED_ROWS**2 * variance / np.maximum(sizes, 1))
-    folds = _fold_error(scores, rows, sizes)
-    return Gain(clients, mean, se_clients, se_rows, row_mean, row_error, weighted, weighted_se, variance, sizes, *folds)
+    found = (clients, mean, se_clients, se_rows, row_mean, row_error, weighted, weighted_se, variance, sizes)
+    return Gain(*found, *_fold_error(scores, rows, sizes), scores.test_share is not None)
 
 
 def _weighted(clients: Floats, error: Floats) -> tuple[float, float]:
@@ -109,8 +111,10 @@ def interval(gain: Gain, level: float) -> tuple[float, float]:
     """Bounds of the mean gain on new rows of these clients: the widest of the errors over folds, rows and clients.
 
     Each of them alone covers too rarely (see the study of coverage); the factors were chosen on its first seeds and
-    checked on others."""
+    checked on others. The error of trained methods is that of the gate, which has a study of its own."""
     z = float(stats.norm.ppf((1 + level) / 2))
+    if gain.trained:
+        return gain.mean - z * gain.gate_se(), gain.mean + z * gain.gate_se()
     folds = float(stats.t.ppf((1 + level) / 2, gain.fold_df)) * gain.fold_se if gain.fold_df else 0.0
     clients = 1.4 * z * gain.se_clients if gain.m >= MANY else 0.0
     half = max(folds, 1.7 * z * gain.se_rows, clients)

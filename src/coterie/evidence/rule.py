@@ -7,8 +7,12 @@
 3. Of the proven methods the simplest is taken that is not measurably worse than the best.
 4. Otherwise alone, if alone itself is learnable; otherwise the simplest learnable method, as a leaning.
 
-Clients that share a trained model share the noise of its training, which neither rows nor clients show. The error of a
-trained method's gain is therefore at least that over splits, pooled over methods."""
+Groups count only where clients that differ gradually would not show the like (``gradient``, see `continuum`).
+
+Clients that share a trained model share the noise of its training, which neither rows nor clients show: the splits differ
+by more than their test rows explain. It is a second part of the error of a trained method's gain. Where nothing is proven,
+the answer about trained methods leans to the simplest method whose gain is half of a proof, else to alone. Alone is clear
+only with errors half as wide again, since rows of one unit in training and test flatter alone more than other methods."""
 
 from dataclasses import dataclass, replace
 
@@ -16,7 +20,7 @@ import numpy as np
 from scipy import stats
 
 from coterie.annotations import guarded
-from coterie.evidence.gains import LEVEL, Floats
+from coterie.evidence.gains import LEVEL, SHARED_ROWS, Floats
 from coterie.evidence.mean_gains import MANY, Gain, gain, interval
 from coterie.evidence.scores import WAYS, Scores
 
@@ -100,51 +104,65 @@ def _learnable(scores: Scores, alpha: float) -> tuple[str, ...]:
 
 
 def _with_noise(scores: Scores, gains: dict[str, Gain], needed: float, alpha: float) -> dict[str, Gain]:
-    """Gains of trained methods with the error over splits, pooled over methods, since few splits say little of one.
+    """Gains of trained methods with the noise that clients share: the variance over splits beyond that of their test rows,
+    pooled over methods, since few splits say little of one.
 
     It is widened by Student's t for its few degrees of freedom, so that ``needed`` times it is the right bound."""
-    if scores.test_share is None or scores.n_folds < 2 or not gains:
+    share, splits = scores.test_share, scores.n_folds
+    if share is None or splits < 2 or not gains:
         return gains
-    df = len(gains) * (scores.n_folds - 1)
-    pooled = float(np.sqrt(np.mean([g.fold_se**2 for g in gains.values()])))
-    noise = pooled * float(stats.t.ppf(1 - alpha / len(gains), df)) / needed
-    return {name: replace(g, fold_se=pooled, fold_df=df, noise=noise) for name, g in gains.items()}
+    excess = [
+        g.fold_se**2 / (1 / splits + scores.held_out) - (1 - share) * g.se_rows**2 * splits / (1 + (splits - 1) * share)
+        for g in gains.values()
+    ]
+    spread = float(np.sqrt(max(float(np.mean(excess)), 0.0) / splits))
+    noise = spread * float(stats.t.ppf(1 - alpha / len(gains), len(gains) * (splits - 1))) / needed
+    return {name: replace(g, noise=noise) for name, g in gains.items()}
 
 
 @guarded
-def judge(scores: Scores, alpha: float = 0.05, seed: int = 0, proper: Scores | None = None) -> Verdict:
+def judge(
+    scores: Scores, alpha: float = 0.05, seed: int = 0, proper: Scores | None = None, gradient: bool = False
+) -> Verdict:
     """The recommendation from these scores.
 
     Accuracy and the area under the curve ignore how small an effect is, and in noise their cross-validated value
     spreads more than its standard error says. With ``proper`` (the log loss of the same predictions) a method counts as
-    learnable only if some method is learnable by that, too."""
+    learnable only if some method is learnable by that, too. With ``gradient`` the groups are no more than a gradient cut
+    into pieces (`continuum`), and are not proven."""
+    ways = COLLABORATIVE[:-1] if gradient else COLLABORATIVE
     over_alone = {name: gain(scores, j, 1) for j, name in enumerate(scores.others, start=2)}
     needed = _needed(over_alone, alpha, seed)
     over_alone = _with_noise(scores, over_alone, needed, alpha)
     loss = scores.mean_losses()
     constant, alone = (loss[name] for name in scores.methods[:2])
     room = max(constant - min(loss.values()), 0.0)
-    rival = min(scores.others, key=lambda name: loss[name], default=scores.methods[1])
+    rivals = [name for name in scores.others if scores.way(name) in ways] or scores.others
+    rival = min(rivals, key=lambda name: loss[name], default=scores.methods[1])
     learnable = _learnable(scores, alpha)
     if proper is not None and not _learnable(proper, alpha):
         learnable = ()
     floor = LITTLE * room
-    proven = tuple(
-        name
-        for name in scores.others
-        if name in learnable
-        and scores.way(name) in COLLABORATIVE
-        and over_alone[name].beyond(needed)
-        and over_alone[name].mean > floor
-    )
+
+    def beyond(share: float) -> tuple[str, ...]:
+        """The methods whose gain is this share of a proof."""
+        able = [name for name in scores.others if name in learnable and scores.way(name) in ways]
+        return tuple(n for n in able if over_alone[n].beyond(share * needed) and over_alone[n].mean > floor)
+
+    proven = beyond(1.0)
+    trained = scores.test_share is not None
+    likely = beyond(0.5) if trained else ()
     method, sure = rival, "nothing"
     choice = "alone"
     if learnable and proven:
         method, sure = _simplest(scores, proven, over_alone, floor), "clear"
         choice = scores.way(method)
+    elif scores.methods[1] in learnable and likely:
+        method, sure = _simplest(scores, likely, over_alone, floor), "leaning"
+        choice = scores.way(method)
     elif scores.methods[1] in learnable:
-        little = min(floor, LITTLE * abs(alone))
-        worse = all(g.mean + needed * g.gate_se() < little for g in over_alone.values())
+        little, wide = min(floor, LITTLE * abs(alone)), SHARED_ROWS if trained else 1.0
+        worse = all(g.mean + wide * needed * g.gate_se() < little for g in over_alone.values())
         sure = "clear" if worse and over_alone else "leaning"
     elif learnable:
         method, sure = min(learnable, key=lambda name: _rank(scores, name)), "leaning"
@@ -165,26 +183,28 @@ def _simplest(scores: Scores, proven: tuple[str, ...], over_alone: dict[str, Gai
     best = min(proven, key=lambda name: loss[name])
     for name in sorted(proven, key=lambda name: _rank(scores, name)):
         behind = gain(scores, scores.methods.index(best), scores.methods.index(name))
-        error = max(behind.gate_se(), over_alone[name].noise)
+        error = float(np.hypot(behind.gate_se(), over_alone[name].noise))
         if not (behind.mean > 1.645 * error and behind.mean > floor):
             return name
     return best
 
 
-def decide_scores(scores: Scores, alpha: float = 0.05, seed: int = 0, proper: Scores | None = None) -> Verdict:
+def decide_scores(
+    scores: Scores, alpha: float = 0.05, seed: int = 0, proper: Scores | None = None, gradient: bool = False
+) -> Verdict:
     """`judge`, marked borderline where single repeats of the cross-validation, or single splits, do not agree with it."""
-    verdict = judge(scores, alpha, seed, proper)
+    verdict = judge(scores, alpha, seed, proper, gradient)
     parts = scores.parts()
     if len(parts) > 1 and verdict.sure == "clear":
-        alike = [_agrees(part, verdict, alpha, seed) for part in parts]
+        alike = [_agrees(part, verdict, alpha, seed, gradient) for part in parts]
         if np.mean(alike) < 0.6:
             return replace(verdict, sure="borderline")
     return verdict
 
 
-def _agrees(part: Scores, verdict: Verdict, alpha: float, seed: int) -> bool:
+def _agrees(part: Scores, verdict: Verdict, alpha: float, seed: int, gradient: bool) -> bool:
     """A repeat holds every row and gives the same answer; a split holds few, and need only have the same sign."""
     if part.test_share is None:
-        return judge(part, alpha, seed).recommendation == verdict.recommendation
+        return judge(part, alpha, seed, gradient=gradient).recommendation == verdict.recommendation
     loss = part.mean_losses()
     return (loss[part.methods[1]] > loss[verdict.method]) == (verdict.recommendation != "alone")

@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 from coterie.annotations import guarded
 from coterie.arguments import CALLABLE, NONE, check_arguments
 from coterie.comparison.exact.candidates.rows import Floats
+from coterie.comparison.exact.continuum import Continuum, continuum
 from coterie.comparison.exact.evaluation import FEWEST, Evaluation, Progress, default_repeats, measure
 from coterie.comparison.exact.metrics import check_metric
 from coterie.comparison.exact.predictor import Predictor, learn_all
@@ -31,7 +32,8 @@ class Decision:
 
     ``losses`` and ``gains`` are methods × clients on rows that training did not see; gains are over alone, positive is
     better. ``interval`` bounds the mean gain of ``method`` over alone, as a share of alone's loss. ``method`` is the
-    recommended one or, where that is alone, its best rival. Clients with fewer than four rows have no score."""
+    recommended one or, where that is alone, its best rival. Clients with fewer than four rows have no score.
+    ``continuum`` compares the groups with those found among clients without groups; None where there is one group."""
 
     table: Table = field(repr=False)
     metric: str
@@ -50,6 +52,7 @@ class Decision:
     evaluation: Evaluation | None = field(repr=False)
     predictors: dict[str, Predictor] = field(repr=False)
     warnings: tuple[str, ...] = ()
+    continuum: Continuum | None = None
 
     @property
     def kind(self) -> str:
@@ -66,6 +69,11 @@ class Decision:
         if self.evaluation is None:
             raise DataError("There are no scores: the target never changes.")
         return self.evaluation.scores[self.metric]
+
+    def against_continuum(self) -> dict[str, Any] | None:
+        """How the groups compare with clients that differ gradually, as plain values; None where there is one group."""
+        found = self.continuum
+        return None if found is None else {**vars(found), "exceeded": found.exceeded}
 
     def coefficients(self, method: str) -> pd.DataFrame:
         """Coefficients in the units of the table, clients × (intercept and columns), per class with several."""
@@ -176,10 +184,10 @@ def from_evaluation(
         )
     scores = found.scores[metric]
     _refuse_unscored(len(scores.scored), metric)
-    verdict = decide_scores(scores, 1 - level, seed, found.proper(metric))
+    predictors = learn_all(table, seed)
+    verdict, beyond = against_continuum(table, found, metric, predictors, alpha=1 - level, seed=seed)
     method, (low, high) = verdict.method, verdict.share
     losses = _frame(scores, scores.losses(), table)
-    predictors = learn_all(table, seed)
     notes = {note for p in predictors.values() for note in p.model.fit.notes} | set(found.notes)
     marked = marks(verdict.over_alone[method].single(scores), level)
     return Decision(
@@ -200,7 +208,17 @@ def from_evaluation(
         evaluation=found,
         predictors=predictors,
         warnings=tuple(sorted(notes)) + _warnings(table, scores, verdict),
+        continuum=beyond,
     )
+
+
+def against_continuum(
+    table: Table, found: Evaluation, metric: str, predictors: dict[str, Predictor], *, alpha: float, seed: int
+) -> tuple[Verdict, Continuum | None]:
+    """The rule's answer, in which groups count only where clients without groups would not show the like."""
+    beyond = continuum(table, len(np.unique(predictors["groups"].model.fit.of_client)), seed)
+    gradient = beyond is None or not beyond.exceeded
+    return decide_scores(found.scores[metric], alpha, seed, found.proper(metric), gradient), beyond
 
 
 def _refuse_unscored(count: int, metric: str) -> None:

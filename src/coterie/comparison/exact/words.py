@@ -19,7 +19,7 @@ def words(decision: Decision) -> str:
     """Recommendation, size and sureness of the gain, single clients, and how it was measured."""
     sentences = [_headline(decision)]
     if decision.verdict is not None:
-        sentences += [s for s in (_singles(decision), _settle(decision), _method(decision)) if s]
+        sentences += [s for s in (_gradient(decision), _singles(decision), _settle(decision), _method(decision)) if s]
     return " ".join(sentences)
 
 
@@ -87,6 +87,22 @@ def _others(decision: Decision, others: list[str]) -> str:
         are = "are" if len(worse) > 1 else "is"
         parts.append(f" {' and '.join(worse).capitalize()} {are} not better than that.")
     return "".join(parts)
+
+
+def _gradient(decision: Decision) -> str:
+    """Whether clients differ by groups or gradually, where the recommendation rests on their differences."""
+    found = decision.continuum
+    loss = decision.losses.mean(axis=1)
+    alike = decision.recommendation == "together" or (
+        decision.recommendation == "alone" and loss["together"] <= loss["alone"]
+    )
+    if found is None or decision.sure == "nothing" or alike:
+        return ""
+    share = f"{found.groups} groups explain {_percent(found.explained)} % of the differences between clients"
+    without = f"clients that differ gradually would show up to {_percent(found.reference)} %"
+    if found.exceeded:
+        return f"The clients form groups: {share}; {without}."
+    return f"The clients form a gradient rather than groups: {share}, and {without}."
 
 
 def _singles(decision: Decision) -> str:

@@ -62,7 +62,19 @@ def _stable_words(c: Comparison, method: str, steady: pd.Series[Any] | None) -> 
     told = f"Stability: over {how}, a client is in its group again in {steady.mean():.0%} of the cases on average."
     if shaky:
         told += f" {shaky} of {len(steady)} clients are elsewhere in more than half of them."
-    return told
+    return told + _against_continuum(c, method)
+
+
+def _against_continuum(c: Comparison, method: str) -> str:
+    """What stability alone cannot say: whether clients without groups would be cut into pieces as steadily."""
+    if method != "groups" or c.decision is None or c.decision.continuum is None:
+        return " Clients that differ gradually would also be put into steady groups, so this is no evidence of groups."
+    found = c.decision.continuum
+    share = f"the groups explain {found.explained:.0%} of the differences between clients"
+    without = f"clients that differ gradually, without groups, would show up to {found.reference:.0%}"
+    if found.exceeded:
+        return f" They are more than a gradient cut into pieces: {share}; {without}."
+    return f" They are no evidence of groups: {share}, but {without}. This is a gradient rather than groups."
 
 
 def _maps(c: Comparison, found: pd.Series[Any], steady: pd.Series[Any] | None) -> list[Chart | None]:

@@ -16,12 +16,12 @@ from coterie.estimation.blocks import grams
 
 
 @dataclass(frozen=True)
-class _Forms:
+class Forms:
     """Loss of client i with coefficients β: Σ over outputs of ½βᵀA_iβ − c_iᵀβ, with β relative to the model for all.
 
-    The leading axis holds several copies (the training parts of inner folds), worked on at once."""
+    The leading axis holds several copies (the training parts of inner folds), worked on at once. One A may serve all."""
 
-    A: Floats  # (copies, outputs, clients, p, p)
+    A: Floats  # (copies or 1, outputs, clients, p, p)
     c: Floats  # (copies, outputs, clients, p)
 
     def losses(self, beta: Floats) -> Floats:
@@ -33,11 +33,11 @@ class _Forms:
         """Ridge coefficients (copies, outputs, models, p) with membership (copies, clients, models)."""
         f, q, m, p = self.c.shape
         weight = member.swapaxes(1, 2)[:, None]
-        A = (weight @ self.A.reshape(f, q, m, p * p)).reshape(f, q, -1, p, p) + penalty * np.eye(p)
+        A = (weight @ self.A.reshape(-1, q, m, p * p)).reshape(f, q, -1, p, p) + penalty * np.eye(p)
         return np.asarray(np.linalg.solve(A, (weight @ self.c)[..., None])[..., 0])
 
 
-def _forms(rows: Rows, base: Floats) -> _Forms:
+def forms_of(rows: Rows, base: Floats) -> Forms:
     """Quadratic forms of one copy around ``base`` (1 + features, outputs)."""
     eta, q = rows.Z @ base, rows.n_outputs
     chance = chances(eta) if rows.classification else eta
@@ -47,10 +47,10 @@ def _forms(rows: Rows, base: Floats) -> _Forms:
         if rows.classification:  # of several classes each counts q/(q − 1) times its own curvature, as in `path`
             weight = np.maximum(chance[:, output] * (1 - chance[:, output]), 0.01) * (1 if q == 1 else q / (q - 1))
         found.append(grams(rows.Z, rows.y[:, output] - chance[:, output], weight, rows.owner, rows.n_clients))
-    return _Forms(np.stack([A for A, _ in found])[None], np.stack([c for _, c in found])[None])
+    return Forms(np.stack([A for A, _ in found])[None], np.stack([c for _, c in found])[None])
 
 
-def _seeds(forms: _Forms, own: Floats, k: int, starts: int, rng: np.random.Generator) -> Floats:
+def _seeds(forms: Forms, own: Floats, k: int, starts: int, rng: np.random.Generator) -> Floats:
     """Coefficients (copies, outputs, starts · k, p) of clients, each far from those before in excess loss."""
     f, m = len(own), own.shape[2]
     best = (own * (0.5 * (forms.A @ own[..., None])[..., 0] - forms.c)).sum((1, 3))
@@ -66,7 +66,7 @@ def _seeds(forms: _Forms, own: Floats, k: int, starts: int, rng: np.random.Gener
     return np.asarray(own.transpose(0, 2, 1, 3)[copy, chosen.reshape(f, -1)].transpose(0, 2, 1, 3))
 
 
-def _em(forms: _Forms, k: int, starts: int, penalty: float, rng: np.random.Generator) -> tuple[Floats, Ints]:
+def hard_em(forms: Forms, k: int, starts: int, penalty: float, rng: np.random.Generator) -> tuple[Floats, Ints]:
     """The best of several starts: coefficients (copies, outputs, k, p) and the group of every client."""
     f, q, m, p = forms.c.shape
     if k == 1:
@@ -107,28 +107,28 @@ class Groups:
 
     def fit(self, rows: Rows, rng: np.random.Generator) -> Fit:
         base, converged = rows.pooled
-        forms = _forms(rows, base[0])
+        forms = forms_of(rows, base[0])
         penalty = max(1.0, rows.X.shape[1] / 10)
         k, inner = self._number(rows, base[0], forms, penalty, rng)
-        group = _em(forms, k, 2 * self.starts, penalty, rng)[1][0]
+        group = hard_em(forms, k, 2 * self.starts, penalty, rng)[1][0]
         coef, group, settled = _refine(rows, group, base) if k > 1 else (base, group, True)
         notes = () if converged and settled else ("A model of a group stopped before it converged.",)
         return Fit(coef, group, coef[0], rows.classification, notes=notes, details={"inner_loss": inner})
 
     def _number(
-        self, rows: Rows, base: Floats, forms: _Forms, penalty: float, rng: np.random.Generator
+        self, rows: Rows, base: Floats, forms: Forms, penalty: float, rng: np.random.Generator
     ) -> tuple[int, Floats]:
         """The number of groups with the lowest inner loss; the search stops after two that do not improve."""
         most = min(self.most, rows.n_clients // 2)
         if most < 2:
             return 1, np.zeros(0)
         fold = _inner_folds(rows, self.inner_folds, rng)
-        parts = [_forms(rows.part(fold == f), base) for f in range(self.inner_folds)]
-        test = _Forms(np.concatenate([t.A for t in parts]), np.concatenate([t.c for t in parts]))
-        train = _Forms(forms.A - test.A, forms.c - test.c)
+        parts = [forms_of(rows.part(fold == f), base) for f in range(self.inner_folds)]
+        test = Forms(np.concatenate([t.A for t in parts]), np.concatenate([t.c for t in parts]))
+        train = Forms(forms.A - test.A, forms.c - test.c)
         losses: list[float] = []
         for k in range(1, most + 1):
-            beta, group = _em(train, k, self.starts, penalty, rng)
+            beta, group = hard_em(train, k, self.starts, penalty, rng)
             losses.append(float(np.take_along_axis(test.losses(beta), group[..., None], 2).sum()))
             if k - 1 - int(np.argmin(losses)) >= 2:
                 break
