@@ -29,6 +29,7 @@ ALLOWED = {
     ("learning/traits.py", "_version"): "the same",
     ("learning/traits.py", "_BatchNorm"): "torch has no public name for batch normalisation of any dimension",
     ("learning/traits.py", "_NormBase"): "the same, for all layers with running statistics",
+    ("learning/traits.py", "_python_dispatch"): "torch has no public name for a mode that sees every operation",
     ("learning/task.py", "_ConvNd"): "the same, for convolutions",
     ("flower/worker.py", "_exit"): "a fork ends without its parent's exit handlers; Python has no other name for it",
 }

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from coterie.errors import TaskError
 from coterie.tree import Params
@@ -44,7 +43,8 @@ class Addresses(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     used = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = [t for t in tree_leaves((args, kwargs or {})) if isinstance(t, Tensor) and t.dtype != torch.bool]
+        each = [t for v in (*args, *(kwargs or {}).values()) for t in (v if isinstance(v, list | tuple) else [v])]
+        given = [t for t in each if isinstance(t, Tensor) and t.dtype != torch.bool]
         self.used = self.used or len({t.is_floating_point() for t in given}) > 1
         return func(*args, **(kwargs or {}))
 
