@@ -14,8 +14,8 @@ from conformance_settings import configured
 from together import SIZES, InProcess, deployed, job, split, table
 
 import coterie as ct
-from coterie.data.sites import LEAST
 from coterie.flower import Site, guard, wire
+from coterie.flower.site_tables import LEAST
 from coterie.tree import flatten
 
 NUMBERS = [

@@ -12,8 +12,8 @@ from together import SIZES, InProcess, deployed, job, split, table
 
 import coterie as ct
 from coterie.data.digits import LEVELS, sortable
-from coterie.data.sites import LEAST
 from coterie.flower import Site, wire
+from coterie.flower.site_tables import LEAST
 
 
 def question(site: Site, level: int, prefixes: list[int], column: str = "a") -> Any:

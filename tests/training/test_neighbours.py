@@ -29,7 +29,7 @@ def test_padding_by_the_federation_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_shape_read_from_one_client_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.training.privately.undeclared", lambda *_, **__: [])
+    monkeypatch.setattr("coterie.training.private_run.undeclared", lambda *_, **__: [])
     found = search(ct.FedAvg(), changes=("a class of its own",))
     assert found.violations
     assert "valid receipts differ" in found.to_text()

@@ -29,7 +29,7 @@ from coterie.privacy import (
     write_receipt,
 )
 from coterie.training.neighbours import Recorder
-from coterie.training.privately import Session
+from coterie.training.private_run import Session
 from coterie.tree import row
 
 pytestmark = pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
@@ -311,7 +311,7 @@ def test_secret_cohorts_have_the_accounted_probability(monkeypatch: pytest.Monke
     """Included exactly below rate · 2⁶⁴; the draws come from the operating system."""
     session = Session.open(EXACT, ct.FedAvg(FEW), ct.training.Poisson(0.25), len(fed), 1, None, None)
     edge = [2**62 - 1, 2**62, 2**62 + 1, 0] * 3
-    monkeypatch.setattr("coterie.training.privately.os.urandom", lambda n: np.array(edge, np.uint64).tobytes())
+    monkeypatch.setattr("coterie.training.private_run.os.urandom", lambda n: np.array(edge, np.uint64).tobytes())
     assert session.drawn(fed, 0, 0).tolist() == [i for i, u in enumerate(edge) if u < 2**62]
     monkeypatch.undo()
     drawn = [len(session.drawn(fed, 0, r)) for r in range(400)]

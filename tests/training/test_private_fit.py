@@ -109,7 +109,7 @@ def test_an_empty_poisson_cohort_releases_noise_too(
     algorithm: Any, fed: ct.Federation, task: ct.Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("coterie.training.privately.os.urandom", lambda size: b"\xff" * size)  # draws nobody
+        patch.setattr("coterie.training.private_run.os.urandom", lambda size: b"\xff" * size)  # draws nobody
         result = run(algorithm, fed, task, EXACT, cohort=0.5, rounds=3)
         assert (result.history["clients"] == 0).all()
     assert result.receipt.releases[0]["count"] == 3

@@ -16,7 +16,7 @@ from coterie.errors import ConfigError
 from coterie.exchange.messages import Ask, Context, MeanBy, Up
 from coterie.privacy import ExactNoise, public
 from coterie.training.neighbours import Recorder
-from coterie.training.privately import Session
+from coterie.training.private_run import Session
 from coterie.tree import flatten
 
 pytestmark = pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")

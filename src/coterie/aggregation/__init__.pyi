@@ -16,8 +16,8 @@ from coterie.aggregation.rules import NearestNeighbourMixing as NearestNeighbour
 from coterie.aggregation.rules import TrimmedMean as TrimmedMean
 from coterie.aggregation.threshold import ThresholdClustering as ThresholdClustering
 from coterie.aggregation.threshold import threshold_clustering as threshold_clustering
-from coterie.aggregation.use import aggregated as aggregated
-from coterie.aggregation.use import for_group as for_group
-from coterie.aggregation.use import with_aggregate as with_aggregate
+from coterie.aggregation.where_allowed import aggregated as aggregated
+from coterie.aggregation.where_allowed import for_group as for_group
+from coterie.aggregation.where_allowed import with_aggregate as with_aggregate
 
 AGGREGATORS: dict[str, type]

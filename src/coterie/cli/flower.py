@@ -81,8 +81,8 @@ def _dealt(federation: Federation, sites: int) -> tuple[dict[str, Any], dict[str
 def job_of(text: str, folder: Path) -> Job:
     """The run that a file's text describes, for clients whose tables stay at their sites."""
     from coterie.cli.config import Config
-    from coterie.data.sites import OPTIONS
     from coterie.flower.job import Job
+    from coterie.flower.site_tables import OPTIONS
 
     table = tomllib.loads(text)
     data = table.get("data", {})

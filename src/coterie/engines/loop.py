@@ -15,8 +15,8 @@ from torch import Tensor
 
 from coterie.annotations import guarded
 from coterie.engines.base import Env, Post, Split, context, gather, in_round, unpack
-from coterie.engines.blame import Untouched, line_of
 from coterie.engines.devices import at, checked, fetched, moved, placed
+from coterie.engines.error_location import Untouched, line_of
 from coterie.engines.reduce import assemble, share
 from coterie.errors import ClientError, CoterieError
 from coterie.exchange.messages import Ask, Context, Ints, Reply

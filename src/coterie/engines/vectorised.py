@@ -31,8 +31,8 @@ from coterie.cores import usable_cores
 from coterie.data.federation import Federation
 from coterie.disk import said
 from coterie.engines.base import Env, Post, Split, context, gather, in_round, unpack
-from coterie.engines.blame import Untouched, line_of
 from coterie.engines.devices import at, checked, fetched, moved, placed
+from coterie.engines.error_location import Untouched, line_of
 from coterie.engines.reduce import Share, assemble, share
 from coterie.errors import ClientError, CoterieError
 from coterie.exchange.messages import Ask, Ints, Reply

@@ -24,9 +24,9 @@ from coterie.exchange.server_knowledge import Ints as Ints
 from coterie.exchange.server_knowledge import Population as Population
 from coterie.exchange.server_knowledge import one_per as one_per
 from coterie.exchange.server_knowledge import shown_to as shown_to
+from coterie.learning.batched.gradients import Pullback, descend, grad_and_loss, pullback
 from coterie.learning.batches import Walk, minibatches
 from coterie.learning.body_and_head import features
-from coterie.learning.gradients import Pullback, descend, grad_and_loss, pullback
 from coterie.learning.predictors import Predictor
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, tree_map

@@ -32,7 +32,7 @@ from coterie.privacy.accounting import compose
 from coterie.privacy.events import Event
 from coterie.settings import setting
 from coterie.training.cohorts import Everyone, Poisson, sampler
-from coterie.training.privately import accounted_sampling, asks_per_round, participation, planned_lines
+from coterie.training.private_run import accounted_sampling, asks_per_round, participation, planned_lines
 from coterie.tree import Tree, flatten
 
 BUDGET, OUTGOING, STATISTICS = "budget.json", "outgoing.jsonl", "statistics.json"

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.data.federation import Federation
-from coterie.data.sites import LEAST, require_named
 from coterie.errors import ConfigError
+from coterie.flower.site_tables import LEAST, require_named
 from coterie.learning.task import Task
 from coterie.privacy.settings import Privacy
 from coterie.settings import setting
-from coterie.training.privately import private_form
+from coterie.training.private_run import private_form
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ import torch
 
 from coterie.data.digits import LEVELS
 from coterie.data.federation import Federation
-from coterie.data.sites import Agreement, Columns, agreed_classes
 from coterie.disk import add_lines, locked, unlinked, write_text, writing
 from coterie.errors import ConfigError, CoterieWarning, DataError, EngineError
 from coterie.exchange.messages import shown_to
@@ -29,6 +28,7 @@ from coterie.flower import answers, wire
 from coterie.flower.engine import Failure, SitesEngine
 from coterie.flower.job import Job
 from coterie.flower.nodes import Nodes, Sites
+from coterie.flower.site_tables import Agreement, Columns, agreed_classes
 from coterie.privacy.ledger import BudgetSpent
 from coterie.training import checkpoint, cohorts
 from coterie.training.result import FILES, RECEIPT

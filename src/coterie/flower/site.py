@@ -29,7 +29,6 @@ import torch
 
 from coterie.data.federation import Federation
 from coterie.data.reading import read_table
-from coterie.data.sites import Agreement, SiteTable
 from coterie.disk import locked, private_folder, unlinked, write_text, writing
 from coterie.engines.base import ClientStates, Env, first_contact
 from coterie.engines.private import Releases, check_private
@@ -42,6 +41,7 @@ from coterie.flower.finish import keep_results
 from coterie.flower.guard import Guard, planned
 from coterie.flower.heads import checked_head, checked_tree
 from coterie.flower.job import Job
+from coterie.flower.site_tables import Agreement, SiteTable
 from coterie.training import checkpoint
 from coterie.tree import Tree, flatten, unflatten
 

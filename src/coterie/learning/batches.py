@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coterie import randomness
 from coterie.errors import ConfigError
-from coterie.learning.chunks import apply, in_chunk
+from coterie.learning.batched.chunks import apply, in_chunk
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The steps a client takes on its own data: what `LocalSGD` and `LocalAdam` have in common.
 
 Written for one client. `_Steps` is a primitive with a batching rule: when a client function runs under `torch.func.vmap`,
-the rule receives the models and data of a whole chunk of clients and trains them together (`sgd_batched.train`), all
+the rule receives the models and data of a whole chunk of clients and trains them together (`batched.sgd.train`), all
 steps of the chunk before the next chunk, with gradients and updates fused where the network allows it.
 """
 
@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ConfigError
-from coterie.learning import sgd_batched
+from coterie.learning.batched import sgd
+from coterie.learning.batched.chunks import apply, in_chunk
+from coterie.learning.batched.gradients import Model
+from coterie.learning.batched.sgd import Given, Plan
 from coterie.learning.batches import Walk
-from coterie.learning.chunks import apply, in_chunk
-from coterie.learning.gradients import Model
 from coterie.learning.schedules import Cosine, StepDecay, Warmup
-from coterie.learning.sgd_batched import Given, Plan
 from coterie.learning.task import Task
 from coterie.learning.update_rules import Descent, Rate, Rule
 from coterie.tree import Params, Tree, named_like, names
@@ -149,7 +149,7 @@ class LocalSteps(ABC):
         model = params | dict(zip(moved, weights, strict=True))
         if memory is None:
             return model, loss
-        return model, loss, _as_memory(dict(zip(sgd_batched.kept_names(plan.rule, trained), kept, strict=True)))
+        return model, loss, _as_memory(dict(zip(sgd.kept_names(plan.rule, trained), kept, strict=True)))
 
     def each(self, ctx: Samples) -> Iterator[tuple[Any, Rate]]:
         """The mini-batches of these steps with the learning rate of each, for your own loops. The rate is 0 for the
@@ -201,7 +201,7 @@ class LocalSteps(ABC):
 
     def _remembered(self, params: Params, trained: tuple[str, ...], memory: Tree | None) -> Given:
         """The memory by the names of `Given`: the one passed in, or zeros."""
-        wanted = sgd_batched.kept_names(self.rule, trained)
+        wanted = sgd.kept_names(self.rule, trained)
         if memory is None:
             zero = next(iter(params.values())).new_zeros(())
             return {n: zero if n == "count" else torch.zeros_like(params[n.split("/", 1)[1]]) for n in wanted}
@@ -316,7 +316,7 @@ class _Steps(torch.autograd.Function):
 
     @staticmethod
     def forward(plan: Plan, kinds: Any, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, *given: Tensor) -> Any:
-        return sgd_batched.train_one(plan, x, y, mask, key, dict(zip(kinds, given, strict=True)))
+        return sgd.train_one(plan, x, y, mask, key, dict(zip(kinds, given, strict=True)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -328,7 +328,7 @@ class _Steps(torch.autograd.Function):
 
     @staticmethod
     def rule(plan: Plan, kinds: Any, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, *given: Tensor) -> Any:
-        return sgd_batched.train(plan, x, y, mask, key, dict(zip(kinds, given, strict=True)))
+        return sgd.train(plan, x, y, mask, key, dict(zip(kinds, given, strict=True)))
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *given: Any) -> Any:

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coterie.errors import ConfigError
+from coterie.learning.batched.network_traits import filled
 from coterie.learning.body_and_head import features
-from coterie.learning.traits import filled
 from coterie.settings import whole_number
 from coterie.tree import Params
 

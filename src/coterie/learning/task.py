@@ -22,12 +22,13 @@ from coterie.annotations import guarded
 from coterie.data.federation import Federation
 from coterie.disk import said
 from coterie.errors import CoterieError, TaskError
-from coterie.learning import models, passes, traits
-from coterie.learning.drawing import Drawing
+from coterie.learning import models
+from coterie.learning.batched import forward_and_back, network_traits
+from coterie.learning.batched.drawing import Drawing
+from coterie.learning.batched.network_traits import Traits
+from coterie.learning.batched.networks import Network
 from coterie.learning.metrics import LOSSES, SampleLoss
-from coterie.learning.networks import Network
 from coterie.learning.scoring import Scorer
-from coterie.learning.traits import Traits
 from coterie.tree import Params
 
 _CPU = torch.device("cpu")
@@ -123,7 +124,7 @@ class Task:
 
     @cached_property
     def _shown_alone(self) -> bool:
-        return traits.runs_alone(self._master)
+        return network_traits.runs_alone(self._master)
 
     @property
     def one_by_one(self) -> bool:
@@ -138,19 +139,19 @@ class Task:
     @cached_property
     def statistics(self) -> frozenset[str]:
         """Running statistics of normalising layers: entries of a parameter dictionary that move without a gradient."""
-        return traits.statistics(self._master)
+        return network_traits.statistics(self._master)
 
     @cached_property
     def normalising(self) -> frozenset[str]:
         """Everything that batch normalisation has: its parameters and statistics."""
-        return traits.normalising(self._master) & self.names
+        return network_traits.normalising(self._master) & self.names
 
     # ---- the model as a function -------------------------------------------------------------------------------------
 
     @property
     def skeleton(self) -> nn.Module:
         """A module of this thread whose weights are never used: `functional_call` swaps its parameters while it runs."""
-        return self._mine("skeleton", traits.own_dtype(self._master))
+        return self._mine("skeleton", network_traits.own_dtype(self._master))
 
     def judge(self, like: Tensor) -> nn.Module:
         """The same for predictions, in a tensor's type and on its device: in evaluation mode."""
@@ -161,17 +162,17 @@ class Task:
         return self._mine("trainee", like.dtype, like.device)
 
     def _mine(self, name: str, dtype: torch.dtype, device: torch.device = _CPU) -> nn.Module:
-        kept: dict[Any, tuple[nn.Module, traits.Kept]] = self._local.__dict__
+        kept: dict[Any, tuple[nn.Module, network_traits.Kept]] = self._local.__dict__
         key = f"{name} {dtype} {device}"
         if key not in kept:
             module = copy.deepcopy(self.prepare(dtype, device)).train(name != "judge")
-            kept[key] = module, traits.fixed_now(module)
+            kept[key] = module, network_traits.fixed_now(module)
         return kept[key][0]
 
     def require_same_buffers(self) -> None:
         """Refuse a network that has changed a buffer or a frozen part since its module was made for this thread."""
         for module, before in self._local.__dict__.values():
-            for name in traits.changed(module, before):
+            for name in network_traits.changed(module, before):
                 self._local.__dict__.clear()  # modules are no longer as they were made
                 kind = "buffer" if name in dict(module.named_buffers()) else "frozen parameter"
                 raise TaskError(
@@ -183,7 +184,7 @@ class Task:
         """The module in a type and on a device, frozen parts and all; to be called outside of any map or derivative, where
         these can be changed."""
         if (dtype, device) not in self._masters:
-            self._masters[dtype, device] = traits.recast(traits.copied(self._master), dtype).to(device)
+            self._masters[dtype, device] = network_traits.recast(network_traits.copied(self._master), dtype).to(device)
         return self._masters[dtype, device]
 
     def module(self, seed: int = 0, params: Params | None = None) -> nn.Module:
@@ -193,10 +194,10 @@ class Task:
             module = self._made()
         if not isinstance(module, nn.Module):
             raise TaskError(f"The model factory must return an nn.Module; got {type(module).__name__}.")
-        traits.refuse_unsupported(module)
+        network_traits.refuse_unsupported(module)
         if params is not None:
             self.require(params)
-            traits.filled(module, params)
+            network_traits.filled(module, params)
         return module
 
     def _made(self) -> nn.Module:
@@ -259,8 +260,8 @@ class Task:
 
     def _by_hand(self, params: Params, x: Tensor) -> Tensor | None:
         """Outputs of a chunk of clients at once, where the module has that form."""
-        network = self.network(tuple(params), x.shape[1:]) if passes.replaceable(x) else None
-        return None if network is None else passes.outputs(network, x, tuple(params.values()))
+        network = self.network(tuple(params), x.shape[1:]) if forward_and_back.replaceable(x) else None
+        return None if network is None else forward_and_back.outputs(network, x, tuple(params.values()))
 
     def training_outputs(self, params: Params, x: Tensor, key: Tensor) -> Tensor:
         """The outputs while learning: random numbers come from the key, and BatchNorm uses the samples' own statistics (the
@@ -276,7 +277,7 @@ class Task:
         module = self._mine("skeleton", _first(params).dtype, _first(params).device)
         moved = {name: params[name].detach().clone() for name in self.statistics}
         if moved:
-            traits.settle(module, len(x))
+            network_traits.settle(module, len(x))
         with self.watching(key):
             result: Tensor = functional_call(module, params | moved, (x,))
         return result, moved
@@ -331,11 +332,11 @@ class Task:
             return _one_tensor(self.training_outputs(params, x, key))
 
         with _GENERATOR, torch.random.fork_rng(devices=_CPU_RNG), torch.no_grad(), Drawing(key):
-            generators = traits.generators()
+            generators = network_traits.generators()
             try:
                 outputs, _ = predict(x), learn(x)
                 self.require_same_buffers()
-                drawn = traits.generators() != generators
+                drawn = network_traits.generators() != generators
                 remembers = not drawn and any(self._remembers(run, x) for run in (predict, learn))
             except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
                 if isinstance(error, TaskError):
@@ -370,7 +371,7 @@ class Task:
                 run(before)
             found.append(run(x[:_TRIED]))
         self._local.__dict__.clear()  # modules that were used are no longer as they were made
-        return not traits.close(found[0], found[1], 1e-5)
+        return not network_traits.close(found[0], found[1], 1e-5)
 
     def _traits(self, params: Params, x: Tensor, y: Tensor) -> Traits:
         """Traits that only a run shows: whether the model draws, mixes samples, or cannot be batched over clients."""
@@ -383,14 +384,14 @@ class Task:
             return self.sample_losses(self.training_outputs(params, x, key), y).sum() + self.outputs(params, x).sum()
 
         with torch.no_grad():
-            addressing = traits.Addresses()  # type: ignore[no-untyped-call]  # torch's
+            addressing = network_traits.Addresses()  # type: ignore[no-untyped-call]  # torch's
             with addressing, Drawing(key) as drawing:
                 functional_call(module, {n: p.clone() for n, p in params.items()}, (x,))
             alone = self._shown_alone or any(
-                traits.mixes_rows(run, x)
+                network_traits.mixes_rows(run, x)
                 for run in (lambda x: self.outputs(params, x), lambda x: self.training_outputs(params, x, key))
             )
-        batched = alone or self.convolutional or traits.batches(loss, params, x, y, key)
+        batched = alone or self.convolutional or network_traits.batches(loss, params, x, y, key)
         return Traits(watched=drawing.used, alone=alone or not batched, addresses=addressing.used)
 
     def _check_outputs(self, outputs: Tensor, federation: Federation) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from coterie.errors import ConfigError, DataError
-from coterie.evidence.coalitions.found import Coalitions
+from coterie.evidence.coalitions.answer import Coalitions
 from coterie.evidence.gains import (
     FEWEST,
     GAINS,

@@ -16,8 +16,8 @@ from coterie.disk import write_text
 from coterie.errors import ConfigError, DataError
 from coterie.evidence.gains import FEWEST
 from coterie.learning import module_json, predictors
+from coterie.learning.batched.network_traits import filled
 from coterie.learning.task import Task
-from coterie.learning.traits import filled
 from coterie.privacy.receipt import Receipt
 from coterie.settings import whole_number
 from coterie.training import files

@@ -34,7 +34,6 @@ from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import Released
 from coterie.settings import whole_number
 from coterie.training import checkpoint, cohorts
-from coterie.training.again import clients_alone, same_run
 from coterie.training.contract import (
     conversation,
     finite,
@@ -48,7 +47,8 @@ from coterie.training.contract import (
 from coterie.training.evaluation import Evaluation
 from coterie.training.explosion import explosion
 from coterie.training.fingerprint import Fingerprint, fingerprint
-from coterie.training.privately import SIMULATION_ONLY, Session, private_form, reads_clusters, unwrapped
+from coterie.training.later_runs import clients_alone, same_run
+from coterie.training.private_run import SIMULATION_ONLY, Session, private_form, reads_clusters, unwrapped
 from coterie.training.progress import bar, finish_on_interrupt
 from coterie.training.result import FILES, RECEIPT, Result
 from coterie.training.validity import Declared, copied, opened, unchanged

@@ -13,8 +13,8 @@ from coterie.comparison.exact.candidates.rows import Floats
 from coterie.comparison.exact.evaluation import deal
 from coterie.data.coded_table import Table, make_table
 from coterie.errors import ConfigError
+from coterie.evidence.coalitions.answer import Coalitions
 from coterie.evidence.coalitions.find import Note, find
-from coterie.evidence.coalitions.found import Coalitions
 from coterie.evidence.coalitions.search import FOLD_Z, Block, Settings
 
 PENALTIES = 10.0 ** np.arange(-3, 5)

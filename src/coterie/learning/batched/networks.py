@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coterie.learning.activations import ACTIVATIONS
-from coterie.learning.convolutions import Block, Passed
+from coterie.learning.batched.activations import ACTIVATIONS
+from coterie.learning.batched.convolutions import Block, Passed
 
 Layer = tuple[int, int, type[nn.Module] | None]
 """A fully connected layer: position of the weight, of the bias (or −1), and the activation (or None)."""

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.learning.chunks import apply, in_chunk, maps_and_derivatives
-from coterie.learning.networks import Network, Trace
+from coterie.learning.batched.chunks import apply, in_chunk, maps_and_derivatives
+from coterie.learning.batched.networks import Network, Trace
 
 _BYTES = 8 << 20  # what the passes of some clients may hold at a time; smaller groups cost more in calls than they save
 _MOST = 128 << 20  # passes that would hold more are done again on the way back

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.learning.chunks import apply, in_chunk, in_one_vmap
-from coterie.learning.passes import joined
+from coterie.learning.batched.chunks import apply, in_chunk, in_one_vmap
+from coterie.learning.batched.forward_and_back import joined
 
 
 class Scaled(torch.autograd.Function):

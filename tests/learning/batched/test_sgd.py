@@ -14,10 +14,10 @@ from torch import Tensor, nn
 import coterie as ct
 from coterie import randomness
 from coterie.learning import models
-from coterie.learning import sgd_batched as stacked
+from coterie.learning.batched import sgd as stacked
+from coterie.learning.batched.gradients import Model
+from coterie.learning.batched.sgd import Given, Plan, kept_names
 from coterie.learning.batches import Walk
-from coterie.learning.gradients import Model
-from coterie.learning.sgd_batched import Given, Plan, kept_names
 from coterie.learning.update_rules import Adam, Momentum
 
 WALK, RULE = {"steps", "epochs", "batch_size"}, {"momentum", "nesterov", "weight_decay", "decoupled"}

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
-from coterie.learning import passes
-from coterie.learning.gradients import Model, chunk_gradients, pullback
+from coterie.learning.batched import forward_and_back
+from coterie.learning.batched.gradients import Model, chunk_gradients, pullback
 from coterie.tree import Params, flatten
 
 CLIENTS, SAMPLES = 3, 4
@@ -141,15 +141,15 @@ def test_large_passes_are_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
     network = task.network(tuple(params), x.shape[2:])
     assert network is not None
     results = []
-    for limit in (passes._MOST, 0):
-        monkeypatch.setattr(passes, "_MOST", limit)
-        monkeypatch.setattr(passes, "_BYTES", limit)
-        kept = passes.Pass(network)
+    for limit in (forward_and_back._MOST, 0):
+        monkeypatch.setattr(forward_and_back, "_MOST", limit)
+        monkeypatch.setattr(forward_and_back, "_BYTES", limit)
+        kept = forward_and_back.Pass(network)
         z = kept.forward(x, list(params.values()))
         results.append((z, kept.backward(z)))
         assert (kept.kept[0][2] is None) == (limit == 0)
     torch.testing.assert_close(results[0], results[1], rtol=1e-12, atol=1e-12)
-    z = passes.outputs_only(network, x, list(params.values()))
+    z = forward_and_back.outputs_only(network, x, list(params.values()))
     torch.testing.assert_close(z, results[0][0], rtol=1e-12, atol=1e-12)
 
 

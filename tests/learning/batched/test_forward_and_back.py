@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from coterie.learning import passes
-from coterie.learning.networks import Network
+from coterie.learning.batched import forward_and_back
+from coterie.learning.batched.networks import Network
 
 
 @pytest.mark.parametrize("clients", [0, 3])
@@ -23,7 +23,7 @@ def test_outputs_and_their_pullback_are_autograds(clients: int) -> None:
     delta = torch.randn(max(clients, 1), 5, 3, dtype=torch.float64)
 
     def both(x: torch.Tensor, delta: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        z, back = passes.pullback(network, x, tuple(start.values()))
+        z, back = forward_and_back.pullback(network, x, tuple(start.values()))
         return z, *back(delta)
 
     found = torch.func.vmap(both)(x, delta) if clients else tuple(t[None] for t in both(x[0], delta[0]))

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coterie.learning import passes
-from coterie.learning.chunks import in_one_vmap, maps_and_derivatives, on_chunk
-from coterie.learning.networks import Network
+from coterie.learning.batched import forward_and_back
+from coterie.learning.batched.chunks import in_one_vmap, maps_and_derivatives, on_chunk
+from coterie.learning.batched.networks import Network
 from coterie.learning.task import Task
 from coterie.tree import Params
 
@@ -45,10 +45,12 @@ def chunk_gradients(
 ) -> tuple[Tensor, list[Tensor]]:
     """Loss per client and the gradients of the trained parameters; every tensor has a leading client dimension."""
     if network is not None:
-        some = passes.in_cache(network, x)
+        some = forward_and_back.in_cache(network, x)
         parts = [network.gradients([p[i] for p in params], x[i], y[i], weight[i], model.trained) for i in some]
         gradients = zip(*(grads for _, grads in parts), strict=True)
-        return passes.joined([loss for loss, _ in parts]), [passes.joined(list(column)) for column in gradients]
+        return forward_and_back.joined([loss for loss, _ in parts]), [
+            forward_and_back.joined(list(column)) for column in gradients
+        ]
 
     def one(weights: Params, x: Tensor, y: Tensor, w: Tensor, key: Tensor) -> Tensor:
         return (model.task.sample_losses(model.task.training_outputs(weights, x, key), y) * w).sum()
@@ -114,7 +116,7 @@ def pullback(task: Task, params: Params, x: Tensor, key: Tensor) -> tuple[Tensor
     network = task.network(tuple(params), x.shape[1:]) if in_one_vmap() else None
     if network is not None:
         task.require(params)
-        z, pulled = passes.pullback(network, x, tuple(params.values()))
+        z, pulled = forward_and_back.pullback(network, x, tuple(params.values()))
         return z, lambda d: dict(zip(params, pulled(d), strict=True))
     if maps_and_derivatives():
         outputs, back = torch.func.vjp(lambda p: task.training_outputs(p, x, key), params)  # type: ignore[misc]

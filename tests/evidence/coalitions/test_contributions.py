@@ -8,7 +8,7 @@ import pytest
 from coterie.comparison.exact.ridge_coalitions import PooledRidge
 from coterie.data.coded_table import make_table
 from coterie.evidence.coalitions import find
-from coterie.evidence.coalitions.brings import halves, leave_one_out, shapley, value
+from coterie.evidence.coalitions.contributions import halves, leave_one_out, shapley, value
 from coterie.evidence.coalitions.search import Bank
 
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from coterie.learning import traits
+from coterie.learning.batched import network_traits
+from coterie.learning.batched.forward_and_back import in_cache
+from coterie.learning.batched.gradients import Model, chunk_gradients
+from coterie.learning.batched.networks import Network
 from coterie.learning.batches import Walk, flat_rows, pick, step_keys
-from coterie.learning.gradients import Model, chunk_gradients
-from coterie.learning.networks import Network
-from coterie.learning.passes import in_cache
 from coterie.learning.update_rules import Optimiser, Rate, Rule
 
 Given = dict[str, Tensor]
@@ -107,7 +107,7 @@ def train_one(plan: Plan, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, given
             rows = None if chosen is None else chosen[s, :size]
             xs, ys = (x[:size], y[:size]) if rows is None else (x.index_select(0, rows), y.index_select(0, rows))
             if plan.statistics:
-                traits.settle(module, size)
+                network_traits.settle(module, size)
             with torch.enable_grad():
                 with task.watching(keys[s]):
                     outputs = module(xs)

@@ -32,7 +32,7 @@ def test_the_line_is_the_users_also_inside_a_loss_of_their_own(fed: ct.Federatio
     question = ct.exchange.Ask(algorithm.train, np.arange(12), {"model": e.initial})
     for engine in (ct.engines.LocalEngine(), ct.engines.LoopEngine()):
         with pytest.raises(
-            ct.errors.ClientError, match=rf"'train' .*at .*test_blame\.py:{line} \(return outputs\[:, 7\]\)"
+            ct.errors.ClientError, match=rf"'train' .*at .*test_error_location\.py:{line} \(return outputs\[:, 7\]\)"
         ):
             engine.run(question, e)
 

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coterie.learning.activations import ACTIVATIONS
+from coterie.learning.batched.activations import ACTIVATIONS
 
 
 class Passed(NamedTuple):
