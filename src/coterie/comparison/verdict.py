@@ -1,4 +1,4 @@
-"""A comparison in plain words."""
+"""The words of the verdict: a comparison in plain sentences."""
 
 from __future__ import annotations
 

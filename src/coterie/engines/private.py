@@ -1,4 +1,4 @@
-"""Sums of a differentially private run, which replace plain sums in every additive ask of every algorithm.
+"""Where private training adds noise: clipped, noisy sums replace plain sums in every additive ask of every algorithm.
 
 Each client's declared updates are one joint vector: the sent values minus the values from which the ask measures them. It is
 clipped in L2 norm, every client counts once, and all are added up. Noise is added once per ask, after it was booked. The

@@ -1,4 +1,4 @@
-"""A decision in plain sentences."""
+"""The words of the verdict on exact fits: a decision in plain sentences."""
 
 import numpy as np
 
