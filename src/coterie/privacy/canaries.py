@@ -1,4 +1,4 @@
-"""Neighbouring worlds for the audit: the hardest user there is, with and without it.
+"""Neighbouring worlds for the audit: without and with the user who is hardest to hide, the canary.
 
 The canary is one coordinate, a thousand times as large as the clip. ``mechanism_worlds`` runs the mechanism itself, from
 clipping to release. ``event_worlds`` plays a run's booked releases again from their Δ and σ, with the best possible
@@ -47,7 +47,7 @@ def mechanism_worlds(mechanism: Mechanism, noise: str = "exact") -> tuple[World,
 
 def _rows(mechanism: Any, clip: float, inside: bool, *, replaced: bool) -> Any:
     rows = np.zeros((2, mechanism.dimension))
-    rows[0, 0] = clip / 2  # somebody else
+    rows[0, 0] = clip / 2  # another user
     rows[1, 0] = _LARGE * clip * (1 if inside else -1 if replaced else 0)
     return rows
 

@@ -35,8 +35,8 @@ class Signal:
             return ""
         return (
             f"the noise will be larger than the signal: with {self.clients:,} clients and {self.dimension:,} numbers per "
-            f"client, the noise of a round is {self.ratio:.2g} times the clip; about {self.enough:,} clients would be enough, or fewer "
-            "parameters, fewer rounds, or a larger budget."
+            f"client, the noise of a round is {self.ratio:.2g} times the clip; about {self.enough:,} clients would be "
+            "enough, or fewer parameters, fewer rounds, or a larger budget."
         )
 
 

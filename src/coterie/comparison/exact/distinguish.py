@@ -1,4 +1,4 @@
-"""What distinguishes the groups found: their columns and their coefficients."""
+"""The differences between the groups found, in their columns and their coefficients."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -23,14 +23,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores by metric, what the fits had to say, and the groups each of them found (fits, clients)."""
+    """Scores by metric, the notes of the fits, and the groups each of them found (fits, clients)."""
 
     scores: dict[str, Scores]
     notes: tuple[str, ...]
     groupings: Ints
 
     def proper(self, metric: str) -> Scores | None:
-        """The log loss that must vouch for a metric that is blind to the size of an effect."""
+        """The log loss that must confirm a metric that does not show the size of an effect."""
         return self.scores["log_loss"] if metric in ("accuracy", "auc") else None
 
 
@@ -124,7 +124,7 @@ def measure(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """As `evaluate`; for the area under the curve its scores come from a second run, with rows dealt in pairs.
+    """The same as `evaluate`, but the scores of the area under the curve come from a second run with rows dealt in pairs.
 
     The other metrics keep the first run: folds with as many of each class as the rest would make a client's share of a
     class predictable, even in noise."""
@@ -144,10 +144,10 @@ def measure(
 
 
 def _with_majority(table: Table, outputs: Floats, names: list[str]) -> Floats:
-    """The constant guesses the commonest class of the whole table.
+    """Let the constant guess the commonest class of the whole table.
 
-    The commonest class of the other folds would be wrong too often where classes are equally common: a fold with more of
-    one class leaves more of the other behind."""
+    The commonest class of the other folds would be wrong too often where classes are equally common: if a fold has more of
+    one class, the other folds have more of the other class."""
     if "constant" not in names:
         return outputs
     common = np.bincount(table.y.astype(np.int64), minlength=table.n_classes).argmax()
