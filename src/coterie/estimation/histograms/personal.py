@@ -1,4 +1,4 @@
-"""What every histogram estimator does once it has centres: name the nearest, measure distances, personalise."""
+"""The methods that all histogram estimators with centres share: nearest centres, distances, personalised histograms."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def score(self, counts: Source, y: object = None) -> float:
         """Mean log-likelihood per token, in nats, of users under Σ_k w_k DirichletMultinomial(m_u, αP_k): higher is better.
 
-        For users not seen in fit; users without tokens say nothing."""
+        It is meant for users not seen in fit; users without tokens do not count."""
         table = self._read(counts)
         tokens = float(table.sum())
         if tokens == 0:
@@ -121,7 +121,7 @@ class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return pd.DataFrame(rows, columns=["cluster", "share", "token", "probability", "lift"])
 
     def shared_weight(self, tokens: Floats) -> Floats:
-        """λ_u of users with so many tokens: how much each leans on the others."""
+        """λ_u of users with these numbers of tokens: the weight of the shared model."""
         tokens = np.asarray(tokens, dtype=np.float64)
         if self.lam is not None:
             return np.where(tokens > 0, self.lam, 1.0)
@@ -129,7 +129,7 @@ class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.concentration_ / (self.concentration_ + tokens), dtype=np.float64)
 
     def _take(self, fit: PrivateFit, vocabulary: NDArray[Any] | None) -> None:
-        """What a private run gives out; what an earlier fit knew of single users is forgotten."""
+        """Set the results of a private run, and delete what an earlier fit stored about single users."""
         for name in ("labels_", "objective_", "history_", "n_empty_users_", "note_", "scores_"):
             self.__dict__.pop(name, None)
         self.reduction_, self.users_, self.vocabulary_ = None, None, vocabulary

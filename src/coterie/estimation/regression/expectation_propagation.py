@@ -97,7 +97,7 @@ def laplace_sites(block: Block, mean: Array, beta: Array) -> Sites:
 
 
 def damping(sweeps: int) -> float:
-    """How far to move towards the new sites: all the way, or half of it once the sweeps look like a cycle."""
+    """The step towards the new sites: the whole way, or half of it once the sweeps seem to cycle."""
     return 1.0 if sweeps < 8 else 0.5
 
 
@@ -233,7 +233,7 @@ class Search:
         return score
 
     def spread(self) -> list[tuple[float, Population]]:
-        """The populations that stand for the uncertainty of σ_θ²: N(log σ̂_θ², its curvature) in three weighted points.
+        """The populations that represent the uncertainty of σ_θ²: N(log σ̂_θ², its curvature) in three weighted points.
 
         μ changes with σ_θ², since few rows per client tell (μ, σ_θ) only up to a common factor. One point is enough where
         σ_θ² is known well, or at an end of RANGE.
