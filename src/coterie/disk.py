@@ -244,7 +244,7 @@ def _same(handle: int, path: Path) -> bool:
 
 
 def _require_own(handle: int, path: Path) -> None:
-    """Refuse a lock that is another file under a second name: it is about to be emptied."""
+    """Refuse a lock that is another file under a second name, because the lock file will be emptied."""
     found = os.fstat(handle)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(handle)

@@ -92,7 +92,7 @@ def advise(
       in squared distance, likewise.
     - `X`, `y`, `groups`: a table, by `decide`: cross-validation inside every client; the risk is the loss on a new row.
       `family` is "linear" for numbers, "logistic" or "classes" for labels, or "auto": two values and text are labels.
-      `metric` is what is judged by (mse, r2; log_loss, accuracy, auc).
+      `metric` is the measure of the comparison (mse, r2; log_loss, accuracy, auc).
     - a `Federation`: the same on all of its rows; images are replaced by their leading principal components.
 
     `clusters` (the numbers tried) and `resamples` are used for means, rates and counts only; a table tries up to six.

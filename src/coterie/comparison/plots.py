@@ -83,7 +83,7 @@ def plot_map(c: Comparison, positions: pd.DataFrame | None = None, ax: Axes | No
             some.iloc[:, 0], some.iloc[:, 1], s=18, color=GROUPS[g % 8], marker=SHAPES[g % 8], label=f"group {g}"
         )
     ax.set(xlabel=str(at.columns[0]), ylabel=str(at.columns[1]))
-    ax.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))  # beside the clients
+    ax.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))  # next to the clients
     return _bare(ax)
 
 

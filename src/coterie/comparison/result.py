@@ -107,7 +107,7 @@ class Comparison:
 
     @property
     def method(self) -> str:
-        """The method the recommendation speaks of: the recommended one or, where that is alone, its best rival."""
+        """The method that the recommendation is about: the recommended one or, where that is alone, its best rival."""
         return str(self._judge.method)
 
     @property

@@ -111,7 +111,7 @@ def joined_targets(y: Any, X: Any) -> Any:
         raise DataError("y may be a dict of clients only if X is one with the same clients. Pass both, or neither.")
     for name in X:
         if np.shape(y[name])[:1] != np.shape(X[name])[:1]:
-            raise DataError(f"X and y must have as many rows for client {name!r}; got others. Make the lengths equal.")
+            raise DataError(f"X and y must have equally many rows for client {name!r}; got unequal lengths. Drop some.")
     return np.concatenate([np.asarray(y[name]) for name in X])
 
 

@@ -86,7 +86,7 @@ def least_risk(
         raise ConfigError(f"least_risk needs finite numbers and samples > 0; got samples={samples}. Correct it.")
     if min(prior_variance, noise_variance) < 0:
         raise ConfigError(
-            f"least_risk needs variances >= 0; got {prior_variance} and {noise_variance}. Correct the one below."
+            f"least_risk needs variances >= 0; got {prior_variance} and {noise_variance}. Correct the negative one."
         )
     v = noise_variance / samples
     if v == 0:

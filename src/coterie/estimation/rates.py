@@ -102,7 +102,7 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
             )
         if self.weight is None and np.count_nonzero(n >= 2) < 3:
             raise DataError(
-                "The population variance cannot be told from the noise unless three or more clients have at least two "
+                "The population variance cannot be separated from the noise unless three clients have two or more "
                 f"trials; got {np.count_nonzero(n >= 2)}. Collect more trials, or pass weight or prior."
             )
         return self._fit_left_out(z, n)
@@ -292,7 +292,7 @@ def read_rates(successes: Any, trials: Any) -> tuple[Array, Array, Any]:
         if isinstance(trials, pd.Series):
             if not successes.index.is_unique or set(trials.index) != set(successes.index):
                 raise DataError(
-                    "successes and trials must have the same clients; got others. Give both for each client."
+                    "successes and trials must have the same clients; got different ones. Give both for each client."
                 )
             trials = trials.loc[successes.index]
     return *check_counts(successes, trials), names

@@ -33,7 +33,7 @@ _FLIPS = 999
 
 @dataclass(frozen=True)
 class Verdict:
-    """The rule's answer and what it rests on. ``recommendation`` is one of the four ways; ``method`` is the method of that
+    """The rule's answer and its evidence. ``recommendation`` is one of the four ways; ``method`` is the method of that
     way or, where it is alone, the best rival."""
 
     recommendation: str

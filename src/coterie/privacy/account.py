@@ -32,7 +32,7 @@ def checked_privacy(privacy: Any, owner: str) -> Privacy:
             f"{owner} needs privacy=ct.Privacy(epsilon, delta, clip), got {type(privacy).__name__}; pass one, or None."
         )
     if privacy.beyond != "shorten":
-        raise ConfigError(f"{owner} shortens what is beyond the clip, got beyond={privacy.beyond!r}; leave it out.")
+        raise ConfigError(f"{owner} shortens vectors beyond the clip, got beyond={privacy.beyond!r}; leave it out.")
     return privacy
 
 

@@ -27,7 +27,7 @@ from coterie.privacy.checks import positive, probability, whole
 Scores = NDArray[np.float64]
 World = Callable[
     [np.random.Generator, int], Any
-]  # (generator, trials) → one score per trial; larger speaks for world 1
+]  # (generator, trials) → one score per trial; larger scores point to world 1
 _STRONG = 0.8
 
 
@@ -46,7 +46,7 @@ class Claim(Protocol):
 @guarded
 @dataclass(frozen=True)
 class PointClaim:
-    """One claimed pair (ε, δ), and all that follows from it."""
+    """The privacy curve that follows from one claimed pair (ε, δ)."""
 
     claimed_epsilon: float
     claimed_delta: float
@@ -86,7 +86,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Audit:
-    """What the audit found. ``verdict`` is "pass", "fail" (the claim is false) or "too weak" (the audit says nothing)."""
+    """The result of an audit. ``verdict`` is "pass", "fail" (the claim is false) or "too weak" (the audit shows nothing)."""
 
     verdict: str
     caught_by: tuple[str, ...]

@@ -31,7 +31,7 @@ __all__ = ["BudgetSpent", "Ledger", "LedgerError", "adopt"]
 
 
 class BudgetSpent(CoterieError, RuntimeError):
-    """The next release would cost more than the budget; it was not made, and everything before it stands."""
+    """The next release would cost more than the budget. It was not made; earlier releases stay valid."""
 
 
 @guarded
@@ -67,7 +67,7 @@ class Ledger:
         if self._store.moved:
             self.void(
                 f"unaccounted: this ledger was copied or moved to {path}, so another copy may have booked other releases; "
-                f"if this is the only one that goes on, call `coterie privacy adopt {path}`"
+                f"if this is the only copy in use, call `coterie privacy adopt {path}`"
             )
         with self._store.transaction() as db:
             self.run = (unbooked(db, privacy.users) if adopt else None) or self.run

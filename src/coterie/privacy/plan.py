@@ -129,8 +129,8 @@ def make_plan(epsilon: float, delta: float, lines: Sequence[Line], adjacency: st
     for line in lines:
         if line.sampling < 1.0 and line.count * line.sampling <= delta:
             raise ConfigError(
-                f"a user must be drawn more often than δ = {delta:g} permits showing it in the clear, or no noise would be "
-                f"asked for; got {line.count} draws at {line.sampling:g} for {line.name!r}; lower δ or draw more."
+                f"count × sampling must be above δ = {delta:g}, since no noise would be needed below it; got {line.count} "
+                f"draws at {line.sampling:g} for {line.name!r}; lower δ or draw more."
             )
     whole_share = sum(line.share for line in lines)
     slack = epsilon * _RESERVE

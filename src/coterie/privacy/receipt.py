@@ -46,7 +46,7 @@ WHO_SEES = {
 TRUST = {
     "central": _SERVER,
     "joint": f"{_SERVER}; other clients may collude, except on a client's own model and cluster",
-    "local": "each client's own device is trusted, nobody else",
+    "local": "each client trusts its own device and nobody else",
 }
 
 
@@ -54,7 +54,7 @@ TRUST = {
 class Receipt:
     """All fields are plain values; ``to_json`` and ``from_json`` keep them, ``to_text`` is the readable page."""
 
-    scope: str  # which runs the cumulative total speaks for
+    scope: str  # the runs that the cumulative total covers
     valid: bool
     reasons: tuple[str, ...]  # why not
     epsilon: float

@@ -19,7 +19,7 @@ from coterie.estimation.blocks import grams
 DRAWS = 99  # reference federations
 CHANCE = 0.05  # how often a continuum may be called groups
 _STARTS, _PENALTY = 3, 1.0  # of the search for groups
-_AXES = 10  # directions that are looked at: those in which clients differ most
+_AXES = 10  # number of directions used: those in which clients differ most
 _MOST_CLIENTS, _MOST_ROWS = 200, 10_000  # random ones of more
 _STEPS = 60  # of the estimate of the continuum
 _CORRECTIONS = 3  # of the covariance of classes

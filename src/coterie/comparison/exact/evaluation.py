@@ -37,8 +37,8 @@ class Evaluation:
 def deal(owner: Ints, n_clients: int, folds: int, rng: np.random.Generator, label: Floats | None = None) -> Ints:
     """A fold per row, balanced inside every client; with fewer rows than folds every row has a fold of its own.
 
-    With a ``label``, rows of a client are dealt two by two, a rare class with a common one as long as they last: the
-    area under the curve compares rows of one fold, and each fold should hold something to compare."""
+    With a ``label``, rows of a client are dealt in pairs of a rare and a common class while both last: the area under the
+    curve compares rows of one fold, so each fold should hold rows of both classes."""
     random = rng.random(len(owner))
     count = np.bincount(owner, minlength=n_clients)
     begin = np.cumsum(count) - count
@@ -126,8 +126,8 @@ def measure(
 ) -> Evaluation:
     """The same as `evaluate`, but the scores of the area under the curve come from a second run with rows dealt in pairs.
 
-    The other metrics keep the first run: folds with as many of each class as the rest would make a client's share of a
-    class predictable, even in noise."""
+    The other metrics keep the first run: if every fold had the same share of each class, that share would be predictable
+    even in noise."""
     runs = 2 if metric == "auc" else 1
 
     def part(run: int) -> Progress | None:

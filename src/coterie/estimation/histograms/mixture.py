@@ -95,7 +95,7 @@ class HistogramMixture(CenterModel):
     smoothing : s of the centres whenever a user is compared with them.
     weighting : "user" counts each user once, as the paper does; "token" counts each token once, which is the multinomial
         maximum likelihood where m_u differ.
-    empty : what an empty cluster becomes: "uniform" as in the paper, or "farthest", the worst-served user.
+    empty : the new centre of an empty cluster: "uniform" as in the paper, or "farthest", the farthest user.
     lam : a fixed λ, or None for λ_u = α/(α + m_u).
     concentration : α, or None to estimate it by Dirichlet-multinomial maximum likelihood.
     reduction : a `TokenReduction`, or None.

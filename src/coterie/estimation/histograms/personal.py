@@ -31,7 +31,7 @@ _ALPHA_ENTRIES = 100_000  # α is estimated from so many non-zero counts; its er
 class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Users near shared centres. Fitted: `centers_`, `weights_` (the clusters' shares), `concentration_`, `reduction_`.
 
-    `lam` is the weight λ on the shared model: a number for everybody, or None for λ_u = α/(α + m_u).
+    `lam` is the weight λ on the shared model: a number for all users, or None for λ_u = α/(α + m_u).
     """
 
     lam: float | None
@@ -107,7 +107,7 @@ class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     @guarded
     def top_tokens(self, n: int = 10) -> pd.DataFrame:
-        """The n tokens that tell each cluster from the rest, by P log(P/mean): cluster, share, token, probability, lift."""
+        """The n tokens that distinguish each cluster most, by P log(P/mean): cluster, share, token, probability, lift."""
         check_is_fitted(self, "centers_")
         whole_number("n", n)
         mean = self.weights_ @ self.centers_
@@ -155,7 +155,7 @@ class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return read_counts(counts, self.vocabulary_, self.centers_.shape[1]).counts
 
     def _model(self) -> Floats:
-        """The centres assignments look at: smoothed, and on the reduced tokens if there is a reduction."""
+        """The centres that assignments use: smoothed, and on the reduced tokens if there is a reduction."""
         centers = self.centers_
         if self.reduction_ is not None:
             centers = _lump(self.reduction_, centers)

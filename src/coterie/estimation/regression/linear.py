@@ -131,7 +131,7 @@ class LinearModels(RegressorMixin, ClientModels):  # type: ignore[misc]
         width = rows.X.shape[1]
         if noise is None and rows.counts.max() == 1 and self.fit_intercept:
             raise DataError(
-                "The noise cannot be told from the clients' differences: every client has one row. "
+                "The noise cannot be separated from the clients' differences: every client has one row. "
                 "Pass noise_variance, or collect more rows per client."
             )
         if len(rows.y) <= width:

@@ -117,7 +117,7 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
         rows, named = self._rows(X, y, groups, sample_weight, scale=False)
         if not 0 < rows.y.mean() < 1:
             raise DataError(
-                "y must hold exactly two labels; got one class in the rows of positive weight. Weigh others."
+                "y must hold exactly two labels; got one class in the rows of positive weight. Give both weight."
             )
         width, clients = rows.X.shape[1], len(rows.counts)
         known = known_prior(self.prior, width)

@@ -108,7 +108,7 @@ class MixtureModels(ClientModels):
         for name in ("clusters", "rounds", "steps"):
             whole_number(name, getattr(self, name))
         if not self.floor > 0:
-            raise ConfigError(f"floor must be > 0, since the objective has no minimum without; got {self.floor}.")
+            raise ConfigError(f"floor must be > 0, since the objective has no minimum otherwise; got {self.floor}.")
         rows, _ = self._rows(X, y, groups, sample_weight, scale=False)
         if self.clusters > len(rows.counts):
             raise ConfigError(

@@ -144,7 +144,7 @@ def check_identifiable(data: Rotated, free: Free) -> None:
     full = data.rows > len(data.square)
     if free.prior and free.noise and not full and np.ptp(data.square) <= 1e-9 * data.square.max():
         raise DataError(
-            "The noise cannot be told from the clients' differences: every client has one row of the same length. "
+            "The noise cannot be separated from the clients' differences: every client has one row of the same length. "
             "Pass noise_variance, or collect more rows per client."
         )
 

@@ -1,4 +1,4 @@
-"""The answer: which groups, what each client gets and brings, and how sure that is."""
+"""The answer of a search for coalitions: the groups, what each client gets and brings, and how sure that is."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -120,7 +120,8 @@ class Coalitions:
         return told + "none of them would secede."
 
     def plot(self, ax: Any = None) -> Any:
-        """What each client brings (across) and gets (up), coloured by group, with bars; hollow where open."""
+        """A plot of what each client brings (across) and gets (up), coloured by group, with error bars; open answers are
+        hollow."""
         import matplotlib.pyplot as plt
 
         ax = plt.subplots(figsize=(5, 4))[1] if ax is None else ax

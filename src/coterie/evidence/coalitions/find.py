@@ -29,7 +29,7 @@ def find(
     seed: int = 0,
     note: Note | None = None,
 ) -> Coalitions:
-    """Who should learn with whom, so that nobody would rather leave?
+    """Find groups of clients that should learn together, such that nobody would rather leave.
 
     Parameters
     ----------

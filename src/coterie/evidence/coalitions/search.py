@@ -18,7 +18,7 @@ Block = frozenset[int]
 Train = Callable[[Block], Sequence[Floats | None]]
 """A coalition → for every client the losses of its rows under the coalition's model; None for a client without rows."""
 
-SPLIT_Z, FOLD_Z = 1.645, 4.0  # the tree never saw the judging rows, or it did
+SPLIT_Z, FOLD_Z = 1.645, 4.0  # where the tree did not use the rows that judge it, and where it did
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class Search:
     # ---- who would secede --------------------------------------------------------------------------------------------
 
     def seceders(self, blocks: list[Block]) -> list[Block]:
-        """Trained coalitions that would found a group of their own: clearly better for them all, nobody clearly worse."""
+        """Trained coalitions that would form a group of their own: their mean is clearly better and nobody is clearly worse."""
         now, found = self.under(blocks), []
         for block in sorted(self.bank.rows, key=lambda b: (len(b), sorted(b))):
             if block in blocks:

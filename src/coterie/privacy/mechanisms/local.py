@@ -44,13 +44,13 @@ class LocalGaussian:
 
     @classmethod
     def calibrated(cls, name: str, dimension: int, radius: float, epsilon: float, delta: float) -> LocalGaussian:
-        """With the least noise that makes one report (ε, δ)-private."""
+        """The mechanism with the least noise that makes one report (ε, δ)-private."""
         z = 1 / mu_of(positive(epsilon, "epsilon"), probability(delta, "delta"))
         return cls(name, dimension, radius, z * (1 + 1e-6))
 
     @property
     def lattice(self) -> Lattice:
-        """Where the reports live."""
+        """The lattice of the reports."""
         return Lattice(self.radius, self.dimension, self.bits)
 
     @property

@@ -75,7 +75,7 @@ class JointSum:
 
     @property
     def lattice(self) -> Lattice:
-        """Where the users' vectors live."""
+        """The lattice of the users' vectors."""
         return Lattice(self.clip, self.dimension, self.bits)
 
     @property
@@ -178,7 +178,7 @@ class GroupSums:
 
     @property
     def lattice(self) -> Lattice:
-        """Where one user's row lives; the weight of a count is a whole number of its steps."""
+        """The lattice of one user's row; the weight of a count is a whole number of its steps."""
         return Lattice(self.clip, self.dimension, self.bits)
 
     @property

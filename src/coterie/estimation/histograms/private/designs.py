@@ -39,7 +39,7 @@ class Users:
 
     @classmethod
     def view(cls, rows: Callable[[Weighting], HistogramRows], width: int, source: Source) -> Users:
-        """Both views of the same users; ``source`` tells whether its vocabulary is public."""
+        """Both views of the same users; ``source`` says whether its vocabulary is public."""
         return cls(rows("user"), rows("token"), width, has_public_vocabulary(source))
 
     def choices(self, **more: str) -> dict[str, str]:

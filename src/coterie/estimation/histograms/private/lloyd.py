@@ -93,7 +93,7 @@ class Sums:
 
     @property
     def least(self) -> float:
-        """A cluster with a count below this, four deviations of the noise, cannot be told from an empty one."""
+        """A cluster with a count below this, four deviations of the noise, cannot be distinguished from an empty one."""
         return 4 * math.sqrt(self.count_variance)
 
 
