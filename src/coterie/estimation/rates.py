@@ -102,7 +102,7 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
             )
         if self.weight is None and np.count_nonzero(n >= 2) < 3:
             raise DataError(
-                "The population variance cannot be separated from the noise unless three clients have two or more "
+                "The population variance cannot be separated from the noise unless three clients have at least two "
                 f"trials; got {np.count_nonzero(n >= 2)}. Collect more trials, or pass weight or prior."
             )
         return self._fit_left_out(z, n)

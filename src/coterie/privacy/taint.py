@@ -1,8 +1,8 @@
 """Values that carry their own history.
 
-``Released`` holds a value that a mechanism gave out, with the bookings of all releases it derives from and the reasons (if any) why
-no receipt may cover it. Post-processing keeps both: ``released.map(f)`` for one value, ``combine(f, a, b)`` for several.
-Anything that is neither ``Released`` nor ``public(...)`` is of unknown origin and taints the result.
+``Released`` holds a value that a mechanism gave out, with the bookings of all releases it derives from and the reasons (if
+any) why no receipt may cover it. Post-processing keeps both: ``released.map(f)`` for one value, ``combine(f, a, b)`` for
+several. Anything that is neither ``Released`` nor ``public(...)`` is of unknown origin and taints the result.
 """
 
 from __future__ import annotations

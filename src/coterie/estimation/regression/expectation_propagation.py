@@ -168,7 +168,7 @@ def population_step(
     d, prior = len(now.mean), now.prior_variance
     gradient, information, score = -weak * now.mean, np.diag(weak), 0.0
     for block, post in zip(blocks, posteriors, strict=True):
-        known = np.eye(block.rank) - post.inverse / prior  # the information of the data, as a share of the prior variance
+        known = np.eye(block.rank) - post.inverse / prior  # the data's information, as a share of the prior variance
         gradient = gradient + (post.nu - post.tau * post.score).ravel() @ block.X.reshape(-1, d)
         if block.basis is None:
             information = information + known.sum(0) / prior
@@ -235,8 +235,8 @@ class Search:
     def spread(self) -> list[tuple[float, Population]]:
         """The populations that represent the uncertainty of σ_θ²: N(log σ̂_θ², its curvature) in three weighted points.
 
-        μ changes with σ_θ², since few rows per client determine (μ, σ_θ) only up to a common factor. One point is enough where
-        σ_θ² is known well, or at an end of RANGE.
+        μ changes with σ_θ², since few rows per client determine (μ, σ_θ) only up to a common factor. One point is enough
+        where σ_θ² is known well, or at an end of RANGE.
         """
         best, place = self.now, self.tried[-1]
         apart = [other for other in self.tried if abs(other[0] - place[0]) > 0.1]

@@ -262,7 +262,7 @@ class Search:
     # ---- who would secede --------------------------------------------------------------------------------------------
 
     def seceders(self, blocks: list[Block]) -> list[Block]:
-        """Trained coalitions that would form a group of their own: their mean is clearly better and nobody is clearly worse."""
+        """Trained coalitions that would form a group of their own: every member gains, and their mean clearly does."""
         now, found = self.under(blocks), []
         for block in sorted(self.bank.rows, key=lambda b: (len(b), sorted(b))):
             if block in blocks:
