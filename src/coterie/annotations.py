@@ -1,7 +1,7 @@
 """Arguments checked by their annotations: `@guarded` on a public function or dataclass, `check_settings` in an estimator.
 
 `float` is a finite number, `int` a whole number (or what the table of `coterie.arguments` says of the name), `Literal` one
-of its words, a protocol an object with its methods, and so on. Arrays and `Any` pass: who takes data looks at them itself.
+of its words, a protocol an object with its methods, and so on. Arrays and `Any` pass: functions that take data check them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _INFINITE = Rule("a number, or infinite", lambda v: is_number(v) or (isinstance(
 
 
 def guarded(thing: Thing) -> Thing:
-    """Check what a function or a dataclass is given before it runs; the annotations say what that must be."""
+    """Check the arguments of a function or a dataclass against its annotations before it runs."""
     made: Any = thing
     if isinstance(thing, type):
         made.__init__ = _checking(made.__init__, thing)
@@ -104,7 +104,7 @@ def _checking(function: Callable[..., Any], owner: type | None) -> Callable[...,
 
 
 def _own_words(init: Callable[..., Any], args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
-    """What a dataclass says of its settings itself names the bounds too, so it is heard first; making one has no effects."""
+    """Run a dataclass's own checks first: their errors also name the bounds, and making an object has no side effects."""
     try:
         init(*args, **given)
     except CoterieError as own:
@@ -115,7 +115,7 @@ def _own_words(init: Callable[..., Any], args: tuple[Any, ...], given: Mapping[s
 
 
 def check_settings(estimator: Any) -> None:
-    """Check the settings of an estimator, which scikit-learn wants checked by `fit` and not before."""
+    """Check the settings of an estimator; scikit-learn requires this check in `fit` and not before."""
     kind = type(estimator)
     names = inspect.signature(kind.__init__).parameters
     given = {name: getattr(estimator, name) for name in names if name != "self"}
@@ -172,7 +172,7 @@ class _Names(dict[str, Any]):
 
 
 def rule_of(annotation: Any, name: str = "") -> Rule:
-    """What an annotation allows, of an argument of this name; `ANYTHING` where it does not say."""
+    """The rule that an annotation gives an argument of this name; `ANYTHING` where it gives none."""
     if annotation is int and name in _WHOLE_FLOATS:
         return Rule("a whole number", lambda v: WHOLE.holds(v) or (isinstance(v, float) and v.is_integer()))
     if annotation is int:
@@ -194,7 +194,7 @@ def rule_of(annotation: Any, name: str = "") -> Rule:
     if kind in (Sequence, list, Iterable):
         if inside == (str,):
             return TEXT | _many(Iterable, TEXT)  # a name, or several: `names` of coterie.tree reads both
-        pairs = bool(inside) and get_origin(inside[0]) is tuple  # who takes them says more
+        pairs = bool(inside) and get_origin(inside[0]) is tuple  # the function that takes them has a better message
         return _many(kind, ANYTHING if pairs or not inside else rule_of(inside[0]))
     if kind is Callable:
         return CALLABLE
@@ -220,7 +220,7 @@ def _tuple(inside: tuple[Any, ...], name: str) -> Rule:
 
 
 def _many(kind: Any, one: Rule) -> Rule:
-    """Several of a kind. What can be read once alone is not read here."""
+    """Several values of one kind. Iterators, which can be read only once, are not read here."""
     words = "a list" if one is ANYTHING else f"a list, each {one.words}"
 
     def all_hold(value: Any) -> bool:

@@ -1,7 +1,7 @@
 """How much a packed file may unpack to: a few kilobytes can be made to hold terabytes.
 
 Readers call `check_unpacked` before a library unpacks the file. The file is unpacked block by block, and nothing is kept;
-reading stops at the limit. What the file says about its own sizes can refuse it and is otherwise not believed.
+reading stops at the limit. A file that states too large a size is refused at once; a small stated size is not trusted.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _LONGEST = 32  # bytes of such a place
 
 
 def most_unpacked(packed: int) -> int:
-    """The most bytes that a file of `packed` bytes may unpack to: 8 GiB, or 20 times its size where that is more; or what
-    the environment variable COTERIE_MAX_UNPACKED says."""
+    """The most bytes that a file of `packed` bytes may unpack to: 8 GiB, or 20 times its size where that is more. The
+    environment variable COTERIE_MAX_UNPACKED sets another limit."""
     given = os.environ.get(VARIABLE, "")
     if not given:
         return max(_MOST, _RATIO * packed)
@@ -41,9 +41,9 @@ def most_unpacked(packed: int) -> int:
 
 
 def check_unpacked(path: Path) -> None:
-    """Refuse a gzip, zip (.xlsx, .npz) or Parquet file that unpacks to more than the limit; other files are let pass.
+    """Refuse a gzip, zip (.xlsx, .npz) or Parquet file that unpacks to more than the limit; other files pass.
 
-    The kind is read from the first bytes. A damaged file is let pass too: its reader says what is wrong with it."""
+    The kind is read from the first bytes. A damaged file also passes: its reader says what is wrong with it."""
     with path.open("rb") as file:
         start = file.read(4)
     if start[:2] == b"\x1f\x8b":
@@ -81,7 +81,8 @@ def _gzip(path: Path) -> Iterator[int]:
 
 
 def _zip(path: Path) -> Iterator[int]:
-    """A part that is stored as it is needs no unpacking: Python gives out no more of a part than its stated size."""
+    """The sizes of the parts. A part that is stored uncompressed is not unpacked: Python reads no more of it than its
+    stated size."""
     excel = path.name.lower().endswith(_EXCEL)
     with suppress(*_DAMAGE), zipfile.ZipFile(path) as archive:
         for part in archive.infolist():

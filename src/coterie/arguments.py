@@ -1,8 +1,8 @@
-"""What public arguments may be: one table by name, for every function and class that takes them.
+"""The allowed values of public arguments: one table by name, for every function and class that takes them.
 
 `check_arguments(locals())` is the first line of a public function. Names that are not in the table pass. An argument that
 means something else in one function is given its own rule there: `check_arguments(locals(), progress=CALLABLE)`.
-`coterie.annotations` has the same for functions and classes whose annotations say all that is to be known.
+`coterie.annotations` does the same for functions and classes whose annotations are enough.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHOWN = 80  # characters of a wrong value in the message
 
 @dataclass(frozen=True)
 class Rule:
-    """What an argument must be, in words and as a test."""
+    """The rule of an argument, in words and as a test."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -39,7 +39,7 @@ def is_whole(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """A finite number that is no truth value; NumPy's numbers are numbers, whole ones that fit no tensor are not."""
+    """Whether a value is a finite number, Python's or NumPy's, and neither a bool nor too large for a tensor."""
     fits = not isinstance(value, Integral) or abs(int(value)) < _MOST
     return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value) and bool(fits)
 
@@ -73,7 +73,7 @@ def or_public(rule: Rule) -> Rule:
     return Rule(rule.words, lambda v: rule.holds(v.value if type(v).__name__ == "Released" else v))
 
 
-ANYTHING = Rule("anything", lambda v: True)  # a function that checks this argument itself says more
+ANYTHING = Rule("anything", lambda v: True)  # the function checks this argument itself, with a better message
 NONE = Rule("None", lambda v: v is None)
 BOOL = Rule("True or False", lambda v: isinstance(v, bool) or type(v).__name__ == "bool")  # NumPy's too
 TEXT = Rule("text", lambda v: isinstance(v, str))
@@ -145,7 +145,7 @@ def check_arguments(given: Mapping[str, Any], **own: Rule) -> None:
 
 
 def refuse_masked(**given: Any) -> None:
-    """Refuse NumPy's masked arrays with masked entries: np.asarray would drop the mask and take what is beneath for data."""
+    """Refuse NumPy's masked arrays with masked entries: np.asarray would drop the mask and read the hidden values."""
     for name, value in given.items():
         if _masked(value):
             raise DataError(
@@ -166,7 +166,8 @@ def _masked(value: Any, depth: int = 3) -> bool:
 
 
 def numbers(name: str, values: Any) -> NDArray[np.float64]:
-    """`values` as an array of floats, NaN and infinity among them; what is no regular array of real numbers is refused."""
+    """`values` as an array of floats, which may be NaN or infinite. Values that make no regular array of real numbers are
+    refused."""
     refuse_masked(**{name: values})
     if type(values).__module__.startswith("scipy.sparse"):
         raise DataError(f"{name} must be dense; got a sparse matrix, which is not supported. Use {name}.toarray().")
@@ -203,7 +204,7 @@ def finite(name: str, values: Any) -> NDArray[np.float64]:
 
 
 def labels(name: str, values: Any) -> NDArray[Any]:
-    """`values` as one column of numbers or words: none missing, none a list, all comparable."""
+    """`values` as one column of comparable numbers or words; missing values and lists are refused."""
     refuse_masked(**{name: values})
     try:
         column = np.asarray(values)

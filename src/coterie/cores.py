@@ -10,7 +10,7 @@ from coterie.errors import ConfigError
 def usable_cores() -> int:
     """The cores this process may run on, which can be fewer than the machine has; COTERIE_CORES sets a limit.
 
-    Two processes side by side on two cores are best told COTERIE_CORES=1: threads of small models mostly wait."""
+    For two processes side by side on two cores, set COTERIE_CORES=1: threads of small models mostly wait."""
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = os.environ.get("COTERIE_CORES", "")
     if limit and not (limit.isdecimal() and int(limit) > 0):

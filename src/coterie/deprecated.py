@@ -69,8 +69,8 @@ GONE: dict[str, tuple[str, dict[str, Any]]] = {
     "MixtureMeans": ("printed/mixtures.py", {"method": "em"}),
     "clipping_radius": ("private_means.py", {"printed": False}),
 }
-"""Class or function → where in `reproductions/` a paper's variant is that fails, and the settings that chose it, with the
-value that changes nothing."""
+"""Class or function → the place in `reproductions/` of a paper's variant that fails, and the settings that chose it, each
+with the value that changes nothing."""
 
 SQUARED = ("Truth", "blobs", "linear_model")  # their `noise` was a standard deviation
 
@@ -113,14 +113,14 @@ POSITIONS: dict[str, tuple[str, ...]] = {
 
 
 def moved(package: ModuleType, name: str) -> Any:
-    """What a former name at the top level stands for."""
+    """The object that a former name at the top level stands for."""
     _warn(f"ct.{name} is now ct.{NAMES[name]}", 4)
     return attrgetter(NAMES[name])(package)
 
 
 def today(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a class or function under their names of today, with a warning where those are others. What only the
-    class itself can rewrite keeps its former name."""
+    """Settings of a class or function under their present names, with a warning where a former name was used. Settings that
+    only the class itself can rewrite keep their former names."""
     given = _without_gone(owner, given)
     former = {old: now for old, now in SETTINGS.get(owner, {}).items() if old in given and now.isidentifier()}
     if former:
@@ -133,7 +133,7 @@ def today(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def no_longer_here(owner: str, name: str, value: Any, home: str) -> ConfigError:
-    """Where a paper's failing variant went, in one sentence."""
+    """One sentence that says where a paper's failing variant is now."""
     return ConfigError(
         f"{owner} has no {name}={brief(value)} any more: the paper's variant, which fails, is in reproductions/{home} of "
         f"the repository. Leave {name} out."
@@ -150,7 +150,7 @@ def _without_gone(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def renamed(thing: Thing) -> Thing:
-    """Let a class or a function take its settings as they were spelled, if it is in the tables."""
+    """Let a class or a function take the former names of its settings, if it is in the tables."""
     name, made = thing.__name__, cast(Any, thing)
     if not thing.__module__.startswith("coterie.") or name not in SETTINGS.keys() | POSITIONS.keys() | GONE.keys():
         return thing
@@ -198,7 +198,7 @@ def _are_steps(value: Any) -> bool:
 
 
 def _fits_first(order: tuple[str, ...], value: Any) -> bool:
-    """`local` alone is given by position today."""
+    """Whether a single value given by position is `local`, the only setting that may be given so."""
     return order[0] == "local" or _are_steps(value)
 
 

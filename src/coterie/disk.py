@@ -1,9 +1,9 @@
-"""Files that are whole or absent: written beside, flushed to the disk, moved into place, and the folder flushed too.
+"""Files that are whole or absent: written under another name, flushed to the disk, and moved into place.
 
 Every writer goes through `writing`, so that a full disk, a read-only folder or a killed process never leaves half a file,
 and every file gets the permissions the user's umask gives; a private one is for its owner alone (0600, folders 0700). No
-symbolic link is followed in place of a file: what it points to is neither read nor written. `locked` lets one process at a
-time use a folder. The operating system frees the lock when its process ends, however it ends, so there are no stale locks.
+symbolic link is followed in place of a file: its target is neither read nor written. `locked` lets one process at a time use
+a folder. The operating system frees the lock when its process ends, however it ends, so there are no stale locks.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def add_lines(path: Path, lines: Iterable[str], *, private: bool = False) -> Non
 
 
 def unlinked(path: str | Path) -> Path:
-    """The path, unless a symbolic link is there: such a link may point to a file that is none of ours."""
+    """The path, unless it is a symbolic link, which may point to a file that coterie did not write."""
     path = Path(path)
     if path.is_symlink():
         raise ConfigError(
@@ -89,7 +89,7 @@ def unlinked(path: str | Path) -> Path:
 
 
 def private_folder(path: str | Path) -> Path:
-    """A folder that its owner alone may open (0700), made if need be; one that is there keeps its permissions."""
+    """A folder that its owner alone may open (0700), made if needed; an existing folder keeps its permissions."""
     path = unlinked(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,8 +100,8 @@ def private_folder(path: str | Path) -> Path:
 
 
 def private_file(path: str | Path) -> Path:
-    """A file that its owner alone may open (0600), made empty if it is not there; one that is there is kept, and closed to
-    others. For files that another library writes into."""
+    """A file that its owner alone may open (0600), made empty if it does not exist; an existing file is kept and closed to
+    others. This is for files that another library writes into."""
     path = unlinked(path)
     if not path.parent.exists():
         private_folder(path.parent)
@@ -120,8 +120,8 @@ def private_file(path: str | Path) -> Path:
 def writing(path: str | Path, private: bool = False) -> Iterator[Path]:
     """A file to write instead of `path`; it takes the place of `path` when the block ends well, and is removed otherwise.
 
-    A reader, or a process killed at any moment, sees the old file or the new one. private: for its owner alone, as every
-    file in a folder that its owner alone may open."""
+    A reader sees either the old file or the new one, even if the process is killed. private: the file is for its owner
+    alone, as is every file in a folder that its owner alone may open."""
     path = unlinked(path)
     partial = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}{PARTIAL}")
     try:
@@ -171,11 +171,11 @@ def write_text(path: str | Path, text: str, private: bool = False) -> None:
 
 @contextmanager
 def locked(folder: Path | None, patience: float = 0.0, private: bool = False) -> Iterator[None]:
-    """Hold a folder for this process, making it if need be; this also shows that files can be written there. private: a
-    folder that is made is for its owner alone.
+    """Hold a folder for this process, making it if needed; this also shows that files can be written there. private: a
+    folder that is made here is for its owner alone.
 
-    Another process waits for `patience` seconds and is then refused with one sentence. The same thread may hold it several
-    times. None: nothing to hold."""
+    Another process waits for `patience` seconds and is then refused with one sentence. The same thread may hold the folder
+    several times. If the folder is None, nothing is held."""
     if folder is None:
         yield
         return
@@ -244,19 +244,19 @@ def _same(handle: int, path: Path) -> bool:
 
 
 def _require_own(handle: int, path: Path) -> None:
-    """Refuse a lock that is another file under a second name: it is about to be emptied."""
+    """Refuse a lock that is another file under a second name, because the lock file will be emptied."""
     found = os.fstat(handle)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(handle)
-        raise ConfigError(f"{path} is no lock but another file; remove it, or choose another folder.")
+        raise ConfigError(f"{path} is not a lock file; remove it, or choose another folder.")
 
 
 # ---- checksums -------------------------------------------------------------------------------------------------------
 
 
 def digest(parts: Iterable[Any]) -> str:
-    """A checksum over bytes, texts and C-contiguous arrays, in their order. Blocks are hashed side by side: SHA-256 takes
-    0.4 to 0.7 seconds a gigabyte and core on processors that have instructions for it."""
+    """A checksum over bytes, texts and C-contiguous arrays, in their order. Blocks are hashed in parallel: SHA-256 takes
+    0.4 to 0.7 seconds per gigabyte and core on processors that have instructions for it."""
     outer = hashlib.sha256()
     with ThreadPoolExecutor(usable_cores()) as pool:
         for part in parts:
@@ -280,11 +280,11 @@ def file_digest(path: Path) -> str:
 
 
 def refuse_foreign(folder: Path, mark: str, names: Iterable[str]) -> None:
-    """Refuse to replace files of others: a folder without the file `mark` must not hold any of these names."""
+    """Refuse to replace files of other programs: a folder without the file `mark` must not hold any of these names."""
     found = [] if (folder / mark).exists() else [name for name in names if (folder / name).exists()]
     if found:
         raise ConfigError(
-            f"The folder of a comparison must not hold files of others under its names; {folder} has {listed(found)}.",
+            f"The folder of a comparison must not hold other files under its names; {folder} has {listed(found)}.",
             python="Name another folder, or move them.",
             cli="Name another folder with --out, or move them.",
         )
@@ -323,7 +323,7 @@ class SealedFolder:
             raise self.damaged(name, "its checksum is wrong")
 
     def read(self, name: str, reader: Callable[[Path], Any]) -> Any:
-        """What the reader makes of a file; an error of its own means a damaged file."""
+        """The value that `reader` makes of a file; an error of the reader means that the file is damaged."""
         try:
             return reader(self.folder / name)
         except Exception as error:

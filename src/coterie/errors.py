@@ -43,7 +43,7 @@ class ClientError(CoterieError, RuntimeError):
 
 
 class EngineError(CoterieError, RuntimeError):
-    """The processes that clients run in are not there, or died too often."""
+    """The processes that clients run in could not be started, or died too often."""
 
 
 class Diverged(CoterieError, ArithmeticError):

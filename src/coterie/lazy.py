@@ -1,7 +1,7 @@
 """Names of a package that are imported when first used, listed once: in the package's `__init__.pyi`.
 
-The stub is what type checkers and editors read; here it is read again as the table of what lives where. So a public name is
-written in one place, the estimators need no torch, and `coterie --help` answers at once.
+Type checkers and editors read the stub, and this module reads it as the table of names and their modules. So a public name
+is written in one place, the estimators need no torch, and `coterie --help` answers at once.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def word(name: str) -> int:
 
 
 def fold(key: Tensor, *values: int | Tensor | str) -> Tensor:
-    """A new key from a key and what it is for."""
+    """A new key from a key and its purpose."""
     for value in values:
         if isinstance(value, str):
             value = word(value)
@@ -64,7 +64,7 @@ def base_key(seed: int) -> Tensor:
 
 
 def client_keys(keys: Tensor | npt.NDArray[np.int64], seed: int) -> Tensor:
-    """The clients' own keys under a seed: what everything random about a client starts from."""
+    """The clients' own keys under a seed, from which all random numbers of a client derive."""
     return torch.as_tensor(keys) ^ base_key(seed)
 
 

@@ -10,7 +10,7 @@ from coterie.errors import ConfigError
 
 
 def whole_number(name: str, value: Any, least: int = 1, *, owner: Any = None) -> int:
-    """A setting as a plain int; None is for the caller to allow. `owner` is the object it is a setting of."""
+    """A setting as a plain int; the caller handles None. `owner` is the object that has the setting."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         needs = f"{name} must be" if owner is None else f"{type(owner).__name__} needs {name} to be"
         raise ConfigError(f"{needs} a whole number ≥ {least}; got {brief(value)}.")
@@ -18,7 +18,7 @@ def whole_number(name: str, value: Any, least: int = 1, *, owner: Any = None) ->
 
 
 def brief(value: Any) -> str:
-    """On one line, and not too long."""
+    """A value as text on one line, cut if it is long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:79]}…"
 

@@ -1,4 +1,4 @@
-"""Words for names and numbers: "Did you mean …?", lists of names in a sentence, names that disturb nothing around them."""
+"""Text for names and numbers: "Did you mean …?", lists of names in a sentence, names without control characters."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _METRICS = {"auc": "AUC", "r2": "R²", "mse": "mean squared error"}
 
 
 def harmless(text: str) -> str:
-    """Text of others, to be shown: signs that move a cursor, colour a terminal or turn the direction of writing are spelt
-    out (`\\x1b`, `\\u202e`). Tabs and ends of lines stay."""
+    """Text from outside, safe to show: characters that move a cursor, colour a terminal or turn the direction of writing are
+    spelt out (`\\x1b`, `\\u202e`). Tabs and line ends stay."""
     return _DISTURBING.sub(lambda sign: sign[0].encode("unicode_escape").decode(), text)
 
 
 def one_line(name: object) -> str:
-    """A name as a harmless word: ends of lines and tabs are spelt out too."""
+    """A name that is safe to show on one line: line ends and tabs are also spelt out."""
     return harmless(str(name)).replace("\n", "\\n").replace("\t", "\\t")
 
 

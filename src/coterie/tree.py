@@ -105,7 +105,7 @@ def n_bytes(tree: Any) -> int:
 
 
 def flat_vector(tree: Any, batch_dims: int = 0) -> Tensor:
-    """All numbers of a model behind one another: (…batch, P)."""
+    """All numbers of a model in one row: (…batch, P)."""
     return torch.cat([t.reshape(*t.shape[:batch_dims], -1) for t in leaves(tree)], dim=batch_dims)
 
 
@@ -116,7 +116,7 @@ def like_vector(vector: Tensor, tree: Any, batch_dims: int = 0) -> Any:
 
 
 def finite_rows(stacked: Any) -> Tensor:
-    """Of a tree of stacked tensors: for each row, whether all its numbers are finite (no rows: one True for all)."""
+    """For each row of a tree of stacked tensors, whether all its numbers are finite (without rows: one True)."""
     good = torch.ones(next((len(t) for t in leaves(stacked)), 1), dtype=torch.bool)
     for t in leaves(stacked):
         if t.is_floating_point() and t.numel():

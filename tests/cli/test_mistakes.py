@@ -62,7 +62,7 @@ MISTAKES = {
     ),
     "an output folder with a table in it": (
         f"compare mine/clients.csv {ROLES} --out mine",
-        "must not hold files of others under its names; mine has clients.csv. Name another folder with --out",
+        "must not hold other files under its names; mine has clients.csv. Name another folder with --out",
     ),
     "missing config": ("run absent.toml", "There is no config file absent.toml."),
     "a table as config": ("run shops.csv", "shops.csv is a table, not a config file. Compare its clients with"),

@@ -54,7 +54,7 @@ def test_the_budget_in_words() -> None:
     assert "z = 10.92" in text
     assert "every client in every round" in text
     assert "weak" not in text
-    assert "drown" in budget_text(15, 1e-6, 50, dimension=10_000, clients=20)
+    assert "larger than the signal" in budget_text(15, 1e-6, 50, dimension=10_000, clients=20)
     assert "weak formal guarantee" in budget_text(15, 1e-6, 50)
     assert "Δ = 2·clip" in budget_text(3, 1e-6, 5, adjacency="replace")
     assert "Poisson sampling" in budget_text(1, 1e-5, 5, 0.1)

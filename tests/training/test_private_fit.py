@@ -183,7 +183,7 @@ def test_training_alone_costs_nothing(fed: ct.Federation, task: ct.Task) -> None
 
 
 def test_a_warning_before_noise_drowns_the_signal(fed: ct.Federation, task: ct.Task) -> None:
-    with pytest.warns(ct.errors.CoterieWarning, match="the noise will drown the signal: with 12 clients"):
+    with pytest.warns(ct.errors.CoterieWarning, match="the noise will be larger than the signal: with 12 clients"):
         run(ct.FedAvg(SGD), fed, task)
 
 

@@ -1,6 +1,6 @@
-"""Should clients learn alone, together, shrunk towards all, or in groups; what each gains; and how sure that is.
+"""Should clients learn alone, together, shrunk towards all, or in groups? What does each gain, and how sure is that?
 
-`compare` is the one door (`coterie.compare`). `decide` is its core for arrays, which needs no torch (`exact/`)."""
+`compare` (`coterie.compare`) answers. `decide` is its core for arrays, which needs no torch (`exact/`)."""
 
 from coterie.lazy import attach
 

@@ -1,4 +1,4 @@
-"""The public names of this room besides `coterie.compare`; none of them needs torch."""
+"""The public names of this room, except `coterie.compare`; none of them needs torch."""
 
 from coterie.comparison.exact.decision import Decision as Decision
 from coterie.comparison.exact.decision import decide as decide

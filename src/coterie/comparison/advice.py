@@ -1,6 +1,6 @@
-"""Does collaboration pay? For tables and federations the answer is `decide`'s; means, rates and counts have their own.
+"""Does collaboration pay? `decide` answers for tables and federations; `estimation.advice` for means, rates and counts.
 
-`ct.advise` and `ct.compare` rest on the same estimates, so that they cannot contradict one another."""
+`ct.advise` and `ct.compare` use the same estimates, so they cannot contradict one another."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MEASURES = {
 @dataclass(frozen=True)
 class TableAdvice(Advice):
     """The advice for a table. `recommendation` uses the words of all advice: local, global, shrunk, clustered; `way` is the
-    same in the words of `decide` and `compare`: alone, together, shrunk, groups. `decision` is what it rests on."""
+    same in the words of `decide` and `compare`: alone, together, shrunk, groups. `decision` holds the evidence."""
 
     decision: Decision = field(repr=False, kw_only=True)
 
@@ -92,11 +92,11 @@ def advise(
       in squared distance, likewise.
     - `X`, `y`, `groups`: a table, by `decide`: cross-validation inside every client; the risk is the loss on a new row.
       `family` is "linear" for numbers, "logistic" or "classes" for labels, or "auto": two values and text are labels.
-      `metric` is what is judged by (mse, r2; log_loss, accuracy, auc).
-    - a `Federation`: the same on all of its rows; of images their leading principal components are used.
+      `metric` is the measure of the comparison (mse, r2; log_loss, accuracy, auc).
+    - a `Federation`: the same on all of its rows; images are replaced by their leading principal components.
 
-    `clusters` (the numbers tried) and `resamples` matter for means, rates and counts alone; a table tries up to six.
-    `level` is that of the intervals shown; what is recommended does not depend on it."""
+    `clusters` (the numbers tried) and `resamples` are used for means, rates and counts only; a table tries up to six.
+    `level` is the level of the intervals shown; the recommendation does not depend on it."""
     check_arguments(locals(), federation=FEDERATION | NONE, progress=CALLABLE | NONE)
     refuse_other_than_one([federation], [samples], [successes, trials], [counts], [X, y, groups])
     confidence(level)
@@ -172,7 +172,7 @@ def _row(decision: Decision, name: str, level: float) -> dict[str, Any]:
 
 
 def _against_nothing(scores: Scores, method: int) -> Scores:
-    """Scores of two methods, one without any loss, so that the other's loss is a gain with an interval."""
+    """Scores of two methods, one of which has zero loss, so that the loss of the other is a gain with an interval."""
     own = scores.rows[:, [method]]
     rows = np.concatenate([np.zeros_like(own), own], axis=1)
     return Scores(scores.metric, rows, scores.fold, scores.n_folds, scores.owner, scores.scored, scores.n_clients)

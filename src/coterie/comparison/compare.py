@@ -1,10 +1,10 @@
-"""compare: alone, together, shrunk or in groups; who gains, who loses, and what to do.
+"""compare: should clients learn alone, together, shrunk or in groups, and which of them gain or lose?
 
-For a table the candidates are exact (`decision`): solved to convergence, cross-validated inside every client, in seconds.
-Learning algorithms join by name or object: tuned on validation rows (never on test rows), trained on every split and
-compared with their own tuned `local`. They never change the recommendation for a table. For networks and images they make
-it, by the same rule (`evidence/rule.py`). Only `compare` and `Comparison.coalition` train.
-`private.py` adds a private candidate to them."""
+For a table the candidates are exact models (`exact/`): they are solved to convergence and cross-validated inside every
+client, in seconds. Learning algorithms are added by name or as objects. They are tuned on validation rows (never on test
+rows), trained on every split and compared with their own tuned `local`. They never change the recommendation for a table.
+For networks and images the recommendation comes from them, by the same rule (`evidence/rule.py`). Only `compare` and
+`Comparison.coalition` train. `private.py` adds a private candidate."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 Note = Callable[[str, int], None]
 Progress = Callable[[str, int, float], None]
-_EXACT_SHARE = 0.3  # of the progress bar, when learning algorithms follow
+_EXACT_SHARE = 0.3  # share of the progress bar, when learning algorithms follow
 
 __all__ = ["DEFAULT", "NAMES", "Comparison", "compare"]
 
@@ -57,7 +57,7 @@ def compare(
     federation: Any = None,
     **reading: Any,
 ) -> Comparison:
-    """Should these clients learn alone, together, shrunk towards all, or in groups; and what does each gain?
+    """Should these clients learn alone, together, shrunk towards all, or in groups, and what does each gain?
 
     data: a file (CSV, Parquet, Excel) or a DataFrame, with `client=` and `target=`, the names of two columns; arrays
     `{client: (X, y)}`; a `Federation`; or a function `seed → Federation`. Tables and arrays are split anew for every seed
@@ -66,13 +66,13 @@ def compare(
 
     task: a network; without one a table is judged by exact models.
     algorithms: names (tuned on validation rows) or objects (used as they are), a mapping, or names in one text; None takes
-    the exact candidates of a table, else local, fedavg, finetuned, ditto and ifca. rounds: None chooses them. seeds: repeats
-    of the cross-validation, and splits of the learning algorithms. metric: what gains are measured in. note: called with
-    (method, seed) before each run; progress: with (method, seed, share done).
+    the exact candidates of a table, else local, fedavg, finetuned, ditto and ifca. rounds: None chooses the number. seeds:
+    repeats of the cross-validation, and splits of the learning algorithms. metric: gains are measured in it. note: called
+    with (method, seed) before each run. progress: called with (method, seed, share done).
 
-    privacy: a budget. A candidate `private` joins: the method named by `private`, with settings fixed in advance; and one
-    release of it with exact noise, `comparison.released`, whose `comparison.receipt` covers its shared model and nothing
-    else (see `comparison/private.py`). private_data: the same rows prepared without statistics of other clients' rows
+    privacy: a budget. It adds the candidate `private`: the method named by `private`, with settings fixed in advance. It is
+    released once with exact noise as `comparison.released`; `comparison.receipt` covers its shared model and nothing else
+    (see `comparison/private.py`). private_data: the same rows prepared without statistics of other clients' rows
     (`Federation.from_frame(…, scaling="own")`); without it a table's receipt is not valid. target_range: public bounds of a
     number to predict.
     """
@@ -82,7 +82,7 @@ def compare(
     checked = {"data": ANYTHING, "federation": ANYTHING, "rounds": whole(1) | NONE}
     check_arguments(locals(), **checked, note=CALLABLE | NONE, progress=CALLABLE | NONE)
     if privacy is None and not (private_data is None and target_range is None and isinstance(private, str)):
-        raise ConfigError("private, private_data and target_range belong to a private candidate. Give privacy= also.")
+        raise ConfigError("private, private_data and target_range belong to a private candidate. Also give privacy=.")
     chosen = [int(s) for s in (range(int(seeds)) if isinstance(seeds, int | Integral) else seeds)]
     if not chosen:
         raise ConfigError(f"compare needs at least one seed; got seeds={seeds!r}.")

@@ -1,4 +1,4 @@
-"""A comparison as files. A folder of somebody else's files is left alone, and no cell is a formula to a spreadsheet."""
+"""A comparison as files. Files that are not a comparison's are never overwritten, and no cell is a spreadsheet formula."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def save(comparison: Comparison, folder: Path, coalition: Coalition | None = None) -> None:
-    """All tables, one writer at a time; what a killed one left half-written goes."""
+    """Write all tables, one process at a time; half-written files of a killed process are removed."""
     with locked(folder, PATIENCE):
         _save(comparison, folder, coalition)
 
@@ -57,7 +57,7 @@ def _save(comparison: Comparison, folder: Path, coalition: Coalition | None) -> 
 
 
 def _replace(path: Path, table: pd.DataFrame | None) -> None:
-    """A table as a file; where there is none, that of an earlier comparison goes."""
+    """Write a table as a file; without a table, remove the file of an earlier comparison."""
     if table is None:
         path.unlink(missing_ok=True)
     elif path.suffix == ".csv":

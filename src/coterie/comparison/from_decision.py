@@ -127,7 +127,7 @@ def _about(federation: Federation, decision: Decision, seeds: Sequence[int]) -> 
 
 
 def about_data(federation: Federation, seeds: Sequence[int]) -> dict[str, Any]:
-    """What a comparison says of its data."""
+    """The entries of a comparison that describe its data."""
     return {
         "kind": federation.kind,
         "classes": None if federation.classes is None else [str(c) for c in federation.classes],

@@ -1,7 +1,7 @@
-"""Learning algorithms in a comparison: tuned, trained on every split, scored beside their own tuned `local`.
+"""Learning algorithms in a comparison: tuned, trained on every split, and compared with their own tuned `local`.
 
-A method that cannot run on these data is told before anything is trained; one that fails or diverges on the way is named and
-left out, and the others are kept."""
+A method that cannot run on these data is refused before anything is trained. A method that fails or diverges later is named
+and left out, and the others are kept."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TRIAL_CLIENTS = 4
 
 @dataclass
 class Runs:
-    """What has been trained so far."""
+    """The results so far."""
 
     results: dict[str, list[Result]]
     draws: dict[str, list[Floats]]
@@ -54,7 +54,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How to train: rounds (None chooses them), seeds, engine, and whom to tell."""
+    """How to train: rounds (None chooses them), seeds, engine, and the functions to call on the way."""
 
     rounds: int | None
     seeds: Sequence[int]
@@ -70,7 +70,7 @@ class Schedule:
 
 
 def train_all(split: Split, task: Task | None, methods: dict[str, Any], metric: str | None, how: Schedule) -> Runs:
-    """Every method on every split. Training alone must work; without it there is nothing to compare with."""
+    """Train every method on every split. Training alone must work; without it there is nothing to compare with."""
     runs = Runs({name: [] for name in methods}, {name: [] for name in methods})
     tuned: dict[tuple[Any, ...], tuple[Any, int]] = {}
     total, done = len(methods) * len(how.seeds), 0
@@ -115,7 +115,7 @@ def _ready(
         return algorithm, how.rounds or MOST_ROUNDS
     key = (name, id(data))
     if key not in tuned:
-        rounds = None if name == "local" else how.rounds  # the yardstick is not crippled by few rounds
+        rounds = None if name == "local" else how.rounds  # the baseline may use as many rounds as it needs
         best = tune(algorithm(), data, work, rounds=rounds, seed=seed, engine=how.engine)
         tuned[key] = best.algorithm, best.rounds
         runs.warnings += [f"{name}, split {seed}: {warning}" for warning in best.warnings]
@@ -137,7 +137,7 @@ def _fit(
 
 
 def _refuse_unfit(methods: dict[str, Any], data: Federation, work: Task, how: Schedule, metric: str | None) -> None:
-    """One round on a few clients tells at second 0 which methods cannot run on these data."""
+    """Run one round on a few clients, to refuse methods that cannot run on these data before the first training."""
     some = data.subset(data.clients[:_TRIAL_CLIENTS]) if len(data) > _TRIAL_CLIENTS else data
     for name, algorithm in methods.items():
         trial = algorithm() if isinstance(algorithm, type) else algorithm
@@ -150,7 +150,7 @@ def _refuse_unfit(methods: dict[str, Any], data: Federation, work: Task, how: Sc
             refusal = ConfigError(f"{name} cannot run on these data: {error}")
             refusal.cli = f"{name} cannot run on these data: {error.cli}"
             raise refusal from None
-        except CoterieError:  # diverged, say: other settings may do better
+        except CoterieError:  # for example it diverged: other settings may do better
             continue
 
 

@@ -1,4 +1,4 @@
-"""How alike clients are, for maps and matrices; how stable groups are; and what tells them apart. Nothing here trains."""
+"""How alike clients are, for maps and matrices; how stable groups are; and how they differ. Nothing here trains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CLIENTS = 1_000  # networks compared at most
 
 
 def model_points(comparison: Comparison) -> pd.DataFrame | None:
-    """A point per client: the distance of two is the root mean squared difference of what their own models predict.
+    """A point per client: the distance of two is the root mean squared difference of their own models' predictions.
 
     Exact models: over all rows of the table, in units of the target (classes: log-odds), with the coefficients of `shrunk`,
     which are less noisy than those of `alone`; the latter where `shrunk` sees no difference. Networks: those of `local`,
@@ -79,7 +79,7 @@ def embedding(points: pd.DataFrame) -> pd.DataFrame:
 def ordered_distances(points: pd.DataFrame, groups: pd.Series[Any], most: int = 120) -> pd.DataFrame:
     """Distances between clients, sorted by group and, inside a group, along the first direction.
 
-    Of more than `most` clients neighbours in that order are averaged; a block then is named by its group and size."""
+    With more than `most` clients, neighbours in that order are averaged; a block is named by its group and size."""
     first = embedding(points).iloc[:, 0].to_numpy()
     order = np.lexsort((first, groups.to_numpy()))
     values, label = points.to_numpy()[order], groups.to_numpy()[order]
@@ -114,7 +114,7 @@ def stability(groups: pd.Series[Any], again: pd.DataFrame) -> pd.Series[Any]:
 
 
 def tell_apart(comparison: Comparison, groups: pd.Series[Any], method: str = "groups") -> pd.DataFrame:
-    """What distinguishes a method's groups, a row per group and property, the largest differences first.
+    """The differences between a method's groups, a row per group and property, the largest first.
 
     `what` is "column" (mean of an input), "effect" (coefficient of an input) or "target" (its mean, or the share of a
     class). `size` is Cohen's d between clients of the group and the others; an effect is in deviations of the target

@@ -1,4 +1,4 @@
-"""What to compare: names, objects, a mapping or a comma-separated text become a name → class or object table.
+"""The methods to compare: names, objects, a mapping or a comma-separated text become a table name → class or object.
 
 A class is tuned on validation rows; an object is used as it is. Training alone is always among them and always tuned,
 unless an object was passed for it: other methods' settings say nothing about it."""
@@ -56,5 +56,5 @@ def registered(algorithm: Any) -> str:
 
 
 def way(algorithm: Any, groups: int) -> str:
-    """Which of the four ways a method is; one that does not say so counts by the groups it found."""
+    """The way (of four) that a method belongs to; a method that does not state it is classified by the groups it found."""
     return getattr(algorithm, "way", None) or ("groups" if groups > 1 else "together")

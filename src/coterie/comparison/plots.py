@@ -64,7 +64,7 @@ def plot_gains(c: Comparison, method: str | None = None, ax: Axes | None = None)
 
 
 def plot_map(c: Comparison, positions: pd.DataFrame | None = None, ax: Axes | None = None) -> Axes:
-    """Clients by group, where they are (positions, or those of the comparison), else where their models are."""
+    """Clients coloured by group, at their places (positions, or those of the comparison), else by their models."""
     found, where = _groups(c), c.positions if positions is None else positions
     ax = axes(ax, (5.0, 4.2))
     if where is None:
@@ -83,7 +83,7 @@ def plot_map(c: Comparison, positions: pd.DataFrame | None = None, ax: Axes | No
             some.iloc[:, 0], some.iloc[:, 1], s=18, color=GROUPS[g % 8], marker=SHAPES[g % 8], label=f"group {g}"
         )
     ax.set(xlabel=str(at.columns[0]), ylabel=str(at.columns[1]))
-    ax.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))  # beside the clients
+    ax.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))  # next to the clients
     return _bare(ax)
 
 
@@ -92,7 +92,7 @@ def _latitude(at: pd.DataFrame) -> bool:
 
 
 def plot_likeness(c: Comparison, ax: Axes | None = None) -> Axes:
-    """How much two clients' own models differ in what they predict, clients ordered by group; dark is different."""
+    """How much the predictions of two clients' own models differ; clients are ordered by group, and dark is different."""
     points, found = model_points(c), _groups(c)
     if points is None:
         raise ConfigError("There are no models in memory to compare the clients by. Compare again without loading.")
@@ -104,7 +104,7 @@ def plot_likeness(c: Comparison, ax: Axes | None = None) -> Axes:
 
 
 def plot_apart(c: Comparison, what: str = "effect", most: int = 12, ax: Axes | None = None) -> Axes:
-    """What tells the groups apart: "column", "effect" or "target"; see `likeness.tell_apart`."""
+    """The differences between groups by "column", "effect" or "target"; see `likeness.tell_apart`."""
     if what not in ("column", "effect", "target"):
         raise ConfigError(f"what must be column, effect or target; got {what!r}. Name one of them.")
     told = tell_apart(c, _groups(c), next(iter(c.grouped)))
@@ -141,7 +141,7 @@ def plot_curves(c: Comparison, column: str = "loss", ax: Axes | None = None) -> 
 
 
 def plot_bytes(c: Comparison, ax: Axes | None = None) -> Axes:
-    """What a whole run sends, mean over seeds."""
+    """The bytes that a whole run sends, as a mean over seeds."""
     if "bytes_up" not in c.curves:
         raise ConfigError("Nothing was sent: exact models are not trained in rounds. Name algorithms to train.")
     total = c.curves.groupby(["method", "seed"], sort=False)[["bytes_down", "bytes_up"]].sum()

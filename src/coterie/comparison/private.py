@@ -1,9 +1,9 @@
 """The private candidate of a comparison: one method, chosen and set in advance, and the receipt of one release of it.
 
-Its scores come from runs with simulated noise, one a split: they have the law of a private run, and release nothing.
-One more run with exact noise, on the training rows of the first split, makes the shared model that may be given out; the
-receipt is its receipt. Nothing else in a comparison is covered: scores, gains, marks, groups, the verdict and all other
-methods are computed from clear rows.
+Its scores come from runs with simulated noise, one per split: their distribution is that of a private run, and they are not
+a release. One more run with exact noise, on the training rows of the first split, makes the shared model that may be given
+out, and the receipt. The receipt covers nothing else in a comparison: scores, gains, marks, groups, the verdict and all
+other methods are computed from clear rows.
 
 So that the receipt can be valid, nothing about the candidate is tuned or chosen on data: the method, its steps, rounds and
 clip are given, inputs are scaled by each client itself (`scaling="own"`), and numbers to predict by a public range.
@@ -34,7 +34,7 @@ ROUNDS = 20
 COVERED = "the shared model of `private` from one run with exact noise, whose receipt this is"
 NOT_COVERED = (
     "everything else here: scores, gains, marks, groups, the verdict, and the models of all other methods are computed from "
-    "clear rows. Whoever sees them learns more than the receipt allows; keep them where the rows are"
+    "clear rows. They reveal more than the receipt allows; keep them where the rows are"
 )
 _LOCAL = LocalSGD(steps=5, lr=0.1, batch_size=None)
 _TRIAL_CLIENTS = 4
@@ -74,7 +74,7 @@ class Private:
         return low, high
 
     def try_out(self, seed: int, metric: str | None, engine: Any) -> None:
-        """One round on a few clients: says at once what cannot be made private, or not on these data."""
+        """Run one round on a few clients, to refuse at once a method that cannot be made private on these data."""
         data = self.split(seed)
         some = data.subset(data.clients[:_TRIAL_CLIENTS]) if len(data) > _TRIAL_CLIENTS else data
         self._fit(some, self.work(data, metric), 1, seed, engine, _simulated(self.privacy), [])
@@ -97,7 +97,7 @@ class Private:
     ) -> Result:  # fmt: skip
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", CoterieWarning)
-            # of the default task nothing but the range is the user's, who declared it public
+            # of the default task only the range comes from the user, who declared it public
             known = public(work) if self.task is None else work
             result = fit(
                 self.algorithm, data, known, rounds=rounds, seed=seed, engine=engine, alone=alone or False,

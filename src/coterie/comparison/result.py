@@ -1,4 +1,6 @@
-"""Comparison: several ways to learn on the same clients, who gains, and what to do. Nothing here trains but `coalition`."""
+"""Comparison: several ways to learn on the same clients, the gain per client, and a recommendation.
+
+Only `coalition` trains; everything else reads stored results."""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ class Comparison:
     table: pd.DataFrame
     """The metric, in its own units."""
     gains: pd.DataFrame
-    """What a client gains over being alone; positive is better, whatever the metric."""
+    """Each client's gain over being alone; positive is better, whatever the metric."""
     errors: pd.DataFrame
     """Standard errors of the gains."""
     half_widths: pd.DataFrame
@@ -51,9 +53,9 @@ class Comparison:
     scores: pd.DataFrame
     """Every metric by method, seed and client."""
     curves: pd.DataFrame
-    """The history of every learning algorithm and seed; empty without any."""
+    """The history of every learning algorithm and seed; empty where nothing was trained."""
     settings: pd.DataFrame
-    """What each method ran with, by method and seed."""
+    """The settings of each method, by method and seed."""
     clusters: pd.DataFrame
     """The groups each method found (first seed), a row per method."""
     overview: pd.DataFrame
@@ -66,17 +68,17 @@ class Comparison:
     """Methods that failed, and why."""
     warnings: tuple[str, ...] = ()
     regrouped: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """The groups found again, a row per fit and a column per client: on every fold for exact groups, else by seed."""
+    """The groups of repeated fits, a row per fit and a column per client: per fold for exact groups, else per seed."""
     intervals: pd.DataFrame = field(default_factory=pd.DataFrame)
     """The bounds of every method's mean gain, a row per method: `low`, `high`."""
     positions: pd.DataFrame | None = None
-    """Where clients are (two columns, across and up), if the data say so; only drawn, never learned from."""
+    """The places of clients (two columns, across and up), if the data have them; they are drawn and never learned from."""
     released: Result | None = None
     """The private candidate trained once with exact noise: the only thing here that a receipt covers."""
 
     @property
     def receipt(self) -> Receipt | None:
-        """What the private candidate's release promises, and what not; None without a budget."""
+        """The receipt of the private candidate's release: its promises and their limits; None without a budget."""
         return None if self.released is None else self.released.receipt
 
     @property
@@ -105,7 +107,7 @@ class Comparison:
 
     @property
     def method(self) -> str:
-        """The method the recommendation speaks of: the recommended one or, where that is alone, its best rival."""
+        """The method that the recommendation is about: the recommended one or, where that is alone, its best rival."""
         return str(self._judge.method)
 
     @property
@@ -132,7 +134,7 @@ class Comparison:
         return self.judgement if self.decision is None else self.decision
 
     def baseline(self, method: str) -> str:
-        """What a method's gains are measured against."""
+        """The method that a method's gains are measured against."""
         return "local" if method in self.results else "alone"
 
     def who(self, method: str, mark: str) -> list[str]:
@@ -162,7 +164,7 @@ class Comparison:
 
     @property
     def grouped(self) -> dict[str, pd.Series[Any]]:
-        """The groups of every method that has several, and fewer than clients; those of `groups` first."""
+        """The groups of every method that found more than one and fewer than there are clients; `groups` comes first."""
         found = {} if self.groups is None else {"groups" if self.decision is not None else self.method: self.groups}
         for method in self.learned if self.results else self.methods:
             labels = self.clusters.T[method].astype(int).rename("group")
@@ -171,7 +173,7 @@ class Comparison:
         return found
 
     def distinguish(self) -> pd.DataFrame:
-        """What tells the exact groups apart: columns and coefficients, the largest differences first."""
+        """The columns and coefficients in which the exact groups differ, the largest differences first."""
         if self.decision is None or self.groups is None:
             raise ConfigError("There are no exact groups to tell apart; compare a table without a task.")
         return distinguish(self.decision)
@@ -185,16 +187,20 @@ class Comparison:
         return audit(self.results[self.best])
 
     def participation(self) -> Participation | None:
-        """Who would stay with the best trained method; None when nothing was trained."""
+        """The clients that would stay with the best trained method; None when nothing was trained."""
         return self._audit
 
     def coalition(self, max_rounds: int = 10) -> Coalition | None:
-        """Who is left with the best trained method when leavers leave. Trains again, so it is never called for you:
-        pass what it returns on to `save`, `write_report` and `comparison_tables`."""
+        """The clients that remain with the best trained method after the others have left, step by step.
+
+        It trains again, so no other function calls it. Pass its result on to `save`, `write_report` and
+        `comparison_tables`."""
         return None if self._audit is None else self._audit.coalition(max_rounds)
 
     def verdict(self, coalition: Coalition | None = None) -> str:
-        """In plain words: the recommendation, how sure it is, who gains; and who would stay, with a `coalition()`."""
+        """The recommendation, its certainty and the clients that gain, in plain words.
+
+        A `coalition()` adds the clients that would stay."""
         stay = "" if coalition is None else f" Would they stay? {coalition.verdict()}"
         return verdict.words(self) + stay
 
@@ -246,9 +252,10 @@ class Comparison:
         }
 
     def save(self, folder: str | Path, coalition: Coalition | None = None) -> Path:
-        """table.csv, gains.csv (with errors and marks, a row per method and client), long tables as Parquet, verdict.txt,
-        comparison.json; coalition.csv with the steps of a `coalition()`, when it is passed; of a private candidate the
-        folder private, the only part that may be given out. A folder with such files of others is refused."""
+        """Write table.csv, gains.csv (with errors and marks, a row per method and client), long tables as Parquet,
+        verdict.txt and comparison.json; also coalition.csv with the steps of a `coalition()`, when it is passed. A private
+        candidate gets the folder private, the only part that may be given out. A folder that already holds files with these
+        names, not written by a comparison, is refused."""
         folder = Path(folder)
         files.save(self, folder, coalition)
         if self.released is not None:
@@ -270,7 +277,7 @@ class Comparison:
         return plots.plot_gains(self, method, ax)
 
     def plot_map(self, positions: pd.DataFrame | None = None, ax: Axes | None = None) -> Axes:
-        """Clients by group, where they are or where their models are."""
+        """A map of clients coloured by group, by their places or by their models."""
         from coterie.comparison import plots
 
         return plots.plot_map(self, positions, ax)
@@ -282,7 +289,7 @@ class Comparison:
         return plots.plot_likeness(self, ax)
 
     def plot_apart(self, what: str = "effect", ax: Axes | None = None) -> Axes:
-        """What tells the groups apart: "column", "effect" or "target"."""
+        """The differences between groups, by "column", "effect" or "target"."""
         from coterie.comparison import plots
 
         return plots.plot_apart(self, what, ax=ax)
@@ -294,13 +301,13 @@ class Comparison:
         return plots.plot_curves(self, column, ax)
 
     def plot_bytes(self, ax: Axes | None = None) -> Axes:
-        """What a whole run sends."""
+        """The bytes that a whole run sends."""
         from coterie.comparison import plots
 
         return plots.plot_bytes(self, ax)
 
     def _save_released(self, folder: Path) -> None:
-        """What the receipt covers, and the receipt: the server's tensors, receipt.json and receipt.txt. Nothing else."""
+        """Write the server's tensors, which the receipt covers, with receipt.json and receipt.txt, and nothing else."""
         from torch import Tensor
 
         from coterie.training.checkpoint import write

@@ -1,4 +1,4 @@
-"""Losses of trained methods, row by row, as the rule of `evidence` takes them."""
+"""Losses of trained methods, row by row, in the form that the rule of `evidence` takes."""
 
 from __future__ import annotations
 

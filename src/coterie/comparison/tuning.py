@@ -2,8 +2,8 @@
 
 A grid of learning rates and weight decays is run with full-batch momentum steps, scored every few rounds on the validation
 rows (mean over clients of the loss). The grid is extended while its best rate is at an edge, and the rounds while the best
-number is the last one; a run that no longer improves is stopped early. What did not converge is said in `warnings`. The same
-seed gives the same choice.
+number is the last one; a run that no longer improves is stopped early. `warnings` name searches that did not converge. The
+same seed gives the same choice.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Trial:
     every: int
 
     def run(self, algorithm: Any, rounds: int) -> list[tuple[int, float]]:
-        """(round, loss on the validation rows) every few rounds, as far as it improves; nothing when it diverges."""
+        """(round, loss on the validation rows) every few rounds, as long as it improves; empty when it diverges."""
         column, sign = f"test_{self.task.metrics[0]}", self.task.sign
         looks = rounds_to_look(rounds, min(self.every, rounds))
         seen, diverged = course(
@@ -111,7 +111,7 @@ def _best_loss(scores: list[tuple[int, float]]) -> float:
 
 
 def _extend(grid: _Grid, trial: _Trial, found: dict[tuple[float, float], list[tuple[int, float]]], most: int) -> bool:
-    """Try rates beyond an edge of the grid while the best one is there; whether it still is in the end."""
+    """Try rates beyond an edge of the grid while the best one is there. Returns whether it is at an edge in the end."""
     if not grid.tunable:
         return False
     for _ in range(_EXTENSIONS):
@@ -189,7 +189,7 @@ class _Grid:
         return replace(self.algorithm, lr=rate) if self._own_rate else self.algorithm
 
     def make(self, rate: float, decay: float) -> Any:
-        """What is tried: the same with a number of clusters, where that is open."""
+        """The algorithm that is tried: the same with a number of clusters, where that is open."""
         ready = self.keep(rate, decay)
         return with_setting(ready, "clusters", self.clusters) if setting(ready, "clusters", 0) is None else ready
 

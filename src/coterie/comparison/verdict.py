@@ -21,14 +21,14 @@ PLAIN_NAMES = {
     "finetuned": "a shared model fine-tuned by each client (finetuned)",
     "oracle": "one model for each true group (oracle)",
     "ifca": "one model for each group it finds (ifca)",
-    "ditto": "an own model for each client, held close to a shared one (ditto)",
+    "ditto": "a model of its own for each client, held close to a shared one (ditto)",
     "knnper": "a shared model corrected by each client's own neighbours (knnper)",
     "cfl": "groups split apart where clients disagree (cfl)",
 }
 WAYS = {
     "alone": "every client trains alone",
     "together": "one model for all",
-    "shrunk": "every client its own model, drawn towards the others",
+    "shrunk": "every client has its own model, drawn towards the others",
     "groups": "one model per group of like clients",
 }
 SURE = {
@@ -41,13 +41,13 @@ _MOST_TOLD = 4
 
 
 def headline(comparison: Comparison) -> str:
-    """`shrunk (every client its own model, …); clear.`"""
+    """`shrunk (every client has its own model, …); clear.`"""
     way = comparison.recommendation
     return f"{way} ({WAYS[way]}); {SURE[comparison.sure]}."
 
 
 def words(comparison: Comparison) -> str:
-    """Recommendation first, then what it rests on, single clients, trained methods, failures and warnings."""
+    """The recommendation comes first; its reasons, single clients, trained methods, failures and warnings follow."""
     return f"Recommendation: {headline(comparison)} {facts(comparison)}"
 
 
@@ -61,7 +61,7 @@ def facts(comparison: Comparison) -> str:
 
 
 def _trained(comparison: Comparison) -> list[str]:
-    """The trained methods' own story, where they make the recommendation."""
+    """Sentences about the trained methods where the recommendation comes from them."""
     others = [m for m in comparison.methods if m != "local"]
     if not others:
         return ["Only training alone was run, so there is nothing to compare it with. Add an algorithm."]
@@ -86,7 +86,7 @@ def _trained(comparison: Comparison) -> list[str]:
 
 
 def singles(comparison: Comparison, method: str) -> str:
-    """Single clients that measurably gain or lose, after the correction for many."""
+    """Names the clients that measurably gain or lose, after the correction for looking at many clients."""
     gain, lose = (comparison.who(method, mark) for mark in (GAINS, LOSES))
     if not gain and not lose:
         return f"With {method}, no single client can be singled out as gaining or losing."
@@ -95,11 +95,11 @@ def singles(comparison: Comparison, method: str) -> str:
         parts.append(f"{listed(gain)} measurably {'gain' if len(gain) > 1 else 'gains'}")
     if lose:
         parts.append(f"{listed(lose)} measurably {'lose' if len(lose) > 1 else 'loses'}")
-    return f"With {method}, {' and '.join(parts)} (corrected for looking at many)."
+    return f"With {method}, {' and '.join(parts)} (corrected for looking at many clients)."
 
 
 def _beside(comparison: Comparison) -> str:
-    """Trained methods beside an exact recommendation."""
+    """The gains of trained methods, where exact models make the recommendation."""
     others = [m for m in comparison.learned if m != "local"]
     if not others:
         return ""
@@ -110,13 +110,15 @@ def _beside(comparison: Comparison) -> str:
         low, high = comparison.bounds(m)
         parts.append(f"{m} {number(means[m], '+')} ({number(low, '+')} to {number(high, '+')})")
     return (
-        f"Trained on splits beside their own tuned local, mean gain in {metric_name(comparison.metric)}: "
+        f"Mean gains of trained methods over their own tuned local, in {metric_name(comparison.metric)}: "
         f"{'; '.join(parts)}. They do not change the recommendation."
     )
 
 
 def stay_words(comparison: Comparison, coalition: Coalition | None) -> str:
-    """Who would stay; with a coalition also what is left when leavers leave. Empty when nothing was trained."""
+    """Sentences on the clients that would stay; a coalition adds the group that is left after others leave.
+
+    The text is empty when nothing was trained."""
     if coalition is not None:
         return coalition.verdict()
     participation = comparison.participation()

@@ -27,11 +27,11 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Advice:
-    """The predicted risk of each method with its interval, the recommended one, and those that may be as good.
+    """The predicted risk of each method with its interval, the recommended method, and methods that may be as good.
 
     table : method, risk, low, high, gain (1 − risk/local), with the gain's interval; sorted from best to worst.
-    tied : methods whose difference from the recommended one could be chance, at the level asked, or is below 1%.
-    clusters : the number of clusters behind the "clustered" row; 0 if none could be tried.
+    tied : methods whose difference from the recommended one could be chance, at the given level, or is below 1%.
+    clusters : the number of clusters behind the "clustered" row; 0 if no number could be tried.
     variation : estimated "between" and "within" client variance (means and counts only).
     """
 
@@ -84,7 +84,7 @@ def advise(
 ) -> Advice:
     """Predict the risk of local, global, shrunk and clustered estimation of means, rates or histograms; recommend one.
 
-    `ct.advise` is the same, and takes tables and federations besides (see `coterie.comparison.advice`). Give one of
+    `ct.advise` is the same function and also takes tables and federations (see `coterie.comparison.advice`). Give one of
 
     - `samples`: a list of (n_i, d) arrays, or (m, n, d): means, by Stein's unbiased risk estimate.
     - `successes` and `trials`: rates, by unbiased estimates with the client left out.

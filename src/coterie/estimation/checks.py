@@ -1,4 +1,4 @@
-"""Input checks, and the sums and counts that are all an estimator needs from its clients."""
+"""Input checks, and the sums and counts that an estimator needs from its clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Samples = ArrayLike | Sequence[ArrayLike]
 
 @dataclass(frozen=True)
 class ClientSums:
-    """What every client sends: its number of samples n_i, their mean X̄_i, and their scatter Σ_j ‖X_ij − X̄_i‖²."""
+    """The message of every client: its number of samples n_i, their mean X̄_i, and their scatter Σ_j ‖X_ij − X̄_i‖²."""
 
     counts: Array
     means: Array

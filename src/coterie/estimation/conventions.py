@@ -1,4 +1,4 @@
-"""What scikit-learn's users expect: named columns that may not change places, frames and dicts in, weights of rows."""
+"""The conventions of scikit-learn: named columns in a fixed order, frames and dicts as input, weights of rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_WEIGHT = 1e15  # beyond it, products of floating-point numbers lose the ro
 
 
 def one_sentence(error: Exception, name: str) -> DataError:
-    """What scikit-learn says about `name`, as an error of ours."""
+    """scikit-learn's error about `name` as a `CoterieError`."""
     text = " ".join(str(error).split())
     if "NaN" in text or "infinity" in text:
         text = f"{name} must be finite; got NaN or infinity. Drop or impute the missing values first."
@@ -65,7 +65,7 @@ def row_weights(sample_weight: ArrayLike | None, rows: int) -> Array | None:
 
 
 def by_client(data: Any) -> bool:
-    """Whether data are a dict {client: rows}; a sparse matrix by keys is one to Python, but not to us."""
+    """Whether data are a dict {client: rows}; a sparse matrix by keys, which Python counts as a dict, is not one here."""
     return isinstance(data, Mapping) and not issparse(data)
 
 
@@ -111,7 +111,7 @@ def joined_targets(y: Any, X: Any) -> Any:
         raise DataError("y may be a dict of clients only if X is one with the same clients. Pass both, or neither.")
     for name in X:
         if np.shape(y[name])[:1] != np.shape(X[name])[:1]:
-            raise DataError(f"X and y must have as many rows for client {name!r}; got others. Make the lengths equal.")
+            raise DataError(f"X and y must have equally many rows for client {name!r}; got unequal lengths. Drop some.")
     return np.concatenate([np.asarray(y[name]) for name in X])
 
 
@@ -125,7 +125,7 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def read_clients(estimator: Any, samples: Any, groups: Any, *, reset: bool) -> ClientSums:
-    """What clients send, from lists, arrays, dicts {client: samples}, or rows with groups; sets or compares columns.
+    """The clients' sums, from lists, arrays, dicts {client: samples}, or rows with groups; sets or compares columns.
 
     n_features_in_ is the number of coordinates: in a plain (m, n) array a row is a client with n samples of one number."""
     refuse_masked(samples=samples, groups=groups)

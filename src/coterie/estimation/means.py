@@ -86,7 +86,7 @@ def least_risk(
         raise ConfigError(f"least_risk needs finite numbers and samples > 0; got samples={samples}. Correct it.")
     if min(prior_variance, noise_variance) < 0:
         raise ConfigError(
-            f"least_risk needs variances >= 0; got {prior_variance} and {noise_variance}. Correct the one below."
+            f"least_risk needs variances >= 0; got {prior_variance} and {noise_variance}. Correct the negative one."
         )
     v = noise_variance / samples
     if v == 0:
@@ -206,7 +206,7 @@ class GaussianMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _fit_private(
         self, sums: ClientSums, noise_variance: float | None, prior_variance: float | None
     ) -> GaussianMeans:
-        """Theorem 2 with the repairs of `private_means`; the client's own mean stays exact, and on its device."""
+        """Theorem 2 with the repairs of `private_means`; the client's own mean stays exact and on its device."""
         privacy = checked_privacy(self.privacy, "GaussianMeans")
         if self.mechanism is not None:
             raise ConfigError("GaussianMeans takes privacy or a mechanism, got both; a quantiser is not private.")
@@ -234,7 +234,7 @@ class GaussianMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self.mechanism(inside, np.random.default_rng(self.random_state))
 
     def transform(self, samples: Any, groups: Any = None) -> Array:
-        """Estimates of clients known or new from their samples, a X̄ + (1−a) μ̂ with a = σ_θ²/(σ_θ² + v); nothing is learned.
+        """Estimates of known or new clients from their samples: a X̄ + (1−a) μ̂ with a = σ_θ²/(σ_θ² + v). Nothing is learned.
 
         A client seen in fit is treated as a new one: its samples are taken to be independent of μ̂."""
         fitted(self, "estimates_")

@@ -91,7 +91,7 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     clusters : k, at most the number of clients.
     noise_variance : σ_x² per coordinate; None pools the within-client variance.
     component_variance : σ_θ² within a cluster; 0 for point masses, None to estimate it.
-    prior : known (proportions, centers); then nothing is learned but the posterior means (Theorem 5).
+    prior : known (proportions, centers); then only the posterior means are computed (Theorem 5).
     max_iter, tol : rounds, and the change at which they stop. EM looks at the log-likelihood (nats per client) and σ_θ² (in
         variances of a client's mean), and warns if max_iter comes first.
     n_init, random_state : of the k-means++ initialisation.
@@ -150,7 +150,7 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def fit_sums(self, sums: ClientSums) -> MixtureMeans:
-        """Fit from what the clients send: counts, means and scatters."""
+        """Fit from the numbers that the clients send: counts, means and scatters."""
         check_settings(self)
         if self.prior is None and self.clusters > sums.clients:
             raise ConfigError(
@@ -195,7 +195,7 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             raise ConfigError("a private fit needs a public noise_variance above 0, got None or 0; pass a number.")
 
     def _fit_private(self, sums: ClientSums, noise: Array, within: float | None) -> None:
-        """E-7em, every M-step from one joint release. The centres of the first round look at no data."""
+        """E-7em, every M-step from one joint release. The centres of the first round depend on no data."""
         privacy = checked_privacy(self.privacy, "MixtureMeans")
         account = Account.open(privacy, [Line("rounds", 1.0, self.rounds)], self.random_state)
         run = MixtureRounds(sums, self.noise_variance_, self.clusters, within, account, self.rounds)
@@ -239,8 +239,8 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _expect_maximise(self, sums: ClientSums, noise: Array) -> None:
         """E-7em: p_l = mean_i w_il, μ_l = Σ_i w_il X̄_i/T_i / Σ_i w_il/T_i; with Gaussian components also σ_θ².
 
-        Converged means that log-likelihood and σ_θ² stand still: where groups are far apart the centres are right from the
-        start, and σ_θ² is not; where they overlap, centres go on moving long after it matters."""
+        EM has converged when log-likelihood and σ_θ² no longer change. Where groups are far apart, the centres are right
+        from the start, and σ_θ² is not. Where they overlap, centres still move long after the likelihood has settled."""
         within = self._cluster(sums.means, np.random.default_rng(self.random_state))
         if self.component_variance is None:
             self.component_variance_ = max(within - float(noise.mean()), 0.0)
@@ -287,7 +287,7 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.weights_ = w
         self.labels_ = w.argmax(1)
         self.__dict__.pop("log_likelihood_", None)
-        if self.privacy is None:  # it would tell about all clients
+        if self.privacy is None:  # it would reveal something about all clients
             joint = log_joint(sums.means, self.proportions_, self.centers_, total)
             self.log_likelihood_ = float(logsumexp(joint, axis=1).sum())
         away = 1 - self.own_weights_

@@ -1,10 +1,10 @@
-"""Private forms of the Gaussian and the mixture estimators: what the clients send, and what the server makes of it.
+"""Private forms of the Gaussian and the mixture estimators: the clients' messages, and the server's computations.
 
 Section 3 of
 "A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy"
 (Ozkara, Girgis, Data, Diggavi, 2023, https://arxiv.org/abs/2207.01771), repaired: means are clipped to an L2 ball (errata
 E02, E03), one (μ, σ²) is released for all (leave-one-out means reveal X̄_i by differencing), and variances that set the
-scale of the noise are public (E22). Clients count equally: how many samples a client has is its secret too.
+scale of the noise are public (E22). Clients count equally, since a client's number of samples is also secret.
 """
 
 from __future__ import annotations
@@ -136,14 +136,14 @@ class PrivateMixture:
 
 
 def public_centers(clusters: int, dimension: int, radius: float, rng: np.random.Generator) -> Array:
-    """Centres that look at no data: k-means of points drawn evenly from the ball."""
+    """Centres that depend on no data: k-means of points drawn evenly from the ball."""
     points = rng.normal(size=(2000, dimension))
     points *= radius * (rng.random(2000) ** (1 / dimension) / np.linalg.norm(points, axis=1))[:, None]
     return np.asarray(kmeans(points, clusters, restarts=3, seed=0).cluster_centers_, dtype=np.float64)
 
 
 class MixtureRounds:
-    """EM with one joint release a round: [count ; Σ 1/n_i ; sum ; clipped squared distance] of all groups.
+    """EM with one joint release per round: [count ; Σ 1/n_i ; sum ; clipped squared distance] of all groups.
 
     A client sends w_il·[R/2, R/(4n_i), x, t_il] for all groups l. As Σ_l w_il² ≤ 1, its norm is at most that of one such
     vector. The squared distance t_il = min(‖x − μ_l‖², R²)/R is sent only if σ_θ² is to be learned."""
@@ -166,7 +166,7 @@ class MixtureRounds:
         self.mechanism = JointSum("rounds", clusters * self.width, norm, z, account.privacy.adjacency)
 
     def message(self, weights: Array, centers: Array) -> Array:
-        """What each client sends, given its posterior weights."""
+        """The vector that each client sends, given its posterior weights."""
         shape = (self.m, self.clusters)
         parts = [np.full((*shape, 1), self.radius / 2)]
         parts.append(np.broadcast_to(self.radius / 4 * self.inverse[:, None, None], (*shape, 1)))
@@ -188,7 +188,7 @@ class MixtureRounds:
         return NoisyGroups(counts, inverse, table[:, 2 : 2 + self.d], squares, sigma, 2 * sigma / self.radius, 1)
 
     def mixture(self, found: NoisyGroups, rng: np.random.Generator | None) -> PrivateMixture:
-        """The M-step on noisy sums. With ``rng`` a group below four deviations is moved beside the largest one."""
+        """The M-step on noisy sums. With ``rng`` a group below four deviations is moved next to the largest one."""
         least = 4 * found.count_deviation
         small, counts = found.counts < least, np.maximum(found.counts, least)
         centers = clip_rows(found.sums / counts[:, None], self.radius).rows

@@ -129,7 +129,7 @@ def norm_bound(
     if min(noise_variance, center_bound) < 0:
         raise ConfigError(
             f"norm_bound needs noise_variance and center_bound >= 0; got {noise_variance} and {center_bound}. "
-            "Correct the one below."
+            "Correct the negative one."
         )
     log, deviation = np.log(clients**2 * samples), np.sqrt(noise_variance / samples)
     if printed:

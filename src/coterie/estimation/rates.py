@@ -33,7 +33,7 @@ from coterie.privacy.account import Account, checked_privacy
 
 
 class BetaPrior(NamedTuple):
-    """Beta(alpha, beta); both infinite where the clients show no difference beyond chance."""
+    """Beta(alpha, beta); both are infinite where the clients do not differ beyond chance."""
 
     alpha: float
     beta: float
@@ -52,7 +52,7 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     prior : known (α, β); then there is nothing to estimate and one client is enough.
-    weight : a fixed own weight a in [0, 1] for all clients, for data that cannot show it (one trial each).
+    weight : a fixed own weight a in [0, 1] for all clients, for data that cannot determine it (one trial per client).
     privacy : a `ct.Privacy` makes the fit locally private: each client reports one bit, a random half about Z/n, the other
         half about Z(Z−1)/(n(n−1)). Only its ε is used (δ is 0, and rates need no clip). All clients need the same, public,
         number of trials, two or more.
@@ -102,13 +102,13 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
             )
         if self.weight is None and np.count_nonzero(n >= 2) < 3:
             raise DataError(
-                "The population variance cannot be told from the noise unless three or more clients have at least two "
+                "The population variance cannot be separated from the noise unless three clients have at least two "
                 f"trials; got {np.count_nonzero(n >= 2)}. Collect more trials, or pass weight or prior."
             )
         return self._fit_left_out(z, n)
 
     def predict(self, successes: Any, trials: Any = None) -> Array:
-        """Rates of clients known or new, (α + Z)/(α + β + n) under the prior learned; nothing is learned anew."""
+        """Rates of known or new clients, (α + Z)/(α + β + n) under the learned prior; the prior stays as it is."""
         fitted(self, "rates_")
         z, n, _ = read_rates(successes, trials)
         if not np.isfinite(self.prior_).all():
@@ -142,7 +142,7 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
         if n.min() != n.max() or n.min() < 2 or len(n) < 4:
             raise DataError(
                 "a private fit needs four or more clients with one public number of trials, two or more; "
-                f"got {len(n)} clients with {n.min():g} to {n.max():g} trials. Take as many trials of each."
+                f"got {len(n)} clients with {n.min():g} to {n.max():g} trials. Use the same number for all."
             )
         account = Account.open(privacy, (), self.random_state)
         epsilon = privacy.epsilon * (1 - 1e-6)  # the ledger rounds upwards
@@ -255,7 +255,7 @@ class _Moments:
 
 
 def check_counts(successes: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
-    """Successes and trials as arrays, one number per client; one error sentence when they are no counts."""
+    """Successes and trials as arrays, one number per client; anything but counts is refused with one sentence."""
     z, n = finite("successes", successes), finite("trials", trials)
     if z.ndim != 1 or len(z) == 0 or n.ndim > 1 or (n.ndim == 1 and n.shape != z.shape):
         raise DataError(
@@ -292,7 +292,7 @@ def read_rates(successes: Any, trials: Any) -> tuple[Array, Array, Any]:
         if isinstance(trials, pd.Series):
             if not successes.index.is_unique or set(trials.index) != set(successes.index):
                 raise DataError(
-                    "successes and trials must have the same clients; got others. Give both for each client."
+                    "successes and trials must have the same clients; got different ones. Give both for each client."
                 )
             trials = trials.loc[successes.index]
     return *check_counts(successes, trials), names

@@ -126,7 +126,7 @@ def read_counts(counts: Any) -> Any:
     table.sum_duplicates()
     table.eliminate_zeros()
     if not np.isfinite(table.data).all() or (table.data < 0).any() or (table.data % 1).any():
-        raise DataError("counts must be whole numbers >= 0; got others. Pass counts, not frequencies.")
+        raise DataError("counts must be whole numbers >= 0; got other values. Pass counts, not frequencies.")
     kept = table[np.flatnonzero(np.asarray(table.sum(1)).ravel() >= 2)]
     if kept.shape[0] < 3:
         raise DataError(

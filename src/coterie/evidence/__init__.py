@@ -1,1 +1,1 @@
-"""When is a gain clear? One table of factors, one correction, one interval and one mark, whatever produced the losses."""
+"""When a gain is clear: one table of factors, one correction, one interval and one mark, whatever produced the losses."""

@@ -1,4 +1,4 @@
-"""Single clients: the gain of each, its interval, and whether it is clear.
+"""The gain of each client, its interval, and whether it is clear.
 
 Exact fits, trained methods, participation audits and coalitions hand over `Gains`: per client a mean gain with its standard
 error. They all use this file's
@@ -25,20 +25,20 @@ Ints = npt.NDArray[np.int64]
 GAINS, LOSES, UNCLEAR, NO_SCORE = "gains", "loses", "no clear change", "no score"
 MARKS = (GAINS, LOSES, UNCLEAR, NO_SCORE)
 
-LEVEL = 0.95  # of intervals, and 1 − the false discovery rate of marks
+LEVEL = 0.95  # the level of intervals, and 1 − the false discovery rate of marks
 FEWEST = 10  # test rows below which no client is called clear
-ROUNDING = 1e-6  # nobody leaves for less than this
+ROUNDING = 1e-6  # a client does not leave for a smaller gain
 _COMMON_ROWS = 4  # rows that the clients' common variance counts for in the variance of each
 
 SHARED_ROWS = 1.5  # folds and splits share training rows: √(1 + K/(K − 1)) ≈ 1.5, as in Nadeau and Bengio (2003)
-HEAVY_TAILS = {"log_loss": 1.4, "auc": 1.4}  # rare rows cost much, and few test rows may hold none of them
+HEAVY_TAILS = {"log_loss": 1.4, "auc": 1.4}  # rare rows have large losses, and a few test rows may miss all of them
 
 WORTH_SHARE, WORTH_SCORE = 0.01, 0.005  # of the mean loss alone; of a score in [0, 1]
 
 
 def widening(metric: str, shared_rows: bool) -> float:
     """The factor of a standard error over test rows. `shared_rows`: the models of different test rows share training rows,
-    as in cross-validation and repeated splits; one split shares none."""
+    as in cross-validation and repeated splits. With one split this is not so."""
     return (SHARED_ROWS if shared_rows else 1.0) * HEAVY_TAILS.get(metric, 1.0)
 
 
@@ -69,12 +69,12 @@ class Gains:
         return float(np.linalg.norm(self.error[self.known]) / self.known.sum())
 
     def widened(self, factor: float) -> Gains:
-        """With errors `factor` times as large."""
+        """The same gains with errors `factor` times as large."""
         return replace(self, error=factor * self.error)
 
 
 def gains_of(rows: Floats, owner: Ints, n_clients: int, weight: Floats | None = None) -> Gains:
-    """From the gain of every row; rows that are NaN are left out, `weight` counts rows."""
+    """The gains per client from the gain of every row; NaN rows are left out, and `weight` counts rows."""
     use = np.isfinite(rows)
     count = np.asarray(use * (1.0 if weight is None else weight), np.float64)
     value = np.where(use, rows, 0.0)
@@ -85,13 +85,13 @@ def gains_of(rows: Floats, owner: Ints, n_clients: int, weight: Floats | None = 
 
 
 def from_variances(mean: Floats, variance: Floats, rows: Floats) -> Gains:
-    """From the variance of a row's gain per client, each steadied by the variance that the clients have in common."""
+    """The gains from the variance of a row's gain per client, each shrunk towards the clients' common variance."""
     return Gains(mean, np.sqrt(steadied(variance, rows) / np.maximum(rows, 1)), rows + (_COMMON_ROWS - 1), rows)
 
 
 def steadied(variance: Floats, rows: Floats) -> Floats:
-    """((n − 1) v + 4 v̄) / (n + 3), with the common variance v̄ = Σ (n − 1) v / Σ (n − 1). A variance that is not finite is
-    the common one."""
+    """((n − 1) v + 4 v̄) / (n + 3), with the common variance v̄ = Σ (n − 1) v / Σ (n − 1), which also replaces a variance
+    that is not finite."""
     free = np.where(np.isfinite(variance), np.maximum(rows - 1, 0), 0.0)
     own = free * np.where(np.isfinite(variance), variance, 0.0)
     if not free.sum():
@@ -101,15 +101,15 @@ def steadied(variance: Floats, rows: Floats) -> Floats:
 
 
 def p_values(gains: Gains) -> Floats:
-    """Two-sided, per client, of t = gain / error; 1 without a score."""
+    """The two-sided p-value of t = gain / error, per client; 1 without a score."""
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.nan_to_num(np.abs(gains.mean) / gains.error, posinf=np.inf)  # 0 of 0 is no evidence
     return np.asarray(2 * stats.t.sf(t, np.maximum(gains.freedom, 1)))
 
 
 def corrected_level(gains: Gains, level: float = LEVEL, fewest: int = FEWEST) -> float:
-    """The two-sided level α* = max(R, 1) α / m at which each of m clients is judged, R of whom are clear: those with
-    p ≤ α*. Clients with fewer than `fewest` rows are not looked at."""
+    """The two-sided level α* = max(R, 1) α / m at which each of m clients is judged, where R counts the clear clients,
+    those with p ≤ α*. Clients with fewer than `fewest` rows are not judged."""
     p = p_values(gains)[gains.known & (gains.rows >= fewest)]
     if not len(p):
         return 1 - level
@@ -126,7 +126,7 @@ def intervals(gains: Gains, level: float = LEVEL, fewest: int = FEWEST) -> tuple
 
 
 def chance_of_loss(gains: Gains) -> Floats:
-    """Per client, for itself alone: the level at which its gain is shown to be positive; NaN without a score."""
+    """Per client, without a correction: the level at which its gain is shown to be positive; NaN without a score."""
     one_sided = p_values(gains) / 2
     return np.where(gains.known, np.where(gains.mean > 0, one_sided, 1 - one_sided), np.nan)
 
@@ -137,7 +137,7 @@ def marks(gains: Gains, level: float = LEVEL, fewest: int = FEWEST, least: float
 
 
 def mark_intervals(low: Any, high: Any, rows: Any, fewest: int = FEWEST, least: float = 0.0) -> npt.NDArray[np.object_]:
-    """What to call gains with these intervals: a clear one has enough rows and an interval more than `least` from zero."""
+    """The marks of gains with these intervals; a clear gain has enough rows and an interval more than `least` from zero."""
     low, high, enough = np.asarray(low, np.float64), np.asarray(high, np.float64), np.asarray(rows) >= fewest
     found = np.where(np.isnan(low), NO_SCORE, UNCLEAR).astype(object)
     found[enough & (low > least)] = GAINS
@@ -146,13 +146,13 @@ def mark_intervals(low: Any, high: Any, rows: Any, fewest: int = FEWEST, least: 
 
 
 def clear_losers(gains: Gains, worth: float = 0.0, level: float = 0.9, fewest: int = FEWEST) -> npt.NDArray[np.bool_]:
-    """The clients that clearly lose, and more than `worth`."""
+    """The clients that clearly lose more than `worth`."""
     with np.errstate(invalid="ignore"):
         return np.asarray((marks(gains, level, fewest) == LOSES) & (gains.mean < -worth))
 
 
 def worth_it(lower_is_better: bool, alone: Any) -> float:
-    """The smallest gain anybody would move for: one per cent of the mean loss alone, or half a point of a score."""
+    """The smallest gain that is worth a move: one per cent of the mean loss alone, or half a point of a score."""
     if not lower_is_better:
         return WORTH_SCORE
     known = np.asarray(alone, np.float64)
@@ -161,5 +161,5 @@ def worth_it(lower_is_better: bool, alone: Any) -> float:
 
 
 def correction(n_clients: int) -> str:
-    """How single clients were corrected for many, in a few words."""
+    """A phrase that says how single clients were corrected for looking at many."""
     return f"corrected for looking at {n_clients} clients" if n_clients > 1 else "one client"

@@ -8,7 +8,7 @@ from scipy import stats
 from coterie.evidence.gains import SHARED_ROWS, Floats, Gains, steadied, widening
 from coterie.evidence.scores import Scores
 
-MANY = 10  # clients from which on the spread between them is the error of their mean
+MANY = 10  # with so many clients or more, the error of their mean is the spread between them
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Gain:
     row_error: float  # of ``row_mean``, over rows
     weighted: float  # mean with clients weighted by how precisely they are measured
     weighted_se: float
-    variance: Floats  # of a row's gain in each client, steadied towards the common one
+    variance: Floats  # of a row's gain in each client, shrunk towards the common one
     sizes: Floats
     fold_se: float
     fold_df: int
@@ -45,16 +45,16 @@ class Gain:
     def beyond(self, needed: float) -> bool:
         """Whether the mean over clients is ``needed`` standard errors above zero.
 
-        A second look weighs clients by their precision, which small, noisy clients cannot drown. It must reach 1.2
-        times as much, to pay for looking twice, and the plain mean must agree by one standard error."""
+        A second test weights clients by their precision, so that small, noisy clients have little weight. Since it is a
+        second test, it must reach 1.2 times as much, and the plain mean must exceed one standard error."""
         plain = self.mean > needed * self.gate_se()
         error = float(np.hypot(self.weighted_se, self.noise))
         second = self.m >= MANY and self.weighted > 1.2 * needed * error and self.mean > self.se_clients
         return bool(plain or second)
 
     def gate_se(self) -> float:
-        """For the gate over alone: between clients when there are ten or more, else over rows, widened where folds share
-        training rows; and the noise of training."""
+        """The standard error for the test against alone: between clients when there are ten or more, else over rows, widened
+        where folds share training rows. The noise of training is added."""
         rows = self.se_rows if self.trained else SHARED_ROWS * self.se_rows
         return float(np.hypot(self.se_clients if self.m >= MANY else rows, self.noise))
 
@@ -69,7 +69,7 @@ def gain(scores: Scores, method: int, over: int) -> Gain:
     spread = np.maximum(sizes * (scores.by_client(averaged**2) - clients**2), 0)  # within-client sums of squares
     common = float(spread.sum() / max((sizes - 1).sum(), 1))
     variance = steadied(spread / np.maximum(sizes - 1, 1), sizes)
-    if scores.metric == "auc":  # few rows of a class may have no spread at all, which says nothing
+    if scores.metric == "auc":  # a few rows of one class may have no spread at all, which is no evidence
         variance = np.maximum(variance, common)
     mean = float(clients.mean()) if m else 0.0
     se_clients = float(clients.std(ddof=1) / np.sqrt(m)) if m > 1 else np.inf
@@ -111,7 +111,7 @@ def interval(gain: Gain, level: float) -> tuple[float, float]:
     """Bounds of the mean gain on new rows of these clients: the widest of the errors over folds, rows and clients.
 
     Each of them alone covers too rarely (see the study of coverage); the factors were chosen on its first seeds and
-    checked on others. The error of trained methods is that of the gate, which has a study of its own."""
+    checked on others. Trained methods use the error of the test against alone, which has a study of its own."""
     z = float(stats.norm.ppf((1 + level) / 2))
     if gain.trained:
         return gain.mean - z * gain.gate_se(), gain.mean + z * gain.gate_se()

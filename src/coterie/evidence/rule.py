@@ -1,18 +1,20 @@
-"""From losses to a recommendation that survives noise: one rule for exact fits and for trained methods.
+"""From losses to a recommendation that allows for noise: one rule for exact fits and for trained methods.
 
-1. A method is *learnable* when it beats the overall average beyond chance, per client or (stricter) per row. If none
-   does, there is nothing to learn: alone overfits most, so in pure noise every other method would seem to gain over it.
-2. A collaborative method is *proven* when it is learnable and its mean gain over alone exceeds its error, by a factor
-   that pays for choosing among several methods (sign flips of clients), and one per cent of the room for improvement.
-3. Of the proven methods the simplest is taken that is not measurably worse than the best.
-4. Otherwise alone, if alone itself is learnable; otherwise the simplest learnable method, as a leaning.
+1. A method is *learnable* when it beats the overall average beyond chance, per client or (stricter) per row. If no method
+   is learnable, there is nothing to learn: alone overfits most, so in pure noise every other method would seem to gain.
+2. A collaborative method is *proven* when it is learnable and its mean gain over alone exceeds two bounds: its error times
+   a factor that corrects for choosing among several methods (sign flips of clients), and one per cent of the room for
+   improvement.
+3. If methods are proven, the rule recommends the simplest of them that is not measurably worse than the best.
+4. Otherwise it recommends alone, if alone is learnable, or else the simplest learnable method, as a leaning.
 
-Groups count only where clients that differ gradually would not show the like (``gradient``, see `continuum`).
+Groups count only where they explain more than groups of gradually differing clients would (``gradient``, see `continuum`).
 
-Clients that share a trained model share the noise of its training, which neither rows nor clients show: the splits differ
-by more than their test rows explain. It is a second part of the error of a trained method's gain. Where nothing is proven,
-the answer about trained methods leans to the simplest method whose gain is half of a proof, else to alone. Alone is clear
-only with errors half as wide again, since rows of one unit in training and test flatter alone more than other methods."""
+Clients that share a trained model also share the noise of its training. Neither rows nor clients show this noise; it shows
+in splits that differ by more than their test rows explain. It is a second part of the error of a trained method's gain.
+Where nothing is proven, the answer about trained methods leans to the simplest method whose gain is half of a proof, or else
+to alone. Alone is called clear only with errors half as wide again, because alone profits more than other methods when rows
+of one unit are in both training and test rows."""
 
 from dataclasses import dataclass, replace
 
@@ -31,7 +33,7 @@ _FLIPS = 999
 
 @dataclass(frozen=True)
 class Verdict:
-    """The rule's answer and what it rests on. ``recommendation`` is one of the four ways; ``method`` is the method of that
+    """The rule's answer and its evidence. ``recommendation`` is one of the four ways; ``method`` is the method of that
     way or, where it is alone, the best rival."""
 
     recommendation: str
@@ -59,7 +61,7 @@ class Verdict:
 
     @property
     def shown(self) -> str:
-        """``sure``, made no stronger than the interval shown next to it: what is clear has no zero in it."""
+        """``sure``, limited by the interval that is shown with it: an interval of a clear gain leaves zero out."""
         if self.sure != "clear" or not self.over_alone:
             return self.sure
         low, high = self.share
@@ -128,7 +130,7 @@ def judge(
 
     Accuracy and the area under the curve ignore how small an effect is, and in noise their cross-validated value
     spreads more than its standard error says. With ``proper`` (the log loss of the same predictions) a method counts as
-    learnable only if some method is learnable by that, too. With ``gradient`` the groups are no more than a gradient cut
+    learnable only if some method is also learnable by the log loss. With ``gradient`` the groups are only a gradient cut
     into pieces (`continuum`), and are not proven."""
     ways = COLLABORATIVE[:-1] if gradient else COLLABORATIVE
     over_alone = {name: gain(scores, j, 1) for j, name in enumerate(scores.others, start=2)}
@@ -145,7 +147,7 @@ def judge(
     floor = LITTLE * room
 
     def beyond(share: float) -> tuple[str, ...]:
-        """The methods whose gain is this share of a proof."""
+        """The methods whose gain reaches this share of the gain needed for a proof."""
         able = [name for name in scores.others if name in learnable and scores.way(name) in ways]
         return tuple(n for n in able if over_alone[n].beyond(share * needed) and over_alone[n].mean > floor)
 
@@ -173,7 +175,7 @@ def judge(
 
 
 def _rank(scores: Scores, name: str) -> tuple[int, float]:
-    """The simplest way first; of two methods of one way, that with the smaller loss."""
+    """A sort key: the simplest way comes first and, of two methods of one way, the one with the smaller loss."""
     return WAYS.index(scores.way(name)), scores.mean_losses()[name]
 
 
@@ -203,7 +205,8 @@ def decide_scores(
 
 
 def _agrees(part: Scores, verdict: Verdict, alpha: float, seed: int, gradient: bool) -> bool:
-    """A repeat holds every row and gives the same answer; a split holds few, and need only have the same sign."""
+    """Whether a part of the scores agrees. A repeat holds every row and must give the same answer; a split holds few rows
+    and need only give a gain of the same sign."""
     if part.test_share is None:
         return judge(part, alpha, seed, gradient=gradient).recommendation == verdict.recommendation
     loss = part.mean_losses()

@@ -1,4 +1,4 @@
-"""Losses of several methods on rows that training did not see, whatever produced them: what the rule judges."""
+"""The input of the rule: losses of several methods on rows that training did not see, whatever produced them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Privacy claims that are true: mechanisms, accounting, ledger, receipt and audit, at the level of whole users.
+"""Differential privacy for whole users: mechanisms, accounting, ledger, receipt and audit.
 
-- ``Privacy``: what a run may spend. ``noise_multiplier``, ``epsilon``, ``delta``: budget to noise and back.
-- ``JointSum``, ``GroupSums``, ``LocalGaussian``, ``OneBit``, ``NoisyPower``, ``Quantile``: values with their events.
-- ``make_plan`` shares a budget among releases, ``Ledger`` books them and refuses to overspend.
-- ``write_receipt`` says what was released and what was not; ``Released`` values carry their history to it.
-- ``audit`` tries to refute a claim. ``signal`` warns before the noise drowns everything.
+- ``Privacy`` is the budget of a run. ``noise_multiplier``, ``epsilon`` and ``delta`` convert budget to noise and back.
+- ``JointSum``, ``GroupSums``, ``LocalGaussian``, ``OneBit``, ``NoisyPower`` and ``Quantile`` release values, each with its
+  event for the accountant.
+- ``make_plan`` shares a budget among releases. ``Ledger`` books them and refuses to overspend.
+- ``write_receipt`` states what was released and what it cost. ``Released`` values carry their history to it.
+- ``audit`` tries to refute a claim. ``signal`` warns when the noise would be larger than the signal.
 
 It needs NumPy, SciPy, dp-accounting and OpenDP; the last two are imported when first used.
 """

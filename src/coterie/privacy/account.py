@@ -1,7 +1,7 @@
 """The account of one private run: its plan, its ledger, its noise, the values it gave out, and its receipt.
 
-Estimators and training open one account per run. Mechanisms call `book` before they draw noise; whatever is shown is noted
-with `keep`, so that the receipt knows its history.
+Estimators and training open one account per run. Mechanisms call `book` before they draw noise. `keep` notes every value
+that is given out, so that the receipt knows its history.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ def checked_privacy(privacy: Any, owner: str) -> Privacy:
             f"{owner} needs privacy=ct.Privacy(epsilon, delta, clip), got {type(privacy).__name__}; pass one, or None."
         )
     if privacy.beyond != "shorten":
-        raise ConfigError(f"{owner} shortens what is beyond the clip, got beyond={privacy.beyond!r}; leave it out.")
+        raise ConfigError(f"{owner} shortens vectors beyond the clip, got beyond={privacy.beyond!r}; leave it out.")
     return privacy
 
 
 def with_history(start: Any) -> Released[Any]:
-    """A start that the user passed, with its history: one of unknown origin voids the receipt."""
+    """A start that the user passed, with its history; a start of unknown origin voids the receipt."""
     if isinstance(start, Released):
         return start
     return non_private(start, "the start is of unknown origin; wrap one that needs nobody's data in privacy.public(…)")
 
 
 def plan_of(privacy: Privacy, lines: Sequence[Line]) -> Plan | None:
-    """The budget shared among the lines; None where there are none."""
+    """The budget shared among the lines; None without lines."""
     return make_plan(privacy.epsilon, privacy.delta, lines, privacy.adjacency) if lines else None
 
 
@@ -69,14 +69,15 @@ class Account:
         state: dict[str, Any] | None = None,
     ) -> Account:
         """Reserve the shares of all lines. Without lines the ledger checks each release by itself (one-bit reports are not
-        Gaussian). folder: the run's own, for a ledger where the user named none. state: a checkpoint's ledger, to go on."""
+        Gaussian). folder: the run's own folder, for the ledger if the user named no file. state: the ledger's state in a
+        checkpoint, to go on from there."""
         plan = plan_of(privacy, lines)
         named = privacy.ledger is not None
         own = folder is not None and not named and not privacy.simulated
         if folder is not None and own:
             folder.mkdir(parents=True, exist_ok=True)
             privacy = replace(privacy, ledger=folder / LEDGER)
-        # whoever opens a folder's ledger holds the folder: a run that is still open in it was killed
+        # the process that opens a folder's ledger holds the folder: a run that is still open in it was killed
         ledger = (
             Ledger(privacy, plan, named=named, adopt=own) if state is None else Ledger.restore(privacy, state, named)
         )
@@ -84,7 +85,7 @@ class Account:
 
     @cached_property
     def noise(self) -> Noise:
-        """Exact noise takes no seed."""
+        """The source of noise; exact noise takes no seed."""
         return make_noise(self.privacy.noise, [self.seed, 0x9E37] if self.privacy.simulated else None)
 
     def book(self, event: Event) -> Booking:
@@ -96,7 +97,7 @@ class Account:
         return 1.0 if self.plan is None else self.plan.noise_multiplier(name)
 
     def keep(self, released: Released[Value]) -> Value:
-        """Note that a value is shown, and show it."""
+        """Note that a value is given out, and return it."""
         self.kept.append(released)
         return released.value
 
@@ -109,7 +110,7 @@ class Account:
         public: Iterable[str] = (),
         not_covered: Iterable[str] = (),
     ) -> Receipt:
-        """What was released until now."""
+        """The receipt of everything released so far."""
         return write_receipt(
             self.ledger,
             self.kept,
@@ -121,6 +122,6 @@ class Account:
         )
 
     def closed(self, n_users: int, choices: Mapping[str, str], **more: Any) -> Receipt:
-        """End the run, so that planned releases that were not made are free again: its receipt."""
+        """End the run and return its receipt. The budget of planned releases that were not made is free again."""
         self.ledger.close()
         return self.receipt(n_users, choices, **more)

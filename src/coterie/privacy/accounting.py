@@ -1,8 +1,8 @@
 """Budget to noise, and noise to budget.
 
-Everything is a Gaussian release with noise multiplier z = σ/Δ, where Δ is the sensitivity under the chosen adjacency. With
-full participation the exact closed form of ``gaussian_dp`` is used; with Poisson sampling dp-accounting's privacy loss
-distributions (``poisson``). A cohort of fixed size is *not* Poisson sampling and must not be accounted as such.
+Every release is Gaussian with noise multiplier z = σ/Δ, where Δ is the sensitivity under the chosen adjacency. Full
+participation uses the exact closed form of ``gaussian_dp``; Poisson sampling uses dp-accounting's privacy loss distributions
+(``poisson``). A cohort of fixed size is *not* Poisson sampling and must not be accounted as such.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _MARGIN = 1e-9  # relative: calibrated noise is rounded up, reported budgets too
 
 @dataclass(frozen=True)
 class Composition:
-    """What several releases cost together: ``epsilon(delta)`` and ``delta(epsilon)``, never below the truth.
+    """The joint cost of several releases: ``epsilon(delta)`` and ``delta(epsilon)``, both upper bounds.
 
     ``mu`` joins the unsampled Gaussian releases exactly. ``sampled`` holds (noise multiplier, sampling, count, adjacency)
-    groups, ``pure`` the (ε, count) of randomised responses, ``slack`` what the lattice adds to ε."""
+    groups. ``pure`` holds the (ε, count) of randomised responses. ``slack`` is added to ε for the lattice."""
 
     mu: float = 0.0
     sampled: tuple[tuple[float, float, int, str], ...] = ()
@@ -183,7 +183,7 @@ def _calibrated(epsilon: float, delta: float, rounds: int, sampling: float, adja
     def cost(log_z: float, fine: float) -> float:
         return composed_epsilon(rounds_cost(math.exp(log_z), rounds, sampling, adjacency), delta, fine)
 
-    if sampling * rounds <= delta:  # hardly anybody ever takes part: the sampling alone is private enough
+    if sampling * rounds <= delta:  # clients take part so rarely that the sampling alone is private enough
         return _LEAST
     # The central limit of Poisson sampling (Bu et al. 2020) as a first guess, and no sampling as an upper end.
     mu = math.sqrt(rounds) / full
@@ -239,7 +239,7 @@ def curve(costs: Composition, epsilons: Iterable[float]) -> list[tuple[float, fl
 
 
 def round_up(value: float, digits: int = 3) -> float:
-    """The next number with so many digits that is not smaller."""
+    """The smallest number with so many digits that is not smaller than the given one."""
     if value <= 0 or not math.isfinite(value):
         return value
     scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))

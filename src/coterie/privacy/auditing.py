@@ -1,8 +1,9 @@
 """The empirical audit: run a mechanism many times in two neighbouring worlds and certify how well they can be told apart.
 
-Two statistics. (a) A threshold near the middle gives a lower bound on μ of Gaussian differential privacy (Nasr et al. 2023):
-sharp for Gaussian mechanisms, blind to rare events. (b) The threshold with the largest certified ε, chosen on one half of
-the trials and certified on the other by Clopper–Pearson bounds (Jagielski et al. 2020): sees rare events.
+The audit uses two statistics. (a) A threshold near the middle gives a lower bound on μ of Gaussian differential privacy
+(Nasr et al. 2023). It is sharp for Gaussian mechanisms and misses rare events. (b) The threshold with the largest certified
+ε is chosen on one half of the trials and certified on the other by Clopper–Pearson bounds (Jagielski et al. 2020). It finds
+rare events.
 
 A certified bound above the claim refutes the claim. A bound below it proves nothing by itself, so an audit whose μ reaches
 less than 80 % of the claim is called too weak.
@@ -26,12 +27,12 @@ from coterie.privacy.checks import positive, probability, whole
 Scores = NDArray[np.float64]
 World = Callable[
     [np.random.Generator, int], Any
-]  # (generator, trials) → one score per trial; larger speaks for world 1
+]  # (generator, trials) → one score per trial; larger scores point to world 1
 _STRONG = 0.8
 
 
 class Claim(Protocol):
-    """A privacy curve: ``Composition`` is one."""
+    """A privacy curve, such as ``Composition``."""
 
     def delta(self, epsilon: float) -> float:
         """The claimed δ(ε)."""
@@ -45,7 +46,7 @@ class Claim(Protocol):
 @guarded
 @dataclass(frozen=True)
 class PointClaim:
-    """One claimed pair (ε, δ), and all that follows from it."""
+    """The privacy curve that follows from one claimed pair (ε, δ)."""
 
     claimed_epsilon: float
     claimed_delta: float
@@ -85,7 +86,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Audit:
-    """What the audit found. ``verdict`` is "pass", "fail" (the claim is false) or "too weak" (the audit says nothing)."""
+    """The result of an audit. ``verdict`` is "pass", "fail" (the claim is false) or "too weak" (the audit shows nothing)."""
 
     verdict: str
     caught_by: tuple[str, ...]
@@ -101,7 +102,7 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing speaks against the claim and the audit was strong enough to notice."""
+        """Whether the audit did not refute the claim and was strong enough to refute a false one."""
         return self.verdict == "pass"
 
     def certified(self, epsilon: float) -> float:
@@ -112,7 +113,7 @@ class Audit:
         """Three lines."""
         caught = f", refuted by {' and '.join(self.caught_by)}" if self.caught_by else ""
         return (
-            f"audit: {self.verdict}{caught} ({self.trials:,} trials a world, confidence {self.confidence:g})\n"
+            f"audit: {self.verdict}{caught} ({self.trials:,} trials per world, confidence {self.confidence:g})\n"
             f"claimed    ε = {self.claimed_epsilon:.4g} at δ = {self.delta:g}, μ = {self.claimed_mu:.4g}\n"
             f"certified  ε ≥ {self.epsilon_lower:.4g} by the threshold, μ ≥ {self.mu_lower:.4g} by the middle"
         )
@@ -193,7 +194,7 @@ def audit(
 def _scores(world: World, rng: np.random.Generator, trials: int) -> Scores:
     scores = np.asarray(world(rng, trials), dtype=np.float64)
     if scores.shape != (trials,) or np.isnan(scores).any():
-        raise ConfigError(f"a world must give {trials} scores that are numbers, got shape {scores.shape}; repair it.")
+        raise ConfigError(f"a world must give {trials} scores that are numbers, got shape {scores.shape}; correct it.")
     return scores
 
 
@@ -229,7 +230,7 @@ def _certify(out: Scores, inside: Scores, cut: float, level: float) -> Point:
 
 
 def _refutes(point: Point, claim: Claim, delta: float) -> bool:
-    """Whether the point lies where the claim allows none: the lower bound on δ(ε) is above the claimed curve somewhere."""
+    """Whether the point refutes the claim: the lower bound on δ(ε) is above the claimed curve somewhere."""
     if point.epsilon(delta) > claim.epsilon(delta):
         return True
     top = max(point.epsilon(0.0), 1e-3)

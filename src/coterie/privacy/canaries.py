@@ -1,4 +1,4 @@
-"""Neighbouring worlds for the audit: the hardest user there is, with and without it.
+"""Neighbouring worlds for the audit: without and with the user who is hardest to hide, the canary.
 
 The canary is one coordinate, a thousand times as large as the clip. ``mechanism_worlds`` runs the mechanism itself, from
 clipping to release. ``event_worlds`` plays a run's booked releases again from their Δ and σ, with the best possible
@@ -47,7 +47,7 @@ def mechanism_worlds(mechanism: Mechanism, noise: str = "exact") -> tuple[World,
 
 def _rows(mechanism: Any, clip: float, inside: bool, *, replaced: bool) -> Any:
     rows = np.zeros((2, mechanism.dimension))
-    rows[0, 0] = clip / 2  # somebody else
+    rows[0, 0] = clip / 2  # another user
     rows[1, 0] = _LARGE * clip * (1 if inside else -1 if replaced else 0)
     return rows
 
@@ -63,7 +63,7 @@ def _joint(mechanism: JointSum, inside: bool, source: Callable[[np.random.Genera
 
 
 def _grouped(mechanism: GroupSums, inside: bool, source: Callable[[np.random.Generator], Noise]) -> World:
-    """The score projects the release on the difference of the two worlds: no test is better for Gaussian noise."""
+    """The score projects the release on the difference of the two worlds, which is the best test for Gaussian noise."""
     here, there = mechanism.partial(*_group_case(mechanism, True)), mechanism.partial(*_group_case(mechanism, False))
     direction = (here - there).astype(np.float64) / mechanism.lattice_sensitivity
     total = here if inside else there
@@ -77,7 +77,8 @@ def _grouped(mechanism: GroupSums, inside: bool, source: Callable[[np.random.Gen
 
 
 def _group_case(mechanism: GroupSums, inside: bool) -> tuple[Any, Any]:
-    """Zero-out: the canary is in group 0, or nowhere. Replace: it moves to the last group or turns, whichever is further."""
+    """Zero-out: the canary is in group 0, or absent. Replace: it moves to the last group or is negated, whichever changes
+    more."""
     replaced = mechanism.adjacency == "replace"
     moves = replaced and mechanism.n_groups > 1 and mechanism.lattice_sensitivity > 2 * mechanism.lattice.radius
     rows = _rows(mechanism, mechanism.clip, inside or moves, replaced=replaced)
@@ -117,7 +118,7 @@ def _power(mechanism: NoisyPower, inside: bool, source: Callable[[np.random.Gene
 
 
 def _quantile(mechanism: Quantile, inside: bool, source: Callable[[np.random.Generator], Noise]) -> World:
-    """One step. The canary is at the lower bound, or nowhere; a replaced one is at the upper bound instead."""
+    """One step. The canary is at the lower bound, or absent; a replaced canary is at the upper bound instead."""
     outside = mechanism.high if mechanism.adjacency == "replace" else np.nan
     values = [mechanism.low if inside else outside]
     count = mechanism.count(values, float(np.sqrt(mechanism.low * mechanism.high)))

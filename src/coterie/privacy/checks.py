@@ -1,4 +1,4 @@
-"""Checks of settings that several files of the room share: one sentence each."""
+"""Checks of settings that several files of this room share. Each refuses a wrong value with one sentence."""
 
 from __future__ import annotations
 

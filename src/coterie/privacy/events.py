@@ -1,4 +1,4 @@
-"""What a mechanism says about itself: an ``Event``, known before any data are touched."""
+"""An ``Event`` describes a release of a mechanism; it is known before any data are touched."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Event:
 
     @property
     def slack(self) -> float:
-        """What ε grows by, per release, because the noise is a discrete Gaussian and not a continuous one.
+        """How much ε grows per release because the noise is a discrete Gaussian instead of a continuous one.
 
         A continuous Gaussian rounded to the lattice is private by post-processing. A discrete Gaussian differs from it, in
         D coordinates with s = σ/step, by a factor of at most exp(D/(24 s²)) in one direction and, except with probability
@@ -64,7 +64,7 @@ class Event:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What accounting looks at."""
+        """The fields that the accountant reads."""
         return (self.name, self.kind, self.noise_multiplier, self.sampling, self.adjacency, self.pure_epsilon)
 
     def to_json(self) -> str:
@@ -79,11 +79,11 @@ class Event:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise ConfigError("this is no event; the ledger or checkpoint is damaged: bring it back from a copy.")
+            raise ConfigError("this is not an event, so the ledger or checkpoint is damaged; restore it from a copy.")
         unknown = set(found) - {f.name for f in fields(cls)}
         if unknown:
             raise ConfigError(f"an event has no field {sorted(unknown)}; the ledger was written by another version.")
         try:
             return cls(**found)
         except TypeError:
-            raise ConfigError("an event lacks a field, or one is of another type; bring the ledger back.") from None
+            raise ConfigError("an event lacks a field, or one is of another type; restore the ledger.") from None

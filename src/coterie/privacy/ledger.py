@@ -1,7 +1,7 @@
-"""The ledger: it adds up what was released about the same users, and refuses the release that would overspend.
+"""The ledger adds up the releases about the same users, and refuses a release that would overspend the budget.
 
-A release is booked *before* its noise is drawn. If the process dies in between, the release stays booked: the budget may
-be charged for something nobody saw, never the other way round.
+A release is booked *before* its noise is drawn. If the process dies in between, the release stays booked. The budget may
+thus be charged for a release that nobody saw, but no release goes uncharged.
 
     ledger = Ledger(Privacy(3, 1e-6, clip=1.0, ledger="budget.sqlite"), make_plan(3, 1e-6, [Line("rounds", 1, 50)]))
     mechanism = JointSum("rounds", 10, 1.0, ledger.plan.noise_multiplier("rounds"))
@@ -31,7 +31,7 @@ __all__ = ["BudgetSpent", "Ledger", "LedgerError", "adopt"]
 
 
 class BudgetSpent(CoterieError, RuntimeError):
-    """The next release would cost more than the budget; it was not made, and everything before it stands."""
+    """The next release would cost more than the budget. It was not made; earlier releases stay valid."""
 
 
 @guarded
@@ -40,7 +40,7 @@ class Ledger:
 
     With a ``plan`` the whole plan is reserved when the ledger opens, so that two runs at the same time cannot both count on
     the same budget; releases of the plan are then booked without new accounting. ``close`` gives back what was not used.
-    ``named=False`` says that the user did not choose the file: it saw this run, and nobody says that it saw all others."""
+    ``named=False`` says that the user did not choose the file: it holds this run, and may not hold all others."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class Ledger:
         *,
         adopt: bool = False,
     ) -> None:
-        """adopt: take over the page of a run that died after it had reserved its plan and before it booked anything. Its
-        reservation would otherwise hold the budget for ever. If that run is alive after all, both share one reservation."""
+        """adopt: take over the page of a run that died after it had reserved its plan and before it booked anything.
+        Otherwise its reservation would hold the budget forever. If that run is still alive, both share one reservation."""
         self.privacy, self.plan = privacy, plan
         self._named = named
         self.run = run or uuid.uuid4().hex
@@ -67,7 +67,7 @@ class Ledger:
         if self._store.moved:
             self.void(
                 f"unaccounted: this ledger was copied or moved to {path}, so another copy may have booked other releases; "
-                f"if this is the only one that goes on, call `coterie privacy adopt {path}`"
+                f"if this is the only copy in use, call `coterie privacy adopt {path}`"
             )
         with self._store.transaction() as db:
             self.run = (unbooked(db, privacy.users) if adopt else None) or self.run
@@ -85,7 +85,7 @@ class Ledger:
 
     @property
     def scope(self) -> str:
-        """Which runs the ledger can speak for, as a part of a sentence."""
+        """The runs that the ledger covers, as a part of a sentence."""
         if not self.durable:
             return "this run alone: no ledger file was named, so other runs on the same users are not known"
         if not self._named:
@@ -95,7 +95,7 @@ class Ledger:
 
     @property
     def named(self) -> bool:
-        """Whether the user named the file, so that it can speak for all runs that used it."""
+        """Whether the user named the file, so that it covers all runs that used it."""
         return self.durable and self._named
 
     def signed(self, text: bytes) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Ledger:
 
     @property
     def taint(self) -> tuple[str, ...]:
-        """Reasons why this run can get no valid receipt."""
+        """The reasons why this run cannot get a valid receipt."""
         return tuple(self._taint)
 
     def void(self, reason: str) -> None:
@@ -146,7 +146,7 @@ class Ledger:
         )
 
     def _reserved(self, db: sqlite3.Connection, run: str | None) -> list[Event]:
-        """What open runs (all others, or none if ``run`` is None) have planned and not used."""
+        """The releases that open runs (all other runs, or no runs if ``run`` is None) have planned and not made."""
         rows = db.execute(
             "SELECT run, plan FROM runs WHERE users = ? AND run != ? AND closed IS NULL AND plan IS NOT NULL",
             (self.privacy.users, run or ""),
@@ -201,19 +201,19 @@ class Ledger:
         return Booking(event, self.id, number)
 
     def _planned(self, db: sqlite3.Connection, event: Event) -> bool:
-        """Whether the reservation already paid for the event, the lattice's cost included."""
+        """Whether the reservation already covers the event, including the cost of the lattice."""
         if self.plan is None:
             return False
         done = realised(db, self.run).get(event.name, 0)
         return self.plan.covers(event, done) and event.slack * event.count <= self._unused_reserve(db)
 
     def events(self) -> list[Event]:
-        """What this run has released, equal releases joined."""
+        """The releases of this run; equal releases are joined."""
         with self._store.transaction() as db:
             return spent(db, self.privacy.users, self.run)
 
     def earlier(self) -> list[Event]:
-        """What all other runs on the same users have released."""
+        """The releases of all other runs on the same users."""
         with self._store.transaction() as db:
             return spent(db, self.privacy.users, self.run, other=True)
 
@@ -224,11 +224,11 @@ class Ledger:
             return {int(n) for (n,) in db.execute(f"SELECT number FROM releases WHERE {column} = ?", (value,))}
 
     def costs(self) -> Composition:
-        """What this run has cost so far."""
+        """The cost of this run so far."""
         return compose(self.events())
 
     def close(self) -> None:
-        """End the run: planned releases that were not made are free again."""
+        """End the run; the budget of planned releases that were not made is free again."""
         with self._store.transaction() as db:
             db.execute("UPDATE runs SET closed = CURRENT_TIMESTAMP WHERE run = ?", (self.run,))
 
@@ -246,16 +246,16 @@ class Ledger:
         }
 
     def settle(self) -> None:
-        """Say, after a checkpoint was written, that only this checkpoint and its followers may go on with the run."""
+        """Note, after a checkpoint was written, that only this checkpoint and later ones may continue the run."""
         with self._store.transaction() as db:
             db.execute("UPDATE runs SET ticket = ? WHERE run = ?", (self._ticket, self.run))
         self._before = self._ticket
 
     def _resume(self, state: dict[str, Any]) -> None:
-        """Take the next ticket, or refuse a checkpoint that another copy of its folder has left behind.
+        """Take the next ticket, or refuse a checkpoint whose run was already continued from another copy of its folder.
 
         A ticket is the number of resumes and a random text. A checkpoint is written with the new ticket and the old one
-        before the ledger learns of it; whichever of the two the ledger holds after a sudden death, the run goes on."""
+        before the new one is written to the ledger. After a crash the ledger holds one of the two, so the run can go on."""
         with self._store.transaction() as db:
             now = str(db.execute("SELECT ticket FROM runs WHERE run = ?", (self.run,)).fetchone()[0])
         if now not in (state["ticket"], state["before"]):
@@ -269,8 +269,8 @@ class Ledger:
     def restore(cls, privacy: Privacy, state: dict[str, Any], named: bool = True) -> Ledger:
         """The ledger of a run that was interrupted.
 
-        The file is the truth: it may hold releases that the checkpoint does not know. Without a file, releases between the
-        checkpoint and the interruption are unknown, so an exact run cannot get a valid receipt any more."""
+        The file counts: it may hold releases that the checkpoint does not know. Without a file, releases between the
+        checkpoint and the interruption are unknown, so an exact run can no longer get a valid receipt."""
         plan = None if state["plan"] is None else Plan.from_json(state["plan"])
         if "ticket" not in state:
             raise LedgerError("the checkpoint is of an older version, without a ticket of its ledger; start a new run.")
@@ -298,7 +298,7 @@ class Ledger:
 
 @guarded
 def adopt(file: str | Path) -> str:
-    """Take a ledger that was copied or moved for the only one that goes on; what was done, as a sentence."""
+    """Declare that a ledger that was copied or moved is the only copy in use. Returns a sentence that says what was done."""
     file = Path(file)
     if not file.is_file():
         raise LedgerError(f"there is no ledger {file}; name the file that was copied or moved.")

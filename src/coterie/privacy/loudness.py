@@ -1,4 +1,4 @@
-"""Before a run starts: will the noise drown the signal?
+"""Is the noise of a run larger than its signal? The answer is known before the run starts.
 
 The mean of n clients' updates has a norm of at most the clip. The noise on it has norm z·√D/(q·n) clips (twice that when a
 client may be replaced), where D counts all numbers one client sends. Above 1, a round is mostly noise.
@@ -25,18 +25,18 @@ class Signal:
 
     @property
     def drowned(self) -> bool:
-        """Whether even clients that all agree, at full norm, send less than the noise."""
+        """Whether the noise is larger than the mean update even of clients that all send the same update at full norm."""
         return self.ratio > 1
 
     @property
     def warning(self) -> str:
-        """One sentence, empty if there is nothing to warn of."""
+        """A warning in one sentence; empty where none is needed."""
         if not self.drowned:
             return ""
         return (
-            f"the noise will drown the signal: with {self.clients:,} clients and {self.dimension:,} numbers per client, the "
-            f"noise of a round is {self.ratio:.2g} times the clip; about {self.enough:,} clients would be enough, or fewer "
-            "parameters, fewer rounds, or a larger budget."
+            f"the noise will be larger than the signal: with {self.clients:,} clients and {self.dimension:,} numbers per "
+            f"client, the noise of a round is {self.ratio:.2g} times the clip; about {self.enough:,} clients would be "
+            "enough, or fewer parameters, fewer rounds, or a larger budget."
         )
 
 
@@ -44,7 +44,7 @@ class Signal:
 def signal(
     noise_multiplier: float, dimension: int, clients: int, sampling: float = 1.0, *, adjacency: str = "zero-out"
 ) -> Signal:
-    """How loud the noise is, and how many clients would be enough for a ratio of 1."""
+    """The size of the noise relative to the signal, and the number of clients that would bring the ratio to 1."""
     z, d = positive(noise_multiplier, "noise_multiplier"), whole(dimension, "dimension")
     n, q = whole(clients, "clients"), probability(sampling, "sampling", one=True)
     factor = 1 if choice(adjacency, "adjacency", ADJACENCIES) == "zero-out" else 2

@@ -24,7 +24,7 @@ _RESERVE = 1e-5  # of ε, kept for what the lattice costs (Event.slack)
 @guarded
 @dataclass(frozen=True)
 class Line:
-    """A wish: ``count`` releases called ``name`` that may cost ``share`` of the budget together."""
+    """A request for ``count`` releases called ``name`` that may cost ``share`` of the budget together."""
 
     name: str
     share: float
@@ -50,7 +50,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """All releases a run may make. ``noise_multiplier(name)`` is what each of them must use, at least."""
+    """All releases a run may make. ``noise_multiplier(name)`` is the least noise that each of them must use."""
 
     epsilon: float
     delta: float
@@ -59,7 +59,7 @@ class Plan:
     reserve: float
 
     def line(self, name: str) -> Planned | None:
-        """The line called so, if there is one."""
+        """The line of this name, or None."""
         return next((line for line in self.lines if line.name == name), None)
 
     def noise_multiplier(self, name: str) -> float:
@@ -71,7 +71,7 @@ class Plan:
         return line.noise_multiplier
 
     def costs(self, realised: dict[str, int] | None = None) -> Composition:
-        """What the whole plan costs, or what is left of it after ``realised`` releases of each name."""
+        """The cost of the whole plan, or of its rest after ``realised`` releases of each name."""
         realised = realised or {}
         left = [(ln, max(0, ln.count - realised.get(ln.name, 0))) for ln in self.lines]
         return _costs([(ln.noise_multiplier, ln.sampling, n) for ln, n in left], self.adjacency, self.reserve)
@@ -110,7 +110,7 @@ class Plan:
             found = json.loads(text)
             return cls(**(found | {"lines": tuple(Planned(**line) for line in found["lines"])}))
         except (ValueError, TypeError, LookupError, RecursionError):
-            raise ConfigError("this is no plan of this version; bring its ledger or checkpoint back.") from None
+            raise ConfigError("this is not a plan of this version; restore its ledger or checkpoint.") from None
 
 
 def _costs(parts: Sequence[tuple[float, float, int]], adjacency: str, slack: float) -> Composition:
@@ -121,7 +121,7 @@ def _costs(parts: Sequence[tuple[float, float, int]], adjacency: str, slack: flo
 
 @guarded
 def make_plan(epsilon: float, delta: float, lines: Sequence[Line], adjacency: str = "zero-out") -> Plan:
-    """Noise for every line so that all of them together cost ε at δ, and not more. Shares are normalised to 1."""
+    """The least noise for every line with which all of them together cost at most ε at δ. Shares are normalised to 1."""
     epsilon, delta = positive(epsilon, "epsilon"), probability(delta, "delta")
     choice(adjacency, "adjacency", ADJACENCIES)
     if not lines or len({line.name for line in lines}) < len(lines):
@@ -129,8 +129,8 @@ def make_plan(epsilon: float, delta: float, lines: Sequence[Line], adjacency: st
     for line in lines:
         if line.sampling < 1.0 and line.count * line.sampling <= delta:
             raise ConfigError(
-                f"a user must be drawn more often than δ = {delta:g} permits showing it in the clear, or no noise would be "
-                f"asked for; got {line.count} draws at {line.sampling:g} for {line.name!r}; lower δ or draw more."
+                f"count × sampling must be above δ = {delta:g}, since no noise would be needed below it; got {line.count} "
+                f"draws at {line.sampling:g} for {line.name!r}; lower δ or draw more."
             )
     whole_share = sum(line.share for line in lines)
     slack = epsilon * _RESERVE

@@ -2,12 +2,12 @@
 
 Doroshenko et al., "Connect the Dots: Tighter Discrete Approximations of Privacy Loss Distributions" (PoPETs 2022).
 
-*Zero-out* is the pair N(0, z²) against (1−q)·N(0, z²) + q·N(1, z²), in both orders: that of add/remove.
+*Zero-out* is the pair N(0, z²) against (1−q)·N(0, z²) + q·N(1, z²), in both orders, as for add/remove.
 
 *Replace* is not covered by either order alone once rounds compose. By advanced joint convexity (Balle, Barthe and
 Gaboardi 2018, Theorem 2) the trade-off of two replaced users is at most that of *remove* for ε ≥ 0, and, by symmetry, that
 of *add* for ε < 0, both taken at the replace sensitivity. The larger of the two at every ε is the curve of a pair that
-dominates, and composition keeps domination (Zhu, Dong and Wang 2022). That pair is what is composed here.
+dominates, and composition keeps domination (Zhu, Dong and Wang 2022). This module composes that pair.
 """
 
 from __future__ import annotations

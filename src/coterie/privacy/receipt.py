@@ -1,7 +1,7 @@
-"""The privacy receipt: what was promised, to whom, at what price, and what is not covered.
+"""The privacy receipt states the guarantee, the protected users, the cost, and what the guarantee does not cover.
 
-``write_receipt`` reads the ledger and the history that the released values carry. A receipt is always written; whether it is
-``valid`` depends on every step having been accounted for, with exact noise.
+``write_receipt`` reads the ledger and the history that the released values carry. A receipt is always written. It is
+``valid`` only if every step was accounted for and used exact noise.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ NOT_COVERED = (
 _SERVER = "the server is trusted to clip, add noise and forget, unless messages are securely aggregated"
 WHO_SEES = {
     "central": "the server sees each client's clear message; everybody else sees noisy sums only",
-    "joint": "the server sees each client's clear message; other clients see noisy sums only; what is personal "
-    "(own model, own cluster) goes to its client alone",
+    "joint": "the server sees each client's clear message; other clients see noisy sums only; a client's "
+    "own model and own cluster go to that client alone",
     "local": "nobody, not even the server, sees more of a client than its noisy report",
 }
 TRUST = {
     "central": _SERVER,
-    "joint": f"{_SERVER}; other clients may collude, except on what is personal to a client",
-    "local": "each client's own device is trusted, nobody else",
+    "joint": f"{_SERVER}; other clients may collude, except on a client's own model and cluster",
+    "local": "each client trusts its own device and nobody else",
 }
 
 
@@ -54,7 +54,7 @@ TRUST = {
 class Receipt:
     """All fields are plain values; ``to_json`` and ``from_json`` keep them, ``to_text`` is the readable page."""
 
-    scope: str  # which runs the cumulative total speaks for
+    scope: str  # the runs that the cumulative total covers
     valid: bool
     reasons: tuple[str, ...]  # why not
     epsilon: float
@@ -79,7 +79,7 @@ class Receipt:
     signature: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """The receipt as JSON; what is unknown is null."""
+        """The receipt as JSON; unknown values are null."""
         return json.dumps(asdict(self), indent=2, ensure_ascii=False, allow_nan=False)
 
     @classmethod
@@ -108,9 +108,9 @@ class Receipt:
 
     @guarded
     def verify(self, ledger: str | Path | None = None) -> Verdict:
-        """Whether the stated numbers follow from the listed releases, and whether the signature is the ledger's.
+        """Check that the stated numbers follow from the listed releases, and that the signature is the ledger's.
 
-        ``ledger`` is the file; left out, the place that the receipt names is tried."""
+        ``ledger`` is the ledger's file; by default it is looked for at the place that the receipt names."""
         return verify(self, None if ledger is None else Path(ledger))
 
     def to_text(self) -> str:
@@ -183,13 +183,13 @@ def write_receipt(
 
 
 def _given(values: Sequence[Released[Any]]) -> list[str]:
-    """Values that no release stands behind: somebody said that they need nobody's data."""
+    """Values that come from no release: the user declared that they depend on nobody's data."""
     kinds = [type(v.value).__name__ for v in values if not v.bookings and not isinstance(v.value, str)]
     return [f"declared public by the user: a value ({kind})" for kind in dict.fromkeys(kinds)]
 
 
 def weak_delta(delta: float, n_users: int) -> str:
-    """What is to be said about a δ that lets somebody publish one user at random; nothing where it does not."""
+    """A warning about a δ so large that it permits publishing one user at random; empty for a smaller δ."""
     if delta < 1 / n_users:
         return ""
     return f"δ = {delta:g} is not smaller than 1/{n_users}: it permits showing everything about one user in {n_users}"
@@ -198,7 +198,7 @@ def weak_delta(delta: float, n_users: int) -> str:
 def _reasons(
     ledger: Ledger, values: Sequence[Released[Any]], events: Sequence[Event], guarantee: str, unpaid: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Everything that forbids a valid receipt."""
+    """All reasons why the receipt is not valid."""
     found = [*ledger.taint, *all_taint(values), *unpaid]
     if ledger.privacy.simulated:
         found.insert(0, f"{NOT_A_RELEASE}: the noise was a simulation")
@@ -225,7 +225,7 @@ def _choices(choices: Mapping[str, str], names: set[str]) -> tuple[dict[str, str
 
 
 def _line(event: Event, ledger: Ledger) -> dict[str, Any]:
-    """One row of the table of releases; planned against realised."""
+    """One row of the table of releases, with the planned and the realised count."""
     line = None if ledger.plan is None else ledger.plan.line(event.name)
     return {
         "name": event.name,

@@ -81,7 +81,7 @@ def text(receipt: Receipt) -> str:
 
 
 def html_page(receipt: Receipt) -> str:
-    """The same page for a notebook; green, or red."""
+    """The same page for a notebook, in green for a valid receipt and in red for any other."""
     colour = "#1a7f37" if receipt.valid else "#b42318"
     head, _, rest = text(receipt).partition("\n")
     return (

@@ -1,4 +1,4 @@
-"""``Privacy``: what a user of the package asks for."""
+"""``Privacy``: the guarantee and the budget that a user of the package asks for."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from coterie.privacy.checks import ADJACENCIES, LEAST_CLIP, MOST_CLIP, NOISES, c
 class Privacy:
     """A budget for one run, at the level of whole users (clients).
 
-    ``clip`` bounds the L2 norm of everything one client sends in a round. ``noise="exact"`` is the only mode that earns a
-    receipt; ``"simulation"`` is fast and seeded and is NOT A DP RELEASE. ``adjacency="zero-out"`` hides whether a client's
-    data were used at all, the number of clients being public; ``"replace"`` hides which data a client had, and needs
-    twice the noise.
+    ``clip`` bounds the L2 norm of everything one client sends in a round. ``noise="exact"`` is the only mode that can get a
+    valid receipt; ``"simulation"`` is fast and seeded and is NOT A DP RELEASE. ``adjacency="zero-out"`` hides whether a
+    client's data were used at all, and the number of clients is public; ``"replace"`` hides which data a client had, and
+    needs twice the noise.
 
-    ``beyond="drop"`` leaves out an update that is longer than the clip, instead of shortening it: a liar then gains
-    nothing by shouting, and an honest client with much to say is lost. It has no influence on the noise.
+    ``beyond="drop"`` leaves out an update that is longer than the clip, instead of shortening it. An attacker then gains
+    nothing from a long update, and the long update of an honest client is lost. The noise stays the same.
 
     ``ledger`` is the path of an SQLite file that adds up all runs on the same ``users`` (a name for the population).
     All runs together may spend ``total_epsilon`` (at this δ); if it is not given, they may spend ``epsilon``."""
@@ -62,5 +62,5 @@ class Privacy:
 
     @property
     def simulated(self) -> bool:
-        """Whether the run is no release at all."""
+        """Whether the noise is simulated, so that the run is not a DP release."""
         return self.noise == "simulation"

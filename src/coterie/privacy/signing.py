@@ -1,7 +1,7 @@
-"""Signatures of receipts: a checksum that anybody can check, and a key's code that the ledger can check.
+"""Signatures of receipts: a checksum that anybody can check, and a code (HMAC-SHA256) that the ledger can check.
 
-The checksum finds an edit made by accident or in passing. The code (HMAC-SHA256) also binds the receipt to the bookings of
-its ledger; whoever can read the ledger's file has the key, and can sign what he likes.
+The checksum finds edits by accident. The code also binds the receipt to the bookings of its ledger. Anybody who can read the
+ledger's file has the key and can sign any receipt.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def canonical(found: dict[str, Any]) -> bytes:
 
 
 def seal(text: bytes, head: dict[str, Any], key: bytes) -> dict[str, Any]:
-    """The signature: what it is about, its checksum, and the code of the key."""
+    """The signature: the ledger and the bookings it covers, the checksum, and the code made with the key."""
     about = head | {"checksum": hashlib.sha256(text).hexdigest()}
     return about | {"mac": _code(text, about, key)}
 
@@ -33,9 +33,9 @@ def _code(text: bytes, about: dict[str, Any], key: bytes) -> str:
 
 
 def broken(text: bytes, signature: dict[str, Any], file: Path | None) -> tuple[str, bool]:
-    """(what does not fit, or nothing; whether the ledger was at hand)."""
+    """(the fault, or an empty text; whether the ledger was available)."""
     if signature.get("checksum") != hashlib.sha256(text).hexdigest():
-        return "its content does not fit its checksum, so it was changed after it was written", False
+        return "its content does not match its checksum, so it was changed after it was written", False
     place = file or (Path(signature["file"]) if signature.get("file") else None)
     if place is None or not place.is_file():
         if file is not None:

@@ -42,8 +42,8 @@ class LedgerError(CoterieError, RuntimeError):
 
 
 class Store:
-    """A file, or memory if the path is None. look: the file is read and never changed, whatever it turns out to be; for a
-    file that somebody else named."""
+    """A file, or memory if the path is None. look: the file is only read and never changed, even if it is not a ledger; for
+    a file that somebody else named."""
 
     def __init__(self, path: Path | None, *, look: bool = False) -> None:
         self.path = path if path is None or look else private_file(path)
@@ -54,7 +54,7 @@ class Store:
                 db.execute(statement)
             if get(db, "ledger") is None:
                 if look:
-                    raise LedgerError(f"{self.path} is no ledger; name the file that the receipt's run used.")
+                    raise LedgerError(f"{self.path} is not a ledger; name the file that the receipt's run used.")
                 if db.execute("SELECT COUNT(*) FROM releases").fetchone()[0]:
                     raise LedgerError(f"the ledger {self.path} has bookings and no name of its own; it was changed.")
                 created = db.execute("SELECT CURRENT_TIMESTAMP").fetchone()[0]
@@ -72,7 +72,7 @@ class Store:
         return "memory" if self.path is None else json.dumps([str(self.path.resolve()), self.path.stat().st_ino])
 
     def adopt(self) -> None:
-        """Take the file for the only one that goes on, after it was copied or moved; receipts will say so."""
+        """Declare the file the only copy in use, after it was copied or moved; receipts will say so."""
         with self.transaction() as db:
             was = json.loads(get(db, "place") or "[null]")[0]
             today = db.execute("SELECT CURRENT_DATE").fetchone()[0]
@@ -107,7 +107,7 @@ class Store:
         return len(rows), head
 
     def at(self, bookings: int) -> str:
-        """The hash of the chain after so many bookings; empty if there are fewer."""
+        """The hash of the chain after a number of bookings; empty if there are fewer."""
         with self.transaction() as db:
             count, head = self.verify(db)
             if bookings in (0, count):
@@ -118,7 +118,7 @@ class Store:
             return "" if found is None else str(found[0])
 
     def key(self) -> bytes:
-        """What receipts are signed with."""
+        """The key that receipts are signed with."""
         with self.transaction() as db:
             return bytes.fromhex(get(db, "key") or "")
 

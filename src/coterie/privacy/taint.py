@@ -1,8 +1,8 @@
-"""Where a value comes from travels with the value.
+"""Values that carry their own history.
 
-``Released`` holds what a mechanism gave out, with the bookings of all releases it derives from and the reasons (if any) why
-no receipt may cover it. Post-processing keeps both: ``released.map(f)`` for one value, ``combine(f, a, b)`` for several.
-Anything that is neither ``Released`` nor ``public(...)`` is of unknown origin and taints the result.
+``Released`` holds a value that a mechanism gave out, with the bookings of all releases it derives from and the reasons (if
+any) why no receipt may cover it. Post-processing keeps both: ``released.map(f)`` for one value, ``combine(f, a, b)`` for
+several. Anything that is neither ``Released`` nor ``public(...)`` is of unknown origin and taints the result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Other = TypeVar("Other")
 
 @dataclass(frozen=True)
 class Booking:
-    """An event as a ledger wrote it down. ``ledger`` is empty where no ledger was asked."""
+    """An event as a ledger wrote it down. ``ledger`` is empty where no ledger took part."""
 
     event: Event
     ledger: str = ""
@@ -36,7 +36,7 @@ class Released(Generic[Value]):
     taint: tuple[str, ...] = ()
 
     def map(self, function: Callable[[Value], Other]) -> Released[Other]:
-        """Post-processing: costs nothing, and keeps the history. The function must not look at data."""
+        """Post-process the value: this costs nothing and keeps the history. The function must not look at data."""
         return Released(function(self.value), self.bookings, self.taint)
 
     @property
@@ -46,7 +46,7 @@ class Released(Generic[Value]):
 
     @property
     def free(self) -> bool:
-        """Whether nobody's data are behind it: declared public, and not released (which some ledger has paid for)."""
+        """Whether the value depends on nobody's data: it was declared public and comes from no release."""
         return not self.taint and not self.bookings
 
     @property

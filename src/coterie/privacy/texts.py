@@ -1,4 +1,4 @@
-"""What the command line prints about privacy, as plain text."""
+"""The texts that the command line prints about privacy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def budget_text(
     dimension: int | None = None,
     clients: int | None = None,
 ) -> str:
-    """The noise a budget calls for, and what it means for the number of parameters and clients."""
+    """The noise that a budget requires, and the number of clients that this noise requires for a number of parameters."""
     choice(adjacency, "adjacency", ADJACENCIES)
     z = noise_multiplier(epsilon, delta, rounds, sampling, adjacency=adjacency)
     costs = rounds_cost(z, rounds, sampling, adjacency)

@@ -20,14 +20,14 @@ _DIGITS = 2e-3  # numbers are rounded up to four digits, and libraries of other 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``fault`` is what does not fit, as one sentence, or empty; ``signature`` says whether a ledger was at hand."""
+    """``fault`` says in one sentence what is wrong, or is empty; ``signature`` says whether a ledger was available."""
 
     fault: str
     signature: bool
 
     @property
     def sentence(self) -> str:
-        """What was checked and found."""
+        """The result of the check, in one sentence."""
         if self.fault:
             return f"This receipt cannot be believed: {self.fault}."
         if self.signature:
@@ -38,7 +38,7 @@ class Verdict:
 
 
 def events_of(receipt: Receipt) -> list[Event]:
-    """The listed releases, as the accountant takes them."""
+    """The listed releases in the form that the accountant takes."""
     known = {f.name for f in fields(Event)}
     return [
         Event(**{k: v for k, v in line.items() if k in known and v is not None}, noise=receipt.noise["mode"])
@@ -47,7 +47,7 @@ def events_of(receipt: Receipt) -> list[Event]:
 
 
 def verify(receipt: Receipt, ledger: Path | None) -> Verdict:
-    """The first thing that does not fit, if there is one."""
+    """The first fault of the receipt, or an empty text."""
     try:
         if fault := next(_faults(receipt), ""):
             return Verdict(fault, False)
@@ -95,9 +95,9 @@ def _claim_faults(receipt: Receipt, epsilon: float) -> Iterator[str]:
     if receipt.valid and total is not None and total > budget["total_epsilon"] * (1 + _DIGITS):
         yield f"all runs cost ε = {total:g}, which is more than their budget of {budget['total_epsilon']:g}"
     if ("weak formal guarantee" in receipt.strength) != (receipt.epsilon > 8):
-        yield "a guarantee above ε = 8 is weak, and what it says of its strength is something else"
+        yield "its strength is stated wrongly: a guarantee is called weak above ε = 8, and only there"
     if ("δ = " in receipt.strength) != (receipt.delta >= 1 / max(receipt.n_users, 1)):
-        yield f"it says otherwise than that δ = {receipt.delta:g} is to be compared with 1/{receipt.n_users}"
+        yield f"its strength is stated wrongly: δ = {receipt.delta:g} is to be compared with 1/{receipt.n_users}"
     if receipt.adjacency == "replace" and any(line["adjacency"] != "replace" for line in receipt.releases):
         yield "it claims replace adjacency, and a release has the Δ of zero-out"
     if receipt.guarantee == "local" and any(line["guarantee"] != "local" for line in receipt.releases):

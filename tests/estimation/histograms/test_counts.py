@@ -158,7 +158,7 @@ def test_refusals_of_the_others():
         IFCAHistograms(2, learning_rate=0.0).fit(GOOD)
     with pytest.raises(ValueError, match="2 centres over 3 tokens"):
         IFCAHistograms(2, init=np.ones((2, 2))).fit(GOOD)
-    with pytest.raises(ValueError, match="as many clusters"):
+    with pytest.raises(ValueError, match="same number of clusters"):
         DirichletMultinomialMixture(2, start=HistogramMixture(3)).fit(GOOD)
     with pytest.raises(ValueError, match="max_iter must be a whole number"):
         DirichletMultinomialMixture(2, max_iter=0).fit(GOOD)

@@ -223,7 +223,7 @@ def test_columns_of_zeros_and_repeats_do_no_harm():
         ({"groups": np.array([0, 0, 1, 1, np.nan, 1])}, {}, "NaN"),
         ({"groups": np.array(["a", None, "b", "b", "a", "b"], dtype=object)}, {}, "None"),
         ({"X": np.zeros((6, 2))}, {}, "zero everywhere"),
-        ({"X": np.ones((6, 1)), "groups": np.arange(6)}, {}, "cannot be told"),
+        ({"X": np.ones((6, 1)), "groups": np.arange(6)}, {}, "cannot be separated"),
         ({}, {"prior": "guess"}, "'estimate'"),
         ({}, {"prior": (0.0, 0.0)}, "variance > 0"),
         ({}, {"prior": (np.zeros(3), 1.0)}, "known prior"),

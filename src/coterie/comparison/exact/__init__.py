@@ -1,6 +1,6 @@
-"""Should the clients of a table learn alone, together, shrunk towards all, or in groups; who gains; how sure is it?
+"""Should the clients of a table learn alone, together, shrunk towards all, or in groups? Who gains, and how sure is that?
 
-`decide` answers. Everything here is NumPy and SciPy: all candidates are convex or closed-form and solved exactly."""
+`decide` answers, with NumPy and SciPy alone: all candidates are convex or closed-form and solved exactly."""
 
 from coterie.comparison.exact.decision import Decision, decide, decide_table, from_evaluation
 from coterie.comparison.exact.distinguish import distinguish

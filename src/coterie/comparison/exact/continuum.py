@@ -1,10 +1,9 @@
-"""Groups, or a gradient? Any cloud of clients can be cut into groups, and the same cut is found again and again.
+"""Do the clients form groups, or a gradient? Any set of clients can be cut into groups, and the same cut is found again.
 
 The groups found are therefore compared with those that the same search finds in federations without groups. Their clients
 lie evenly along the axes in which these clients differ, with the same mean and covariance, the same rows and the same noise.
-Even spread is the case without groups that looks most like groups (Tibshirani, Walther and Hastie 2001, the gap statistic);
-a normal distribution looks less so. Groups are a claim only when they explain more of the differences between clients than
-in 95 % of these references."""
+Of all cases without groups, even spread looks most like groups (Tibshirani, Walther and Hastie 2001, the gap statistic).
+Groups are claimed only when they explain more of the differences between clients than in 95 % of these references."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,7 +19,7 @@ from coterie.estimation.blocks import grams
 DRAWS = 99  # reference federations
 CHANCE = 0.05  # how often a continuum may be called groups
 _STARTS, _PENALTY = 3, 1.0  # of the search for groups
-_AXES = 10  # directions that are looked at: those in which clients differ most
+_AXES = 10  # number of directions used: those in which clients differ most
 _MOST_CLIENTS, _MOST_ROWS = 200, 10_000  # random ones of more
 _STEPS = 60  # of the estimate of the continuum
 _CORRECTIONS = 3  # of the covariance of classes
@@ -166,8 +165,8 @@ def _population(here: _Clients) -> tuple[Floats, Floats, float]:
 
 
 def _corrected(here: _Clients, mean: Floats, found: Floats, rng: np.random.Generator) -> Floats:
-    """The covariance times what its estimate loses: the quadratic approximation makes large log-odds of small clients too
-    small. Federations are drawn, and the estimate made from them is compared with what they were drawn from."""
+    """The covariance, corrected for the bias of its estimate: the quadratic approximation makes large log-odds of small
+    clients too small. The bias is measured on simulated federations whose covariance is known."""
     size, made = float(np.trace(found)), found
     for _ in range(_CORRECTIONS):
         again = replace(here, y=here.draw(mean, made, 1.0, rng))
@@ -176,7 +175,7 @@ def _corrected(here: _Clients, mean: Floats, found: Floats, rng: np.random.Gener
 
 
 def _explained(A: Floats, c: Floats, groups: int, rng: np.random.Generator) -> Floats:
-    """Per copy: by how much groups lower the loss of one model, as a share of what own models do."""
+    """Per copy: how much groups lower the loss of one model, as a share of how much a model per client lowers it."""
     forms = Forms(A[None, None], c[:, None])
     grouped, which = hard_em(forms, groups, _STARTS, _PENALTY, rng)
     one = hard_em(forms, 1, _STARTS, _PENALTY, rng)[0]

@@ -1,4 +1,4 @@
-"""Alone, together, shrunk or in groups: the answer for a table, with what it rests on."""
+"""Alone, together, shrunk or in groups: the answer for a table, with its evidence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from coterie.evidence.scores import METHODS, Scores
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, how sure that is, and what every client gains.
+    """The recommendation, how sure it is, and what every client gains.
 
     ``sure`` is "clear" (then the interval leaves zero out), "borderline" (a gain beyond chance by the rule, but the interval
     includes zero or other splits disagree), "leaning", or "nothing" where no method beats the overall average.
@@ -156,7 +156,7 @@ def decide_table(
     progress: Progress | None = None,
     level: float = 0.95,
 ) -> Decision:
-    """As `decide`, for a table already checked and coded."""
+    """The same as `decide`, for a table already checked and coded."""
     if folds < 2:
         raise ConfigError(f"folds is {folds}; it must be at least 2.")
     if not 0.5 < level < 1:
@@ -177,7 +177,7 @@ def decide_table(
 def from_evaluation(
     table: Table, found: Evaluation, metric: str, *, level: float, folds: int, repeats: int, seed: int
 ) -> Decision:
-    """The decision from scores already measured, for another metric say."""
+    """The decision from scores already measured, for example for another metric."""
     if metric not in found.scores:
         raise ConfigError(
             f"metric must be one that was measured, {', '.join(map(repr, found.scores))}; got {metric!r}."
@@ -215,7 +215,7 @@ def from_evaluation(
 def against_continuum(
     table: Table, found: Evaluation, metric: str, predictors: dict[str, Predictor], *, alpha: float, seed: int
 ) -> tuple[Verdict, Continuum | None]:
-    """The rule's answer, in which groups count only where clients without groups would not show the like."""
+    """The rule's answer, in which groups count only where they explain more than among clients without groups."""
     beyond = continuum(table, len(np.unique(predictors["groups"].model.fit.of_client)), seed)
     gradient = beyond is None or not beyond.exceeded
     return decide_scores(found.scores[metric], alpha, seed, found.proper(metric), gradient), beyond
@@ -250,7 +250,7 @@ def _warnings(table: Table, scores: Scores, verdict: Verdict) -> tuple[str, ...]
 
 
 def _nothing(table: Table, metric: str, level: float, folds: int, repeats: int, seed: int) -> Decision:
-    """The target never changes: nothing to learn, nothing to compare."""
+    """The decision where the target never changes, so that there is nothing to learn or compare."""
     empty = pd.DataFrame(np.nan, index=pd.Index(METHODS, name="method"), columns=table.clients)
     return Decision(
         table=table,

@@ -1,4 +1,4 @@
-"""What distinguishes the groups found: their columns and their coefficients."""
+"""The differences between the groups found, in their columns and their coefficients."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ def distinguish(decision: Decision, X: Any = None, columns: Sequence[str] | None
     ``mean_difference`` is the group's mean of clients' means minus the others', in standard deviations between clients'
     means (Cohen's d with the pooled deviation). ``effect`` is the group's coefficient minus the rest's (weighted by
     clients), in standard deviations of the target (classes: in log-odds) per standard deviation of the column.
-    ``X`` may hold other columns of the same rows (positions, say); they then have a mean difference only."""
+    ``X`` may hold other columns of the same rows, such as positions; they then have a mean difference only."""
     group = decision.groups.to_numpy()
     known = X is None
     values = decision.table.X if known else finite("X", X)

@@ -23,22 +23,22 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores by metric, what the fits had to say, and the groups each of them found (fits, clients)."""
+    """Scores by metric, the notes of the fits, and the groups each of them found (fits, clients)."""
 
     scores: dict[str, Scores]
     notes: tuple[str, ...]
     groupings: Ints
 
     def proper(self, metric: str) -> Scores | None:
-        """The log loss that must vouch for a metric that is blind to the size of an effect."""
+        """The log loss that must confirm a metric that does not show the size of an effect."""
         return self.scores["log_loss"] if metric in ("accuracy", "auc") else None
 
 
 def deal(owner: Ints, n_clients: int, folds: int, rng: np.random.Generator, label: Floats | None = None) -> Ints:
     """A fold per row, balanced inside every client; with fewer rows than folds every row has a fold of its own.
 
-    With a ``label``, rows of a client are dealt two by two, a rare class with a common one as long as they last: the
-    area under the curve compares rows of one fold, and each fold should hold something to compare."""
+    With a ``label``, rows of a client are dealt in pairs of a rare and a common class while both last: the area under the
+    curve compares rows of one fold, so each fold should hold rows of both classes."""
     random = rng.random(len(owner))
     count = np.bincount(owner, minlength=n_clients)
     begin = np.cumsum(count) - count
@@ -124,10 +124,10 @@ def measure(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """As `evaluate`; for the area under the curve its scores come from a second run, with rows dealt in pairs.
+    """The same as `evaluate`, but the scores of the area under the curve come from a second run with rows dealt in pairs.
 
-    The other metrics keep the first run: folds with as many of each class as the rest would make a client's share of a
-    class predictable, even in noise."""
+    The other metrics keep the first run: if every fold had the same share of each class, that share would be predictable
+    even in noise."""
     runs = 2 if metric == "auc" else 1
 
     def part(run: int) -> Progress | None:
@@ -144,10 +144,10 @@ def measure(
 
 
 def _with_majority(table: Table, outputs: Floats, names: list[str]) -> Floats:
-    """The constant guesses the commonest class of the whole table.
+    """Let the constant guess the commonest class of the whole table.
 
-    The commonest class of the other folds would be wrong too often where classes are equally common: a fold with more of
-    one class leaves more of the other behind."""
+    The commonest class of the other folds would be wrong too often where classes are equally common: if a fold has more of
+    one class, the other folds have more of the other class."""
     if "constant" not in names:
         return outputs
     common = np.bincount(table.y.astype(np.int64), minlength=table.n_classes).argmax()

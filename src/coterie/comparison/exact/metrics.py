@@ -41,14 +41,14 @@ def r2(table: Table, made: Predictions) -> Floats:
 
 
 def accuracy(table: Table, made: Predictions) -> Floats:
-    """1 where the likeliest class is wrong; a tie counts by its chance of being right."""
+    """1 where the likeliest class is wrong; a tie counts by its probability of being wrong."""
     top = made.outputs >= made.outputs.max(1, keepdims=True) - 1e-12
     hit = top[np.arange(len(table.y)), table.y.astype(np.int64)]
     return np.asarray(1 - hit / top.sum(1))
 
 
 def log_loss(table: Table, made: Predictions) -> Floats:
-    """Minus the log of the probability given to the class that came (nats)."""
+    """Minus the log of the probability given to the true class (nats)."""
     chance = made.outputs[np.arange(len(table.y)), table.y.astype(np.int64)]
     return np.asarray(-np.log(np.maximum(chance, 1e-9)))
 
@@ -72,7 +72,7 @@ def _one_auc(table: Table, positive: Floats, score: Floats, fold: Ints | None) -
     """1 − influence values of the area for one class against the rest; NaN in clients without a pair to compare.
 
     Only rows of the same fold are compared: models of different folds are each pulled away from the rows they must
-    predict, so ranking across folds would put even a constant below one half, and lone models lowest."""
+    predict. Ranking across folds would therefore put even a constant below one half, and lone models lowest."""
     owner, m, is_positive = table.owner, table.n_clients, positive > 0
     cell = owner if fold is None else owner * (int(fold.max()) + 1) + fold
     score = np.round(score, 9)
@@ -112,7 +112,7 @@ METRICS: dict[str, dict[str, Callable[[Table, Predictions], Floats]]] = {
 
 
 def check_metric(kind: str, metric: str | None) -> str:
-    """The metric, or the first of its kind; one of another kind is refused."""
+    """The metric, by default the first of its kind; a metric of another kind is refused."""
     known = METRICS[kind]
     if metric is None:
         return next(iter(known))

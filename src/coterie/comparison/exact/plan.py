@@ -30,7 +30,7 @@ def narrow(X: Floats, outputs: int) -> tuple[Floats, tuple[str, ...]]:
 
 
 def _outputs(table: Table) -> int:
-    """Two classes are one output, as a number is."""
+    """The number of outputs: one for a number or two classes, else one per class."""
     return table.n_classes if table.n_classes > 2 else 1
 
 
@@ -42,5 +42,5 @@ def plan(table: Table, seeds: Sequence[int]) -> dict[str, int]:
 
 
 def default_seeds(seed: int = 0) -> tuple[int, int, int]:
-    """What `advise` and `compare` take when they are not told."""
+    """The seeds that `advise` and `compare` use by default."""
     return seed, seed + 1, seed + 2

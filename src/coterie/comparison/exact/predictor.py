@@ -1,4 +1,4 @@
-"""Final fits on all rows, in the words and units of the user's table."""
+"""Final fits on all rows, with the names and units of the user's table."""
 
 from dataclasses import dataclass, field
 from typing import Any

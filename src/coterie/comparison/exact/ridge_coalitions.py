@@ -81,7 +81,7 @@ class PooledRidge:
         return np.asarray(np.linalg.solve(gram[:, None] + ridge, np.repeat(cross[:, None], len(PENALTIES), axis=1)))
 
     def gradients(self) -> Floats:
-        """Of every client's mean loss at the model of all rows: one row per client."""
+        """The gradient of every client's mean loss at the model of all rows: one row per client."""
         weights = self._weights(list(range(self.table.n_clients))).mean(0)
         gram, cross = self.gram.sum(1), self.cross.sum(1)
         size = np.maximum(self.count.sum(1), 1)[:, None, None]
@@ -104,7 +104,7 @@ def coalitions(
     thorough: bool = False,
     note: Note | None = None,
 ) -> Coalitions:
-    """Which clients of a table should learn one model together, so that nobody would rather leave?
+    """Find the clients of a table that should learn one model together, such that nobody would rather leave.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ COMPLEMENT = ("accuracy", "auc", "r2")  # the decision's loss is one minus the m
 
 
 def unit(decision: Decision) -> float:
-    """What a loss or gain of the decision must be multiplied by: the target's variance for the squared error."""
+    """The factor that brings a loss or gain of the decision to the metric's units: the target's variance for mse."""
     return max(float(decision.table.y.var()), 1e-300) if decision.metric == "mse" else 1.0
 
 

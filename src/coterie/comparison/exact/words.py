@@ -16,7 +16,7 @@ _WAYS = {
 
 
 def words(decision: Decision) -> str:
-    """Recommendation, size and sureness of the gain, single clients, and how it was measured."""
+    """Sentences on the recommendation, the size and certainty of the gain, single clients, and the measurement."""
     sentences = [_headline(decision)]
     if decision.verdict is not None:
         sentences += [s for s in (_gradient(decision), _singles(decision), _settle(decision), _method(decision)) if s]
@@ -51,7 +51,7 @@ def _headline(decision: Decision) -> str:
         if decision.interval[0] > 0:
             return (
                 f"Alone: the best rival, {decision.method}, has {less} % less error ({span}), but that is less than one per "
-                "cent of what the columns explain, and not worth a change."
+                "cent of what the columns explain, too little to be worth a change."
             )
         return (
             f"Alone: collaboration is not shown to help; the best rival, {decision.method}, has {less} % less error "
@@ -68,10 +68,10 @@ def _headline(decision: Decision) -> str:
 
 
 def doubt(verdict: Verdict) -> str:
-    """Why a gain is borderline."""
+    """The reason why a gain is borderline."""
     if verdict.sure == "borderline":
         return "other splits of the same rows give another answer"
-    return "there is a gain by the rule, but the interval of its size, wide on purpose, includes zero"
+    return "the rule finds a gain, but the interval of its size, which is wide on purpose, includes zero"
 
 
 def _others(decision: Decision, others: list[str]) -> str:
@@ -117,7 +117,7 @@ def _singles(decision: Decision) -> str:
     if len(loses):
         some = listed(loses, 5)
         parts.append(f"{len(loses)} measurably {'lose' if len(loses) > 1 else 'loses'} with {name} ({some})")
-    return "; ".join(parts) + " (corrected for looking at many)."
+    return "; ".join(parts) + " (corrected for looking at many clients)."
 
 
 def _settle(decision: Decision) -> str:

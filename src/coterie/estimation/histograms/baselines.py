@@ -106,7 +106,7 @@ class FedAvgHistogram(CenterModel):
 
 
 class LocalHistograms(FedAvgHistogram):
-    """Everybody alone: sm_s(Q̂_u). The result depends entirely on s = `smoothing`, so report it (H19)."""
+    """Every user alone: sm_s(Q̂_u). The result depends entirely on s = `smoothing`, so report it (H19)."""
 
     def __init__(self, *, smoothing: float = 1e-2) -> None:
         super().__init__(lam=0.0, concentration=1.0, smoothing=smoothing)

@@ -167,7 +167,7 @@ def check_values(values: NDArray[Any]) -> None:
         raise DataError("Counts must be finite; got NaN or infinity. Remove or repair these entries.")
     if low < 0:
         raise DataError(
-            f"Counts must not be negative; got {low}. Negative values in data are no counts: pass token counts, not "
+            f"Counts must not be negative; got {low}. Negative values in data are not counts: pass token counts, not "
             "log-probabilities or differences."
         )
 
@@ -216,7 +216,7 @@ def _read_npz(path: Path) -> Any:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Whatever a library says about a file it cannot read, in one sentence."""
+    """Turn a library's error about an unreadable file into one sentence."""
     try:
         yield
     except CoterieError:

@@ -45,7 +45,7 @@ def lloyd(
 ) -> LloydResult:
     """Alternate centring (step 5) and assignment (step 6) until labels repeat or J gains less than `tol` (relative).
 
-    Assignments look at sm_s(P̂): with the bare means a user who alone has some token could never leave its cluster.
+    Assignments use sm_s(P̂): with the bare means, the only user of some token could never leave its cluster.
     J is computed from the bare means. A step that would raise it, because of the smoothing, is not taken, so `history`
     never rises.
     """
@@ -75,7 +75,7 @@ def assign(
 ) -> tuple[Ints, Floats, int]:
     """Nearest centre of every user (ties: the smallest index), the clusters' sums, and how many users moved.
 
-    argmin_k KL(Q̂_u‖P_k) = argmax_k Q̂_u·log P_k: one sparse product. The old sums are corrected by those who moved.
+    argmin_k KL(Q̂_u‖P_k) = argmax_k Q̂_u·log P_k: one sparse product. The old sums are corrected for the users that moved.
     """
     clusters = len(centers)
     log_centers = np.ascontiguousarray(safe_log(smooth(centers, smoothing)).T)
@@ -101,7 +101,7 @@ def assign(
 
 
 def recentre(sums: Floats, reseed: Reseed | None = None) -> Floats:
-    """Cluster means; an empty cluster gets the uniform histogram (step 5) or what `reseed` offers."""
+    """Cluster means; an empty cluster gets the uniform histogram (step 5) or a centre from `reseed`."""
     counts = sums.sum(axis=1)
     empty = counts <= 0
     centers = np.divide(sums, counts[:, None], out=np.full(sums.shape, 1 / sums.shape[1]), where=~empty[:, None])

@@ -55,7 +55,7 @@ def _candidates(clusters: Any, users: int) -> list[int]:
         return [k for k in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64) if k == 1 or k <= users // 5]
     numbers = [whole_number("clusters", k) for k in clusters]
     if not numbers:
-        raise ConfigError("clusters must be a whole number, some of them, or None; got none. Pass one or more.")
+        raise ConfigError("clusters must be a whole number, several, or None; got an empty list. Pass one or more.")
     return sorted(set(numbers))
 
 
@@ -65,7 +65,7 @@ def _refuse_printed(method: Any) -> None:
 
 
 def _note(members: Ints) -> str:
-    """A word about clusters too small to be more than their few users."""
+    """A sentence about clusters that are so small that they describe only their few users."""
     tiny = np.flatnonzero(members < _TINY)
     if not len(tiny):
         return ""
@@ -95,7 +95,7 @@ class HistogramMixture(CenterModel):
     smoothing : s of the centres whenever a user is compared with them.
     weighting : "user" counts each user once, as the paper does; "token" counts each token once, which is the multinomial
         maximum likelihood where m_u differ.
-    empty : what an empty cluster becomes: "uniform" as in the paper, or "farthest", the worst-served user.
+    empty : the new centre of an empty cluster: "uniform" as in the paper, or "farthest", the farthest user.
     lam : a fixed λ, or None for λ_u = α/(α + m_u).
     concentration : α, or None to estimate it by Dirichlet-multinomial maximum likelihood.
     reduction : a `TokenReduction`, or None.
@@ -112,7 +112,7 @@ class HistogramMixture(CenterModel):
     n_iter_, weights_, concentration_, reduction_, n_empty_users_; users_ and vocabulary_ when the counts came with names;
     note_, a sentence about clusters with fewer than five users; clusters_, and scores_ {K: score} where K was chosen.
     A private fit has receipt_, mean_, and advice_, a sentence on whether clustering pays (clustering_pays_, gain_,
-    gain_error_). It has no labels_, objective_ or history_: those are secrets of the users, who call `predict` on their own.
+    gain_error_). It has no labels_, objective_ or history_, which are secrets of the users; each user calls `predict`.
 
     Users without tokens are kept but contribute nothing: they get the largest cluster's label and, from `personalise`,
     the population's histogram.
@@ -190,7 +190,7 @@ class HistogramMixture(CenterModel):
         return int(self.clusters)
 
     def _fit_best(self, counts: Source) -> Self:
-        """Fit with the number of clusters that says most about users held out."""
+        """Fit with the number of clusters that predicts users held out best."""
         if self.privacy is not None or (isinstance(counts, (str, Path)) and Path(counts).is_dir()):
             raise ConfigError(
                 "clusters can be chosen for counts in memory and without privacy; got another fit. Pass one number."
@@ -213,7 +213,7 @@ class HistogramMixture(CenterModel):
         return self
 
     def fit_stream(self, source: str | Path) -> Self:
-        """Fit from disk, block by block, in memory that does not grow with the number of users (but 12 bytes for each).
+        """Fit from disk, block by block, in memory that grows by only 12 bytes per user.
 
         `source`: a folder written by `save_counts` (read as it is), or a Parquet, CSV (sorted by user) or .npz file,
         which is first laid out as such a folder in a temporary place.

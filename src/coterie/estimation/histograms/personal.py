@@ -1,4 +1,4 @@
-"""What every histogram estimator does once it has centres: name the nearest, measure distances, personalise."""
+"""The methods that all histogram estimators with centres share: nearest centres, distances, personalised histograms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ALPHA_ENTRIES = 100_000  # α is estimated from so many non-zero counts; its er
 class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Users near shared centres. Fitted: `centers_`, `weights_` (the clusters' shares), `concentration_`, `reduction_`.
 
-    `lam` is the weight λ on the shared model: a number for everybody, or None for λ_u = α/(α + m_u).
+    `lam` is the weight λ on the shared model: a number for all users, or None for λ_u = α/(α + m_u).
     """
 
     lam: float | None
@@ -95,7 +95,7 @@ class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def score(self, counts: Source, y: object = None) -> float:
         """Mean log-likelihood per token, in nats, of users under Σ_k w_k DirichletMultinomial(m_u, αP_k): higher is better.
 
-        For users not seen in fit; users without tokens say nothing."""
+        It is meant for users not seen in fit; users without tokens do not count."""
         table = self._read(counts)
         tokens = float(table.sum())
         if tokens == 0:
@@ -107,7 +107,7 @@ class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     @guarded
     def top_tokens(self, n: int = 10) -> pd.DataFrame:
-        """The n tokens that tell each cluster from the rest, by P log(P/mean): cluster, share, token, probability, lift."""
+        """The n tokens that distinguish each cluster most, by P log(P/mean): cluster, share, token, probability, lift."""
         check_is_fitted(self, "centers_")
         whole_number("n", n)
         mean = self.weights_ @ self.centers_
@@ -121,7 +121,7 @@ class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return pd.DataFrame(rows, columns=["cluster", "share", "token", "probability", "lift"])
 
     def shared_weight(self, tokens: Floats) -> Floats:
-        """λ_u of users with so many tokens: how much each leans on the others."""
+        """λ_u of users with these numbers of tokens: the weight of the shared model."""
         tokens = np.asarray(tokens, dtype=np.float64)
         if self.lam is not None:
             return np.where(tokens > 0, self.lam, 1.0)
@@ -129,7 +129,7 @@ class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.concentration_ / (self.concentration_ + tokens), dtype=np.float64)
 
     def _take(self, fit: PrivateFit, vocabulary: NDArray[Any] | None) -> None:
-        """What a private run gives out; what an earlier fit knew of single users is forgotten."""
+        """Set the results of a private run, and delete what an earlier fit stored about single users."""
         for name in ("labels_", "objective_", "history_", "n_empty_users_", "note_", "scores_"):
             self.__dict__.pop(name, None)
         self.reduction_, self.users_, self.vocabulary_ = None, None, vocabulary
@@ -155,7 +155,7 @@ class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return read_counts(counts, self.vocabulary_, self.centers_.shape[1]).counts
 
     def _model(self) -> Floats:
-        """The centres assignments look at: smoothed, and on the reduced tokens if there is a reduction."""
+        """The centres that assignments use: smoothed, and on the reduced tokens if there is a reduction."""
         centers = self.centers_
         if self.reduction_ is not None:
             centers = _lump(self.reduction_, centers)

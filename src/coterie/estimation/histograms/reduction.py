@@ -21,7 +21,7 @@ from coterie.estimation.histograms.rows import HistogramRows
 @guarded
 @dataclass(frozen=True)
 class TokenReduction:
-    """Which tokens to cluster on: those large in a leading eigenvector of the whitened second moment.
+    """The tokens to cluster on: those with large entries in a leading eigenvector of the whitened second moment.
 
     `keep`: number of tokens kept, or `threshold`: keep x when max_j |v_j(x)| ≥ θ. Exactly one of them.
     `rank`: number of eigenvectors; None means clusters − 1, the informative rank (the paper takes clusters).

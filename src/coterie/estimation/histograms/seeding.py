@@ -98,7 +98,7 @@ def _row(histograms: Counts, user: int, smoothing: float) -> Floats:
 
 
 def farthest_rows(histograms: Counts, centers: Floats, size: int, smoothing: float) -> Floats:
-    """The `size` users worst served by the centres, as new centres for clusters that lost everybody."""
+    """The `size` users with the largest divergence from the centres, as new centres for clusters without users."""
     nearest = kl_to_centers(histograms, smooth(centers, smoothing)).min(axis=1)
     worst = np.argsort(-nearest, kind="stable")[:size]
     return np.stack([_row(histograms, int(user), smoothing) for user in worst])

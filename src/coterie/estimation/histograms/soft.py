@@ -99,7 +99,7 @@ class DirichletMultinomialMixture(TransformerMixin, BaseEstimator):  # type: ign
             return HistogramMixture(self.clusters, n_init=self.n_init, random_state=self.random_state)
         if self.start.clusters != self.clusters:
             raise ConfigError(
-                f"start must have as many clusters; got {self.start.clusters} there and clusters={self.clusters} here. "
+                f"start must have the same number of clusters; got {self.start.clusters} and clusters={self.clusters}. "
                 "Make them equal."
             )
         started: HistogramMixture = clone(self.start)

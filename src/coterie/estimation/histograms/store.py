@@ -120,7 +120,7 @@ def save_counts(folder: str | Path, blocks: Iterable[Any], users: Any = None, vo
     for name, values in (("users", users), ("vocabulary", vocabulary)):
         if values is not None:
             _save(folder, name, labels(name, values))
-        else:  # that of other users goes
+        else:  # the file of an earlier call, with other users, is removed
             (folder / f"{name}.npy").unlink(missing_ok=True)
     if known:
         write_text(folder / PUBLIC, "declared by the user\n")
@@ -252,7 +252,7 @@ def _batches(source: Path) -> Iterator[pd.DataFrame]:
 
 
 def _whole_users(source: Path) -> Iterator[pd.DataFrame]:
-    """Batches that never cut a user in two: the last user of each waits for the next batch."""
+    """Batches that never divide a user: the last user of each batch is held back for the next one."""
     waiting: pd.DataFrame | None = None
     for batch in _batches(source):
         rows = batch if waiting is None else pd.concat([waiting, batch])

@@ -1,4 +1,4 @@
-"""What linear and logistic models of many clients have in common: rows in, coefficients with their errors out."""
+"""The common base of linear and logistic models of many clients: checked rows in, coefficients with their errors out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def known_prior(prior: Prior, dimension: int) -> tuple[Array, Array] | None:
 
 
 def kind_of_prior(asked: str, rows: int, clients: int, width: int) -> str:
-    """What "auto" becomes: a variance per coefficient where that is well posed and takes seconds."""
+    """The covariance type that "auto" chooses: a variance per coefficient where that is well posed and takes seconds."""
     if choice("covariance_type", asked, KINDS) != "auto":
         return asked
     if rows < 2 * width or clients * width**3 > MOST_WORK:
@@ -127,7 +127,7 @@ class ClientModels(BaseEstimator):  # type: ignore[misc]
         """Posterior intervals (low, high) of every client's intercept, (m,) each."""
         low, high = self._intervals(level)
         if not self.fit_intercept:
-            raise ConfigError("fit_intercept=False leaves no intercept to bound; got none. Fit with an intercept.")
+            raise ConfigError("Intervals of intercepts need fit_intercept=True; got False. Fit with an intercept.")
         return low[:, -1], high[:, -1]
 
     def _intervals(self, level: float) -> tuple[Array, Array]:

@@ -153,7 +153,7 @@ class Evidence:
         return variances if self.rank else [*variances, (-14.0, min(7.0, float(np.log(largest.max()))))]
 
     def _projected(self, gradient: Array, at: Array, largest: float) -> Array:
-        """The gradient without what points out of the bounds; ln φ does not count."""
+        """The gradient without components that point out of the bounds; ln φ does not count."""
         gradient, at = (gradient, at) if self.rank else (gradient[:-1], at[:-1])
         stuck = ((at <= 0) & (gradient > 0)) | ((at >= largest) & (gradient < 0))
         return np.where(stuck, 0.0, gradient)
@@ -190,10 +190,10 @@ def posterior_given(
 
 
 def averaged(evidence: Evidence, found: Found) -> tuple[Array, Array]:
-    """Means and variances (clients, p) of the coefficients, averaged over what each one's prior variance may be.
+    """Means and variances (clients, p) of the coefficients, averaged over the possible values of their prior variances.
 
-    Coefficient j is averaged over θ_j by its likelihood and a flat prior on √θ_j, the other variances held: plugging the
-    estimate in would make intervals too narrow where clients are few, and empty where the estimate is 0."""
+    Coefficient j is averaged over θ_j by its likelihood and a flat prior on √θ_j, with the other variances fixed. Plugging
+    in the estimate would make intervals too narrow where clients are few, and empty where the estimate is 0."""
     assert evidence.ties is not None
     mean, variance = found.coef.copy(), found.noise_variance * np.einsum("ijj->ij", found.covariance)
     error = evidence.error_of_variances(found.parameters)

@@ -30,7 +30,7 @@ STILL = 0.003  # μ has converged when it moves by less than this many standard 
 def tilted_slopes(cavity: Array, variance: Array, weight: Array | float = 1.0) -> tuple[Array, Array]:
     """∂/∂c and −∂²/∂c² of log ∫ σ(s)^w N(s; c, v) ds: the mean g of wσ(−s) under the integrand, and its fall −∂g/∂c.
 
-    Gauss–Legendre over where the integrand lives: at most √(2Dv) from its mode, and on the left, where σ(s) < eˢ, not
+    Gauss–Legendre over the range of the integrand: at most √(2Dv) from its mode, and on the left, where σ(s) < eˢ, not
     beyond the fall of e^{ws} N(s; c, v) from s = 0. A weight w counts a row w times.
     """
     c, v, w = cavity, np.maximum(variance, 1e-12), weight  # for smaller variances s − c is lost in rounding
@@ -97,7 +97,7 @@ def laplace_sites(block: Block, mean: Array, beta: Array) -> Sites:
 
 
 def damping(sweeps: int) -> float:
-    """How far to move towards the new sites: all the way, or half of it once the sweeps look like a cycle."""
+    """The step towards the new sites: the whole way, or half of it once the sweeps seem to cycle."""
     return 1.0 if sweeps < 8 else 0.5
 
 
@@ -168,7 +168,7 @@ def population_step(
     d, prior = len(now.mean), now.prior_variance
     gradient, information, score = -weak * now.mean, np.diag(weak), 0.0
     for block, post in zip(blocks, posteriors, strict=True):
-        known = np.eye(block.rank) - post.inverse / prior  # what the data say, as a share of the prior variance
+        known = np.eye(block.rank) - post.inverse / prior  # the data's information, as a share of the prior variance
         gradient = gradient + (post.nu - post.tau * post.score).ravel() @ block.X.reshape(-1, d)
         if block.basis is None:
             information = information + known.sum(0) / prior
@@ -233,10 +233,10 @@ class Search:
         return score
 
     def spread(self) -> list[tuple[float, Population]]:
-        """The populations that stand for the uncertainty of σ_θ²: N(log σ̂_θ², its curvature) in three weighted points.
+        """The populations that represent the uncertainty of σ_θ²: N(log σ̂_θ², its curvature) in three weighted points.
 
-        μ changes with σ_θ², since few rows per client tell (μ, σ_θ) only up to a common factor. One point is enough where
-        σ_θ² is known well, or at an end of RANGE.
+        μ changes with σ_θ², since few rows per client determine (μ, σ_θ) only up to a common factor. One point is enough
+        where σ_θ² is known well, or at an end of RANGE.
         """
         best, place = self.now, self.tried[-1]
         apart = [other for other in self.tried if abs(other[0] - place[0]) > 0.1]

@@ -9,7 +9,7 @@ Symbols: θ_i `coef_`, μ `mean_`, Σ `prior_covariance_`, σ_x² `noise_varianc
 
 `method="em"` maximises the marginal likelihood: L-1em for one variance, REML for a variance per coefficient or a full
 covariance. `method="gradient"` is Algorithm 2 with the sign of the prior's term repaired (erratum E12). Its objective is
-unbounded below (E19), so what it returns depends on when it stops.
+unbounded below (E19), so its result depends on when it stops.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LinearModels(RegressorMixin, ClientModels):  # type: ignore[misc]
     fit_intercept : give every client a constant of its own.
     covariance_type : of the prior that is estimated: "diag", a variance per coefficient; "full", a covariance; "shared",
         one for all slopes and one for the intercept; "spherical", one for all, the paper's. "auto" takes "diag" up to 40
-        columns, then "shared", and "spherical" where clients × columns³ > 5·10⁸ or there are fewer than two rows a column.
+        columns, then "shared", and "spherical" where clients × columns³ > 5·10⁸ or rows < 2 × columns.
     learning_rate : of method="gradient": one η for every update as printed, or None for safe steps of each kind.
     max_iter, tol : rounds (default 50 for EM, 500 for the gradient), and the relative change that ends EM.
 
@@ -63,8 +63,8 @@ class LinearModels(RegressorMixin, ClientModels):  # type: ignore[misc]
     ----------
     clients_ (m,) sorted names, coef_ (m, d), intercept_ (m,), mean_ (d,), mean_intercept_, prior_variance_ ((d,), or a
     number if spherical), prior_intercept_variance_, prior_covariance_ (the intercept last), covariance_type_,
-    noise_variance_, weights_ (m,): the share of a client's prior variance that its own data removes (0: it leans on the
-    others alone), standard_errors_ (m, d) and intercept_standard_errors_ (m,): posterior deviations, client_risk_ (m,)
+    noise_variance_, weights_ (m,): the share of a client's prior variance that its own data removes (0: only the others
+    count), standard_errors_ (m, d) and intercept_standard_errors_ (m,): posterior deviations, client_risk_ (m,)
     = their squared sum, risk_ its mean, local_risk_ = the same for pinv(X_i)Y_i, n_iter_, n_features_in_,
     feature_names_in_. With variances per coefficient the deviations also count that those are estimated.
     """
@@ -131,7 +131,7 @@ class LinearModels(RegressorMixin, ClientModels):  # type: ignore[misc]
         width = rows.X.shape[1]
         if noise is None and rows.counts.max() == 1 and self.fit_intercept:
             raise DataError(
-                "The noise cannot be told from the clients' differences: every client has one row. "
+                "The noise cannot be separated from the clients' differences: every client has one row. "
                 "Pass noise_variance, or collect more rows per client."
             )
         if len(rows.y) <= width:
@@ -193,7 +193,7 @@ class LinearModels(RegressorMixin, ClientModels):  # type: ignore[misc]
         self.noise_variance_, self.local_risk_ = noise, spherical_local_risk(data, now)
 
     def personalise(self, X: Any, y: Any, groups: Any = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Models of clients not seen in fit, from their own rows and the population learned; nothing is learned anew.
+        """Models of clients not seen in fit, from their own rows and the learned population, which stays as it is.
 
         Returns an estimator with these clients, and their coef_, interval() and predict. Without groups: one client."""
         fitted(self, "coef_")

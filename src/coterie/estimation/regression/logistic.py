@@ -8,9 +8,9 @@ Model: y_ij ~ Bernoulli(σ(x_ijᵀθ_i)), θ_i ~ N(μ, Σ); the paper's Σ is σ
 `coef_`, μ `mean_`, Σ `prior_covariance_`.
 
 `method="em"` is empirical Bayes: (μ, Σ) maximise the marginal likelihood by expectation propagation,
-which also gives every client's posterior mean and deviation, averaged over what the prior's variances may be.
-Laplace's approximation, which looks at the mode only, and a variational average are badly wrong for binary data with few
-rows per client: σ_θ² is too small, or grows without end. `coef_` are the modes (penalised maximum likelihood); their
+which also gives every client's posterior mean and deviation, averaged over the possible values of the prior's variances.
+Laplace's approximation, which uses the mode only, and a variational average are badly wrong for binary data with few
+rows per client: σ_θ² is too small, or grows without bound. `coef_` are the modes (penalised maximum likelihood); their
 squared error was at most 7% above the posterior means', about 2% or less with four features or more.
 `method="gradient"` is Algorithm 3 with its sign repaired (erratum E12), whose objective is unbounded below (E19).
 """
@@ -117,7 +117,7 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
         rows, named = self._rows(X, y, groups, sample_weight, scale=False)
         if not 0 < rows.y.mean() < 1:
             raise DataError(
-                "y must hold exactly two labels; got one class in the rows of positive weight. Weigh others."
+                "y must hold exactly two labels; got one class in the rows of positive weight. Give both weight."
             )
         width, clients = rows.X.shape[1], len(rows.counts)
         known = known_prior(self.prior, width)
@@ -215,7 +215,7 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
         self.risk_ = float(self.client_risk_.mean())
 
     def personalise(self, X: Any, y: Any, groups: Any = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Models of clients not seen in fit, from their own rows and the population learned; nothing is learned anew.
+        """Models of clients not seen in fit, from their own rows and the learned population, which stays as it is.
 
         Returns an estimator with these clients, and their coef_, interval() and predict. Without groups: one client."""
         fitted(self, "coef_")

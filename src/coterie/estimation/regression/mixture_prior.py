@@ -52,7 +52,7 @@ class MixtureModels(ClientModels):
     Parameters
     ----------
     clusters : k, at most the number of clients.
-    task : "regression" (squared loss), "classification" (two labels), or None: labels that are no numbers, or 0 and 1, are
+    task : "regression" (squared loss), "classification" (two labels), or None: two distinct labels or whole numbers are
         classes.
     fit_intercept : give every client a constant of its own.
     rounds, steps : of the server, and of a client's gradient between two of them.
@@ -64,7 +64,7 @@ class MixtureModels(ClientModels):
     ----------
     clients_, coef_ (m, d), intercept_ (m,), labels_ (m,), weights_ (m, k), proportions_ (k,), centers_ (k, p),
     center_variances_ (k,), n_features_in_, feature_names_in_. Clients never seen get Σ_l p_l μ_l. Coefficients inside are
-    measured in units of the columns, centers_ as coef_. There are no intervals: this is a mode, not a posterior.
+    measured in units of the columns, centers_ as coef_. The fit is a mode and not a posterior, so there are no intervals.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class MixtureModels(ClientModels):
         for name in ("clusters", "rounds", "steps"):
             whole_number(name, getattr(self, name))
         if not self.floor > 0:
-            raise ConfigError(f"floor must be > 0, since the objective has no minimum without; got {self.floor}.")
+            raise ConfigError(f"floor must be > 0, since the objective has no minimum otherwise; got {self.floor}.")
         rows, _ = self._rows(X, y, groups, sample_weight, scale=False)
         if self.clusters > len(rows.counts):
             raise ConfigError(

@@ -70,7 +70,7 @@ def _maximise_full(evidence: Evidence, largest: float) -> Found:
 
 
 def fit_reml(rows: Grouped, ties: Ints | None, noise: float | None, pooled: bool) -> Fitted:
-    """The REML fit. `pooled`: no clients are told apart, so that there is nothing but the population's model."""
+    """The REML fit. `pooled`: all rows belong to one model, the population's."""
     size = sizes(rows)
     Z = rows.X / size
     offset = np.linalg.lstsq(Z, rows.y)[0]

@@ -24,7 +24,7 @@ START = 0.3
 
 @dataclass(frozen=True)
 class Learned:
-    """The population in the units of the columns, and the clients' posteriors averaged over what the variances may be."""
+    """The population in the units of the columns, and the clients' posteriors, averaged over possible variances."""
 
     mean: Array
     covariance: Array  # (p,) or (p, p)

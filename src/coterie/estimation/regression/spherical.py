@@ -31,7 +31,7 @@ class Population:
 
 @dataclass(frozen=True)
 class Free:
-    """Which parts of the population are to be estimated."""
+    """The parts of the population that are estimated."""
 
     mean: bool
     prior: bool
@@ -92,7 +92,7 @@ def posterior_means(data: Rotated, now: Population) -> Array:
 
 
 def mean_error(data: Rotated, gain: Array, covariance: Array) -> Array:
-    """What the error of μ̂, of covariance C, adds to every client's variances: diag A_i C A_i, (m, d).
+    """The addition to every client's variances from the error of μ̂, of covariance C: diag A_i C A_i, (m, d).
 
     A_i = M_i⁻¹/σ_θ² = I − Σ_j gain_j R_j R_jᵀ is the weight of μ in θ̂_i, a matrix where features correlate."""
     out = np.tile(np.diag(covariance), (data.clients, 1))
@@ -144,7 +144,7 @@ def check_identifiable(data: Rotated, free: Free) -> None:
     full = data.rows > len(data.square)
     if free.prior and free.noise and not full and np.ptp(data.square) <= 1e-9 * data.square.max():
         raise DataError(
-            "The noise cannot be told from the clients' differences: every client has one row of the same length. "
+            "The noise cannot be separated from the clients' differences: every client has one row of the same length. "
             "Pass noise_variance, or collect more rows per client."
         )
 

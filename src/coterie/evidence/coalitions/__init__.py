@@ -1,4 +1,4 @@
-"""Who would stay, who would leave, who would found a group of their own; what each client gets and what it brings."""
+"""Coalitions: the clients that would stay, leave or form a group of their own, and what each client gets and brings."""
 
 from coterie.evidence.coalitions.answer import Coalitions
 from coterie.evidence.coalitions.find import find

@@ -1,4 +1,4 @@
-"""The answer: which groups, what each client gets and brings, and how sure that is."""
+"""The answer of a search for coalitions: the groups, what each client gets and brings, and how sure that is."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -15,19 +15,21 @@ STAYS, MOVES, ALONE = "stays", "moves", "alone"
 
 
 def how_sure(share: float) -> str:
-    """By the share of halves that agree (docs/incentives.md has how often such answers were right)."""
+    """A word for the share of halves that agree. docs/incentives.md says how often such answers were right."""
     return SURE if share >= 0.8 else LIKELY if share >= 0.5 else OPEN
 
 
 @dataclass(frozen=True, eq=False)
 class Coalitions:
-    """Who learns with whom. ``table`` has a row per client: ``group`` (0 is the largest; −1 alone), ``gets`` ± ``gets_se``
+    """The groups of clients that learn together.
+
+    ``table`` has a row per client: ``group`` (0 is the largest; −1 alone), ``gets`` ± ``gets_se``
     (gain over alone), ``brings`` ± ``brings_se``, ``verdict`` (stays with the largest group, moves to another, or alone),
     ``sure`` (sure, likely, open), ``rows``.
 
-    ``support`` is the share of random halves of the test rows that give the same groups. What clients get, and
-    ``mean_gain``, is judged on rows that did not choose: the other halves. ``tried`` groups were trained to find the
-    groups, at most ``planned``."""
+    ``support`` is the share of random halves of the test rows that give the same groups. ``gets`` and ``mean_gain`` are
+    measured on the other halves, which were not used to choose the groups. ``tried`` is the number of groups that were
+    trained in the search; it is at most ``planned``."""
 
     table: pd.DataFrame
     groups: tuple[tuple[Hashable, ...], ...]
@@ -56,12 +58,13 @@ class Coalitions:
 
     @property
     def stable(self) -> bool:
-        """Whether there is a group, its mean gain on rows that did not choose it is positive, and nobody tried secedes."""
+        """Whether there is a group with a positive mean gain on rows not used to choose it, and no group that was tried
+        would secede."""
         return bool(self.groups) and self.mean_gain > 0 and not self.seceding
 
     @property
     def clear(self) -> bool:
-        """Whether the mean gain of those in groups exceeds 1.645 standard errors."""
+        """Whether the mean gain of the clients in groups exceeds 1.645 standard errors."""
         return bool(self.groups) and self.mean_gain > 1.645 * self.mean_se
 
     def rows_needed(self) -> float:
@@ -71,7 +74,7 @@ class Coalitions:
         return float(self.table["rows"].mean() * (1.645 * self.mean_se / abs(self.mean_gain)) ** 2)
 
     def words(self) -> str:
-        """One sentence for what to do, then how sure it is."""
+        """A sentence on what to do, then one on how sure it is."""
         return f"{self._headline()} {self._evidence()}"
 
     def _headline(self) -> str:
@@ -104,20 +107,21 @@ class Coalitions:
     def _too_few(self, guess: str) -> str:
         rows = self.rows_needed()
         today = float(self.table["rows"].mean())
-        more = f"; about {rows:.0f} rows each would settle it" if today < rows < 1000 * today else ""
+        more = f"; about {rows:.0f} rows per client would settle it" if today < rows < 1000 * today else ""
         return f"Too few rows to tell; best guess: {guess}{more}."
 
     def _evidence(self) -> str:
         parts = [f"{self.support:.0%} of random halves of the test rows give the same groups ({self.sure})"]
         if self.groups:
-            parts.append(f"mean gain of those in groups {self.mean_gain:+.4g} ± {self.mean_se:.2g}")
+            parts.append(f"mean gain of the clients in groups {self.mean_gain:+.4g} ± {self.mean_se:.2g}")
         told = "; ".join(parts) + f". {self.tried} groups were trained; "
         if self.seceding:
-            return told + f"{' and '.join(listed(g) for g in self.seceding[:2])} would rather found their own."
+            return told + f"{' and '.join(listed(g) for g in self.seceding[:2])} would rather form their own."
         return told + "none of them would secede."
 
     def plot(self, ax: Any = None) -> Any:
-        """What each client brings (across) and gets (up), coloured by group, with bars; hollow where open."""
+        """A plot of what each client brings (across) and gets (up), coloured by group, with error bars; open answers are
+        hollow."""
         import matplotlib.pyplot as plt
 
         ax = plt.subplots(figsize=(5, 4))[1] if ax is None else ax

@@ -1,9 +1,9 @@
-"""What a client brings to the others, beside what it gets.
+"""What a client brings to the others.
 
-Leave-one-out (default): how much worse the other members of its group fare without it; two equal clients bring ≈ 0 each, as
-either can replace the other. Thorough, up to ten clients: the Shapley value of u(S), the mean score of S's model over all
-clients, exact over all coalitions. Thorough, more clients: a least-squares fit of u on random halves and their complements
-(Data Banzhaf, Wang and Jia 2023), with bars by HC3 (MacKinnon and White 1985)."""
+By default this is leave-one-out: how much larger the losses of the other members of its group are without it. Two equal
+clients bring about 0 each, since either can replace the other. ``thorough`` with up to ten clients gives the exact Shapley
+value of u(S), the mean score of S's model over all clients. With more clients it gives a least-squares fit of u on random
+halves and their complements (Data Banzhaf, Wang and Jia 2023), with HC3 errors (MacKinnon and White 1985)."""
 
 from itertools import combinations
 from math import factorial
@@ -18,7 +18,7 @@ EXACT = 10  # clients up to which all coalitions are trained
 
 
 def value(bank: Bank, block: Block) -> float:
-    """u(S): minus the mean loss over all clients of S's model. Who has no losses there is counted as alone."""
+    """u(S): minus the mean loss over all clients of S's model. A client without losses there counts with its loss alone."""
     losses = bank.everywhere(block)
     rows = np.where(np.isfinite(losses), losses, bank.alone)
     mean = gains_of(rows, bank.owner, bank.n_clients).mean
@@ -28,7 +28,7 @@ def value(bank: Bank, block: Block) -> float:
 def leave_one_out(bank: Bank, blocks: list[Block]) -> tuple[Floats, Floats]:
     """(brings, standard error) of every client to the mean gain of the others in its group; NaN for a client alone.
 
-    The bar is of paired rows: the same rows, with the client and without it."""
+    The error is that of paired rows: the same rows, with the client and without it."""
     brings, error = np.full(bank.n_clients, np.nan), np.full(bank.n_clients, np.nan)
     for block in blocks:
         if len(block) < 2:
@@ -44,7 +44,7 @@ def leave_one_out(bank: Bank, blocks: list[Block]) -> tuple[Floats, Floats]:
 
 
 def shapley(bank: Bank) -> tuple[Floats, Floats]:
-    """Exact Shapley values of u; they sum to u(all) − u(nobody). Costs 2ⁿ − 1 trainings; no sampling error."""
+    """Exact Shapley values of u; they sum to u(all) − u(nobody). This takes 2ⁿ − 1 trainings and has no sampling error."""
     m = bank.n_clients
     worth = {frozenset(s): value(bank, frozenset(s)) for size in range(m + 1) for s in combinations(range(m), size)}
     share = [factorial(size) * factorial(m - size - 1) / factorial(m) for size in range(m)]
@@ -77,7 +77,7 @@ def halves(bank: Bank, pairs: int, rng: np.random.Generator) -> tuple[Floats, Fl
 
 
 def thorough(bank: Bank, rng: np.random.Generator, times: int = 6) -> tuple[Floats, Floats, str]:
-    """(brings, bars, how) by Shapley up to ten clients, by ``times``·n random halves beyond."""
+    """(brings, errors, method): Shapley values for up to ten clients, ``times``·n random halves for more."""
     if bank.n_clients <= EXACT:
         return *shapley(bank), "Shapley value, exact"
     return *halves(bank, max(times * bank.n_clients // 2, 2), rng), "least squares on random halves"

@@ -1,4 +1,4 @@
-"""`find`: from a way to train coalitions to groups, support and contributions."""
+"""`find` turns a way to train coalitions into groups, their support, and the clients' contributions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,19 +29,21 @@ def find(
     seed: int = 0,
     note: Note | None = None,
 ) -> Coalitions:
-    """Who should learn with whom, so that nobody would rather leave?
+    """Find groups of clients that should learn together, such that nobody would rather leave.
 
     Parameters
     ----------
     train
-        A coalition (positions of clients) → for every client the losses of its rows, smaller is better; None for who has
-        none. Each coalition is trained once; coalitions of one client or nobody only when ``thorough``.
+        A function that takes a coalition (positions of clients) and returns, for every client, the losses of its rows
+        (smaller is better), or None for a client without rows. Each coalition is trained once; coalitions of one client or
+        nobody are trained only when ``thorough``.
     alone
         The losses of the same rows when each client trains alone; an empty array for a client without a score.
     gradients
         One row per client: the gradient of its training loss at the model of all; or a function that gives them.
     brings, thorough
-        What each client brings: leave-one-out, or Shapley values and random halves, which train many more coalitions.
+        Whether to measure what each client brings: by leave-one-out, or by Shapley values and random halves, which train
+        many more coalitions.
     note
         Called before each training with (trained so far, planned at most)."""
     m = len(alone)
@@ -123,11 +125,12 @@ def _by_size(blocks: list[Block]) -> list[Block]:
 
 
 def _support(search: Search, blocks: list[Block], seed: int) -> tuple[float, Floats, Floats]:
-    """(share of resamples with the same groups; per client, with nearly the same group; its gain on rows not drawn).
+    """(share of resamples with the same groups; share per client with nearly the same group; its gain on rows not drawn).
 
-    Half of every client's rows are drawn, and the search is repeated with them on the coalitions trained before. (Drawn
-    with replacement, gains would spread more than their own errors say, and clear losers appear among equals.) Gains
-    of a client come from draws that put it in nearly the same group, on the other half of the rows."""
+    Half of every client's rows are drawn, and the search is repeated with them on the coalitions trained before. Rows are
+    drawn without replacement: with it, gains would spread more than their errors say, and equal clients would seem to lose.
+    The gain of a client comes from draws that put it in nearly the same group, and is measured on the other half of the
+    rows."""
     bank, rng = search.bank, np.random.default_rng([seed, 0])
     m, same = bank.n_clients, 0
     agreed, total, count = np.zeros(m), np.zeros(m), np.zeros(m)
@@ -161,7 +164,7 @@ def _half(owner: np.ndarray, m: int, rng: np.random.Generator) -> Floats:
 def _table(
     search: Search, blocks: list[Block], agreed: Floats, honest: Floats, clients: Sequence[object]
 ) -> pd.DataFrame:
-    """A row per client; the bar is that of all its rows, with the steadied variance of its group."""
+    """A row per client; the error is that of all its rows, with its variance shrunk towards that of its group."""
     bank, m = search.bank, search.bank.n_clients
     group, verdict = np.full(m, -1), np.full(m, ALONE, dtype=object)
     plain = gains_of(bank.alone - search.under(blocks), bank.owner, m).widened(search.settings.widen)
@@ -187,7 +190,7 @@ def _table(
 
 
 def _mean_gain(table: pd.DataFrame) -> tuple[float, float]:
-    """Mean over the clients in groups of what they get, and its error."""
+    """The mean gain of the clients in groups, and its error."""
     inside = table[(table["group"] >= 0) & table["gets"].notna()]
     if not len(inside):
         return 0.0, 0.0

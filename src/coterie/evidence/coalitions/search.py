@@ -1,8 +1,9 @@
-"""The search for groups that hold: train all, cut the tree of gradients, judge bottom-up, let the worst leave one at a time,
-invite the lonely, merge neighbours.
+"""The search for stable groups. Its steps: train all clients together, cut the tree of gradients, judge its nodes from the
+bottom up, let the worst clients leave one at a time, let lone clients join, and merge neighbouring groups.
 
 A partition is *rational* when nobody does worse than alone, and *individually stable* when, in addition, nobody gains by
-joining another group that would have it (Bogomolnaia and Jackson 2002). One training is one coalition, and is kept."""
+joining another group that would have it (Bogomolnaia and Jackson 2002). Each coalition is trained once, and its losses are
+kept."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,15 +18,15 @@ Block = frozenset[int]
 Train = Callable[[Block], Sequence[Floats | None]]
 """A coalition → for every client the losses of its rows under the coalition's model; None for a client without rows."""
 
-SPLIT_Z, FOLD_Z = 1.645, 4.0  # the tree never saw the judging rows, or it did
+SPLIT_Z, FOLD_Z = 1.645, 4.0  # where the tree did not use the rows that judge it, and where it did
 
 
 @dataclass(frozen=True)
 class Settings:
-    """level: of intervals of single clients. fewest: rows below which a client is not judged. worth: the smallest gain that
-    counts. z: how many standard errors a split must gain. nodes: leaves of the cut tree. departures: most that leave
-    the group of all one at a time (None: a quarter of the clients, at least three). budget: most trainings a client.
-    widen: factor of all errors, by the metric (`evidence.gains.widening`)."""
+    """level: the level of intervals of single clients. fewest: clients with fewer rows are not judged. worth: the smallest
+    gain that counts. z: how many standard errors a split must gain. nodes: the leaves of the cut tree. departures: how many
+    clients may leave the group of all, one at a time (None: a quarter of the clients, at least three). budget: the most
+    trainings per client. widen: the factor of all errors, by the metric (`evidence.gains.widening`)."""
 
     level: float = 0.9
     fewest: int = FEWEST
@@ -75,7 +76,7 @@ class Bank:
         return self.rows[block]
 
     def _flat(self, parts: Sequence[Floats | None]) -> Floats:
-        """One after another; NaN for clients without losses. Rows must be those of alone."""
+        """The losses of all clients in one array, NaN for clients without losses. Rows must be those of alone."""
         sizes = np.bincount(self.owner, minlength=self.n_clients)
         return np.concatenate([np.full(n, np.nan) if p is None else p for p, n in zip(parts, sizes, strict=True)])
 
@@ -102,7 +103,7 @@ class Search:
     # ---- what a coalition is worth -----------------------------------------------------------------------------------
 
     def available(self, block: Block) -> bool:
-        """Whether its losses can be had: trained before, or still within the budget."""
+        """Whether its losses are available: it was trained before, or the budget allows one more training."""
         if len(block) == 1 or block in self.bank.rows:
             return True
         if self.frozen:
@@ -114,11 +115,11 @@ class Search:
         return True
 
     def gains(self, block: Block) -> Gains:
-        """Of the members over alone; others have none."""
+        """The members' gains over alone; other clients have no gain."""
         return self._judge(block)[0]
 
     def _judge(self, block: Block) -> tuple[Gains, np.ndarray]:
-        """The members' gains over alone and who clearly loses; kept, because the steps ask again and again."""
+        """The members' gains over alone, and the members that clearly lose; cached, because the steps ask often."""
         if block not in self._judged:
             s, gains = self.settings, self._compare(self.bank.alone, self.bank.losses(block), block)
             self._judged[block] = gains, clear_losers(gains, s.worth, s.level, s.fewest)
@@ -139,15 +140,15 @@ class Search:
         return self._judge(block)[1]
 
     def holds(self, block: Block) -> bool:
-        """Its mean gain is positive, and nobody in it clearly loses. A group of half of the clients or fewer must show
-        more: a standard error, and what is worth the move."""
+        """Whether its mean gain is positive and nobody in it clearly loses. A group of half of the clients or fewer needs a
+        mean gain above one standard error and above `worth`."""
         gains = self.gains(block)
         most = 2 * len(block) > self.bank.n_clients
         least = 0.0 if most else max(self.settings.worth, gains.average_error)
         return gains.average > least and not self.losers(block).any()
 
     def under(self, blocks: list[Block]) -> Floats:
-        """Row losses when everybody learns with its block; alone outside of them."""
+        """Row losses when every client learns with its block, and clients outside of all blocks learn alone."""
         rows = self.bank.alone.copy()
         for block in (b for b in blocks if len(b) > 1):
             inside = self._inside(block)
@@ -157,7 +158,7 @@ class Search:
     # ---- the steps ---------------------------------------------------------------------------------------------------
 
     def _best(self, node: Node) -> list[Block]:
-        """Bottom-up: a node stays whole if it holds and its parts are not clearly better."""
+        """Judge nodes from the bottom up: a node stays whole if it holds and its parts are not clearly better."""
         block = node.members
         if len(block) == 1:
             return [block]
@@ -169,13 +170,13 @@ class Search:
         return parts if self._clearly_better(self.bank.losses(block), self.under(parts), block) else [block]
 
     def _clearly_better(self, before: Floats, after: Floats, block: Block, looks: int = 1) -> bool:
-        """By ``z`` standard errors, more after several looks (Bonferroni), and by what is worth it a member."""
+        """Whether the mean gain exceeds `worth` and ``z`` standard errors (more after several looks, by Bonferroni)."""
         better = self._compare(before, after, block)
         z = max(self.settings.z, float(stats.norm.ppf(1 - 0.05 / looks)))
         return bool(better.average > self.settings.worth and better.average > z * better.average_error)
 
     def _depart(self, block: Block, most: int) -> tuple[list[Block], bool]:
-        """The worst leaves, the rest is trained again, until it holds; (blocks, whether it ended well)."""
+        """The worst client leaves and the rest is trained again, until the rest holds. Returns (blocks, whether it held)."""
         gone: list[Block] = []
         while len(block) > 1:
             if not self.available(block) or len(gone) > most:
@@ -192,22 +193,22 @@ class Search:
         return [block, *gone], True
 
     def _from_all(self) -> list[Block] | None:
-        """Departures from the group of all; None when too many would have to go."""
+        """The partition after departures from the group of all; None when too many clients would have to leave."""
         m = self.bank.n_clients
         most = self.settings.departures if self.settings.departures is not None else max(3, m // 4)
         blocks, well = self._depart(self.tree.members, most)
         return blocks if well else None
 
     def _better(self, one: list[Block], other: list[Block] | None) -> list[Block]:
-        """The partition with the larger gains in all; the first unless the other is better by more than is worth it."""
+        """The partition with the larger total gain; the first, unless the other is better by more than `worth`."""
         if other is None or set(other) == set(one):
             return one
         change = self._compare(self.under(one), self.under(other), range(self.bank.n_clients))
         return other if change.average > self.settings.worth else one
 
     def _invite(self, blocks: list[Block]) -> list[Block]:
-        """Each lone client tries its two nearest groups, twice. It joins if that is clearly better for it and the group
-        does not lose more than a standard error."""
+        """Each lone client tries its two nearest groups, twice. It joins a group if that is clearly better for it and the
+        group does not lose more than a standard error."""
         for _ in range(2):
             alone = [b for b in blocks if len(b) == 1]
             level = 1 - 0.1 / max(len(alone), 1)  # Bonferroni, 5 % on the side that counts
@@ -261,7 +262,7 @@ class Search:
     # ---- who would secede --------------------------------------------------------------------------------------------
 
     def seceders(self, blocks: list[Block]) -> list[Block]:
-        """Trained coalitions that would found a group of their own: clearly better for them all, nobody clearly worse."""
+        """Trained coalitions that would form a group of their own: every member gains, and their mean clearly does."""
         now, found = self.under(blocks), []
         for block in sorted(self.bank.rows, key=lambda b: (len(b), sorted(b))):
             if block in blocks:

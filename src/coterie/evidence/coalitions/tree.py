@@ -1,4 +1,4 @@
-"""Who is like whom: average linkage on the cosine distance of the clients' gradients at the shared model.
+"""A tree of similar clients: average linkage on the cosine distance of their gradients at the shared model.
 
 Sattler, Müller and Samek, "Clustered Federated Learning" (2020), split by the same similarity."""
 

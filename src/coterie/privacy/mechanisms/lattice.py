@@ -1,4 +1,4 @@
-"""Clipping, and rounding to a lattice of integers, so that sensitivity is a fact about integers.
+"""Clipping, and rounding to a lattice of integers, so that the sensitivity of a sum can be computed exactly.
 
 Sums of floating-point numbers depend on their order, and floating-point noise shows which sum it was added to. So each
 user's clipped vector is rounded to multiples of g = clip·2^−bits; sums of integers are exact in any order and in any chunks.

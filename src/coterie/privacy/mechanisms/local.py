@@ -44,13 +44,13 @@ class LocalGaussian:
 
     @classmethod
     def calibrated(cls, name: str, dimension: int, radius: float, epsilon: float, delta: float) -> LocalGaussian:
-        """With the least noise that makes one report (ε, δ)-private."""
+        """The mechanism with the least noise that makes one report (ε, δ)-private."""
         z = 1 / mu_of(positive(epsilon, "epsilon"), probability(delta, "delta"))
         return cls(name, dimension, radius, z * (1 + 1e-6))
 
     @property
     def lattice(self) -> Lattice:
-        """Where the reports live."""
+        """The lattice of the reports."""
         return Lattice(self.radius, self.dimension, self.bits)
 
     @property
@@ -59,7 +59,7 @@ class LocalGaussian:
         return self.noise_multiplier * self.lattice.sensitivity("replace") * self.lattice.step
 
     def event(self, noise: str = "exact") -> Event:
-        """What one report costs its user."""
+        """The event of one report, from which its cost follows."""
         return Event(
             self.name,
             self.lattice.sensitivity("replace") * self.lattice.step,
@@ -103,7 +103,7 @@ class OneBit:
         return Fraction(math.ceil(2**64 / (math.exp(self.epsilon) + 1) * (1 + 1e-12)), 2**64)
 
     def event(self, noise: str = "exact") -> Event:
-        """What one report costs its user."""
+        """The event of one report, from which its cost follows."""
         how = f"one bit, flipped with probability {float(self.flip):.6g}"
         return Event(
             self.name,
@@ -124,13 +124,13 @@ class OneBit:
 
     @property
     def values(self) -> tuple[float, float]:
-        """What the bits 0 and 1 are decoded to."""
+        """The values to which the bits 0 and 1 are decoded."""
         p = float(self.flip)
         return -p / (1 - 2 * p), (1 - p) / (1 - 2 * p)
 
     @guarded
     def __call__(self, values: Any, noise: Noise, book: Book | None = None) -> Released[NDArray[np.float64]]:
-        """Decoded reports: two-valued, with the mean of ``values``. What is not finite is reported as 0."""
+        """Decoded reports: two-valued, with the mean of ``values``. A value that is not finite is reported as 0."""
         x = numbers("values", values)
         if x.ndim != 1:
             raise DataError(f"one number per user is needed, got shape {x.shape}; pass a vector.")

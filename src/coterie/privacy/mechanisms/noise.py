@@ -1,7 +1,7 @@
 """Two sources of noise.
 
 ``ExactNoise`` draws OpenDP's discrete Gaussian on integers (Canonne, Kamath and Steinke 2020) from the operating system's
-entropy and takes no seed: the only noise that earns a receipt. ``SimulationNoise`` is NumPy's, fast and seeded; floating
+entropy and takes no seed; only this noise can get a valid receipt. ``SimulationNoise`` is NumPy's, fast and seeded; floating
 point and a known seed make it unfit for a release.
 """
 
@@ -69,7 +69,7 @@ def _discrete_gaussian(sigma: float) -> Any:
 
 @dataclass(frozen=True)
 class ExactNoise:
-    """OpenDP's discrete Gaussian; about 70,000 coordinates a second."""
+    """OpenDP's discrete Gaussian; it draws about 70,000 coordinates per second."""
 
     name: str = field(default="exact", init=False)
 
@@ -115,7 +115,7 @@ class SimulationNoise:
 
 @guarded
 def make_noise(name: str, seed: int | Sequence[int] | np.random.Generator | None = None) -> Noise:
-    """The source a ``Privacy`` names. Exact noise refuses a seed; simulation needs one."""
+    """The source of noise that a ``Privacy`` names. Exact noise refuses a seed; simulation needs one."""
     choice(name, "noise", ("exact", "simulation"))
     if name == "exact":
         if seed is not None:

@@ -53,7 +53,7 @@ class NoisyPower:
 
     @property
     def lattices(self) -> tuple[Lattice, Lattice]:
-        """Of x and of y."""
+        """The lattices of x and of y."""
         c_y = self.clip if self.projected_clip is None else self.projected_clip
         return Lattice(self.clip, self.dimension, self.bits), Lattice(c_y, self.n_components, self.bits)
 
@@ -75,7 +75,7 @@ class NoisyPower:
         return self.noise_multiplier * self.lattice_sensitivity * self.step
 
     def event(self, noise: str = "exact") -> Event:
-        """What each iteration costs."""
+        """The event of one iteration, from which its cost follows."""
         x, y = self.lattices
         factor = "" if self.adjacency == "zero-out" else "2·"
         return Event(
@@ -108,7 +108,7 @@ class NoisyPower:
         return np.asarray(np.linalg.qr(start)[0])
 
     def noisy(self, total: Integers, noise: Noise) -> NDArray[np.float64]:
-        """One iteration's noisy sum (or many at once, for audits), unbooked."""
+        """One iteration's noisy sum (or many at once, for audits); it is not booked."""
         return noise.gaussian(total, self.sigma / self.step).astype(np.float64) * self.step
 
     @guarded

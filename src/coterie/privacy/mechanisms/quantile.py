@@ -53,7 +53,7 @@ class Quantile:
             raise ConfigError(f"low must be below high, got {self.low!r} and {self.high!r}; swap or widen them.")
 
     def event(self, noise: str = "exact") -> Event:
-        """What each of the ``steps`` counts costs."""
+        """The event of one of the ``steps`` counts, from which its cost follows."""
         return Event(
             self.name,
             1.0,
@@ -67,14 +67,14 @@ class Quantile:
         )
 
     def count(self, values: Any, threshold: float) -> int:
-        """The count before noise; what is not finite counts nowhere."""
+        """The count before noise; values that are not finite are not counted."""
         x = numbers("values", values)
         if x.ndim != 1:
             raise DataError(f"one number per user is needed, got shape {x.shape}; pass a vector.")
         return int((np.isfinite(x) & (x <= threshold)).sum())
 
     def noisy(self, counts: Any, noise: Noise) -> NDArray[np.float64]:
-        """Noisy counts, unbooked: for one step, and for audits (which ask for many at once)."""
+        """Noisy counts that are not booked, for one step and for audits (which ask for many at once)."""
         total = np.rint(np.asarray(counts, dtype=np.float64) / _STEP).astype(np.int64)
         return noise.gaussian(total, self.noise_multiplier / _STEP).astype(np.float64) * _STEP
 

@@ -34,12 +34,12 @@ _SIMULATED = "NOT A DP RELEASE: the noise of {!r} was a simulation"
 _FOREIGN = "unaccounted: the noise of {!r} came from {}, which is not this package's; use ExactNoise()"
 _OTHER = "unaccounted: the release {!r} was booked as another one"
 DRAWN_BY_THE_RUN = object()
-"""What `fit` passes as `drawn`: it draws cohorts itself, and keeps them secret."""
+"""The value that `fit` passes as `drawn`, since it draws cohorts itself and keeps them secret."""
 
 
 def booked(event: Event, book: Book | None, noise: Noise, *, drawn: object = None) -> tuple[Booking, tuple[str, ...]]:
-    """Book first. A ledger that has too little left raises here, before any noise is drawn. `drawn`: `DRAWN_BY_THE_RUN`,
-    where a run has drawn the sample that the event claims."""
+    """Book the event. If too little of the budget is left, the ledger raises here, before any noise is drawn. `drawn` is
+    `DRAWN_BY_THE_RUN` where a run has drawn the sample that the event claims."""
     reasons = [] if event.noise == "exact" else [_SIMULATED.format(event.name)]
     if event.noise == "exact" and type(noise) is not ExactNoise:
         reasons.append(_FOREIGN.format(event.name, type(noise).__name__))
@@ -75,7 +75,7 @@ class JointSum:
 
     @property
     def lattice(self) -> Lattice:
-        """Where the users' vectors live."""
+        """The lattice of the users' vectors."""
         return Lattice(self.clip, self.dimension, self.bits)
 
     @property
@@ -135,7 +135,7 @@ class JointSum:
         return Released(self.noisy(total, noise), (booking,), taint)
 
     def noisy(self, total: Integers, noise: Noise) -> NDArray[np.float64]:
-        """The noisy sum itself, unbooked: for ``release`` and for audits (which ask for many at once)."""
+        """The noisy sum, which is not booked here: for ``release`` and for audits (which ask for many at once)."""
         return noise.gaussian(total, self.sigma / self.lattice.step).astype(np.float64) * self.lattice.step
 
     @guarded
@@ -178,7 +178,7 @@ class GroupSums:
 
     @property
     def lattice(self) -> Lattice:
-        """Where one user's row lives; the weight of a count is a whole number of its steps."""
+        """The lattice of one user's row; the weight of a count is a whole number of its steps."""
         return Lattice(self.clip, self.dimension, self.bits)
 
     @property
@@ -255,7 +255,7 @@ class GroupSums:
         return Released(self.noisy(total, noise), (booking,), taint)
 
     def noisy(self, total: Integers, noise: Noise) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The noisy (counts, sums) themselves, unbooked: for ``release`` and for audits (which ask for many at once)."""
+        """The noisy (counts, sums), not booked here: for ``release`` and for audits (which ask for many at once)."""
         noisy = noise.gaussian(total, self.sigma / self.lattice.step).astype(np.float64)
         return noisy[..., 0] / self.weight, noisy[..., 1:] * self.lattice.step
 

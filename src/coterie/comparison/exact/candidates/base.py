@@ -1,4 +1,4 @@
-"""What every candidate takes and returns. All candidates are linear in the columns; they differ in who shares what."""
+"""The interface of all candidates. They are linear in the columns, and differ in which clients share coefficients."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,7 +14,7 @@ class Fit:
 
     ``coef[of_client[i]]`` (1 + features, outputs) serves client i, ``population`` a client never seen. ``spread``
     holds a client's posterior covariance per output (clients, outputs, p, p); a probability is then averaged over it.
-    ``notes`` says in words what did not go as planned."""
+    ``notes`` are sentences about problems of the fit."""
 
     coef: Floats
     of_client: Ints
@@ -54,8 +54,8 @@ class Fit:
 
 
 class Candidate(Protocol):
-    """A way to learn. `fit` sees training rows and owners only, and no other fit: one of another fold has seen the rows
-    that this fold is judged on, and searches that stop early remember where they began."""
+    """A way to learn. `fit` sees training rows and owners only, and starts from no other fit: the fit of another fold has
+    seen the rows that this fold is judged on, and the result of a search that stops early depends on its start."""
 
     @property
     def name(self) -> str: ...

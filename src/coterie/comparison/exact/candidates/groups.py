@@ -51,7 +51,7 @@ def forms_of(rows: Rows, base: Floats) -> Forms:
 
 
 def _seeds(forms: Forms, own: Floats, k: int, starts: int, rng: np.random.Generator) -> Floats:
-    """Coefficients (copies, outputs, starts · k, p) of clients, each far from those before in excess loss."""
+    """Coefficients (copies, outputs, starts · k, p) of seed clients, each with a large excess loss under those before."""
     f, m = len(own), own.shape[2]
     best = (own * (0.5 * (forms.A @ own[..., None])[..., 0] - forms.c)).sum((1, 3))
     chosen = np.empty((f, starts, k), np.int64)

@@ -3,7 +3,7 @@
 Every unit is centred and scaled by its own rows and turned to its principal axes, so a unit with n rows and d columns
 costs min(n, d)³. The penalty is judged by the leave-one-out loss; the coefficients along the path are either averaged
 with weights that fall with that loss, or the best is taken. Averaging keeps a lone client from overfitting its choice
-of penalty: a weak "alone" would fake gains for everybody else."""
+of penalty. A weak "alone" would make all other methods seem to gain."""
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def _linear(axes: Axes, block: Block, y: Floats, path: Path) -> Floats:
 
 
 def _logistic(axes: Axes, block: Block, y: Floats, path: Path) -> tuple[Floats, bool]:
-    """As `_linear` for classes (units, 1 + features, outputs), by Newton steps for all units and penalties at once.
+    """The same as `_linear` for classes (units, 1 + features, outputs), by Newton steps for all units and penalties at once.
 
     Half a row of every class at the mean keeps each fit finite. With one output a step is Newton's. With one per class
     (softmax) every class has a curvature of its own: per row diag(p(1 − p)) ≤ W ≤ 2 diag(p(1 − p)) between classes, so
@@ -92,7 +92,7 @@ class _Classes:
         return self.centred(beta)
 
     def centred(self, beta: Floats) -> Floats:
-        """A constant added to all classes changes nothing; the penalties prefer none."""
+        """Remove the constant that all classes share: it changes no probability, and the penalties are lowest without it."""
         return beta - beta.mean(2, keepdims=True) if self.q > 1 else beta
 
     def scores(self, beta: Floats) -> Floats:
@@ -100,11 +100,11 @@ class _Classes:
         return np.asarray(self.rows @ beta.swapaxes(-1, -2))
 
     def chances(self, beta: Floats) -> tuple[Floats, Floats]:
-        """Of every row, and at the mean."""
+        """The probabilities of every row, and those at the mean."""
         return chances(self.scores(beta)), chances(beta[..., 0])
 
     def value(self, beta: Floats) -> Floats:
-        """What is minimised (units, penalties)."""
+        """The objective that is minimised (units, penalties)."""
         own = (losses(self.scores(beta), self.target) * self.mask[..., 0]).sum(2)
         added = 0.5 * sum(losses(beta[..., 0], one) for one in (np.eye(self.q) if self.q > 1 else (0.0, 1.0)))
         return np.asarray(own + added + 0.5 * (self.penalty[:, :, None] * beta**2).sum((2, 3)))
@@ -139,7 +139,7 @@ class _Classes:
 def fit_units(X: Floats, y: Floats, unit: Ints, n_units: int, path: Path, logistic: bool) -> tuple[Floats, bool]:
     """Coefficients (units, 1 + features, outputs) of every unit, and whether all of them converged.
 
-    A unit without rows gets NaN: the caller says what stands in."""
+    A unit without rows gets NaN, which the caller replaces."""
     coef = np.full((n_units, 1 + X.shape[1], y.shape[1]), np.nan)
     converged = True
     width = (1 + X.shape[1]) * (len(path.penalties) if logistic else 1)

@@ -19,7 +19,7 @@ from coterie.estimation.regression.evidence import Evidence, Found
 _TIE_ABOVE = 40  # with more columns the slopes share one prior variance
 _LINEARISATIONS = 40
 _SETTLED = 0.01  # probabilities that move by a quarter of this have settled; scores of separable classes never do
-_ROUGH = 0.5  # while probabilities still move by more, the prior is only improved, not optimised
+_ROUGH = 0.5  # while probabilities still move by more, the prior is improved without being optimised fully
 
 
 def _evidence(A: Floats, c: Floats, n_rows: int, total: float | None) -> Evidence:
@@ -96,7 +96,7 @@ def _classes(rows: Rows) -> list[Found]:
 
 
 def _at_zero(m: int, p: int) -> Found:
-    """Of the class whose score is zero."""
+    """The fit of the class whose score is fixed at zero."""
     start = np.append(np.full(min(p, 2) if p > _TIE_ABOVE else p, 1e-4), -1.0)
     return Found(np.zeros((m, p)), np.zeros(p), np.zeros((m, p, p)), np.zeros((p, p)), np.zeros(p), 1.0, start, True)
 

@@ -1,4 +1,4 @@
-"""The candidates that need no population model: the overall average, everybody alone, one model for all."""
+"""The candidates without a population model: the overall average, every client alone, and one model for all."""
 
 from dataclasses import dataclass
 

@@ -1,1 +1,1 @@
-"""Private histograms: what replaces Algorithms 1 to 3 of the paper so that the promise holds from end to end."""
+"""Private histograms: replacements of Algorithms 1 to 3 of the paper that are differentially private from end to end."""

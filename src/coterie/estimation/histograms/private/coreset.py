@@ -2,7 +2,7 @@
 
 The noisy power method finds the K leading directions of the whitened users. In these few coordinates users are sent to the
 nearest of 200 public points, and one joint release of counts and sums turns the points into a small noisy copy of the
-data. Whatever k-means does with that copy is free.
+data. k-means on that copy is post-processing and costs no privacy.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def fit_ifca(
     rng = np.random.default_rng([seed, 1])
     account = Account.open(privacy, [*MEAN_LINES, Line("gradients", 0.87, rounds), tuning.LINE], seed)
     base = private_mean(users.rows, users.width, account)
-    # The mean of all is not longer than the clip of the histograms, and a user's gradient not than both together.
+    # The mean of all is at most as long as the clip of the histograms, and a user's gradient as both together.
     clip = min(np.sqrt(2.0), privacy.clip * np.sqrt(2.0), 4 * float(np.linalg.norm(base.value)))
     mechanism = GroupSums(
         "gradients", clusters, users.width, clip, account.noise_multiplier("gradients"), clip / 4, privacy.adjacency

@@ -1,8 +1,8 @@
 """The private runs from end to end: A+ (the default), B+ (many users), FedAvg and IFCA.
 
-A+: quantiles for two clips, a private mean, a free start around it, ten rounds, the choice of α.
-B+: the same, but directions and a coreset find the start, and three rounds finish it.
-All releases of a run share one plan and one ledger. Users keep their cluster to themselves: labels are no output.
+A+: quantiles for two clips, a private mean, a start around it at no cost, ten rounds, the choice of α.
+B+: the same, but directions and a coreset give the start, and three rounds follow.
+All releases of a run share one plan and one ledger. Labels are not part of the output: each user keeps its own.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class Users:
 
     @classmethod
     def view(cls, rows: Callable[[Weighting], HistogramRows], width: int, source: Source) -> Users:
-        """Both views of the same users; ``source`` tells whether its vocabulary is public."""
+        """Both views of the same users; ``source`` says whether its vocabulary is public."""
         return cls(rows("user"), rows("token"), width, has_public_vocabulary(source))
 
     def choices(self, **more: str) -> dict[str, str]:
-        """How each choice that could depend on data was paid for."""
+        """For each choice that could depend on data, the release that covers it."""
         words = "public" if self.public_vocabulary else _VOCABULARY
         return {"vocabulary": words, "hyper-parameters": "fixed in advance"} | more
 
 
 @dataclass(frozen=True)
 class PrivateFit:
-    """What a private run gives out. ``tuning`` is None where α was not asked for."""
+    """The results of a private run. ``tuning`` is None where α was not asked for."""
 
     centers: Floats
     weights: Floats

@@ -1,8 +1,8 @@
 """Lloyd's rounds with one joint Gaussian each: [w·counts ; sums of φ] of all clusters.
 
-What is done with the noisy sums is free: clusters whose noisy count is below four deviations are reseeded, the sums of the
-late rounds are averaged, and means are shrunk by the noise that is known to be in them (James and Stein 1961, in the
-form of Efron and Morris 1973 for coordinates whose signal differs).
+Post-processing of the noisy sums costs no privacy: clusters whose noisy count is below four deviations are reseeded, the
+sums of the late rounds are averaged, and means are shrunk according to the known variance of the noise (James and Stein
+1961, in the form of Efron and Morris 1973 for coordinates whose signal differs).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ SPREAD = 0.3  # of the free start p̃·exp(0.3·N(0, 1))
 
 @dataclass(frozen=True)
 class Shared:
-    """What a private run may show: centres, and the shares of the clusters."""
+    """The public results of a private run: centres, and the shares of the clusters."""
 
     centers: Floats
     weights: Floats
 
 
 def free_start(base: Floats, clusters: int, rng: np.random.Generator) -> Floats:
-    """p̃·exp(0.3·N(0, I)): no data but p̃, public coins."""
+    """p̃·exp(0.3·N(0, I)), which uses only p̃ and public coins."""
     raw = base * np.exp(SPREAD * rng.normal(size=(clusters, len(base))))
     return np.asarray(raw / raw.sum(axis=1, keepdims=True), dtype=np.float64)
 
@@ -93,7 +93,7 @@ class Sums:
 
     @property
     def least(self) -> float:
-        """A cluster with a count below this, four deviations of the noise, cannot be told from an empty one."""
+        """A cluster with a count below this, four deviations of the noise, cannot be distinguished from an empty one."""
         return 4 * math.sqrt(self.count_variance)
 
 

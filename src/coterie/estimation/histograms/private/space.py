@@ -1,8 +1,8 @@
-"""Where users meet in a private run: histograms whitened by a private mean, with a private clip.
+"""The coordinates of a private run: histograms whitened by a private mean, with a private clip.
 
 Let p̃ be a private mean of all users. A user sends φ(q) = clip_c[Diag(p̃)^(-1/2) (q − p̃)]. In these coordinates a change
 of a rare token weighs as much as it does in KL (½‖φ‖² ≈ KL), so that one amount of noise suits all tokens. The paper's
-Algorithm 3 clips each coordinate at c/√d, and looks at a mean that is noised too much (errata H07, H12).
+Algorithm 3 clips each coordinate at c/√d, and uses a mean with too much noise (errata H07, H12).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def whitened_norms(block: Counts, base: Floats) -> Floats:
 
 
 def private_quantile(account: Account, name: str, values: Floats, level: float, high: float) -> Released[float]:
-    """The level quantile of one number per user, at most ``high``; NaN counts nowhere."""
+    """The level quantile of one number per user, at most ``high``; NaN is not counted."""
     z, adjacency = account.noise_multiplier(name), account.privacy.adjacency
     mechanism = Quantile(name, level, high / RANGE, high, z, len(values), STEPS, adjacency)
     return mechanism(values, account.noise, account.book)

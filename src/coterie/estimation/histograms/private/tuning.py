@@ -1,8 +1,8 @@
 """A private choice of α, and whether clustering pays: one Gaussian release of clipped losses over a grid.
 
-For each α of a public grid a user computes how well λP + (1−λ)Q̂ foretells each of its tokens when that token is left out,
-λ = α/(α + m − 1). Leaving one token out needs no random split, and is not biased as the choice of λ on a part of
-the tokens is. The same losses with p̃ in place of the user's centre show what the clusters are worth after fine-tuning.
+For each α of a public grid a user computes how well λP + (1−λ)Q̂ predicts each of its tokens when that token is left out,
+λ = α/(α + m − 1). Leaving one token out needs no random split, and avoids the bias of choosing λ on a part of the tokens.
+The same losses with p̃ in place of the user's centre show how much the clusters gain after fine-tuning.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Tuning:
 
     @property
     def sentence(self) -> str:
-        """What to tell the user."""
+        """The advice in one sentence."""
         found = f"{self.gain:.4f} ± {2 * self.gain_error:.4f} nats per user"
         if self.pays:
             return f"Clustering pays: after fine-tuning it saves {found} against one histogram for all."
@@ -79,7 +79,7 @@ def left_out_losses(counts: Counts, centers: Floats, grid: Floats) -> Floats:
 
 
 def _message(counts: Counts, centers: Floats, base: Floats) -> Floats:
-    """What a user sends: its losses less their mean over the grid, for both models, and what the clusters save."""
+    """The vector that a user sends: its losses minus their mean over the grid, for both models, and the clusters' gain."""
     clustered, alone = left_out_losses(counts, centers, GRID), left_out_losses(counts, base[None], GRID)
     saved = alone - clustered
     return np.hstack([clustered - clustered.mean(axis=1, keepdims=True), _SCALE * saved / math.sqrt(len(GRID))])
