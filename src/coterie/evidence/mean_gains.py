@@ -94,8 +94,8 @@ def _weighted(clients: Floats, error: Floats) -> tuple[float, float]:
 
 
 def _fold_error(scores: Scores, rows: Floats, sizes: Floats) -> tuple[float, int]:
-    """The corrected resampled error of Nadeau and Bengio (2003): folds (or splits) share training rows, so test rows per
-    training row are added."""
+    """The corrected resampled error of Nadeau and Bengio (2003): folds share training rows, so test rows per training row
+    are added. Splits of trained methods get the plain error; the rule adds what their shared rows need."""
     K, R, m = scores.n_folds, scores.repeats, len(sizes)
     weight = np.zeros(scores.n_clients)
     count = np.bincount(scores.owner, minlength=scores.n_clients)[scores.scored]
@@ -104,7 +104,8 @@ def _fold_error(scores: Scores, rows: Floats, sizes: Floats) -> tuple[float, int
         [np.bincount(scores.fold[r], weights=rows[r] * weight[scores.owner], minlength=K) for r in range(R)]
     )
     spread = float(per_fold.var(axis=1, ddof=1).mean()) if K > 1 else 0.0
-    return float(np.sqrt(spread * (1 / (K * R) + scores.held_out))), K - 1
+    shared = 1 / max(K - 1, 1) if scores.test_share is None else 0.0
+    return float(np.sqrt(spread * (1 / (K * R) + shared))), K - 1
 
 
 def interval(gain: Gain, level: float) -> tuple[float, float]:

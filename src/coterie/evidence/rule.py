@@ -114,8 +114,7 @@ def _with_noise(scores: Scores, gains: dict[str, Gain], needed: float, alpha: fl
     if share is None or splits < 2 or not gains:
         return gains
     excess = [
-        g.fold_se**2 / (1 / splits + scores.held_out) - (1 - share) * g.se_rows**2 * splits / (1 + (splits - 1) * share)
-        for g in gains.values()
+        g.fold_se**2 * splits - (1 - share) * g.se_rows**2 * splits / (1 + (splits - 1) * share) for g in gains.values()
     ]
     spread = float(np.sqrt(max(float(np.mean(excess)), 0.0) / splits))
     noise = spread * float(stats.t.ppf(1 - alpha / len(gains), len(gains) * (splits - 1))) / needed

@@ -51,13 +51,6 @@ class Scores:
         often = 1.0 if self.test_share is None else 1 + (self.n_folds - 1) * self.test_share
         return np.bincount(self.owner, minlength=self.n_clients)[self.scored] / often
 
-    @property
-    def held_out(self) -> float:
-        """Test rows per training row of a fit; 0 when all runs share a split."""
-        if self.test_share is None:
-            return 1 / max(self.n_folds - 1, 1)
-        return self.test_share / (1 - self.test_share) if self.test_share < 1 else 0.0
-
     def parts(self) -> Sequence[Scores]:
         """Single repeats of the cross-validation, or single splits."""
         if self.test_share is None:
