@@ -27,6 +27,7 @@ from coterie.evidence.gains import (
     intervals,
     marks,
     p_values,
+    paired_gains,
     steadied,
     widening,
     worth_it,
@@ -180,3 +181,23 @@ def test_no_other_module_has_factors_marks_or_a_correction_of_its_own():
                 )
                 factors = metric and any(isinstance(v, ast.Constant) and v.value in numbers for v in node.values)
                 assert not factors, (file.name, node.lineno)
+
+
+def test_the_error_of_a_mean_gain_over_runs() -> None:
+    """Two runs on one split are as sure as one; on different rows they are surer. What runs vary beyond their rows is
+    training, and adds its variance over their number."""
+    rng = np.random.default_rng(0)
+    rows, sizes = [rng.normal(size=40)], np.array([[40], [40]])
+    v, still = rows[0].var(ddof=1), np.full((2, 1), rows[0].mean())
+
+    def error(rows: list[np.ndarray], each: np.ndarray, sizes: np.ndarray) -> float:
+        return float(paired_gains(rows, each, sizes, "mse").error[0])
+
+    assert error(rows, still[:1], sizes[:1]) == pytest.approx(np.sqrt(v / 40))
+    assert error(rows, still, sizes) == pytest.approx(np.sqrt(v / 40))
+    moving = still + np.array([[-1.0], [1.0]])
+    assert error(rows, moving, sizes) == pytest.approx(np.sqrt(v / 40 + 2 / 2))
+    assert error(rows, still, np.array([[20], [20]])) == pytest.approx(SHARED_ROWS * np.sqrt(v / 40))
+    assert error(rows, moving, np.array([[20], [20]])) == pytest.approx(
+        SHARED_ROWS * np.sqrt(v / 40 + (2 - v / 20) / 2)
+    )

@@ -12,6 +12,7 @@ error. They all use this file's
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,6 +99,36 @@ def steadied(variance: Floats, rows: Floats) -> Floats:
         return np.full(len(rows), np.inf)
     common = float(own.sum() / free.sum())
     return np.asarray((own + _COMMON_ROWS * common) / (free + _COMMON_ROWS))
+
+
+def paired_gains(rows: Sequence[Floats], each: Floats, sizes: Ints, metric: str) -> Gains:
+    """The gains of trained models, one client at a time, from runs on the same clients.
+
+    rows: per client the gain of every distinct test row, a mean over the runs that test it. each: the gain in every run
+    (runs, clients). sizes: the test rows of every run. The variance of a row has two parts: that of distinct rows, and that
+    of training beyond them. Runs of one split differ only by the randomness of training. Runs of different splits also
+    differ by their rows; the variance beyond that of the rows they do not share is due to training."""
+    n, count = np.array([len(r) for r in rows], np.float64), len(each)
+    variance = np.array([r.var(ddof=1) if len(r) > 1 else np.inf for r in rows])
+    variance = np.where(np.isnan(variance), np.inf, variance)  # a score that depends on a single row
+    if count > 1:
+        size = np.maximum(sizes.mean(axis=0), 1)
+        shared = np.clip((count - n / size) / (count - 1), 0, 1)  # of two runs' test rows: 1 for one split
+        fresh = np.where(np.isfinite(variance), variance, 0) / size * (1 - shared)
+        between = np.asarray(np.ma.masked_invalid(each).var(axis=0, ddof=1).filled(0.0))
+        variance = variance + n * np.maximum(between - fresh, 0) / count
+    return from_variances(column_mean(each), variance, n).widened(widening(metric, several_splits(n, sizes)))
+
+
+def several_splits(distinct: Floats, sizes: Ints) -> bool:
+    """Whether runs with these numbers of test rows test different rows, `distinct` ones per client in all."""
+    return bool((distinct > sizes[0]).any())
+
+
+def column_mean(values: Floats) -> Floats:
+    """The mean of every column over its finite numbers; NaN for a column without any."""
+    mean: Floats = np.ma.masked_invalid(values).mean(axis=0).filled(np.nan)
+    return mean
 
 
 def p_values(gains: Gains) -> Floats:

@@ -61,12 +61,9 @@ class Gain:
 
 def gain(scores: Scores, method: int, over: int) -> Gain:
     """Positive where ``method`` has the smaller loss."""
-    rows = np.nan_to_num(scores.rows[:, over] - scores.rows[:, method])  # (repeats, rows)
-    averaged = rows.mean(0)
-    clients = scores.by_client(averaged)
+    found = scores.difference(over, method)
+    clients, spread, sizes = found.clients, found.squares, scores.sizes
     m = len(clients)
-    sizes = scores.sizes
-    spread = np.maximum(sizes * (scores.by_client(averaged**2) - clients**2), 0)  # within-client sums of squares
     common = float(spread.sum() / max((sizes - 1).sum(), 1))
     variance = steadied(spread / np.maximum(sizes - 1, 1), sizes)
     if scores.metric == "auc":  # a few rows of one class may have no spread at all, which is no evidence
@@ -77,8 +74,8 @@ def gain(scores: Scores, method: int, over: int) -> Gain:
     row_mean = float((clients * sizes).sum() / sizes.sum()) if m else 0.0
     row_error = float(np.sqrt((variance * sizes).sum()) / sizes.sum()) if m else np.inf
     weighted, weighted_se = _weighted(clients, SHARED_ROWS**2 * variance / np.maximum(sizes, 1))
-    found = (clients, mean, se_clients, se_rows, row_mean, row_error, weighted, weighted_se, variance, sizes)
-    return Gain(*found, *_fold_error(scores, rows, sizes), scores.test_share is not None)
+    errors = (mean, se_clients, se_rows, row_mean, row_error, weighted, weighted_se, variance, sizes)
+    return Gain(clients, *errors, *_fold_error(scores, found.per_fold), scores.test_share is not None)
 
 
 def _weighted(clients: Floats, error: Floats) -> tuple[float, float]:
@@ -93,16 +90,10 @@ def _weighted(clients: Floats, error: Floats) -> tuple[float, float]:
     return mean, float(np.sqrt((weight**2 * (clients - mean) ** 2).sum() * m / (m - 1)))
 
 
-def _fold_error(scores: Scores, rows: Floats, sizes: Floats) -> tuple[float, int]:
+def _fold_error(scores: Scores, per_fold: Floats) -> tuple[float, int]:
     """The corrected resampled error of Nadeau and Bengio (2003): folds share training rows, so test rows per training row
     are added. Splits of trained methods get the plain error; the rule adds what their shared rows need."""
-    K, R, m = scores.n_folds, scores.repeats, len(sizes)
-    weight = np.zeros(scores.n_clients)
-    count = np.bincount(scores.owner, minlength=scores.n_clients)[scores.scored]
-    weight[scores.scored] = K / (m * count) if m else 0.0
-    per_fold = np.stack(
-        [np.bincount(scores.fold[r], weights=rows[r] * weight[scores.owner], minlength=K) for r in range(R)]
-    )
+    K, R = scores.n_folds, scores.repeats
     spread = float(per_fold.var(axis=1, ddof=1).mean()) if K > 1 else 0.0
     shared = 1 / max(K - 1, 1) if scores.test_share is None else 0.0
     return float(np.sqrt(spread * (1 / (K * R) + shared))), K - 1

@@ -9,8 +9,8 @@ import pandas as pd
 from coterie.errors import ConfigError, DataError
 from coterie.evidence.coalitions import contributions as contribution
 from coterie.evidence.coalitions.answer import ALONE, MOVES, OPEN, STAYS, Coalitions, how_sure
+from coterie.evidence.coalitions.client_tree import cosine_distance, cut_tree
 from coterie.evidence.coalitions.search import Bank, Block, Search, Settings, Train
-from coterie.evidence.coalitions.tree import cosine_distance, cut_tree
 from coterie.evidence.gains import Floats, gains_of
 
 RESAMPLES = 40

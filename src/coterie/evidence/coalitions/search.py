@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import stats
 
-from coterie.evidence.coalitions.tree import Node, nearest
+from coterie.evidence.coalitions.client_tree import Node, nearest
 from coterie.evidence.gains import FEWEST, Floats, Gains, Ints, clear_losers, gains_of
 
 Block = frozenset[int]

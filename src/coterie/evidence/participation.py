@@ -3,22 +3,23 @@
 A client's gain is the score of the model it gets minus the score it has alone, on the same test rows, in units of the
 task's first metric and positive when taking part is better. Its interval is a paired t interval, corrected for looking
 at many clients (`evidence/gains.py`).
-A row that several runs test counts once; how much runs differ beyond their rows widens the interval.
+A row that several runs test counts once; how much runs differ beyond their rows widens the interval
+(`evidence/gains.py`). `training/coalition.py` trains what is compared.
 
 `coalition()` looks for groups that hold: leavers leave one at a time, worst first, and groups that would be better off by
-themselves are tried (`evidence/coalitions`). What is told of those who remain is judged on rows that did not choose them.
+themselves are tried (`evidence/coalitions`). Statements about those who remain are judged on rows that did not choose them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 
-from coterie.errors import ConfigError, DataError
+from coterie.errors import ConfigError
 from coterie.evidence.coalitions.answer import Coalitions
 from coterie.evidence.gains import (
     FEWEST,
@@ -29,28 +30,20 @@ from coterie.evidence.gains import (
     Floats,
     Gains,
     chance_of_loss,
+    column_mean,
     correction,
-    from_variances,
     intervals,
     mark_intervals,
-    widening,
     worth_it,
 )
 from coterie.text import listed
-from coterie.training.bootstrap import column_mean
-from coterie.training.row_losses import pool, pooled_rows, row_losses, row_names
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from coterie.training.result import Result
 
 Rule = Literal["interval", "mean"]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How an audit judges: see `audit`."""
+    """How an audit judges: see `training.coalition.audit`."""
 
     level: float = 0.9
     rule: Rule = "interval"
@@ -76,9 +69,11 @@ class Participation:
     metric: str
     method: str
     settings: Settings
-    results: tuple[Result, ...]
-    alone: tuple[Result, ...]
+    results: tuple[Any, ...]  # of `fit`, one per seed
+    alone: tuple[Any, ...]
+    search: Callable[..., Coalition]
     worth: float = 0.0
+    lower_is_better: bool = False
 
     @property
     def leavers(self) -> list[Hashable]:
@@ -107,18 +102,15 @@ class Participation:
 
     @property
     def _unit(self) -> str:
-        lower = self.results[0].evaluation.task.sign < 0
-        return self.metric.replace("_", " ") + (" (how much lower it is)" if lower else "")
+        return self.metric.replace("_", " ") + (" (how much lower it is)" if self.lower_is_better else "")
 
     def coalition(self, max_rounds: int | None = None, *, brings: bool = False, thorough: bool = False) -> Coalition:
         """Which groups would hold? This trains groups with the same algorithm, seeds and rounds; at most three
-        groups per client. See `training/coalition.py`.
+        groups per client. See `training/coalition.py`, which made `search`.
 
         max_rounds: how many may leave the group of all one at a time (None: a quarter of the clients, at least three).
         brings: also train each group without each of its members, to measure what a client brings to the others."""
-        from coterie.training.coalition import find_coalition
-
-        return find_coalition(self, max_rounds, brings=brings, thorough=thorough)
+        return self.search(self, max_rounds, brings=brings, thorough=thorough)
 
     def explain(self) -> str:
         """In plain words: who gains, who loses, who would leave."""
@@ -151,11 +143,31 @@ class Participation:
             return f"The loss is below what is worth leaving for ({self.worth:.3g}): the coalition is stable."
         return "Nobody has a reason to leave: the coalition is stable."
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Every client's gain and interval, those who would leave in another colour."""
-        from coterie.training.plots import plot_participation
+    def plot(self, ax: Any = None) -> Any:
+        """Every client's gain and interval, those who would leave in another colour: below one another, or sorted along the
+        axis when they are many."""
+        import matplotlib.pyplot as plt
 
-        return plot_participation(self.table, self.marks, self.metric, ax)
+        shown = self.table.dropna(subset="gain").sort_values("gain")
+        few = len(shown) <= 40
+        size = (6.0, max(2.0, 0.3 * len(shown) + 1.0) if few else 3.6)
+        ax = plt.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
+        sure = np.where(self.marks.loc[shown.index] == GAINS, "#2a7f62", "#8a8a8a")
+        colours = np.where(shown["leaves"], "#b5443c", sure).tolist()
+        place, label = np.arange(len(shown)), f"gain over training alone ({self.metric.replace('_', ' ')})"
+        if few:
+            ax.hlines(place, shown["low"], shown["high"], colors=colours, linewidth=2)
+            ax.scatter(shown["gain"], place, c=colours, s=28, zorder=3)
+            ax.set_yticks(place, [f"{c}, leaves" if gone else str(c) for c, gone in shown["leaves"].items()])
+            ax.set(xlabel=label, ylim=(-0.6, len(shown) - 0.4))
+            ax.axvline(0, color="black", linewidth=0.8)
+        else:
+            ax.vlines(place, shown["low"], shown["high"], colors=colours, linewidth=0.6, alpha=0.5)
+            ax.scatter(place, shown["gain"], c=colours, s=4, zorder=3)
+            ax.set(xlabel="clients, sorted by gain", ylabel=label.replace(" over training alone", ""))
+            ax.axhline(0, color="black", linewidth=0.8)
+        ax.spines[["top", "right"]].set_visible(False)
+        return ax
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +218,7 @@ class Coalition:
         return pd.DataFrame(rows).rename_axis("step")
 
     @property
-    def results(self) -> tuple[Result, ...]:
+    def results(self) -> tuple[Any, ...]:
         """The runs of the last step, one per seed."""
         return self.last.results
 
@@ -233,95 +245,31 @@ class Coalition:
         return f"{said} {self.found.words()}"
 
 
-def audit(
-    results: Result | Sequence[Result],
-    *,
-    level: float = 0.9,
-    rule: Rule = "interval",
-    fewest: int = FEWEST,
-    seed: int = 0,
+def participation(
+    score: Floats,
+    base: Floats,
+    gains: Gains,
+    clients: pd.Index[Any],
+    lower_is_better: bool,
+    settings: Settings,
+    **of: Any,
 ) -> Participation:
-    """Compare every client's score with its score alone.
+    """The audit of the scores (runs, clients) of some runs, given those of the same clients alone and the clients' gains.
 
-    results: one run, or several of the same clients (one per seed or split). rule: a client with at least `fewest` test rows
-    leaves when the whole interval of its gain is below zero and the loss is worth it ("interval"), or as soon as its gain
-    is negative ("mean").
-    """
-    runs = tuple(results) if isinstance(results, Sequence) else (results,)
-    if not runs:
-        raise ConfigError("A participation audit needs at least one result; got none.")
-    alone = tuple(_alone(run) for run in runs)
-    return judge(runs, alone, Settings(level, rule, fewest, seed))
-
-
-def _alone(run: Result) -> Result:
-    if run.loaded:
-        raise ConfigError("A loaded result has no participation audit. Audit the result that fit returned.")
-    alone = run.alone()
-    if alone is None:
-        raise ConfigError(
-            f"There is nothing to compare {type(run.evaluation.algorithm).__name__} with: the clients were not trained "
-            "alone. Call fit with alone=True, or with alone=fit(Local(…), federation, …) for an algorithm without local "
-            "steps."
-        )
-    return alone
-
-
-def judge(runs: tuple[Result, ...], alone: tuple[Result, ...], settings: Settings) -> Participation:
-    """The audit of runs against given runs alone, which may have more clients."""
-    live = runs[0].evaluation
-    clients, metric, sign = runs[0].clients, live.task.metrics[0], live.task.sign
-    if any(not run.clients.equals(clients) for run in runs):
-        raise DataError("The audited runs must have the same clients in the same order. Split rows, not clients.")
-    score, base = (
-        np.stack([run.scores().iloc[:, 0].loc[list(clients)].to_numpy(np.float64) for run in group])
-        for group in (runs, alone)
-    )
-    each: Floats = sign * (score - base)
-    gains = _gains(runs, alone, each)
-    table = pd.DataFrame(
-        {"score": column_mean(score), "alone": column_mean(base), "gain": column_mean(each)}, index=clients
-    )
+    of: the runs, the metric, and the other fields of the answer."""
+    each = (-1 if lower_is_better else 1) * (score - base)
+    means = {"score": column_mean(score), "alone": column_mean(base), "gain": column_mean(each)}
+    table = pd.DataFrame(means, index=clients)
     table["low"], table["high"] = intervals(gains, settings.level, settings.fewest)
     table["p_worse"] = chance_of_loss(gains)
     table["rows"] = gains.rows.astype(np.int64)
-    worth = worth_it(sign < 0, table["alone"])
+    worth = worth_it(lower_is_better, table["alone"])
     enough = table["rows"] >= settings.fewest
     sure = (_marks(table, settings) == LOSES) & (table["gain"] < -worth)
     table["leaves"] = sure if settings.rule == "interval" else (table["gain"] < -ROUNDING) & enough
     return Participation(
-        table.rename_axis("client"), metric, type(live.algorithm).__name__, settings, runs, alone, worth
+        table.rename_axis("client"), settings=settings, worth=worth, lower_is_better=lower_is_better, **of
     )
-
-
-def _gains(runs: tuple[Result, ...], alone: tuple[Result, ...], each: Floats) -> Gains:
-    """Every client's gain with the variance of a row: of distinct rows, and of training beyond them.
-
-    Runs of one split differ only by the randomness of training. Runs of different splits also differ by their rows; the
-    variance beyond that of the rows they do not share is due to training."""
-    names = row_names(runs) if len(runs) > 1 else None
-    clients = list(runs[0].clients)
-    theirs = pooled_rows(runs, names)
-    place = [int(i) for i in alone[0].clients.get_indexer(pd.Index(clients))]
-    own = pool([[losses[i] for i in place] for losses in map(row_losses, alone)], names)
-    rows = [b - a for a, b in zip(theirs, own, strict=True)]
-    n = np.array([len(r) for r in rows], np.float64)
-    variance = np.array([r.var(ddof=1) if len(r) > 1 else np.inf for r in rows])
-    variance = np.where(np.isnan(variance), np.inf, variance)  # a score that depends on a single row
-    count = len(runs)
-    if count > 1:
-        size = np.maximum(np.mean([run.federation.n_test for run in runs], axis=0), 1)
-        shared = np.clip((count - n / size) / (count - 1), 0, 1)  # of two runs' test rows: 1 for one split
-        fresh = np.where(np.isfinite(variance), variance, 0) / size * (1 - shared)
-        between = np.asarray(np.ma.masked_invalid(each).var(axis=0, ddof=1).filled(0.0))
-        variance = variance + n * np.maximum(between - fresh, 0) / count
-    widen = widening(runs[0].evaluation.task.metrics[0], several_splits(runs, n))
-    return from_variances(column_mean(each), variance, n).widened(widen)
-
-
-def several_splits(runs: Sequence[Result], distinct: Floats) -> bool:
-    """Whether the runs test different rows, `distinct` ones per client in all."""
-    return bool((distinct > runs[0].federation.n_test).any())
 
 
 def _marks(table: pd.DataFrame, settings: Settings) -> pd.Series[Any]:
