@@ -137,6 +137,7 @@ def test_the_lattice_costs_little_and_is_counted() -> None:
     assert 0 < fine.slack < 1e-8
     assert coarse.slack > 0.1  # integers with σ = 5 in 100 coordinates are not as good as a continuous Gaussian
     assert compose([coarse]).epsilon(1e-5) > compose([fine]).epsilon(1e-5) + 0.1
+    assert compose([event(noise_multiplier=0.01, sigma=0.01, step=0.5, dimension=10**6)]).epsilon(1e-6) == math.inf
 
 
 def test_the_slack_covers_the_discrete_gaussian_in_one_dimension() -> None:
@@ -167,10 +168,10 @@ def test_published_noise_that_does_not_hold() -> None:
     [
         (lambda: noise_multiplier(0, 1e-6, 5), "epsilon must be"),
         (lambda: noise_multiplier(float("nan"), 1e-6, 5), "epsilon must be"),
-        (lambda: noise_multiplier(1, 0.0, 5), "delta must lie"),
+        (lambda: noise_multiplier(1, 0.0, 5), "delta must be a number from 1e-300 to below 1"),
         (lambda: noise_multiplier(1, 1e-6, 0), "rounds must be"),
         (lambda: noise_multiplier(1, 1e-6, 2.5), "rounds must be"),
-        (lambda: noise_multiplier(1, 1e-6, 5, 1.2), "sampling must lie"),
+        (lambda: noise_multiplier(1, 1e-6, 5, 1.2), "sampling must be a number above 0 and at most 1"),
         (lambda: epsilon(-1, 1e-6, 5), "noise_multiplier must be"),
         (lambda: epsilon(1, 1e-6, 5, adjacency="other"), "adjacency must be"),
         (lambda: delta(1, True, 5), "epsilon must be"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import hashlib
+import json
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -15,11 +18,14 @@ from coterie.privacy import (
     ExactNoise,
     JointSum,
     Ledger,
+    Line,
     LocalGaussian,
     NoisyPower,
     OneBit,
     Privacy,
     Quantile,
+    Receipt,
+    make_plan,
     public,
     write_receipt,
 )
@@ -81,11 +87,67 @@ def test_a_release_is_booked_as_what_it_is() -> None:
         assert not receipt(lambda ledger, book=book: SUM(ROWS, ExactNoise(), book(ledger))).valid
 
 
+class Unclipped(JointSum):
+    def integers(self, rows: Any) -> Any:
+        return np.rint(1e6 * rows / self.step).astype(np.int64)
+
+
+class Forgetful(Ledger):
+    def events(self) -> Any:
+        return []
+
+
+def with_a_method_put_in(value: Any, name: str, method: Any) -> Any:
+    made = copy.copy(value)
+    object.__setattr__(made, name, method)
+    return made
+
+
+def test_a_mechanism_that_was_changed_voids_the_receipt() -> None:
+    patched = with_a_method_put_in(SUM, "integers", lambda rows: np.full((50, 1), 10**9))
+    for mechanism in (Unclipped("sum", 1, 1.0, 20.0), patched):
+        made = receipt(lambda ledger, m=mechanism: m(ROWS, ExactNoise(), ledger.book))
+        assert not made.valid
+        assert "not this package's" in made.reasons[0]
+
+
+def test_one_booking_does_not_pay_for_many_releases() -> None:
+    """A book of the caller's may hand out one booking again and again, as a cache does."""
+    ledger = Ledger(Privacy(9.0, 1e-3, clip=1.0))
+    book = functools.cache(ledger.book)
+    made = write_receipt(ledger, [SUM(ROWS, ExactNoise(), book) for _ in range(50)], n_users=50)
+    assert made.releases[0]["count"] == 1
+    assert not made.valid
+    assert "ledger.book itself" in made.reasons[0]
+
+
+def test_a_ledger_that_was_changed_voids_the_receipt() -> None:
+    budget = Privacy(9.0, 1e-3, clip=1.0)
+    for ledger in (Forgetful(budget), with_a_method_put_in(Ledger(budget), "events", list)):
+        assert not write_receipt(ledger, [SUM(ROWS, ExactNoise(), ledger.book)], n_users=50).valid
+
+
+def test_a_plan_for_another_budget_voids_the_receipt() -> None:
+    plan, other = (make_plan(epsilon, 1e-3, [Line("sum", 1)]) for epsilon in (1.0, 50.0))
+    ledger = Ledger(Privacy(1.0, 1e-3, clip=1.0), plan)
+    ledger.plan = other
+    loud = replace(SUM, noise_multiplier=other.noise_multiplier("sum"))
+    made = write_receipt(ledger, [loud(ROWS, ExactNoise(), ledger.book)], n_users=50)
+    assert not made.valid
+    assert "more than its budget of ε = 1" in made.reasons[0]
+
+
+def test_a_sum_that_the_caller_added_up_voids_the_receipt() -> None:
+    made = receipt(lambda ledger: SUM.release(1000 * SUM.partial(ROWS), ExactNoise(), ledger.book))
+    assert not made.valid
+    assert "added up by the caller" in made.reasons[0]
+
+
 def test_only_a_run_says_that_a_sample_was_drawn() -> None:
     sampled = replace(SUM, sampling=0.01)
     for drawn in (True, "yes"):
         made = receipt(
-            lambda ledger, drawn=drawn: sampled.release(sampled.partial(ROWS), ExactNoise(), ledger.book, drawn=drawn)
+            lambda ledger, drawn=drawn: sampled.give_out(sampled.partial(ROWS), ExactNoise(), ledger.book, drawn=drawn)
         )
         assert not made.valid
 
@@ -112,6 +174,18 @@ def test_names_that_were_released_are_not_public_by_themselves(tmp_path: Any) ->
         assert made.receipt_.valid == known
 
 
+@pytest.mark.parametrize("name", ["rounds", "mean", "other"])
+def test_a_start_from_another_ledger_is_not_paid_for(name: str) -> None:
+    """Also if it was released under the name of one of the run's own releases."""
+    expensive, mechanism = Ledger(Privacy(90.0, 1e-3, clip=1.0)), JointSum(name, 6, 1.0, 1.0)
+    sums = mechanism(np.random.default_rng(1).random((200, 6)), ExactNoise(), expensive.book)
+    start = sums.map(lambda v: np.abs(v).reshape(2, 3) / np.abs(v).reshape(2, 3).sum(1, keepdims=True))
+    counts = np.random.default_rng(0).poisson(1.0, (200, 3))
+    made = ct.HistogramMixture(clusters=2, init=start, privacy=Privacy(5.0, 1e-5, clip=1.0)).fit(counts)
+    assert not made.receipt_.valid
+    assert any(f"the release {name!r}, which its ledger does not hold" in r for r in made.receipt_.reasons)
+
+
 # ---- edited receipts whose checksum was made anew ---------------------------------------------------------------------
 
 
@@ -127,11 +201,78 @@ def test_claims_beyond_the_listed_releases_are_found_without_a_ledger() -> None:
         assert signed_anew(replace(made, **change)).verify().fault
 
 
+@pytest.mark.parametrize("count", [10**7, 10**15])
+def test_a_receipt_cannot_make_its_reader_wait(count: int) -> None:
+    made = receipt(lambda ledger: SUM(ROWS, ExactNoise(), ledger.book))
+    many = signed_anew(replace(made, releases=(made.releases[0] | {"count": count, "sampling": 0.5},)))
+    assert f"it lists {count} releases or points" in many.verify().fault
+
+
+def test_numbers_beyond_floats_in_a_receipt_are_one_fault() -> None:
+    made = receipt(lambda ledger: SUM(ROWS, ExactNoise(), ledger.book))
+    tiny = made.releases[0] | {"noise_multiplier": 1e-200, "sigma": 1e-200, "sampling": 0.5, "count": 1000}
+    assert signed_anew(replace(made, releases=(tiny,))).verify().fault
+
+
 def test_a_receipt_with_a_weak_delta_is_believed() -> None:
     ledger = Ledger(Privacy(9.0, 0.1, clip=1.0))
     made = write_receipt(ledger, [SUM(ROWS, ExactNoise(), ledger.book)], n_users=50)
     assert "1/50" in made.strength
     assert not made.verify().fault
+
+
+_SAID = "Checked: the numbers follow from the releases, and the signature and the bookings are the ledger's."
+
+
+@pytest.mark.parametrize("field", ["scope", "who_sees_what", "trust", "strength", "accountant", "unit"])
+@pytest.mark.parametrize("text", [f"x\n\n{_SAID}\n", "\x1b]0;x\x07\x1b[2J", "\x9b31m", "a\u202eb\u2066c", "\r"])
+def test_a_text_of_a_receipt_neither_steers_the_terminal_nor_passes_for_another_line(field: str, text: str) -> None:
+    made = receipt(lambda ledger: SUM(ROWS, ExactNoise(), ledger.book))
+    forged = replace(made, **{field: text}, public=(text,), releases=({**made.releases[0], "name": text},))
+    for page in (forged.to_text(), forged._repr_html_(), signed_anew(replace(forged, epsilon=0.1)).verify().sentence):
+        assert not set(page) & set("\x1b\x07\x9b\u202e\u2066\r")
+        assert not [line for line in page.splitlines() if line == _SAID]
+    assert len(forged.to_text().splitlines()) == len(made.to_text().splitlines())
+
+
+def test_a_field_of_another_form_ends_in_one_sentence() -> None:
+    """Every value of the JSON, at every depth, in turn becomes something else."""
+    told = json.loads(receipt(lambda ledger: SUM(ROWS, ExactNoise(), ledger.book)).to_json())
+    tried = 0
+    for wrong in ([], {}, "x", True, 10**400, [[]], {"a": []}, 1.5):
+        for path, value in places(told):
+            if form_of(value) == form_of(wrong):
+                continue
+            tried += 1
+            changed = copy.deepcopy(told)
+            inside = changed
+            for step in path[:-1]:
+                inside = inside[step]
+            inside[path[-1]] = wrong
+            assert opened(json.dumps(changed)) in ("", "refused")
+    assert tried > 300
+
+
+def opened(told: str) -> str:
+    """An empty text if the receipt can be shown and checked, or "refused"; any other error is raised."""
+    try:
+        found = Receipt.from_json(told)
+    except ct.errors.ConfigError:
+        return "refused"
+    assert found.to_text()
+    assert found.verify().sentence
+    return ""
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Any:
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, part in parts:
+        yield (*path, name), part
+        yield from places(part, (*path, name))
+
+
+def form_of(value: Any) -> Any:
+    return type(value) if not isinstance(value, int) or isinstance(value, bool) else ("whole", abs(value) < 1 << 63)
 
 
 # ---- tiny budgets -----------------------------------------------------------------------------------------------------

@@ -134,6 +134,23 @@ def test_an_open_plan_is_reserved_and_a_closed_one_gives_back(tmp_path: Path) ->
     assert sum(e.count for e in second.earlier()) == 1
 
 
+def test_a_closed_run_no_longer_books_on_its_plan(tmp_path: Path) -> None:
+    """Its reservation was given back, and another run may have taken it."""
+    budget = Privacy(1, 1e-5, 1.0, ledger=tmp_path / "l.sqlite")
+    plan = make_plan(1, 1e-5, [Line("rounds", 1, 2)])
+    release = event(plan.noise_multiplier("rounds"), "rounds")
+    first = Ledger(budget, plan)
+    first.close()
+    second = Ledger(budget, plan)
+    with pytest.raises(BudgetSpent, match="all runs"):
+        first.book(release)
+    second.close()
+    first.book(release)  # nobody took it
+    first.book(release)
+    with pytest.raises(BudgetSpent):
+        first.book(release)
+
+
 def test_a_plan_is_made_for_the_budgets_delta_and_adjacency() -> None:
     lines = [Line("rounds", 1, 4)]
     Ledger(Privacy(1, 1e-5, 1.0), make_plan(1, 1e-6, lines))  # a smaller delta promises more

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -91,6 +92,19 @@ def test_local_gaussian_is_private_in_every_dimension() -> None:
         assert made.sigma == pytest.approx(3.0 * made.noise_multiplier, rel=1e-4)
     reports = LocalGaussian("l", 2, 1.0, 0.1)(np.tile([0.3, -0.4], (4000, 1)), ExactNoise()).value
     assert reports.mean(0) == pytest.approx([0.3, -0.4], abs=4 * 0.2 / math.sqrt(4000))
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-6, 0.1, 3.0, 40.0])
+def test_the_odds_of_one_bit_are_never_above_its_epsilon(epsilon: float) -> None:
+    flip = OneBit("b", epsilon).flip
+    odds = (1 - flip) / flip
+    with mpmath.workdps(60):
+        assert 0 < mpmath.log(mpmath.mpf(odds.numerator) / odds.denominator) <= mpmath.mpf(epsilon)
+
+
+def test_so_small_an_epsilon_that_a_flip_is_likelier_than_not_is_refused() -> None:
+    with pytest.raises(ConfigError, match="OneBit needs epsilon to be a number from 1e-9 to 40"):
+        OneBit("b", 1e-13)  # rounded up, its flip cost 1.9e-12
 
 
 def test_one_bit_is_unbiased_and_within_its_odds() -> None:

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import coterie.privacy
 from coterie.errors import ConfigError
-from coterie.privacy import Privacy, budget_text, noise_multiplier, signal
+from coterie.privacy import (
+    ExactNoise,
+    JointSum,
+    Ledger,
+    Privacy,
+    Receipt,
+    budget_text,
+    noise_multiplier,
+    signal,
+    write_receipt,
+)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"epsilon": 0}, "epsilon must be"),
-        ({"epsilon": float("inf")}, "epsilon must be"),
-        ({"delta": 1.0}, "delta must lie"),
-        ({"clip": -1.0}, "clip must be"),
-        ({"noise": "float"}, "noise must be 'exact' or 'simulation'"),
-        ({"adjacency": "add"}, "adjacency must be"),
-        ({"users": ""}, "users must be"),
+        ({"epsilon": 0}, "epsilon to be a finite number above 0"),
+        ({"epsilon": float("inf")}, "epsilon to be a finite number above 0"),
+        ({"delta": 1.0}, "delta to be a number from 1e-300 to below 1"),
+        ({"clip": -1.0}, "clip to be a number from 1e-100"),
+        ({"noise": "float"}, "noise to be one of 'exact', 'simulation'"),
+        ({"adjacency": "add"}, "adjacency to be one of"),
+        ({"users": ""}, "users to be a short printable name"),
         ({"total_epsilon": 1.0}, "total_epsilon must be at least epsilon"),
     ],
 )
@@ -60,7 +72,7 @@ def test_the_budget_in_words() -> None:
     assert "Poisson sampling" in budget_text(1, 1e-5, 5, 0.1)
 
 
-_BELOW = ("coterie.privacy", "coterie.errors", "coterie.disk", "coterie.arguments", "coterie.annotations")
+_BELOW = tuple(f"coterie.{name}" for name in ("privacy", "errors", "disk", "arguments", "annotations", "lazy", "text"))
 
 
 def test_the_room_stands_alone() -> None:
@@ -81,3 +93,32 @@ def test_the_room_stands_alone() -> None:
 
 def test_every_name_is_there() -> None:
     assert all(hasattr(coterie.privacy, name) for name in coterie.privacy.__all__)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.longdouble, Fraction])
+def test_numbers_of_other_types_are_counted_in_full_precision_and_written_down(kind: Any, tmp_path: Path) -> None:
+    budget = Privacy(kind(3), kind(2**-12), clip=kind(1), ledger=tmp_path / "book.sqlite")
+    total = JointSum("sum", np.int64(2), budget.clip, kind(20))  # type: ignore[arg-type]
+    assert {type(number) for number in (budget.epsilon, budget.delta, budget.clip, total.sigma)} == {float}
+    assert type(total.dimension) is int
+    ledger = Ledger(budget)
+    receipt = write_receipt(ledger, [total(np.ones((9, 2)), ExactNoise(), ledger.book)], n_users=np.int64(9))
+    assert Receipt.from_json(receipt.to_json()) == receipt
+    assert receipt.epsilon == write_again(tmp_path).epsilon
+
+
+def write_again(folder: Path) -> Receipt:
+    ledger = Ledger(Privacy(3.0, 2**-12, clip=1.0, ledger=folder / "again.sqlite"))
+    return write_receipt(ledger, [JointSum("sum", 2, 1.0, 20.0)(np.ones((9, 2)), ExactNoise(), ledger.book)], n_users=9)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epsilon": np.float16("inf")}, {"epsilon": Fraction(10**400)}, {"epsilon": np.float32("nan")},
+        {"delta": 5e-324}, {"delta": 1e-301}, {"clip": Fraction(1, 10**400)},
+    ],
+)  # fmt: skip
+def test_numbers_that_no_account_can_be_kept_of_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"Privacy needs {next(iter(wrong))} to be"):
+        Privacy(**({"epsilon": 1.0, "delta": 1e-5, "clip": 1.0} | wrong))

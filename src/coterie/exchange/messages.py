@@ -298,12 +298,13 @@ class Algorithm(Protocol):
 
     Class attributes tell other parts what they need to know of an algorithm: the `way` in which its clients learn
     ("alone", "together", "shrunk" or "groups"; None: by the groups it finds), whether the server needs `individual` replies,
-    so that there is no private form, and the only number of clients it works with (`exactly`), if there is one. `example`
-    gives settings with which it can be tried on a small network."""
+    so that there is no private form, the only number of clients it works with (`exactly`), if there is one, and what a
+    client has that never took part (`newcomers`). `example` gives settings with which it can be tried on a small network."""
 
     way: ClassVar[Literal["alone", "together", "shrunk", "groups"] | None] = None
     individual: ClassVar[bool] = False
     exactly: ClassVar[int | None] = None
+    newcomers: ClassVar[str] = "They are scored with the model that the others made."
 
     @classmethod
     def example(cls) -> Any:

@@ -6,13 +6,12 @@ that is given out, so that the receipt knows its history.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coterie.errors import ConfigError
 from coterie.privacy.events import Event
 from coterie.privacy.ledger import Ledger
 from coterie.privacy.mechanisms.noise import Noise, make_noise
@@ -23,17 +22,6 @@ from coterie.privacy.taint import Booking, Released, non_private
 
 LEDGER = "ledger.sqlite"  # the ledger in a run's own folder
 Value = TypeVar("Value")
-
-
-def checked_privacy(privacy: Any, owner: str) -> Privacy:
-    """The budget an estimator was given, which must be a ``Privacy``."""
-    if not isinstance(privacy, Privacy):
-        raise ConfigError(
-            f"{owner} needs privacy=ct.Privacy(epsilon, delta, clip), got {type(privacy).__name__}; pass one, or None."
-        )
-    if privacy.beyond != "shorten":
-        raise ConfigError(f"{owner} shortens vectors beyond the clip, got beyond={privacy.beyond!r}; leave it out.")
-    return privacy
 
 
 def with_history(start: Any) -> Released[Any]:
@@ -101,25 +89,9 @@ class Account:
         self.kept.append(released)
         return released.value
 
-    def receipt(
-        self,
-        n_users: int,
-        choices: Mapping[str, str],
-        *,
-        guarantee: str = "joint",
-        public: Iterable[str] = (),
-        not_covered: Iterable[str] = (),
-    ) -> Receipt:
-        """The receipt of everything released so far."""
-        return write_receipt(
-            self.ledger,
-            self.kept,
-            n_users=n_users,
-            choices=choices,
-            guarantee=guarantee,
-            public=public,
-            not_covered=not_covered,
-        )
+    def receipt(self, n_users: int, choices: Mapping[str, str], *, guarantee: str = "joint", **more: Any) -> Receipt:
+        """The receipt of everything released so far; `more` goes to `write_receipt`."""
+        return write_receipt(self.ledger, self.kept, n_users=n_users, choices=choices, guarantee=guarantee, **more)
 
     def closed(self, n_users: int, choices: Mapping[str, str], **more: Any) -> Receipt:
         """End the run and return its receipt. The budget of planned releases that were not made is free again."""

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from coterie.annotations import guarded
-from coterie.arguments import shown
+from coterie.arguments import Count, Part, Positive, shown
 from coterie.errors import ConfigError
 from coterie.privacy import poisson
-from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
 from coterie.privacy.events import Event
 from coterie.privacy.gaussian_dp import delta_of, epsilon_of, mu_of
+from coterie.privacy.terms import Adjacency, Delta
 
 _LEAST = 0.05  # with sampling, no less noise than this is planned, however large the budget
 _MARGIN = 1e-9  # relative: calibrated noise is rounded up, reported budgets too
@@ -54,9 +54,10 @@ class Composition:
             return "sum of pure ε"
         return f"privacy loss distributions, dp-accounting {poisson.version()}"
 
-    def epsilon(self, delta: float) -> float:
+    @guarded
+    def epsilon(self, delta: Delta) -> float:
         """The smallest ε for this δ."""
-        return composed_epsilon(self, probability(delta, "delta"))
+        return composed_epsilon(self, float(delta))
 
     def delta(self, epsilon: float) -> float:
         """The smallest δ for this ε ≥ 0."""
@@ -80,6 +81,8 @@ def delta_pure(total: float, epsilon: float) -> float:
 @lru_cache(maxsize=512)
 def composed_epsilon(costs: Composition, delta: float, fine: float = poisson.FINE) -> float:
     inner = delta * math.exp(-costs.slack)
+    if inner == 0:  # the lattice is so coarse that its cost is beyond floating point
+        return math.inf
     if costs.exact:
         found = epsilon_of(costs.mu, inner)
     elif not costs.sampled and not costs.mu:
@@ -135,45 +138,36 @@ def rounds_cost(noise_multiplier: float, rounds: int, sampling: float, adjacency
     return Composition(sampled=((noise_multiplier, sampling, rounds, adjacency),))
 
 
-def _checked(rounds: Any, sampling: Any, adjacency: Any) -> tuple[int, float, str]:
-    return (
-        whole(rounds, "rounds"),
-        probability(sampling, "sampling", one=True),
-        choice(adjacency, "adjacency", ADJACENCIES),
-    )
-
-
 @guarded
 def epsilon(
-    noise_multiplier: float, delta: float, rounds: int, sampling: float = 1.0, *, adjacency: str = "zero-out"
+    noise_multiplier: Positive, delta: Delta, rounds: Count, sampling: Part = 1.0, *, adjacency: Adjacency = "zero-out"
 ) -> float:
     """The ε that ``rounds`` Gaussian releases with σ = noise_multiplier·Δ cost at this δ.
 
     ``sampling`` below 1 means that every client takes part in every round by its own coin flip (Poisson sampling)."""
-    rounds, sampling, adjacency = _checked(rounds, sampling, adjacency)
-    z = positive(noise_multiplier, "noise_multiplier")
-    return rounds_cost(z, rounds, sampling, adjacency).epsilon(delta)
+    return rounds_cost(noise_multiplier, rounds, sampling, adjacency).epsilon(delta)
 
 
 @guarded
 def delta(
-    noise_multiplier: float, epsilon: float, rounds: int, sampling: float = 1.0, *, adjacency: str = "zero-out"
+    noise_multiplier: Positive,
+    epsilon: Positive,
+    rounds: Count,
+    sampling: Part = 1.0,
+    *,
+    adjacency: Adjacency = "zero-out",
 ) -> float:
     """The δ that goes with this ε; see ``epsilon``."""
-    rounds, sampling, adjacency = _checked(rounds, sampling, adjacency)
-    z = positive(noise_multiplier, "noise_multiplier")
-    return rounds_cost(z, rounds, sampling, adjacency).delta(positive(epsilon, "epsilon"))
+    return rounds_cost(noise_multiplier, rounds, sampling, adjacency).delta(epsilon)
 
 
 @guarded
 def noise_multiplier(
-    epsilon: float, delta: float, rounds: int, sampling: float = 1.0, *, adjacency: str = "zero-out"
+    epsilon: Positive, delta: Delta, rounds: Count, sampling: Part = 1.0, *, adjacency: Adjacency = "zero-out"
 ) -> float:
     """The smallest z = σ/Δ with which ``rounds`` Gaussian releases are (ε, δ)-private together.
 
     Full participation is exact. With Poisson sampling the answer is rounded up by at most one part in ten thousand."""
-    rounds, sampling, adjacency = _checked(rounds, sampling, adjacency)
-    epsilon, delta = positive(epsilon, "epsilon"), probability(delta, "delta")
     full = math.sqrt(rounds) / mu_of(epsilon, delta) * (1 + _MARGIN)
     return full if sampling == 1.0 else _calibrated(epsilon, delta, rounds, sampling, adjacency, full)
 

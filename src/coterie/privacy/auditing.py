@@ -14,15 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtri
 
 from coterie.annotations import guarded
+from coterie.arguments import Level, Positive, whole
 from coterie.errors import ConfigError
-from coterie.privacy.checks import positive, probability, whole
+from coterie.privacy.terms import Delta
 
 Scores = NDArray[np.float64]
 World = Callable[
@@ -48,8 +49,8 @@ class Claim(Protocol):
 class PointClaim:
     """The privacy curve that follows from one claimed pair (ε, δ)."""
 
-    claimed_epsilon: float
-    claimed_delta: float
+    claimed_epsilon: Positive
+    claimed_delta: Delta
 
     def delta(self, epsilon: float) -> float:
         """δ(ε): above the claimed ε it stays at δ; below, the worst (ε, δ)-private pair decides."""
@@ -140,26 +141,24 @@ class Audit:
 def audit(
     worlds: tuple[World, World],
     claim: Claim | tuple[float, float],
-    trials: int = 20_000,
+    trials: Annotated[int, whole(100)] = 20_000,
     seed: int = 0,
     *,
-    delta: float = 1e-5,
-    confidence: float = 0.95,
+    delta: Delta = 1e-5,
+    confidence: Level = 0.95,
 ) -> Audit:
     """Compare two worlds, without and with the canary, against a claim: a ``Composition``, or a pair (ε, δ).
 
     Each world gives scores, larger when the canary seems present. ``coterie.privacy.canaries`` builds worlds."""
-    trials, confidence = whole(trials, "trials", least=100), probability(confidence, "confidence")
     if not isinstance(worlds, (tuple, list)) or len(worlds) != 2 or not all(callable(world) for world in worlds):
         raise ConfigError(
             f"an audit needs two worlds, without and with the canary, got {type(worlds).__name__}; see mechanism_worlds."
         )
     if isinstance(claim, (tuple, list)) and len(claim) == 2:
-        claim = PointClaim(positive(claim[0], "the claimed ε"), probability(claim[1], "the claimed δ"))
+        claim = PointClaim(*claim)
         delta = claim.claimed_delta
     if not hasattr(claim, "delta") or not hasattr(claim, "epsilon"):
         raise ConfigError(f"a claim is a Composition or a pair (ε, δ), got {claim!r}; pass one of them.")
-    probability(delta, "delta")
     streams = np.random.default_rng(seed).spawn(2)
     out, inside = (_scores(world, rng, trials) for world, rng in zip(worlds, streams, strict=True))
     level = (1 - confidence) / 4  # two statistics, two errors each

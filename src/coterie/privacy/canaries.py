@@ -16,28 +16,23 @@ from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.privacy.auditing import World
 from coterie.privacy.events import Event
-from coterie.privacy.mechanisms import (
-    ExactNoise,
-    GroupSums,
-    JointSum,
-    LocalGaussian,
-    Noise,
-    NoisyPower,
-    OneBit,
-    Quantile,
-    SimulationNoise,
-)
+from coterie.privacy.mechanisms.local import LocalGaussian, OneBit
+from coterie.privacy.mechanisms.noise import Noise, make_noise
+from coterie.privacy.mechanisms.power import NoisyPower
+from coterie.privacy.mechanisms.quantile import Quantile
+from coterie.privacy.mechanisms.sums import GroupSums, JointSum
+from coterie.privacy.terms import Mode
 
 _LARGE = 1e3
 Mechanism = JointSum | GroupSums | LocalGaussian | OneBit | NoisyPower | Quantile
 
 
 @guarded
-def mechanism_worlds(mechanism: Mechanism, noise: str = "exact") -> tuple[World, World]:
+def mechanism_worlds(mechanism: Mechanism, noise: Mode = "exact") -> tuple[World, World]:
     """The worlds without and with the canary for one of the mechanisms; a replaced canary turns into its negative."""
 
     def source(rng: np.random.Generator) -> Noise:
-        return ExactNoise() if noise == "exact" else SimulationNoise(rng)
+        return make_noise(noise, None if noise == "exact" else rng)
 
     for kind, build in _WORLDS.items():
         if isinstance(mechanism, kind):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
+from coterie.annotations import guarded
+from coterie.arguments import Part, one_of, whole
 from coterie.errors import ConfigError
-from coterie.privacy.checks import ADJACENCIES, NOISES, choice, probability, whole
+from coterie.privacy.mechanisms.noise import closeness
+from coterie.privacy.terms import Adjacency, Guarantee, Mode
 
-KINDS = ("gaussian", "randomised response")
-GUARANTEES = ("central", "joint", "local")
 _TAIL = 120.0  # e^−120: the probability left out of the bound on the lattice's cost
 
 
+@guarded
 @dataclass(frozen=True)
 class Event:
     """One release, or ``count`` equal ones, in the words of the receipt.
@@ -28,22 +30,17 @@ class Event:
     sigma: float
     noise_multiplier: float
     dimension: int
-    kind: str = "gaussian"
-    sampling: float = 1.0
-    count: int = 1
-    guarantee: str = "central"
-    adjacency: str = "zero-out"
-    noise: str = "exact"
-    step: float = 0.0  # the lattice's spacing in the units of the data; 0 where there is none
+    kind: Annotated[str, one_of("gaussian", "randomised response")] = "gaussian"
+    sampling: Part = 1.0
+    count: Annotated[int, whole(0)] = 1
+    guarantee: Guarantee = "central"
+    adjacency: Adjacency = "zero-out"
+    noise: Mode = "exact"
+    step: float = 0.0  # the lattice's spacing in the units of the data; 0 without one
     pure_epsilon: float = 0.0  # of one randomised response
+    parts: Annotated[int, whole(1)] = 1  # of how many independent discrete Gaussians the noise is the sum
 
     def __post_init__(self) -> None:
-        choice(self.kind, "the kind of an event", KINDS)
-        choice(self.guarantee, "the guarantee of an event", GUARANTEES)
-        choice(self.adjacency, "adjacency", ADJACENCIES)
-        choice(self.noise, "noise", NOISES)
-        probability(self.sampling, "sampling", one=True)
-        whole(self.count, "the count of an event", least=0)
         size = self.pure_epsilon if self.kind == "randomised response" else self.noise_multiplier
         if not (math.isfinite(size) and size > 0):
             raise ConfigError(f"the release {self.name!r} needs finite noise above 0, got {size!r}; add noise to it.")
@@ -55,12 +52,15 @@ class Event:
         A continuous Gaussian rounded to the lattice is private by post-processing. A discrete Gaussian differs from it, in
         D coordinates with s = σ/step, by a factor of at most exp(D/(24 s²)) in one direction and, except with probability
         e^−120, exp((√(D + 2√(120 D) + 240) + √D/(2s))²/(24 s²)) in the other. (Jensen's inequality; sinh(a)/a ≤ e^(a²/6);
-        Poisson summation for the constant; the χ² tail for sub-Gaussian coordinates.)"""
+        Poisson summation for the constant; the χ² tail for sub-Gaussian coordinates.)
+
+        A sum of several discrete Gaussians is not a discrete Gaussian: in D coordinates it differs by a factor of at most
+        e^(Dτ) either way."""
         if self.kind != "gaussian" or self.step <= 0:
             return 0.0
         s, d = self.sigma / self.step, self.dimension
         spread = math.sqrt(d + 2 * math.sqrt(_TAIL * d) + 2 * _TAIL) + math.sqrt(d) / (2 * s)
-        return (d + spread**2) / (24 * s * s)
+        return (d + spread**2) / (24 * s * s) + 2 * d * closeness(s, self.parts)
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -156,13 +156,18 @@ class Ledger:
     def _own(self, db: sqlite3.Connection) -> list[Event]:
         """This run's bookings and the rest of its plan."""
         done = spent(db, self.privacy.users, self.run)
-        return done + ([] if self.plan is None else self.plan.left(realised(db, self.run)))
+        return done + ([] if self.plan is None or self._closed(db) else self.plan.left(realised(db, self.run)))
+
+    def _closed(self, db: sqlite3.Connection) -> bool:
+        """Whether the run has ended, and others may have the budget that it had reserved."""
+        found = db.execute("SELECT closed FROM runs WHERE run = ?", (self.run,)).fetchone()
+        return found is not None and found[0] is not None
 
     def _check(self, db: sqlite3.Connection, more: Sequence[Event], what: str) -> None:
         """Raise ``BudgetSpent`` if this run, or all runs on these users together, would cost too much with ``more``."""
         own = [*self._own(db), *more]
         others = spent(db, self.privacy.users, self.run, other=True) + self._reserved(db, self.run)
-        slack = 0.0 if self.plan is None else self._unused_reserve(db)
+        slack = self._unused_reserve(db)
         for events, limit, whose in (
             (own, self.privacy.epsilon, "this run"),
             (own + others, self.privacy.total, "all runs"),
@@ -175,12 +180,10 @@ class Ledger:
                     f"δ = {self.privacy.delta:g}, and the budget is {limit:g}; stop here, add noise, or raise the budget."
                 )
 
-    def _slack(self, db: sqlite3.Connection) -> float:
-        row = db.execute("SELECT TOTAL(slack) FROM releases WHERE run = ?", (self.run,)).fetchone()
-        return float(row[0])
-
     def _unused_reserve(self, db: sqlite3.Connection) -> float:
-        return 0.0 if self.plan is None else max(0.0, self.plan.reserve - self._slack(db))
+        """The part of the plan's reserve for the lattice that no booking has used."""
+        (used,) = db.execute("SELECT TOTAL(slack) FROM releases WHERE run = ?", (self.run,)).fetchone()
+        return 0.0 if self.plan is None else max(0.0, self.plan.reserve - float(used))
 
     @guarded
     def book(self, event: Event) -> Booking:
@@ -202,7 +205,7 @@ class Ledger:
 
     def _planned(self, db: sqlite3.Connection, event: Event) -> bool:
         """Whether the reservation already covers the event, including the cost of the lattice."""
-        if self.plan is None:
+        if self.plan is None or self._closed(db):
             return False
         done = realised(db, self.run).get(event.name, 0)
         return self.plan.covers(event, done) and event.slack * event.count <= self._unused_reserve(db)
@@ -222,6 +225,16 @@ class Ledger:
         column, value = ("users", self.privacy.users) if everyone else ("run", self.run)
         with self._store.transaction() as db:
             return {int(n) for (n,) in db.execute(f"SELECT number FROM releases WHERE {column} = ?", (value,))}
+
+    def unpaid(self, bookings: Iterable[Booking]) -> list[str]:
+        """Why a run that is made of released values gets no receipt: this ledger does not count what they cost."""
+        known = self.numbers(everyone=True)
+        return [
+            f"unaccounted: a part of this run comes from the release {booking.event.name!r}, which its ledger does not "
+            "hold; name one ledger file for both"
+            for booking in bookings
+            if booking.ledger != self.id or booking.number not in known
+        ]
 
     def costs(self) -> Composition:
         """The cost of this run so far."""

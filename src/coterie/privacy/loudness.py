@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass
 
 from coterie.annotations import guarded
-from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
+from coterie.arguments import Count, Part, Positive
+from coterie.privacy.terms import Adjacency
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,14 @@ class Signal:
 
 @guarded
 def signal(
-    noise_multiplier: float, dimension: int, clients: int, sampling: float = 1.0, *, adjacency: str = "zero-out"
+    noise_multiplier: Positive,
+    dimension: Count,
+    clients: Count,
+    sampling: Part = 1.0,
+    *,
+    adjacency: Adjacency = "zero-out",
 ) -> Signal:
     """The size of the noise relative to the signal, and the number of clients that would bring the ratio to 1."""
-    z, d = positive(noise_multiplier, "noise_multiplier"), whole(dimension, "dimension")
-    n, q = whole(clients, "clients"), probability(sampling, "sampling", one=True)
-    factor = 1 if choice(adjacency, "adjacency", ADJACENCIES) == "zero-out" else 2
-    needed = factor * z * math.sqrt(d) / q
-    return Signal(needed / n, n, math.ceil(needed), d, z)
+    factor = 1 if adjacency == "zero-out" else 2
+    needed = factor * noise_multiplier * math.sqrt(dimension) / sampling
+    return Signal(needed / clients, clients, math.ceil(needed), dimension, noise_multiplier)

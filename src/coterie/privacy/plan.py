@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from coterie.annotations import guarded
+from coterie.arguments import Count, Part, Positive
 from coterie.errors import ConfigError
-from coterie.privacy.accounting import Composition, composed_epsilon, least_noise
-from coterie.privacy.checks import ADJACENCIES, choice, positive, probability, whole
+from coterie.privacy.accounting import Composition, compose, composed_epsilon, least_noise
 from coterie.privacy.events import Event
 from coterie.privacy.gaussian_dp import mu_of
+from coterie.privacy.terms import Adjacency, Delta
 
 _RESERVE = 1e-5  # of ε, kept for what the lattice costs (Event.slack)
 
@@ -27,25 +29,16 @@ class Line:
     """A request for ``count`` releases called ``name`` that may cost ``share`` of the budget together."""
 
     name: str
-    share: float
-    count: int = 1
-    sampling: float = 1.0
-
-    def __post_init__(self) -> None:
-        positive(self.share, f"the share of {self.name!r}")
-        whole(self.count, f"the count of {self.name!r}")
-        probability(self.sampling, f"the sampling of {self.name!r}", one=True)
+    share: Positive
+    count: Count = 1
+    sampling: Part = 1.0
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A line with its noise."""
+class Planned(Line):
+    """A line with its noise, and its share of the whole plan."""
 
-    name: str
-    share: float
-    count: int
-    sampling: float
-    noise_multiplier: float
+    noise_multiplier: float = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -70,20 +63,17 @@ class Plan:
             raise ConfigError(f"the plan has no release {name!r}; it has {known}.")
         return line.noise_multiplier
 
-    def costs(self, realised: dict[str, int] | None = None) -> Composition:
-        """The cost of the whole plan, or of its rest after ``realised`` releases of each name."""
-        realised = realised or {}
-        left = [(ln, max(0, ln.count - realised.get(ln.name, 0))) for ln in self.lines]
-        return _costs([(ln.noise_multiplier, ln.sampling, n) for ln, n in left], self.adjacency, self.reserve)
+    def costs(self) -> Composition:
+        """The cost of the whole plan."""
+        return replace(compose(self.left({})), slack=self.reserve)
 
     def left(self, realised: dict[str, int]) -> list[Event]:
         """The releases that are planned but not made yet, as events (for a ledger's sum)."""
         events = []
         for ln in self.lines:
-            count = max(0, ln.count - realised.get(ln.name, 0))
-            z = ln.noise_multiplier
-            args = {"sampling": ln.sampling, "count": count, "adjacency": self.adjacency}
-            events.append(Event(ln.name, 1.0, "planned", z, z, 1, **args))  # type: ignore[arg-type]
+            z, count = ln.noise_multiplier, max(0, ln.count - realised.get(ln.name, 0))
+            options: dict[str, Any] = {"sampling": ln.sampling, "count": count, "adjacency": self.adjacency}
+            events.append(Event(ln.name, 1.0, "planned", z, z, 1, **options))
         return events
 
     def covers(self, event: Event, realised: int) -> bool:
@@ -113,17 +103,9 @@ class Plan:
             raise ConfigError("this is not a plan of this version; restore its ledger or checkpoint.") from None
 
 
-def _costs(parts: Sequence[tuple[float, float, int]], adjacency: str, slack: float) -> Composition:
-    mu2 = sum(n / z**2 for z, q, n in parts if q == 1.0)
-    sampled = tuple(sorted((z, q, n, adjacency) for z, q, n in parts if q < 1.0 and n))
-    return Composition(math.sqrt(mu2), sampled, (), slack)
-
-
 @guarded
-def make_plan(epsilon: float, delta: float, lines: Sequence[Line], adjacency: str = "zero-out") -> Plan:
+def make_plan(epsilon: Positive, delta: Delta, lines: Sequence[Line], adjacency: Adjacency = "zero-out") -> Plan:
     """The least noise for every line with which all of them together cost at most ε at δ. Shares are normalised to 1."""
-    epsilon, delta = positive(epsilon, "epsilon"), probability(delta, "delta")
-    choice(adjacency, "adjacency", ADJACENCIES)
     if not lines or len({line.name for line in lines}) < len(lines):
         raise ConfigError("a plan needs at least one release, and a different name for each; rename or add lines.")
     for line in lines:
@@ -137,19 +119,18 @@ def make_plan(epsilon: float, delta: float, lines: Sequence[Line], adjacency: st
     mu = mu_of(epsilon - 2 * slack, delta * math.exp(-slack))
     base = [_alone(line, mu * math.sqrt(line.share / whole_share)) for line in lines]
 
-    def parts(log_scale: float) -> list[tuple[float, float, int]]:
-        factor = math.exp(log_scale)
-        return [(z * factor, ln.sampling, ln.count) for z, ln in zip(base, lines, strict=True)]
+    def scaled(log_scale: float) -> Plan:
+        noise = [z * math.exp(log_scale) for z in base]
+        planned = tuple(
+            Planned(ln.name, ln.share / whole_share, ln.count, ln.sampling, noise_multiplier=z)
+            for ln, z in zip(lines, noise, strict=True)
+        )
+        return Plan(float(epsilon), float(delta), adjacency, planned, slack)
 
     def cost(log_scale: float, fine: float) -> float:
-        return composed_epsilon(_costs(parts(log_scale), adjacency, slack), delta, fine)
+        return composed_epsilon(scaled(log_scale).costs(), delta, fine)
 
-    scale = 0.0 if all(line.sampling == 1.0 for line in lines) else least_noise(cost, epsilon, 0.0)
-    planned = tuple(
-        Planned(ln.name, ln.share / whole_share, ln.count, ln.sampling, z)
-        for ln, (z, _, _) in zip(lines, parts(scale), strict=True)
-    )
-    return Plan(epsilon, delta, adjacency, planned, slack)
+    return scaled(0.0 if all(line.sampling == 1.0 for line in lines) else least_noise(cost, epsilon, 0.0))
 
 
 def _alone(line: Line, mu: float) -> float:

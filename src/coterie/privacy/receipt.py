@@ -10,7 +10,7 @@ import json
 import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,12 @@ import numpy as np
 from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.privacy.accounting import compose, cross_check, curve, round_up
-from coterie.privacy.events import GUARANTEES, Event
+from coterie.privacy.events import Event
 from coterie.privacy.ledger import Ledger
 from coterie.privacy.signing import canonical
-from coterie.privacy.taint import Released, all_taint
-from coterie.privacy.verification import Verdict, verify
+from coterie.privacy.taint import Released, all_taint, foreign
+from coterie.privacy.terms import Guarantee
+from coterie.privacy.verification import DIGITS, Verdict, has_form, verify
 
 CURVE = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2)  # multiples of ε at which the curve is given
 WEAK = "weak formal guarantee"
@@ -36,7 +37,7 @@ NOT_COVERED = (
     "several persons behind one client, and one person behind several clients",
     "traffic: who took part, when, and how much was sent",
 )
-_SERVER = "the server is trusted to clip, add noise and forget, unless messages are securely aggregated"
+_SERVER = "the server is trusted to clip, add noise and forget"
 WHO_SEES = {
     "central": "the server sees each client's clear message; everybody else sees noisy sums only",
     "joint": "the server sees each client's clear message; other clients see noisy sums only; a client's "
@@ -90,16 +91,11 @@ class Receipt:
             found = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"this is not JSON: {error}; write the receipt again from the run.") from None
-        if not isinstance(found, dict) or set(found) != {f.name for f in fields(cls)}:
+        if not has_form(found) or any(len(point) != 2 for point in found["curve"]):
             raise ConfigError("this is not a privacy receipt of this version; write it again from the run.")
-        if not isinstance(found["signature"], dict) or not isinstance(found["scope"], str):
-            raise ConfigError("this is not a privacy receipt of this version; write it again from the run.")
-        try:
-            found["curve"] = tuple((float(e), float(d)) for e, d in found["curve"])
-            for name in ("reasons", "public", "releases", "not_covered"):
-                found[name] = tuple(found[name])
-        except (TypeError, ValueError):
-            raise ConfigError("this is not a privacy receipt of this version; write it again from the run.") from None
+        found["curve"] = tuple((float(e), float(d)) for e, d in found["curve"])
+        for name in ("reasons", "public", "releases", "not_covered"):
+            found[name] = tuple(found[name])
         return cls(**found)
 
     def signed(self, ledger: Ledger) -> Receipt:
@@ -135,7 +131,7 @@ def write_receipt(
     n_users: int,
     public: Iterable[str] = (),
     choices: Mapping[str, str] | None = None,
-    guarantee: str | None = None,
+    guarantee: Guarantee | None = None,
     who_sees_what: str = "",
     not_covered: Iterable[str] = (),
     noise_source: str = "",
@@ -147,13 +143,13 @@ def write_receipt(
     events, earlier, privacy = ledger.events(), ledger.earlier(), ledger.privacy
     if guarantee is None:
         guarantee = "local" if events and all(e.guarantee == "local" for e in events) else "central"
-    if guarantee not in GUARANTEES:
-        raise ConfigError(f"guarantee must be one of {', '.join(GUARANTEES)}, got {guarantee!r}; choose one.")
     paid, unpaid = _choices(choices or {}, {event.name for event in events})
     reasons = _reasons(ledger, values, events, guarantee, unpaid)
     costs, joint = compose(events), compose([*events, *earlier])
     delta = privacy.delta
     epsilon = round_up(costs.epsilon(delta), 4)
+    if epsilon > privacy.epsilon * (1 + DIGITS):
+        reasons = (*reasons, f"its releases cost more than its budget of ε = {privacy.epsilon:g}")
     method, second = cross_check(costs, delta)
     receipt = Receipt(
         scope=ledger.scope,
@@ -200,6 +196,10 @@ def _reasons(
 ) -> tuple[str, ...]:
     """All reasons why the receipt is not valid."""
     found = [*ledger.taint, *all_taint(values), *unpaid]
+    if foreign(ledger):
+        found.append(
+            f"unaccounted: the ledger, {type(ledger).__name__}, is not this package's, or a method was put into it"
+        )
     if ledger.privacy.simulated:
         found.insert(0, f"{NOT_A_RELEASE}: the noise was a simulation")
     if not values:
@@ -227,23 +227,9 @@ def _choices(choices: Mapping[str, str], names: set[str]) -> tuple[dict[str, str
 def _line(event: Event, ledger: Ledger) -> dict[str, Any]:
     """One row of the table of releases, with the planned and the realised count."""
     line = None if ledger.plan is None else ledger.plan.line(event.name)
-    return {
-        "name": event.name,
-        "kind": event.kind,
-        "sensitivity": event.sensitivity,
-        "derivation": event.derivation,
-        "sigma": event.sigma,
-        "noise_multiplier": event.noise_multiplier,
-        "pure_epsilon": event.pure_epsilon or None,
-        "dimension": event.dimension,
-        "sampling": event.sampling,
-        "count": event.count,
-        "planned": None if line is None else line.count,
-        "share": None if line is None else round(line.share, 6),
-        "guarantee": event.guarantee,
-        "adjacency": event.adjacency,
-        "step": event.step,
-    }
+    row = asdict(event) | {"pure_epsilon": event.pure_epsilon or None}
+    row |= {"planned": line.count if line else None, "share": round(line.share, 6) if line else None}
+    return {name: value for name, value in row.items() if name != "noise"}  # which is that of the whole receipt
 
 
 def _noise(events: Sequence[Event], noise: str, source: str) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING, Any
 
+from coterie.text import one_line
+
 if TYPE_CHECKING:
     from coterie.privacy.receipt import Receipt
 
@@ -77,7 +79,7 @@ def text(receipt: Receipt) -> str:
     if not receipt.choices:
         lines.append("  none was named")
     lines += ["", "not covered", *(f"  - {what}" for what in receipt.not_covered)]
-    return "\n".join(lines)
+    return "\n".join(map(one_line, lines))  # a text of the receipt cannot pass for a line of this page
 
 
 def html_page(receipt: Receipt) -> str:

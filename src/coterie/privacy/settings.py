@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from coterie.annotations import guarded
+from coterie.arguments import Positive, Rule, one_of
 from coterie.errors import ConfigError
-from coterie.privacy.checks import ADJACENCIES, LEAST_CLIP, MOST_CLIP, NOISES, choice, positive, probability, within
+from coterie.privacy.terms import Adjacency, Clip, Delta, Mode, Population
 
 
 @guarded
@@ -26,32 +28,22 @@ class Privacy:
     ``ledger`` is the path of an SQLite file that adds up all runs on the same ``users`` (a name for the population).
     All runs together may spend ``total_epsilon`` (at this δ); if it is not given, they may spend ``epsilon``."""
 
-    epsilon: float
-    delta: float
-    clip: float
-    noise: str = "exact"
-    adjacency: str = "zero-out"
+    epsilon: Positive
+    delta: Delta
+    clip: Clip
+    noise: Mode = "exact"
+    adjacency: Adjacency = "zero-out"
     ledger: str | Path | None = None
-    users: str = "users"
-    total_epsilon: float | None = None
-    beyond: str = "shorten"
+    users: Population = "users"
+    total_epsilon: Positive | None = None
+    beyond: Annotated[str, one_of("shorten", "drop")] = "shorten"
 
     def __post_init__(self) -> None:
-        positive(self.epsilon, "epsilon")
-        probability(self.delta, "delta")
-        within(self.clip, "clip", LEAST_CLIP, MOST_CLIP)
-        choice(self.beyond, "beyond", ("shorten", "drop"))
-        choice(self.noise, "noise", NOISES)
-        choice(self.adjacency, "adjacency", ADJACENCIES)
         if self.ledger is not None and not str(self.ledger).strip():
             raise ConfigError("ledger must name a file, got an empty text; give a path, or leave it out.")
-        if not isinstance(self.users, str) or not self.users or not self.users.isprintable():
+        if self.total < self.epsilon:
             raise ConfigError(
-                f"users must be a name for the population, got {self.users!a}; give a short printable text."
-            )
-        if self.total_epsilon is not None and positive(self.total_epsilon, "total_epsilon") < self.epsilon:
-            raise ConfigError(
-                f"total_epsilon must be at least epsilon = {self.epsilon:g}, got {self.total_epsilon:g}; raise it or "
+                f"total_epsilon must be at least epsilon = {self.epsilon:g}, got {self.total:g}; raise it or "
                 "lower epsilon."
             )
 
@@ -64,3 +56,13 @@ class Privacy:
     def simulated(self) -> bool:
         """Whether the noise is simulated, so that the run is not a DP release."""
         return self.noise == "simulation"
+
+
+Budget = Annotated[
+    Privacy,
+    Rule(
+        "ct.Privacy(epsilon, delta, clip), which shortens what is beyond the clip",
+        lambda v: type(v) is Privacy and v.beyond == "shorten",
+    ),
+]
+"""The setting `privacy` of an estimator."""

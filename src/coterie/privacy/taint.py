@@ -8,7 +8,7 @@ several. Anything that is neither ``Released`` nor ``public(...)`` is of unknown
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Generic, TypeVar
 
 from coterie.annotations import guarded
@@ -16,6 +16,18 @@ from coterie.privacy.events import Event
 
 Value = TypeVar("Value")
 Other = TypeVar("Other")
+
+
+def patched(value: Any) -> bool:
+    """Whether something put into an object stands in the place of a method of its class."""
+    own = {f.name for f in fields(value)} if is_dataclass(value) else set()
+    held = getattr(value, "__dict__", {})
+    return any(callable(getattr(type(value), name, None)) for name in held if name not in own)
+
+
+def foreign(value: Any) -> bool:
+    """Whether an object's class is not this package's, or a method was put into it."""
+    return type(value).__module__.split(".", 1)[0] != "coterie" or patched(value)
 
 
 @dataclass(frozen=True)

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from coterie.annotations import guarded
+from coterie.arguments import Count, Part, Positive
 from coterie.privacy.accounting import curve, noise_multiplier, rounds_cost
-from coterie.privacy.checks import ADJACENCIES, choice
 from coterie.privacy.loudness import signal
 from coterie.privacy.receipt import WEAK
+from coterie.privacy.terms import Adjacency, Delta
 
 
 @guarded
 def budget_text(
-    epsilon: float,
-    delta: float,
-    rounds: int,
-    sampling: float = 1.0,
+    epsilon: Positive,
+    delta: Delta,
+    rounds: Count,
+    sampling: Part = 1.0,
     *,
-    adjacency: str = "zero-out",
-    dimension: int | None = None,
-    clients: int | None = None,
+    adjacency: Adjacency = "zero-out",
+    dimension: Count | None = None,
+    clients: Count | None = None,
 ) -> str:
     """The noise that a budget requires, and the number of clients that this noise requires for a number of parameters."""
-    choice(adjacency, "adjacency", ADJACENCIES)
     z = noise_multiplier(epsilon, delta, rounds, sampling, adjacency=adjacency)
     costs = rounds_cost(z, rounds, sampling, adjacency)
     who = (

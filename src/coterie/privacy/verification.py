@@ -6,16 +6,38 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coterie.privacy.accounting import Composition, compose, curve
 from coterie.privacy.events import Event
 from coterie.privacy.signing import broken, canonical
+from coterie.text import one_line
 
 if TYPE_CHECKING:
     from coterie.privacy.receipt import Receipt
 
-_DIGITS = 2e-3  # numbers are rounded up to four digits, and libraries of other versions differ in the last one
+_NUMBER = (int, float)
+_MAYBE = (int, float, type(None))
+_LINE = {
+    "name": str, "kind": str, "sensitivity": _NUMBER, "derivation": str, "sigma": _NUMBER, "noise_multiplier": _NUMBER,
+    "pure_epsilon": _MAYBE, "dimension": int, "sampling": _NUMBER, "count": int, "planned": (int, type(None)),
+    "share": _MAYBE, "guarantee": str, "adjacency": str, "step": _NUMBER,
+    "parts": int,
+}  # fmt: skip
+_FIELDS: dict[str, Any] = {
+    "scope": str, "valid": bool, "reasons": [str], "epsilon": _NUMBER, "delta": _NUMBER, "curve": [[_NUMBER]],
+    "accountant": str, "cross_check": {"method": str, "epsilon": _MAYBE}, "unit": str, "adjacency": str, "n_users": int,
+    "public": [str], "releases": [_LINE], "guarantee": str, "who_sees_what": str, "trust": str, "choices": {...: str},
+    "noise": {"mode": str, "source": str, "lattice_steps": [_NUMBER], "lattice_epsilon": _NUMBER, "versions": {...: str}},
+    "cumulative": {
+        "users": str, "epsilon": _MAYBE, "delta": _NUMBER, "earlier_releases": int, "ledger": (str, type(None)), "note": str,
+    },
+    "not_covered": [str], "budget": {"epsilon": _NUMBER, "delta": _NUMBER, "total_epsilon": _NUMBER}, "strength": str,
+    "signature": {...: (str, int, type(None))},
+}  # fmt: skip
+_LARGEST = 1 << 63  # whole numbers of JSON may be too large for a float
+_MOST = 10**6
+DIGITS = 2e-3  # numbers are rounded up to four digits, and libraries of other versions differ in the last one
 
 
 @dataclass(frozen=True)
@@ -29,12 +51,27 @@ class Verdict:
     def sentence(self) -> str:
         """The result of the check, in one sentence."""
         if self.fault:
-            return f"This receipt cannot be believed: {self.fault}."
+            return one_line(f"This receipt cannot be believed: {self.fault}.")
         if self.signature:
             return "Checked: the numbers follow from the releases, and the signature and the bookings are the ledger's."
         return (
             "Checked: the numbers follow from the releases; no ledger is at hand, so only the arithmetic was checked."
         )
+
+
+def has_form(found: Any, form: Any = None) -> bool:
+    """Whether the JSON of a receipt has the fields of this version, each with values of its type."""
+    form = _FIELDS if form is None else form
+    if isinstance(form, list):
+        return isinstance(found, list) and all(has_form(part, form[0]) for part in found)
+    if isinstance(form, dict):
+        names = form.get(...)
+        if not isinstance(found, dict) or (names is None and set(found) != set(form)):
+            return False
+        return all(has_form(part, names or form[name]) for name, part in found.items())
+    if isinstance(found, bool) or not isinstance(found, form):
+        return form is bool and isinstance(found, bool)
+    return not isinstance(found, int) or abs(found) < _LARGEST
 
 
 def events_of(receipt: Receipt) -> list[Event]:
@@ -52,16 +89,19 @@ def verify(receipt: Receipt, ledger: Path | None) -> Verdict:
         if fault := next(_faults(receipt), ""):
             return Verdict(fault, False)
         return Verdict(*broken(canonical(asdict(receipt)), receipt.signature, ledger))
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
         return Verdict(f"its fields cannot be read ({type(error).__name__}: {error})".rstrip("."), False)
 
 
 def _near(stated: float, found: float) -> bool:
-    return math.isclose(stated, found, rel_tol=_DIGITS, abs_tol=1e-9)
+    return math.isclose(stated, found, rel_tol=DIGITS, abs_tol=1e-9)
 
 
 def _faults(receipt: Receipt) -> Iterator[str]:
     events = events_of(receipt)
+    sampled = sum(event.count for event in events if event.sampling < 1)
+    if max(sampled, len(events), len(receipt.curve)) > _MOST:  # whoever wrote it chose how long a check takes
+        yield f"it lists {max(sampled, len(events), len(receipt.curve))} releases or points, and at most {_MOST} are checked"
     for event in events:
         if event.kind == "gaussian" and not _near(event.sigma, event.noise_multiplier * event.sensitivity):
             yield f"the noise of {event.name!r} is not its σ/Δ times Δ"
@@ -86,13 +126,13 @@ def _claim_faults(receipt: Receipt, epsilon: float) -> Iterator[str]:
         yield f"it says valid = {str(receipt.valid).lower()}, and its reasons or its noise say otherwise"
     if receipt.valid and receipt.delta != budget["delta"]:
         yield f"its δ = {receipt.delta:g} is not that of its budget, {budget['delta']:g}"
-    if receipt.valid and epsilon > budget["epsilon"] * (1 + _DIGITS):
+    if receipt.valid and epsilon > budget["epsilon"] * (1 + DIGITS):
         yield f"its releases cost ε = {epsilon:.4g}, which is more than its budget of {budget['epsilon']:g}"
-    if total is not None and total < receipt.epsilon * (1 - _DIGITS):
+    if total is not None and total < receipt.epsilon * (1 - DIGITS):
         yield f"it states ε = {total:g} for all runs, which is less than this run's {receipt.epsilon:g}"
     if total is not None and receipt.scope.startswith("this run alone"):
         yield "it speaks for this run alone, and states a total for all runs"
-    if receipt.valid and total is not None and total > budget["total_epsilon"] * (1 + _DIGITS):
+    if receipt.valid and total is not None and total > budget["total_epsilon"] * (1 + DIGITS):
         yield f"all runs cost ε = {total:g}, which is more than their budget of {budget['total_epsilon']:g}"
     if ("weak formal guarantee" in receipt.strength) != (receipt.epsilon > 8):
         yield "its strength is stated wrongly: a guarantee is called weak above ε = 8, and only there"

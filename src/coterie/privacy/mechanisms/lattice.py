@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.annotations import guarded
-from coterie.arguments import numbers
+from coterie.arguments import Count, numbers
 from coterie.errors import ConfigError, DataError
-from coterie.privacy.checks import LEAST_CLIP, MOST_CLIP, choice, whole, within
+from coterie.privacy.terms import Adjacency, Clip
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -53,8 +53,9 @@ class Clipped:
 def clip_rows(rows: Any, bound: float) -> Clipped:
     """L2 clipping of each row, the joint vector of everything one user sends.
 
-    A row with NaN or infinity is replaced by zeros. Rows of any finite size are safe: norms are taken after scaling."""
-    x = np.array(numbers("rows", rows), ndmin=2)
+    A row with NaN or infinity is replaced by zeros. Rows of any finite size are safe: norms are taken after scaling.
+    To the last bit, a clipped row does not depend on the other rows nor on their number (norms by `np.einsum` do)."""
+    x = np.array(numbers("rows", rows), ndmin=2, order="C")
     if x.ndim != 2:
         raise DataError(
             f"rows must be a matrix with one row per user, got shape {x.shape}; flatten each user's vector."
@@ -64,7 +65,7 @@ def clip_rows(rows: Any, bound: float) -> Clipped:
     largest = np.abs(x).max(axis=1, initial=0.0)
     scale = np.where(largest > 0, largest, 1.0)
     x /= scale[:, None]
-    unit = np.sqrt(np.einsum("ij,ij->i", x, x))  # between 1 and √D, or 0
+    unit = np.sqrt(np.square(x).sum(axis=1))  # between 1 and √D, or 0
     with np.errstate(over="ignore"):
         over = scale * unit > bound
     shrink = np.where(over, bound / np.maximum(unit, 1.0) * (1 - 2.0**-40), scale)
@@ -77,14 +78,12 @@ def clip_rows(rows: Any, bound: float) -> Clipped:
 class Lattice:
     """Multiples of ``step`` = clip·2^−bits in ``dimension`` coordinates."""
 
-    clip: float
-    dimension: int
-    bits: int = 20
+    clip: Clip
+    dimension: Count
+    bits: Count = 20
 
     def __post_init__(self) -> None:
-        within(self.clip, "clip", LEAST_CLIP, MOST_CLIP)
-        whole(self.dimension, "dimension")
-        if whole(self.bits, "bits") > 30:
+        if self.bits > 30:
             raise ConfigError(f"bits must be at most 30, got {self.bits}; squares of longer integers do not fit.")
         require_square(self.radius)
 
@@ -98,9 +97,9 @@ class Lattice:
         """The largest norm of one rounded user, in steps: c/g + √D/2."""
         return 2.0**self.bits + math.sqrt(self.dimension) / 2
 
-    def sensitivity(self, adjacency: str) -> float:
+    @guarded
+    def sensitivity(self, adjacency: Adjacency) -> float:
         """Δ of a sum of rounded users, in steps: the radius, or twice the radius when a user may be replaced."""
-        choice(adjacency, "adjacency", ("zero-out", "replace"))
         return self.radius if adjacency == "zero-out" else 2 * self.radius
 
     def round(self, rows: Any) -> Integers:

@@ -10,76 +10,68 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.annotations import guarded
-from coterie.arguments import numbers
-from coterie.errors import ConfigError, DataError
-from coterie.privacy.checks import positive, probability, whole
+from coterie.arguments import Count, Positive, Rule, is_number, numbers, whole
+from coterie.errors import DataError
 from coterie.privacy.events import Event
 from coterie.privacy.gaussian_dp import mu_of
-from coterie.privacy.mechanisms.lattice import Lattice
+from coterie.privacy.mechanisms.gaussian import Book, booked
+from coterie.privacy.mechanisms.lattice import Floats, Lattice
 from coterie.privacy.mechanisms.noise import Noise
-from coterie.privacy.mechanisms.sums import Book, booked
+from coterie.privacy.mechanisms.sums import ClippedSum
 from coterie.privacy.taint import Released
+from coterie.privacy.terms import Clip
+
+# Below this the probability of a flip could be rounded up to more than one half.
+Odds = Annotated[float, Rule("a number from 1e-9 to 40", lambda v: is_number(v) and 1e-9 <= v <= 40)]
 
 
 @guarded
 @dataclass(frozen=True)
-class LocalGaussian:
+class LocalGaussian(ClippedSum):
     """Each user reports clip_R(x) + N(0, σ²) once; σ = noise_multiplier·2R. Two users' vectors differ by at most 2R."""
 
     name: str
-    dimension: int
-    radius: float
-    noise_multiplier: float
-    bits: int = 20
+    dimension: Count
+    radius: Clip
+    noise_multiplier: Positive
+    bits: Count = 20
 
-    def __post_init__(self) -> None:
-        positive(self.noise_multiplier, "noise_multiplier")
-        _ = self.lattice
+    guarantee = "local"
+    adjacency = "replace"
 
     @classmethod
     def calibrated(cls, name: str, dimension: int, radius: float, epsilon: float, delta: float) -> LocalGaussian:
         """The mechanism with the least noise that makes one report (ε, δ)-private."""
-        z = 1 / mu_of(positive(epsilon, "epsilon"), probability(delta, "delta"))
-        return cls(name, dimension, radius, z * (1 + 1e-6))
+        return cls(name, dimension, radius, 1 / mu_of(epsilon, delta) * (1 + 1e-6))
 
     @property
     def lattice(self) -> Lattice:
-        """The lattice of the reports."""
         return Lattice(self.radius, self.dimension, self.bits)
 
     @property
-    def sigma(self) -> float:
-        """The noise's standard deviation in every coordinate."""
-        return self.noise_multiplier * self.lattice.sensitivity("replace") * self.lattice.step
+    def shape(self) -> tuple[int, ...]:
+        return (self.dimension,)
 
-    def event(self, noise: str = "exact") -> Event:
-        """The event of one report, from which its cost follows."""
-        return Event(
-            self.name,
-            self.lattice.sensitivity("replace") * self.lattice.step,
-            f"2·(R + g·√d/2), R = {self.radius:g} the radius of the L2 ball, g = R·2^-{self.bits}, d = {self.dimension}",
-            self.sigma,
-            self.noise_multiplier,
-            self.dimension,
-            guarantee="local",
-            adjacency="replace",
-            noise=noise,
-            step=self.lattice.step,
+    @property
+    def lattice_sensitivity(self) -> float:
+        return self.lattice.sensitivity("replace")
+
+    @property
+    def derivation(self) -> str:
+        return (
+            f"2·(R + g·√d/2), R = {self.radius:g} the radius of the L2 ball, g = R·2^-{self.bits}, d = {self.dimension}"
         )
 
     @guarded
-    def __call__(self, rows: Any, noise: Noise, book: Book | None = None) -> Released[NDArray[np.float64]]:
+    def __call__(self, rows: Any, noise: Noise, book: Book | None = None) -> Released[Floats]:
         """One noisy report per user, (n, d)."""
-        whole_numbers = self.lattice.round(rows)
-        booking, taint = booked(self.event(noise.name), book, noise)
-        noisy = noise.gaussian(whole_numbers, self.sigma / self.lattice.step)
-        return Released(noisy.astype(np.float64) * self.lattice.step, (booking,), taint)
+        return self.give_out(self.lattice.round(rows), noise, book)
 
 
 @guarded
@@ -91,11 +83,7 @@ class OneBit:
     multiple of 2⁻⁶⁴: the odds are never above e^ε0."""
 
     name: str
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        if positive(self.epsilon, "epsilon") > 40:
-            raise ConfigError(f"one-bit reports need ε of at most 40, got {self.epsilon!r}; lower it.")
+    epsilon: Odds
 
     @property
     def flip(self) -> Fraction:
@@ -104,22 +92,18 @@ class OneBit:
 
     def event(self, noise: str = "exact") -> Event:
         """The event of one report, from which its cost follows."""
-        how = f"one bit, flipped with probability {float(self.flip):.6g}"
         return Event(
             self.name,
             1.0,
-            how,
+            f"one bit, flipped with probability {float(self.flip):.6g}",
             0.0,
             0.0,
             1,
-            "randomised response",
-            1.0,
-            1,
-            "local",
-            "replace",
-            noise,
-            0.0,
-            self.epsilon,
+            kind="randomised response",
+            guarantee="local",
+            adjacency="replace",
+            noise=noise,
+            pure_epsilon=self.epsilon,
         )
 
     @property
@@ -135,7 +119,7 @@ class OneBit:
         if x.ndim != 1:
             raise DataError(f"one number per user is needed, got shape {x.shape}; pass a vector.")
         x = np.clip(np.where(np.isfinite(x), x, 0.0), 0.0, 1.0)
-        booking, taint = booked(self.event(noise.name), book, noise)
+        booking, taint = booked(self, book, noise)
         first, second = noise.bits(len(x)), noise.bits(len(x))
         bit = (first >> np.uint64(11)).astype(np.float64) * 2.0**-53 < x
         flipped = second < np.uint64(int(self.flip * 2**64))
@@ -154,13 +138,17 @@ class Moments:
 
 @guarded
 def rate_moments(
-    successes: Any, trials: int, epsilon: float, noise: Noise, book: Book | None = None, seed: int = 0
+    successes: Any,
+    trials: Annotated[int, whole(2)],
+    epsilon: float,
+    noise: Noise,
+    book: Book | None = None,
+    seed: int = 0,
 ) -> Released[Moments]:
     """The user split: a random half reports Z/n, the other half Z(Z−1)/(n(n−1)), each once with the full ε0.
 
     Z(Z−1)/(n(n−1)) has mean E p², so the binomial variance is already subtracted. The split is drawn from public coins."""
-    n = whole(trials, "trials", least=2)
-    z = numbers("successes", successes)
+    n, z = trials, numbers("successes", successes)
     if z.ndim != 1 or len(z) < 4:
         raise DataError(f"at least 4 users with one count each are needed, got shape {z.shape}; pass a vector.")
     split = np.random.default_rng(seed).permutation(len(z)) < len(z) // 2

@@ -7,6 +7,7 @@ point and a known seed make it unfit for a release.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,8 +20,8 @@ from numpy.typing import NDArray
 
 from coterie.annotations import guarded
 from coterie.errors import ConfigError, DataError
-from coterie.privacy.checks import choice
 from coterie.privacy.mechanisms.lattice import ROOM, Integers
+from coterie.privacy.terms import Mode
 
 _CHUNK = 100_000
 
@@ -57,6 +58,17 @@ def _checked(total: Any, sigma: float) -> Integers:
         raise DataError("the sum does not fit into 64 bits on this lattice; use fewer bits or fewer users at once.")
     checked: Integers = total
     return checked
+
+
+def closeness(sigma: float, parts: int) -> float:
+    """τ: by what factor, e^±τ at most, the sum of ``parts`` discrete Gaussians of σ²/parts differs from one of σ² at any
+    integer (Kairouz, Liu and Steinke 2021, "The Distributed Discrete Gaussian Mechanism"; σ²/parts ≥ ½)."""
+    one = sigma**2 / parts
+    if parts > 1 and one < 0.5:
+        raise ConfigError(
+            f"each of {parts} parts of a noise needs σ² ≥ 1/2 on the lattice, got {one:.3g}; choose more bits."
+        )
+    return 10 * sum(math.exp(-2 * math.pi**2 * one * k / (k + 1)) for k in range(1, parts))
 
 
 @lru_cache(maxsize=16)
@@ -114,9 +126,8 @@ class SimulationNoise:
 
 
 @guarded
-def make_noise(name: str, seed: int | Sequence[int] | np.random.Generator | None = None) -> Noise:
+def make_noise(name: Mode, seed: int | Sequence[int] | np.random.Generator | None = None) -> Noise:
     """The source of noise that a ``Privacy`` names. Exact noise refuses a seed; simulation needs one."""
-    choice(name, "noise", ("exact", "simulation"))
     if name == "exact":
         if seed is not None:
             raise ConfigError("exact noise takes no seed, got one; leave it out, or use noise='simulation'.")
