@@ -119,7 +119,7 @@ def test_without_ray_there_is_one_sentence(
 
 @pytest.mark.parametrize("actors", [0, -1, "two", 1.5, True])
 def test_impossible_numbers_of_actors_are_refused(actors: Any) -> None:
-    with pytest.raises(ct.errors.ConfigError, match=f"actors to be a whole number ≥ 1; got {actors!r}"):
+    with pytest.raises(ct.errors.ConfigError, match=f"actors must be a whole number ≥ 1; got {actors!r}"):
         ct.engines.RayEngine(actors=actors)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -19,9 +19,12 @@ from coterie import randomness
 from coterie.data.federation import Federation, as_numbers
 from coterie.errors import ClientError
 from coterie.exchange.channels.base import Channel, Where
-from coterie.exchange.messages import Algorithm, Ask, Context, Ints, Reply, Up
+from coterie.exchange.messages import Algorithm, Ask, Context, Exchange, Ints, Reply, Up
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, flatten, leaves, take, tree_map
+
+if TYPE_CHECKING:
+    from coterie.engines.private import Releases
 
 _FEW = 64  # fewer clients than this are worth padding together
 Split = Literal["train", "test"]
@@ -122,7 +125,7 @@ class Env:
     states: ClientStates = field(default_factory=lambda: ClientStates(0))
     channels: tuple[Channel, ...] = ()
     ask: int = 0
-    private: PrivateSums | None = None
+    private: Releases | None = None  # what replaces plain sums in a differentially private run
     present: int | None = None  # how many clients' data are in this process; None: all
     _padded: dict[tuple[Split, bool], Ints] = field(default_factory=dict)
 
@@ -152,23 +155,6 @@ class Env:
         """Random keys of (seed, client, round), one per client."""
         keys = randomness.client_keys(self.federation.keys[clients], self.seed)
         return randomness.fold(keys, "client", self.round)
-
-
-class PrivateSums(Protocol):
-    """What replaces plain sums in a differentially private run; `private.py` implements it."""
-
-    @property
-    def exact(self) -> bool:
-        """Whether the releases may get a receipt; those of a simulation may not."""
-        ...
-
-    def partial(self, ask: Ask, env: Env, rows: dict[str, Any]) -> dict[str, Any]:
-        """The share of a chunk of clients (their `send` and `group`, stacked) in a sum; shares add up entry by entry."""
-        ...
-
-    def reply(self, ask: Ask, env: Env, added: dict[str, Any] | None, about: dict[str, Any]) -> Reply:
-        """The noisy answer from the sum of all shares (None: no client was asked)."""
-        ...
 
 
 class Engine(Protocol):
@@ -264,3 +250,15 @@ def fresh_states(engine: Any, federation: Federation) -> ClientStates:
     """A store for the private states of a run's clients: the engine's own store, if it has one, else one in this process."""
     made: ClientStates = getattr(engine, "states", lambda fed: ClientStates(len(fed)))(federation)
     return made
+
+
+def answered(exchange: Exchange[Any], run: Callable[[Ask, Env], Reply], env: Env) -> Any:
+    """The result of an exchange whose questions `run` puts to clients."""
+    reply: Any = None
+    try:
+        while True:
+            ask = exchange.send(reply)
+            reply = run(ask, env)
+            env = replace(env, ask=env.ask + 1)
+    except StopIteration as done:
+        return done.value

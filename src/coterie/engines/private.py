@@ -25,9 +25,12 @@ from coterie.errors import ConfigError
 from coterie.exchange.channels.updates import expected_shapes, public_references
 from coterie.exchange.messages import Ask, MeanBy, Reply
 from coterie.privacy.account import Account
-from coterie.privacy.mechanisms import ExactNoise, GroupSums, JointSum, Noise, SimulationNoise
-from coterie.privacy.mechanisms.sums import DRAWN_BY_THE_RUN
+from coterie.privacy.mechanisms.gaussian import DRAWN_BY_THE_RUN
+from coterie.privacy.mechanisms.noise import ExactNoise, Noise, SimulationNoise
+from coterie.privacy.mechanisms.sums import GroupSums, JointSum
 from coterie.privacy.settings import Privacy
+from coterie.privacy.taint import Booking, Released
+from coterie.secure.settings import Secure
 from coterie.tree import flatten, leaves, unflatten
 
 RELEASE = "rounds"  # the name of all releases of a run in its ledger
@@ -59,6 +62,7 @@ class Releases:
     n_users: int
     sampling: float
     expected: float
+    secure: Secure | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickled for the processes where clients are: the account stays with the server."""
@@ -66,7 +70,14 @@ class Releases:
 
     @property
     def exact(self) -> bool:
-        return not self.privacy.simulated
+        """Whether the releases may get a receipt; those of a simulation may not."""
+        return not self.privacy.simulated or self.secure is not None
+
+    @property
+    def parts(self) -> int:
+        """Of how many honest sites the noise of a sum is guaranteed; 0 where the server adds it."""
+        from_sites = self.secure is not None and self.secure.noise == "sites" and not self.privacy.simulated
+        return self.secure.honest if self.secure is not None and from_sites else 0
 
     @property
     def count_weight(self) -> float:
@@ -76,7 +87,7 @@ class Releases:
 
     def mechanism(self, groups: int, dimension: int) -> JointSum | GroupSums:
         p = self.privacy
-        options: dict[str, Any] = {"adjacency": p.adjacency, "sampling": self.sampling}
+        options: dict[str, Any] = {"adjacency": p.adjacency, "sampling": self.sampling, "parts": max(self.parts, 1)}
         made: JointSum | GroupSums
         if groups == 1:
             made = JointSum(RELEASE, dimension, p.clip, self.noise_multiplier, **options)
@@ -88,6 +99,7 @@ class Releases:
     # ---- a chunk of clients ------------------------------------------------------------------------------------------
 
     def partial(self, ask: Ask, env: Env, rows: dict[str, Any]) -> dict[str, Any]:
+        """The share of a chunk of clients (their `send` and `group`, stacked) in a sum; shares add up entry by entry."""
         ask.check_declared(rows["send"], "Privacy")
         assert ask.reduce is not None
         sent = flatten({k: v for k, v in rows["send"].items() if k in ask.updates})
@@ -105,7 +117,7 @@ class Releases:
             )
         shapes = {path: t.shape[1:] for path, t in sent.items()}
         moved, group = self._moved(sent, public_references(shapes, ask), rows["group"]), rows["group"]
-        add = self._added if self.privacy.simulated else self._integers
+        add = self._integers if self.exact else self._added
         return add(moved, group, ask.reduce.groups) | {"shapes": shapes}
 
     def _moved(self, sent: dict[str, Tensor], origin: dict[str, Tensor | None], group: Tensor) -> dict[str, Tensor]:
@@ -163,6 +175,7 @@ class Releases:
     # ---- all of them -------------------------------------------------------------------------------------------------
 
     def reply(self, ask: Ask, env: Env, added: dict[str, Any] | None, about: dict[str, Any]) -> Reply:
+        """The noisy answer from the sum of all shares (None: no client was asked)."""
         assert ask.reduce is not None
         everyone = np.arange(self.n_users)  # who took part stays secret
         about = about | {"dropped": everyone[:0]}
@@ -171,12 +184,31 @@ class Releases:
             share = torch.full((groups,), self.expected / groups, dtype=torch.float64)
             return Reply(everyone, {}, share, share.round().long(), **about)
         shapes = self._shapes(ask, env, None if added is None else added.get("shapes"))
-        mechanism = self.mechanism(groups, sum(s.numel() for s in shapes.values()))
+        mechanism, louder = self._of(ask, shapes), 1.0
         total = self._total(mechanism, added)
-        released = mechanism.release(total, self._noise(env), self.account.book, drawn=DRAWN_BY_THE_RUN)
+        mechanism = self._of(ask, shapes)
+        total = self._total(mechanism, added)
+        if self.parts:  # of the sites' noise, which was booked before the sum was opened
+            booking = Booking(mechanism.event(), self.account.ledger.id, (added or {})["booked"])
+            released = Released(mechanism.noisy(total, _Drawn()), (booking,))
+            louder = math.sqrt((added or {})["sites"] / self.parts)  # all sites were noisy, not the honest ones alone
+        else:
+            released = mechanism.give_out(total, self._noise(env), self.account.book, drawn=DRAWN_BY_THE_RUN)
         self.account.keep(released.map(lambda _: None))
-        count, sums = self._parts(mechanism, released.value)
+        count, sums = self._parts(mechanism, released.value, louder)
         return self._answer(ask, env, shapes, count, sums, everyone, about)
+
+    def _of(self, ask: Ask, shapes: Shapes) -> JointSum | GroupSums:
+        assert ask.reduce is not None
+        return self.mechanism(ask.reduce.groups, sum(s.numel() for s in shapes.values()))
+
+    def part(self, ask: Ask, shapes: Shapes, total: Any) -> Any:
+        """A site's sum with its part of the noise, if sites add it."""
+        return self._of(ask, shapes).part(total, ExactNoise()) if self.parts and ask.updates else total
+
+    def book_ahead(self, ask: Ask, shapes: Shapes) -> int | None:
+        """Book a release whose noise sites have drawn, before it can be seen; the number of the booking."""
+        return self.account.book(self._of(ask, shapes).event()).number if self.parts and ask.updates else None
 
     def _shapes(self, ask: Ask, env: Env, sent: Shapes | None) -> Shapes:
         """The shapes of a release. They must not show whether any client was drawn, so they are the same without clients."""
@@ -196,7 +228,7 @@ class Releases:
             shape = (mechanism.n_groups, 1 + mechanism.dimension)
         if added is None:
             return np.zeros(shape, np.int64)
-        if not self.privacy.simulated:
+        if self.exact:
             return added["sums"][""].numpy()
         sums = torch.cat([t.flatten(1) for t in added["sums"].values()], 1).numpy()
         whole = np.rint(sums / mechanism.lattice.step).astype(np.int64)
@@ -210,12 +242,12 @@ class Releases:
             return ExactNoise()
         return SimulationNoise(np.random.default_rng([abs(env.seed), env.round, env.ask, 0x5EED]))
 
-    def _parts(self, mechanism: JointSum | GroupSums, value: Any) -> tuple[Tensor, Tensor]:
+    def _parts(self, mechanism: JointSum | GroupSums, value: Any, louder: float = 1.0) -> tuple[Tensor, Tensor]:
         """(numbers of clients by group, 0 for one taken as empty; noisy sums by group)."""
         if isinstance(mechanism, JointSum):
             return torch.tensor([self.expected], dtype=torch.float64), torch.from_numpy(value).unsqueeze(0)
         counts, sums = (torch.from_numpy(part) for part in value)
-        deviation = mechanism.sigma / (mechanism.weight * mechanism.lattice.step)
+        deviation = louder * mechanism.sigma / (mechanism.weight * mechanism.lattice.step)
         return counts.where(counts >= 4 * deviation, 0.0), sums
 
     def _answer(
@@ -234,6 +266,13 @@ class Releases:
             wanted = mean if isinstance(ask.reduce, MeanBy) else torch.where(seen, mean * safe, 0.0)
             values[path] = wanted.to(dtype).reshape(len(count), *shape)
         return Reply(everyone, unflatten(values), count, count.round().long(), **about)
+
+
+class _Drawn(ExactNoise):
+    """Noise that is in the sum already."""
+
+    def gaussian(self, total: Any, sigma: float) -> Any:
+        return total
 
 
 def simulated(privacy: Privacy) -> Privacy:

@@ -2,6 +2,9 @@
 
 Sums are taken in float64, over clients in federation order within a chunk and over chunks in their order, so they do not
 depend on the order of the cohort or the number of workers, and on the chunk size only through float64 rounding.
+
+A client that sends NaN or infinity counts as lost. A client whose own state became NaN or infinite keeps its earlier state
+and also counts as lost. The run has diverged only when no client's answer to a question is finite.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ import torch
 from torch import Tensor
 
 from coterie.engines.base import Env
-from coterie.engines.finite import first, keep_states, only
 from coterie.errors import ClientError, Diverged
 from coterie.exchange.messages import Ask, Ints, MeanBy, Reply
 from coterie.tree import Tree, concat, finite_rows, leaves, n_bytes, take, tree_map
@@ -45,6 +47,26 @@ def group_sums(send: Tree, weight: Tensor, group: Tensor, groups: int) -> Share:
 
     counts = torch.bincount(group, minlength=groups)
     return {"sums": tree_map(add, send), "weights": add(torch.ones_like(weight)), "counts": counts}
+
+
+def only(out: dict[str, Any], good: Tensor) -> dict[str, Any]:
+    """The rows of some clients."""
+    if bool(good.all()):
+        return out
+    rows = good.nonzero().squeeze(-1)
+    kept: dict[str, Any] = tree_map(lambda t: t.index_select(0, rows), out)
+    return kept
+
+
+def keep_states(env: Env, out: dict[str, Any], clients: Ints) -> Tensor:
+    """Store the new states that are finite; returns (clients,) whether each client's state is."""
+    state = out.pop("state", None)
+    if state is None or not any(True for _ in leaves(state)):
+        return torch.ones(len(clients), dtype=torch.bool)
+    good = finite_rows(state)
+    if bool(good.any()):
+        env.states.set(clients[good.numpy()], only(state, good))
+    return good
 
 
 def share(ask: Ask, env: Env, out: dict[str, Any], clients: Ints) -> Share:
@@ -143,7 +165,7 @@ def _nothing(ask: Ask, clients: Ints, **about: Any) -> Reply:
     ask is `optional`."""
     dropped: Ints = about.get("dropped", clients[:0])
     if len(dropped) and not ask.optional:
-        raise Diverged(first([dropped]), ask.name)
+        raise Diverged(int(dropped.min()), ask.name)
     groups = 0 if ask.reduce is None else ask.reduce.groups
     return Reply(clients, {}, torch.zeros(groups), torch.zeros(groups, dtype=torch.int64), **about)
 

@@ -26,7 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.arguments import NONE, check_arguments, whole
+from coterie.annotations import guarded
+from coterie.arguments import Count, CountFromZero
 from coterie.cores import usable_cores
 from coterie.data.federation import Federation
 from coterie.disk import said
@@ -64,14 +65,15 @@ class Job:
         return out if self.slots is None else take(out, torch.from_numpy(self.slots))
 
 
+@guarded
 @dataclass
 class LocalEngine:
     """`chunk` clients at a time (default: sized for the cache); when all clients are asked their gathered data are kept
     for the next round while they fit `cache_bytes`. `device` is where client functions run (None: the CPU)."""
 
-    chunk: int | None = None
-    workers: int = field(default_factory=usable_cores)
-    cache_bytes: int = 1 << 30
+    chunk: Count | None = None
+    workers: Count = field(default_factory=usable_cores)
+    cache_bytes: CountFromZero = 1 << 30
     device: str | None = None
     _pool: ThreadPoolExecutor | None = field(default=None, repr=False)
     _cache: dict[Any, dict[str, Tensor]] = field(default_factory=dict, repr=False)
@@ -80,7 +82,6 @@ class LocalEngine:
     _lock: Any = field(default_factory=Lock, repr=False)
 
     def __post_init__(self) -> None:
-        check_arguments(vars(self), workers=whole(1), chunk=whole(1) | NONE, cache_bytes=whole(0))
         self.device = checked(self.device)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -96,56 +97,40 @@ class LocalEngine:
 
     def shares(self, ask: Ask, env: Env) -> Iterator[Share]:
         """What every chunk of clients contributes to the reply."""
-        clients = ask.clients
-        splits: tuple[Split, ...] = ("train", "test") if ask.test else ("train",)
-        jobs = list(self._chunks(clients, env, splits))
-        down, there = placed(ask.down, env, self.device)
-
-        def work(job: Job) -> dict[str, Any]:
-            place, mine = job.places, clients[job.places]
-            each = take(ask.each, torch.from_numpy(place)) if ask.each else {}
-            data = self._data(env, mine, splits, len(clients))
-
-            def one(state: Tree, each: Tree, *data: dict[str, Tensor]) -> dict[str, Any]:
-                ctx, *test = (context(there, d, state) for d in data)
-                return unpack(ask.phase(ctx, *test, **down, **each), ctx, ask.name)
-
-            shared = Untouched(down, {"initial": there.initial}, *data)
-            out = self._mapped(one, ask.phase, ask.name, _plain(mine, env), env.states.get(mine), each, *data)
-            shared.check(ask.name)
-            env.task.require_same_buffers()
-            return share(ask, env, job.kept(out), mine[job.real])
-
-        return self._threads(work, jobs)
+        return (mine for _, mine in self._answers(ask, env, unpack, lambda out, who: share(ask, env, out, who)))
 
     def map(
         self, function: Callable[..., Tree], clients: Ints, env: Env, *, test: bool = False, post: Post | None = None
     ) -> Tree:
-        splits: tuple[Split, ...] = ("train", "test") if test else ("train",)
-        jobs = list(self._chunks(clients, env, splits))
-        function, there = placed(function, env, self.device)
-
-        def work(job: Job) -> Tree:
-            mine = clients[job.places]
-            state = env.states.get(mine)
-
-            def one(state: Tree, *data: dict[str, Tensor]) -> Tree:
-                return function(*(context(there, d, state) for d in data))
-
-            data = self._data(env, mine, splits, len(clients))
-            name = getattr(function, "__name__", "map")
-            shared = Untouched({"initial": there.initial}, *data)
-            out: Tree = self._mapped(one, function, name, _plain(mine, env), state, *data)
-            shared.check(name)
-            env.task.require_same_buffers()
-            out = job.kept(out)
-            return out if post is None else post(out)
-
-        results = list(self._threads(work, jobs))
-        done = np.concatenate([job.places[job.real] for job in jobs])
-        back = torch.from_numpy(np.argsort(done, kind="stable"))
-        stacked: Tree = take(concat(results), back)
+        ask = Ask(function, clients, test=test)  # type: ignore[arg-type]  # its answers are trees
+        done = list(self._answers(ask, env, lambda out, *_: out, lambda out, _: out if post is None else post(out)))
+        back = torch.from_numpy(np.argsort(np.concatenate([places for places, _ in done]), kind="stable"))
+        stacked: Tree = take(concat([out for _, out in done]), back)
         return stacked
+
+    def _answers(
+        self, ask: Ask, env: Env, told: Callable[..., Tree], post: Callable[[Tree, Ints], Any]
+    ) -> Iterator[tuple[Ints, Any]]:
+        """For every chunk the places of its clients in the ask, and `post` of the answers that `told` reads."""
+        splits: tuple[Split, ...] = ("train", "test") if ask.test else ("train",)
+        (down, there), (phase, _) = (placed(part, env, self.device) for part in (ask.down, ask.phase))
+
+        def work(job: Job) -> tuple[Ints, Any]:
+            mine = ask.clients[job.places]
+            each = take(ask.each, torch.from_numpy(job.places)) if ask.each else {}
+            data = self._data(env, mine, splits, len(ask.clients))
+
+            def one(state: Tree, each: Tree, *data: dict[str, Tensor]) -> Tree:
+                ctx, *test = (context(there, d, state) for d in data)
+                return told(phase(ctx, *test, **down, **each), ctx, ask.name)
+
+            shared = Untouched(down, {"initial": there.initial}, *data)
+            out = self._mapped(one, phase, ask.name, _plain(mine, env), env.states.get(mine), each, *data)
+            shared.check(ask.name)
+            env.task.require_same_buffers()
+            return job.places[job.real], post(job.kept(out), mine[job.real])
+
+        return self._threads(work, list(self._chunks(ask.clients, env, splits)))
 
     def close(self) -> None:
         if self._pool is not None:

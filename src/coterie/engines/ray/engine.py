@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from coterie.annotations import guarded
+from coterie.arguments import whole_number
 from coterie.data.federation import Federation
 from coterie.engines.base import ClientStates, Env, Post
 from coterie.engines.ray.pool import Call, Pool, new_name, pool
@@ -23,7 +24,6 @@ from coterie.engines.ray.shard import Place, Sent, compact, cut
 from coterie.engines.ray.states import ShardedStates, by_shard
 from coterie.engines.reduce import assemble
 from coterie.exchange.messages import Ask, Ints, Reply
-from coterie.settings import whole_number
 from coterie.tree import Tree, concat, take
 
 _SETTINGS = 4  # runs whose settings are kept for the next call
@@ -47,7 +47,7 @@ class RayEngine:
 
     def __post_init__(self) -> None:
         if self.actors is not None:
-            self.actors = whole_number("actors", self.actors, owner=self)
+            self.actors = whole_number("actors", self.actors)
         self.device = None if self.device == "cpu" else self.device
         self._pool = pool(self.address, self.actors, self.device)
 

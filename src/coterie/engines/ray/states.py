@@ -28,7 +28,7 @@ class ShardedStates(ClientStates):
     references; together they are what a new process starts from when an actor dies. `calls` are those since the commit."""
 
     def __init__(self, pool: Pool, bounds: Ints) -> None:
-        super().__init__(int(bounds[-1]))
+        self.n_clients, self.nothing = int(bounds[-1]), False
         self.pool, self.bounds, self.name = pool, bounds, new_name("states")
         self.saved: list[list[tuple[int, Any]]] = [[] for _ in pool.actors]
         self.calls: list[list[Call]] = [[] for _ in pool.actors]
@@ -139,30 +139,18 @@ class ShardedStates(ClientStates):
         return sum(rows for rows, _ in self.saved[i]) > _SPARE * here
 
     @property
-    def row(self) -> Ints:
+    def row(self) -> Ints:  # type: ignore[override]
         """Rows in the clients' order, as a checkpoint has them."""
         return np.where(self.met, np.cumsum(self.met) - 1, -1)
 
-    @row.setter
-    def row(self, _: Ints) -> None:
-        """The base class's; not needed here."""
-
     @property
-    def values(self) -> Tree:
+    def values(self) -> Tree:  # type: ignore[override]
         """All states in one place: for checkpoints and tests."""
         return self.get(np.flatnonzero(self.met))
 
-    @values.setter
-    def values(self, _: Tree) -> None:
-        """The base class's; not needed here."""
-
     @property
-    def used(self) -> int:
+    def used(self) -> int:  # type: ignore[override]
         return int(self.met.sum())
-
-    @used.setter
-    def used(self, _: int) -> None:
-        """The base class's; not needed here."""
 
 
 def by_shard(bounds: Ints, clients: Ints) -> dict[int, Ints]:
