@@ -90,8 +90,7 @@ def client_map(
             name=f"group {group}",
             text=[label(c, 40) for c in part["client"]],
             customdata=None if more is None else part["stability"].tolist(),
-            marker={"size": 9 if len(table) <= 400 else 6, "color": group_colour(int(str(group))), "opacity": 0.85,
-                    "symbol": SYMBOLS[int(str(group)) % len(SYMBOLS)]},
+            marker={"size": 9 if len(table) <= 400 else 6, "opacity": 0.85} | _marker(group),
             hovertemplate="%{text}" + extra + f"<extra>group {group}</extra>",
         )  # fmt: skip
     figure.update_xaxes(title=label(across), zeroline=False)
@@ -103,8 +102,12 @@ def client_map(
     return figure, table
 
 
-def group_colour(group: int) -> str:
-    return GREY if group < 0 else GROUPS[group % len(GROUPS)]
+def group_colour(group: object) -> str:
+    return GREY if int(str(group)) < 0 else GROUPS[int(str(group)) % len(GROUPS)]
+
+
+def _marker(group: object) -> dict[str, str]:
+    return {"color": group_colour(group), "symbol": SYMBOLS[int(str(group)) % len(SYMBOLS)]}
 
 
 def matrix(apart: pd.DataFrame, unit: str) -> tuple[go.Figure, pd.DataFrame]:
@@ -121,8 +124,9 @@ def matrix(apart: pd.DataFrame, unit: str) -> tuple[go.Figure, pd.DataFrame]:
         hovertemplate="%{y}<br>%{x}<br>%{z:.3g}<extra></extra>",
     )
     few = len(names) <= 15
-    figure.update_xaxes(showticklabels=False, showgrid=False, ticks="")
-    figure.update_yaxes(showticklabels=few, autorange="reversed", showgrid=False, ticks="")
+    text = {"type": "category", "showgrid": False, "ticks": ""}  # a client may be called 1.5
+    figure.update_xaxes(showticklabels=False, **text)
+    figure.update_yaxes(showticklabels=few, autorange="reversed", **text)
     return figure, apart.rename_axis("client").reset_index()
 
 
@@ -140,11 +144,7 @@ def apart_dots(told: pd.DataFrame, what: str, title: str, most: int = 12) -> tup
             y=[told_apart[n] for n in some["name"]],
             mode="markers",
             name=f"group {group}",
-            marker={
-                "size": 10,
-                "color": group_colour(int(str(group))),
-                "symbol": SYMBOLS[int(str(group)) % len(SYMBOLS)],
-            },
+            marker={"size": 10} | _marker(group),
             hovertemplate="%{y}: %{x:+.2f}<extra>group " + str(group) + "</extra>",
         )
     figure.update_yaxes(
@@ -219,7 +219,7 @@ def gets_and_brings(found: pd.DataFrame) -> tuple[go.Figure, pd.DataFrame] | Non
         return None
     figure = blank(400)
     for group, part in found.groupby("group"):
-        tone = group_colour(int(str(group)))
+        tone = group_colour(group)
         figure.add_scatter(
             x=part["brings"].tolist(), y=part["gets"].tolist(), mode="markers", text=[label(c, 40) for c in part.index],
             name="alone" if int(str(group)) < 0 else f"group {group}",

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 from markupsafe import Markup
@@ -21,12 +20,11 @@ from markupsafe import Markup
 import coterie
 from coterie.comparison.result import Comparison
 from coterie.disk import write_text
+from coterie.evidence.participation import Coalition
 from coterie.report.parts import render
 from coterie.report.sections import SECTIONS
+from coterie.report.sections.staying import staying
 from coterie.report.sections.summary import TITLE
-
-if TYPE_CHECKING:
-    from coterie.training.participation import Coalition
 
 BUNDLE = "plotly/plotly-cartesian.min.js.gz"
 
@@ -49,11 +47,8 @@ def write_report(
 
 def page(comparison: Comparison, coalition: Coalition | None = None) -> str:
     """The whole page."""
-    return assemble(
-        TITLE,
-        [section(comparison, coalition) for section in SECTIONS],
-        "Tables as CSV and Parquet are next to this page.",
-    )
+    parts = [staying(comparison, coalition) if section is staying else section(comparison) for section in SECTIONS]
+    return assemble(TITLE, parts, "Tables as CSV and Parquet are next to this page.")
 
 
 def assemble(title: str, sections: Sequence[Markup], footer: str = "") -> str:

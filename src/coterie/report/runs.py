@@ -1,8 +1,7 @@
 """Saved runs as a comparison without a recommendation, from folders alone. Nothing is trained.
 
-Runs of one algorithm with different seeds are one method; its intervals are two standard errors over its seeds. They show
-how much training varies, and not how much other test rows would change it: no client is marked, and nothing is
-recommended."""
+Runs of one algorithm with different seeds are one method, with intervals over its seeds (`evidence/gains.py`). They show how
+much training varies, and not how much other test rows would change it: no client is marked, and nothing is recommended."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ import pandas as pd
 
 from coterie.comparison.result import Comparison
 from coterie.errors import ConfigError
-from coterie.evidence.gains import NO_SCORE, UNCLEAR
+from coterie.evidence.gains import NO_SCORE, UNCLEAR, Gains, intervals
 from coterie.learning.metrics import LOWER_IS_BETTER
 from coterie.text import listed
 from coterie.training.result import Result
@@ -33,7 +32,7 @@ class Run:
     finished: bool
     metric: str
     scores: pd.DataFrame
-    """By client: score, alone, gain, and standard error where it is known."""
+    """By client: score, alone, gain, and standard error and half the interval where they are known."""
     clusters: pd.Series[Any]
     history: pd.DataFrame
     algorithm: str
@@ -51,7 +50,9 @@ def load(folder: Path) -> list[Run]:
         )
     result = Result.load(folder)
     told, metric = result.evaluate(), result.about["metrics"][0]
-    scores = pd.DataFrame({"score": told[metric], "alone": told["alone"], "gain": told["gain"], "error": np.nan})
+    scores = pd.DataFrame({"score": told[metric], "alone": told["alone"], "gain": told["gain"]}).assign(
+        error=np.nan, half=np.nan
+    )
     scores["train"], scores["test"] = told["n_train"], told["n_test"]
     about, text = result.about, str(result.about["algorithm"])
     return [
@@ -64,7 +65,7 @@ def _comparison(folder: Path) -> list[Run]:
     """The methods of a saved comparison, but for its baselines."""
     try:
         told = json.loads((folder / "comparison.json").read_text("utf-8"))
-        parts = {k: pd.DataFrame(told[k]).T.astype(float) for k in ("table", "gains", "errors")}
+        parts = {k: pd.DataFrame(told[k]).T.astype(float) for k in ("table", "gains", "errors", "half_widths")}
         groups, metric = told["groups"], str(told["metric"])
         seed = int(told["about"]["seeds"][0])
         base = "alone" if "alone" in parts["table"].index else "local"
@@ -72,7 +73,8 @@ def _comparison(folder: Path) -> list[Run]:
         runs = []
         for method in names:
             scores = pd.DataFrame({"score": parts["table"].loc[method], "alone": parts["table"].loc[base]})
-            scores["gain"], scores["error"] = parts["gains"].loc[method], parts["errors"].loc[method]
+            named = zip(("gain", "error", "half"), ("gains", "errors", "half_widths"), strict=True)
+            scores = scores.assign(**{name: parts[part].loc[method] for name, part in named})
             mine = groups if groups and method == "groups" else dict.fromkeys(scores.index, 0)
             clusters = pd.Series(mine).reindex(scores.index).fillna(0).astype(int)
             runs.append(
@@ -103,11 +105,10 @@ def named(runs: list[Run]) -> list[Run]:
     seeds = pd.Series([(run.method, run.seed) for run in runs]).duplicated(keep=False)
     again = {run.method for run, twice in zip(runs, seeds, strict=True) if twice}
     mixed = {method for method, found in kinds.items() if len(found) > 1} | again
-    return [_renamed(run) if run.method in mixed else run for run in runs]
-
-
-def _renamed(run: Run) -> Run:
-    return replace(run, method=f"{run.method} in {run.folder.name or run.folder}")
+    return [
+        replace(run, method=f"{run.method} in {run.folder.name or run.folder}") if run.method in mixed else run
+        for run in runs
+    ]
 
 
 def side_by_side(runs: list[Run]) -> Comparison:
@@ -121,10 +122,11 @@ def side_by_side(runs: list[Run]) -> Comparison:
         return _frame({m: _stack(some, column, clients).mean(axis=0) for m, some in by.items()}, clients)
 
     table, gains = mean("score"), mean("gain")
-    errors = _frame({m: _error(some, clients) for m, some in by.items()}, clients)
+    spread = {m: _spread(some, clients) for m, some in by.items()}
+    errors, half = (_frame({m: pair[i] for m, pair in spread.items()}, clients) for i in (0, 1))
     alone = pd.concat([run.scores["alone"].reindex(clients) for run in runs], axis=1).mean(axis=1)
     if alone.notna().any():
-        table.loc["alone"], gains.loc["alone"], errors.loc["alone"] = alone, 0.0, 0.0
+        table.loc["alone"], gains.loc["alone"], errors.loc["alone"], half.loc["alone"] = alone, 0.0, 0.0, 0.0
     marks = gains.map(lambda g: NO_SCORE if np.isnan(g) else UNCLEAR).astype(object)
     groups = {m: some[0].clusters.reindex(clients).fillna(-1).astype(int) for m, some in by.items()}
     groups |= {"alone": pd.Series(0, index=clients)} if "alone" in table.index else {}
@@ -133,7 +135,7 @@ def side_by_side(runs: list[Run]) -> Comparison:
     settings = [{"method": r.method, "seed": r.seed, "rounds": r.rounds, "algorithm": r.algorithm} for r in runs]
     metric = runs[0].metric
     return Comparison(
-        table=table, gains=gains, errors=errors, half_widths=2 * errors, marks=marks, metric=metric, scores=pd.DataFrame(),
+        table=table, gains=gains, errors=errors, half_widths=half, marks=marks, metric=metric, scores=pd.DataFrame(),
         curves=pd.concat(histories, ignore_index=True) if histories else pd.DataFrame(),
         settings=pd.DataFrame(settings),
         clusters=pd.DataFrame(groups).T.rename_axis("method"),
@@ -147,11 +149,15 @@ def _stack(runs: list[Run], column: str, clients: list[str]) -> pd.DataFrame:
     return pd.DataFrame([run.scores[column].reindex(clients) for run in runs])
 
 
-def _error(runs: list[Run], clients: list[str]) -> pd.Series[Any]:
+def _spread(runs: list[Run], clients: list[str]) -> tuple[Any, Any]:
+    """The standard error of every client's gain over the seeds, and half its interval; of one run, what it says itself."""
     if len(runs) == 1:
-        return runs[0].scores["error"].reindex(clients)
-    error: pd.Series[Any] = _stack(runs, "gain", clients).std(ddof=1) / np.sqrt(len(runs))
-    return error
+        kept = runs[0].scores.reindex(clients)
+        return kept["error"], kept["half"]
+    each, count = _stack(runs, "gain", clients), np.full(len(clients), float(len(runs)))
+    error = each.std(ddof=1) / np.sqrt(len(runs))
+    low, high = intervals(Gains(each.mean().to_numpy(), error.to_numpy(), count - 1, count), fewest=2)
+    return error, pd.Series((high - low) / 2, index=clients)
 
 
 def _frame(parts: dict[str, Any], clients: list[str]) -> pd.DataFrame:

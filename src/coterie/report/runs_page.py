@@ -14,6 +14,7 @@ from rich.table import Table as Rich
 from coterie.comparison.result import Comparison
 from coterie.disk import write_text
 from coterie.errors import ConfigError
+from coterie.evidence.gains import Gains, intervals
 from coterie.report import figures
 from coterie.report.page import assemble
 from coterie.report.parts import Chart, Table, render, row, section, with_code
@@ -27,8 +28,8 @@ from coterie.text import metric_name, number
 
 TITLE = "Runs side by side"
 _HOW = (
-    "drawn with ± 2 standard errors over seeds, where there are several: how much training varies, not how much other test "
-    "rows would. So no client is marked."
+    "drawn with its interval over seeds, where there are several, corrected for looking at many clients: how much training "
+    "varies, not how much other test rows would. So no client is marked."
 )
 _COLUMNS = ("run", "method", "seed", "rounds", "done", "mean", "gain", "error", "MB", "groups")
 
@@ -94,19 +95,30 @@ def _overview(runs: list[Run], c: Comparison) -> Markup:
     note = "Mean over clients; gains over training alone, with their standard error over clients."
     cells = Table(list(_COLUMNS), [row(*line) for line in _words(table)], "text", "The runs")
     by = table.groupby("method", sort=False)
-    many = by["gain"].transform("size") > 1
-    spread: pd.Series[float] = by["gain"].std(ddof=1) / np.sqrt(by["gain"].size())
-    mean = by["gain"].mean()
-    half = 2 * np.maximum(spread.fillna(0), by["error"].mean().fillna(0))
-    shown = pd.DataFrame({"mean gain": mean, "low": mean - half, "high": mean + half}).dropna()
+    shown = pd.DataFrame(
+        {str(m): _interval(part, len(c.table.columns)) for m, part in by}, index=["mean gain", "low", "high"]
+    ).T
+    shown = shown.dropna()
+    many = by.size() > 1
     charts = []
     if len(shown):
         tones = [figures.colour(c, str(m)) for m in shown.index]
         figure, kept = figures.mean_gains(shown, c.metric, tones)
         told = ", ".join(f"{m} {number(float(g), '+')}" for m, g in shown["mean gain"].items())
-        title = "Mean gain, ± 2 standard errors over clients" + (" or seeds, the larger" if many.any() else "")
+        title = "Mean gain, with its interval over clients" + (" or seeds, the larger" if many.any() else "")
         charts = [Chart(figure, f"Mean gain over training alone: {told}.", kept, "mean-gains", title)]
     return section("Runs", note, charts=charts, table=cells)
+
+
+def _interval(runs: pd.DataFrame, clients: int) -> tuple[float, float, float]:
+    """The mean gain of one method's runs, with its interval by their spread or by that of the clients, the larger."""
+    count, mean = len(runs), float(runs["gain"].mean())
+    seeds = float(runs["gain"].std(ddof=1) / np.sqrt(count)) if count > 1 else np.nan
+    over = ((float(runs["error"].mean()), clients), (seeds, count))
+    error, number = max((pair for pair in over if np.isfinite(pair[0])), default=(np.nan, 2))
+    parts = (np.array([float(value)]) for value in (mean, error, number - 1, number))
+    low, high = intervals(Gains(*parts), fewest=2)
+    return mean, float(low[0]), float(high[0])
 
 
 def _settings(runs: list[Run]) -> list[Markup]:

@@ -17,10 +17,11 @@ from coterie.comparison.private import COVERED, NOT_COVERED
 from coterie.comparison.result import Comparison
 from coterie.comparison.verdict import facts, headline, stay_words
 from coterie.evidence.gains import GAINS, LOSES, NO_SCORE, UNCLEAR
+from coterie.evidence.participation import Coalition
+from coterie.report.sections.deploying import new_clients
 from coterie.text import cut, listed, method_label, metric_name, number, one_line, sentence_case
 
 if TYPE_CHECKING:
-    from coterie.training.participation import Coalition
     from coterie.training.result import Result
 
 _MANY = 30  # clients shown; of more the largest gains and losses
@@ -43,6 +44,8 @@ def comparison_tables(comparison: Comparison, coalition: Coalition | None = None
     if comparison.groups is not None:
         yield groups_table(comparison)
     yield Text(facts(comparison))
+    if comparison.deploy is not None:
+        yield Padding(Text(" ".join([comparison.deploy.words(), *new_clients(comparison)])), (1, 0, 0, 0))
     told = stay_words(comparison, coalition)
     if told:
         yield Padding(Text(f"Would they stay? {told}"), (1, 0, 0, 0))

@@ -1,7 +1,8 @@
 """The sections of the report page, in its order.
 
-A section is a function of the comparison and, when it was looked for, the coalition. It gathers plain values; the templates
-turn them into HTML and escape every one of them. An empty section returns "". Nothing is trained here."""
+A section is a function of the comparison, and `staying` of the coalition too, when it was looked for. It gathers plain
+values; the templates turn them into HTML and escape every one of them. An empty section returns "". Nothing is trained
+here."""
 
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ from markupsafe import Markup
 
 from coterie.report.sections.clients import clients
 from coterie.report.sections.data import columns, data
+from coterie.report.sections.deploying import deploying
 from coterie.report.sections.groups import groups
 from coterie.report.sections.privacy import receipt
 from coterie.report.sections.settings import caveats, settings
@@ -20,6 +22,7 @@ SECTIONS: tuple[Callable[..., Markup], ...] = (
     head,
     verdict,
     cards,
+    deploying,
     clients,
     groups,
     staying,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,9 +14,6 @@ from coterie.report import figures
 from coterie.report.parts import Cell, Table, as_json, render, section
 from coterie.text import method_label, metric_name, number, one_line, sentence_case
 
-if TYPE_CHECKING:
-    from coterie.training.participation import Coalition
-
 _DOTS = 2_000  # clients in the figure; of more every so many along the gains
 _ROWS = 200  # rows of the table at a time; the search finds the others
 _HOW = (
@@ -26,7 +23,7 @@ _HOW = (
 _SIGN = {GAINS: "▲ ", LOSES: "▼ "}
 
 
-def clients(c: Comparison, coalition: Coalition | None = None, how: str = _HOW) -> Markup:
+def clients(c: Comparison, how: str = _HOW) -> Markup:
     """how: what the interval of a dot is, and what the marks mean."""
     better = "lower" if c.about["lower_is_better"] else "higher"
     note = (

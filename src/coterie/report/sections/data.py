@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 
@@ -11,13 +11,10 @@ from coterie.data.columns import ColumnReport, Role
 from coterie.report import figures
 from coterie.report.parts import Chart, Table, how_many, row, section
 
-if TYPE_CHECKING:
-    from coterie.training.participation import Coalition
-
 _MOST = 500
 
 
-def data(c: Comparison, coalition: Coalition | None = None) -> Markup:
+def data(c: Comparison) -> Markup:
     if not len(c.overview.columns):
         return Markup()
     made = figures.target_bars(c)
@@ -40,7 +37,7 @@ def _number(value: Any) -> str:
     return f"{value:.2f}" if isinstance(value, float) and value % 1 else f"{value:.0f}"
 
 
-def columns(c: Comparison, coalition: Coalition | None = None) -> Markup:
+def columns(c: Comparison) -> Markup:
     """Used, ignored and suspicious columns, each with the reason, and what was done to the rows."""
     if not c.about.get("notes"):
         return Markup()

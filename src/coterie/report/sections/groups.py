@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
@@ -12,9 +12,6 @@ from coterie.comparison.result import Comparison
 from coterie.report import figures
 from coterie.report.parts import Chart, Table, row, section
 from coterie.text import cut, listed
-
-if TYPE_CHECKING:
-    from coterie.training.participation import Coalition
 
 _NAMES = 8  # names in a cell
 _LONG = 40  # characters of a name there
@@ -26,7 +23,7 @@ _WHAT = {
 }
 
 
-def groups(c: Comparison, coalition: Coalition | None = None) -> Markup:
+def groups(c: Comparison) -> Markup:
     several = c.grouped
     if not several:
         none = "One model for all predicted inner folds of the training rows at least as well as several groups did."

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from markupsafe import Markup
 
 from coterie.comparison.private import COVERED, NOT_COVERED
@@ -12,11 +10,8 @@ from coterie.privacy.receipt import Receipt
 from coterie.privacy.receipt_page import verdict
 from coterie.report.parts import section, with_code
 
-if TYPE_CHECKING:
-    from coterie.training.participation import Coalition
 
-
-def receipt(c: Comparison, coalition: Coalition | None = None) -> Markup:
+def receipt(c: Comparison) -> Markup:
     """The receipt of a comparison's private candidate, and what it does not cover."""
     if c.receipt is None:
         return Markup()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from markupsafe import Markup
 
 from coterie.comparison.result import Comparison
@@ -12,13 +10,10 @@ from coterie.report.parts import Cell, Table, render, row, section, with_code
 from coterie.report.toml import toml_text
 from coterie.text import listed, sentence_case
 
-if TYPE_CHECKING:
-    from coterie.training.participation import Coalition
-
 _NAMES = 12
 
 
-def settings(c: Comparison, coalition: Coalition | None = None) -> Markup:
+def settings(c: Comparison) -> Markup:
     rows = [[*row(r.method, r.seed, r.rounds), Cell(str(r.algorithm), code=True)] for r in c.settings.itertuples()]
     note = "Exact models are solved to convergence."
     if c.results:
@@ -34,7 +29,7 @@ def settings(c: Comparison, coalition: Coalition | None = None) -> Markup:
     return section("Settings", note, text=with_code(text), body=body, table=table, folded="What each method ran with")
 
 
-def caveats(c: Comparison, coalition: Coalition | None = None) -> Markup:
+def caveats(c: Comparison) -> Markup:
     items = [
         "The mean over clients decides, with an error that pays for choosing among the methods. Single clients are marked "
         "only after a correction for looking at many, so few are.",

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from markupsafe import Markup
 
 from coterie.comparison.result import Comparison
 from coterie.comparison.verdict import stay_words
+from coterie.evidence.participation import Coalition
 from coterie.report import figures
 from coterie.report.parts import Chart, Table, how_many, row, section
 from coterie.text import listed, number
-
-if TYPE_CHECKING:
-    from coterie.training.participation import Coalition
 
 _MOST = 500
 

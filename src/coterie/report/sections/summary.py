@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import PurePath
 
 from markupsafe import Markup
 
@@ -13,15 +13,12 @@ from coterie.report import figures
 from coterie.report.parts import Chart, render
 from coterie.text import metric_name, number, sentence_case
 
-if TYPE_CHECKING:
-    from coterie.training.participation import Coalition
-
 TITLE = "Who should learn together?"
 _SHORT = {"clear": "clear", "borderline": "borderline", "leaning": "only a leaning", "nothing": "nothing to learn"}
 
 
-def head(c: Comparison, coalition: Coalition | None = None) -> Markup:
-    told = f"{c.about['kind'].capitalize()} with {c.about['features']} inputs, measured by {metric_name(c.metric)}"
+def head(c: Comparison) -> Markup:
+    told = f"{_what(c)}{c.about['kind'].capitalize()} with {c.about['features']} inputs, measured by {metric_name(c.metric)}"
     parts = []
     if c.decision is not None:
         parts.append(f"exact models on {c.about['repeats']} × {c.about['folds']} folds inside every client")
@@ -32,7 +29,18 @@ def head(c: Comparison, coalition: Coalition | None = None) -> Markup:
     return render("head", title=TITLE, facts=f"{told}; {' and '.join(parts)}.")
 
 
-def verdict(c: Comparison, coalition: Coalition | None = None) -> Markup:
+def _what(c: Comparison) -> str:
+    """The table, its target and its clients, where they have names."""
+    named = c.about.get("labels") or {}
+    if "target" not in named:
+        return ""
+    rerun = c.about.get("rerun") or {}
+    path = c.about.get("table") or rerun.get("data", {}).get("path")
+    table = f" in {PurePath(path).name}" if path else ""
+    return f"{sentence_case(named['target'])} for every {named['client']}{table}. "
+
+
+def verdict(c: Comparison) -> Markup:
     way = c.recommendation
     charts = [mean_chart(c)] if figures.others(c) else []
     advice = f"{sentence_case(WAYS[way])}; {SURE[c.sure]}."
@@ -54,7 +62,7 @@ def mean_chart(c: Comparison) -> Chart:
     return Chart(figure, alt, data, "mean-gains", "How sure: mean gain of every method, with its interval")
 
 
-def cards(c: Comparison, coalition: Coalition | None = None) -> Markup:
+def cards(c: Comparison) -> Markup:
     shown = [(f"{c.about['clients']:,}", "clients"), (f"{c.about['rows']:,}", "rows")]
     if c.groups is not None:
         shown += [(str(c.groups.nunique()), "groups found")]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from markupsafe import Markup
 
 from coterie.comparison.result import Comparison
@@ -11,11 +9,8 @@ from coterie.report import figures
 from coterie.report.parts import Chart, section
 from coterie.text import metric_name, number
 
-if TYPE_CHECKING:
-    from coterie.training.participation import Coalition
 
-
-def training(c: Comparison, coalition: Coalition | None = None) -> Markup:
+def training(c: Comparison) -> Markup:
     if not len(c.curves):
         return Markup()
     note = "Thick: mean over seeds, as far as every seed ran. Thin: each seed. Test scores are shown, never used to choose."
@@ -31,7 +26,7 @@ def _curve(c: Comparison, title: str, column: str) -> Chart:
     return Chart(figure, f"{title} over the rounds; at the end: {ends}.", data, f"curve-{column}", title)
 
 
-def traffic(c: Comparison, coalition: Coalition | None = None) -> Markup:
+def traffic(c: Comparison) -> Markup:
     made = figures.bytes_bars(c) if len(c.curves) else None
     if made is None:
         return Markup()
