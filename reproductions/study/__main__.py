@@ -16,7 +16,9 @@ from reproductions.study.worlds import World, simulate
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m reproductions.study", description=__doc__)
-    parser.add_argument("study", choices=[*PLANS, "tables", "trained", "continuum"])
+    parser.add_argument(
+        "study", choices=[*PLANS, "tables", "trained", "continuum", "deployment", "intervals", "dependent", "gainers"]
+    )
     parser.add_argument(
         "--worlds", type=int, default=50, help="worlds per cell; 0 only tabulates and draws what the file holds"
     )
@@ -46,7 +48,26 @@ def _tasks(given: argparse.Namespace) -> list[tuple[str, Callable[[], Any]]]:
         from reproductions.study.tables import tasks
 
         return tasks(given.only)
+    if given.study == "deployment":
+        from reproductions.study.deployment import tasks as deployment_tasks
+
+        return deployment_tasks(given.only, given.first_seed)
+    if given.study == "intervals":
+        from reproductions.study.intervals import tasks as interval_tasks
+
+        return [task for task in interval_tasks(given.worlds, given.first_seed) if given.only in task[0]]
+    if given.study == "dependent":
+        from reproductions.study.dependent import dependent_worlds, simulate_dependent
+
+        seeds = range(given.first_seed, given.first_seed + given.worlds)
+        some_worlds = [w for w in dependent_worlds() if given.only in w.name]
+        return [(f"{w.name}/{s}", partial(simulate_dependent, w, s)) for s in seeds for w in some_worlds]
     seeds = range(given.first_seed, given.first_seed + given.worlds)
+    if given.study == "gainers":
+        from reproductions.study.gainers import gainer_worlds, simulate_gainers
+
+        kinds = [w for w in gainer_worlds() if given.only in w.name]
+        return [(f"{w.name}/{s}", partial(simulate_gainers, w, s)) for s in seeds for w in kinds]
     if given.study == "trained":
         from reproductions.study.trained import simulate_trained, trained_worlds
 

@@ -62,6 +62,24 @@ SOURCES = (
         "tickets", "traveller", "first", C, use=("price", "minutes", "changes", "comfort"), file="train_tickets.csv.gz"
     ),
 )
+MORE = (  # further tables, for the study of what to deploy
+    Source("diamonds", "clarity", "price", logs=("price",)),
+    Source(
+        "Forbes2000", "country", "marketvalue", use=("category", "sales", "profits", "assets"), logs=("marketvalue",)
+    ),
+    Source("airquality", "Month", "Ozone", drop=("Day",)),
+    Source("SumHes", "country", "gdp", drop=("year",), logs=("gdp", "pop")),
+    Source("macro", "country", "unem", use=("gdp", "capmob", "trade", "year")),
+    Source("mpg", "manufacturer", "hwy", use=("displ", "year", "cyl", "drv", "class")),
+    Source("Benefits", "state", "ui", C, drop=("stateur", "statemb")),
+    Source("LaborSupply", "id", "lnhr", drop=("year",)),
+    Source("Snmesp", "firm", "n", drop=("year",)),
+    Source("epil", "subject", "y", use=("trt", "base", "age", "period")),
+    Source("Vocab", "year", "vocabulary"),
+    Source("OFP", "region", "ofp", use=("hosp", "numchron", "age", "school", "faminc", "sex", "black")),
+    Source("Salaries", "discipline", "salary", logs=("salary",)),
+    Source("turnout", "race", "vote", C),
+)
 _CATEGORIES = {"month", "cp"}
 
 

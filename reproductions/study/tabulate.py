@@ -32,6 +32,18 @@ def tabulate(study: str, records: dict[str, Any]) -> str:
         from reproductions.study.tables import tabulate_tables
 
         return tabulate_tables(records)
+    if study == "deployment":
+        from reproductions.study.deployment import tabulate_deployment
+
+        return tabulate_deployment(records)
+    if study == "dependent":
+        from reproductions.study.dependent import tabulate_dependent
+
+        return tabulate_dependent(records)
+    if study == "gainers":
+        from reproductions.study.gainers import tabulate_gainers
+
+        return tabulate_gainers(records)
     if study == "trained":
         from reproductions.study.trained import tabulate_trained
 
@@ -40,6 +52,10 @@ def tabulate(study: str, records: dict[str, Any]) -> str:
         from reproductions.study.continuum import tabulate_continuum
 
         return tabulate_continuum(records)
+    if study == "intervals":
+        from reproductions.study.intervals import summary
+
+        return summary(records).to_string()
     return summarise(flat(records)).to_string()
 
 

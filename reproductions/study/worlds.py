@@ -42,7 +42,7 @@ class World:
         return f"{self.truth}{extra} {self.kind[0]}{self.m} e{self.effect:g} n{self.rows[0]}-{self.rows[1]} c{self.classes}"
 
 
-def _coefficients(world: World, rng: np.random.Generator) -> Floats:
+def coefficients(world: World, rng: np.random.Generator) -> Floats:
     """(clients, 1 + columns, outputs)."""
     q = 1 if world.kind == "regression" or world.classes == 2 else world.classes
     factor = 1.0 if world.kind == "regression" else 1.8
@@ -78,7 +78,7 @@ def _rows(world: World, coef: Floats, owner: Ints, rng: np.random.Generator) -> 
 def make(world: World, seed: int) -> tuple[Table, Table]:
     """A table to decide on, and fresh rows of the same clients."""
     rng = np.random.default_rng([seed, 77])
-    coef = _coefficients(world, rng)
+    coef = coefficients(world, rng)
     sizes = np.exp(rng.uniform(np.log(world.rows[0]), np.log(world.rows[1]), world.m)).astype(int)
     owner, fresh = np.repeat(np.arange(world.m), sizes), np.repeat(np.arange(world.m), TEST_ROWS)
     if world.truth == "shuffled":  # a row belongs to a client of its own choosing, whatever the label says

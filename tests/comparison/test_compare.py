@@ -17,10 +17,10 @@ import coterie as ct
 from coterie.comparison.compare import Comparison, compare
 from coterie.comparison.tuning import OWN_RATES, tune, validation_split
 from coterie.errors import ConfigError
-from coterie.evidence.gains import GAINS, LOSES, NO_SCORE, UNCLEAR
+from coterie.evidence.gains import GAINS, LOSES, NO_SCORE, UNCLEAR, Gains, intervals
 from coterie.report.page import page
 from coterie.report.terminal import comparison_tables
-from coterie.training.bootstrap import bootstrap_scores
+from coterie.training.coalition import audit
 
 FAST = ct.LocalSGD(steps=10, lr=0.2, batch_size=None)
 
@@ -175,18 +175,12 @@ def test_targets_of_any_size_are_learned_alike() -> None:
     assert found[1].loc["fedavg"].mean() < 0.2  # the noise has variance 0.09, the target 3
 
 
-def test_the_standard_error_is_that_of_a_mean_of_paired_differences() -> None:
-    """For accuracy on one split the bootstrap must agree with the formula sd(difference) / √n."""
-    fed = federation()
-    a = ct.fit(ct.FedAvg(FAST), fed, rounds=3, progress=False)
-    b = ct.fit(ct.Local(FAST), fed, rounds=3, progress=False)
-    draws = bootstrap_scores(a, 400) - bootstrap_scores(b, 400)
-    for i, client in enumerate(fed.clients):
-        x, y = fed.test(client)
-        right = [(r.model(client)(x).argmax(-1) == y).double() for r in (a, b)]
-        difference = right[0] - right[1]
-        expected = float(difference.std(unbiased=False)) / len(y) ** 0.5
-        assert draws[i].std() == pytest.approx(expected, rel=4 / (2 * 400) ** 0.5)
+def test_a_comparison_and_an_audit_have_one_error_of_a_client(known: Comparison) -> None:
+    told = audit(known.results["fedavg"])
+    rows = told.table["rows"].to_numpy(np.float64)
+    gains, errors = (part.loc["fedavg"].to_numpy(np.float64) for part in (known.gains, known.errors))
+    low, high = intervals(Gains(gains, errors, rows + 3, rows), told.settings.level)
+    np.testing.assert_allclose(told.table[["gain", "low", "high"]], np.stack([gains, low, high], 1))
 
 
 def test_few_test_rows_are_never_clear() -> None:

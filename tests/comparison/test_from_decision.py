@@ -1,10 +1,11 @@
-"""Tables: exact candidates, natural units, and a recommendation that survives noise and never contradicts advise."""
+"""Tables: exact candidates, natural units, and a recommendation that survives noise."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,9 +14,9 @@ from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import KFold
 
 import coterie as ct
-from coterie.comparison.advice import ALIASES, TableAdvice
 from coterie.comparison.compare import Comparison, compare
 from coterie.errors import ConfigError
+from reproductions.generate import regression_clients
 
 
 def federation(clients: int, rows: int, kind: str, world: str, seed: int = 0, scale: float = 1.0) -> ct.Federation:
@@ -99,29 +100,6 @@ def test_alone_and_together_are_as_good_as_ridge() -> None:
         assert ours < loss.mean() + loss.std() / np.sqrt(len(loss))
 
 
-WORLDS = ("noise", "same", "apart", "groups")
-
-
-@pytest.mark.parametrize(
-    ("world", "kind"),
-    [
-        *((world, "regression") for world in WORLDS),
-        ("groups", "classification"),
-        *(pytest.param(world, "classification", marks=pytest.mark.slow) for world in WORLDS[:3]),
-    ],
-)
-def test_advise_and_compare_never_contradict(world: str, kind: str) -> None:
-    fed = federation(8, 24, kind, world, seed=3)
-    told = ct.advise(fed)
-    assert isinstance(told, TableAdvice)
-    found = compare(fed)
-    assert ALIASES[found.recommendation] == told.recommendation
-    assert (found.recommendation, found.sure) == (told.way, told.sure)
-    risk = told.table.set_index("method")["risk"]
-    for name, alias in ALIASES.items():
-        assert risk[alias] == pytest.approx(float(found.table.T[name].mean()))
-
-
 def test_json_is_whole_and_has_no_nan(grouped: Comparison) -> None:
     told = json.loads(json.dumps(grouped.to_json(), allow_nan=False, default=str))
     assert told["recommendation"] == "groups"
@@ -165,3 +143,59 @@ def test_a_metric_that_does_not_fit_is_refused() -> None:
         compare(fed, metric="accuracy")
     with pytest.raises(ConfigError, match="Did you mean 'mse'"):
         compare(fed, metric="mes")
+
+
+def table_of(X: Any, y: Any, groups: Any) -> dict[Any, Any]:
+    return {c: (X[groups == c], y[groups == c]) for c in np.unique(groups)}
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "right"),
+    [
+        ({"samples": 10, "prior_variance": 0.25, "noise_variance": 1.0}, "shrunk"),
+        ({"samples": 60, "prior_variance": 4.0, "noise_variance": 1.0}, "alone"),
+        ({"samples": 10, "prior_variance": 0.0, "noise_variance": 1.0, "centers": [[2, 0, 0], [0, 2, 0]]}, "groups"),
+        ({"samples": 15, "prior_variance": 0.0, "noise_variance": None}, "together"),
+    ],
+)
+def test_regressions(kwargs: dict[str, Any], right: str) -> None:
+    data = regression_clients(40, dimension=3, mean_scale=1.0, rng=np.random.default_rng(0), **kwargs)
+    kind = "regression" if kwargs["noise_variance"] else "classification"
+    found = compare(table_of(data.X, data.y, data.groups), kind=kind, one_class="allow")
+    assert found.recommendation == right
+
+
+def test_gains_are_not_inflated_by_a_target_far_from_zero() -> None:
+    """The loss of alone is that of centred models, near the noise's variance of 1."""
+    rng = np.random.default_rng(0)
+    X, groups = rng.normal(size=(400, 2)), np.repeat(np.arange(10), 40)
+    y = 1e3 + X.sum(1) + rng.normal(size=400)
+    loss = compare(table_of(X, y, groups)).table.mean(axis=1)
+    assert loss["alone"] == pytest.approx(1.0, abs=4 * np.sqrt(2 / 400) + 0.1)
+    assert 1 - loss["together"] / loss["alone"] < 0.15
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_a_label_that_only_one_row_has(text: bool) -> None:
+    """It falls into one fold, and the others train on what is left."""
+    rng = np.random.default_rng(0)
+    X, groups = rng.normal(size=(60, 2)), np.repeat(np.arange(6), 10)
+    y = np.where(np.arange(60) == 7, "rare", np.where((X[:, 0] > 0) & text, "b", "a"))
+    assert np.isfinite(compare(table_of(X, y, groups), one_class="allow").table.mean(axis=1)).all()
+
+
+def test_many_columns_are_judged_by_their_components() -> None:
+    rng = np.random.default_rng(0)
+    found = compare({i: (rng.normal(size=(12, 256)), rng.normal(size=12)) for i in range(4)}, seeds=1)
+    assert any("principal components" in warning for warning in found.warnings)
+    assert np.isfinite(found.table.to_numpy()).all()
+
+
+def test_labels_keep_their_names() -> None:
+    rng = np.random.default_rng(0)
+    data = {c: (x := rng.normal(size=(20, 2)), np.where(x[:, 0] > 0, "yes", "no")) for c in ("north", "south", "west")}
+    decision = compare(data, test_fraction=0.0).decision
+    assert decision is not None
+    assert decision.table.classes is not None
+    assert list(decision.table.classes) == ["no", "yes"]
+    assert list(decision.marks.index) == ["north", "south", "west"]

@@ -1,4 +1,4 @@
-"""Odd data: `compare` and `advise` answer alike, in words that do not contradict their numbers, or refuse in a sentence."""
+"""Odd data: `compare` answers in words that do not contradict their numbers, or refuse in a sentence."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ ODD: dict[str, Target] = {
 @pytest.mark.parametrize("name", ODD)
 def test_words_and_numbers_of_odd_targets_agree(name: str) -> None:
     fed = federation(ODD[name], kind="regression")
-    found, advice = ct.compare(fed, seeds=1), ct.advise(fed)
-    assert (advice.way, advice.sure) == (found.recommendation, found.sure)  # type: ignore[attr-defined]
+    found = ct.compare(fed, seeds=1)
     said = found.verdict()
     assert len(max(said.split(), key=len)) < 40  # no number of 300 digits
     if "less error" in said and found.interval[0] > 0 and found.recommendation == "alone":

@@ -14,11 +14,12 @@ from dataclasses import replace
 from functools import cache
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import pandas as pd
 
-from coterie.arguments import ANYTHING, CALLABLE, NONE, check_arguments, whole
+from coterie.arguments import ANYTHING, CALLABLE, NONE, check_arguments, shown, whole
+from coterie.comparison.deploy.choice import Family
 from coterie.comparison.from_decision import exact_comparison
 from coterie.comparison.methods import DEFAULT, NAMES, Algorithms, parse
 from coterie.comparison.result import Comparison
@@ -54,6 +55,9 @@ def compare(
     private: Any = "finetuned",
     private_data: Federation | Split | None = None,
     target_range: tuple[float, float] | None = None,
+    family: str = "auto",
+    across: Literal["rows", "sites"] = "rows",
+    least: int | None = None,
     federation: Any = None,
     **reading: Any,
 ) -> Comparison:
@@ -75,26 +79,69 @@ def compare(
     (see `comparison/private.py`). private_data: the same rows prepared without statistics of other clients' rows
     (`Federation.from_frame(…, scaling="own")`); without it a table's receipt is not valid. target_range: public bounds of a
     number to predict.
+
+    family: the models of a table that may be deployed: "linear", "trees" (boosted), or "auto" for both. `comparison.deploy`
+    says what they are expected to lose; `comparison.proven` is what is shown about collaboration.
+
+    across: "sites" asks every client for sums over its rows and nothing else, as a deployment does where the tables stay
+    (linear models; a number or two classes). Folds are then dealt by each client alone, and no sum is of fewer than `least`
+    rows (by default two more than columns), so that small clients have fewer folds, or are left out and named.
     """
     if federation is not None:
         warnings.warn("compare(federation=…) is now compare(data=…).", FutureWarning, stacklevel=2)
         data = federation
-    checked = {"data": ANYTHING, "federation": ANYTHING, "rounds": whole(1) | NONE}
+    checked = {"data": ANYTHING, "federation": ANYTHING, "rounds": whole(1) | NONE, "least": whole(1) | NONE}
     check_arguments(locals(), **checked, note=CALLABLE | NONE, progress=CALLABLE | NONE)
     if privacy is None and not (private_data is None and target_range is None and isinstance(private, str)):
         raise ConfigError("private, private_data and target_range belong to a private candidate. Also give privacy=.")
     chosen = [int(s) for s in (range(int(seeds)) if isinstance(seeds, int | Integral) else seeds)]
     if not chosen:
         raise ConfigError(f"compare needs at least one seed; got seeds={seeds!r}.")
+    if not isinstance(family, str) or family not in get_args(Family):
+        raise ConfigError(f"family must be 'auto', 'linear' or 'trees'; got {shown(family)}. Choose one of them.")
+    if isinstance(data, type):
+        raise ConfigError(f"compare needs a table, a Federation or a function of a seed; got {shown(data)}. Pass one.")
     split = cache(data) if callable(data) and not reading else opened(data, reading)
     first = split(chosen[0])
-    if first.y.ndim > 1 or first.weights is not None:
+    if not isinstance(first, Federation):
+        raise ConfigError(f"compare needs a function that gives a Federation for a seed; it gave {shown(first)}.")
+    plain = first.weights is None or ("weight" in first.beside and algorithms is None and first.kind == "regression")
+    if first.y.ndim > 1 or not plain:
         raise DataError(
-            "compare judges clients by rows with one target and one weight each; these have more. Train with fit, and "
-            "compare results with fit_seeds."
+            "compare judges clients by one target per row, and weights rows of a table with a number to predict only. Leave "
+            "out what is more, or train with fit and compare results with fit_seeds."
         )
+    if not isinstance(across, str) or across not in ("rows", "sites"):
+        raise ConfigError(f"across must be 'rows' or 'sites'; got {shown(across)}. Choose one of them.")
+    if across == "sites":
+        if not (task is None and algorithms is None and privacy is None and family != "trees"):
+            raise ConfigError(
+                "Across sites, linear models are compared; task, algorithms, privacy and trees are not. Leave them out."
+            )
+        from coterie.comparison.sites.result import across_sites
+        from coterie.training.run import engine_of
+
+        asking = engine_of(engine, None)
+        try:
+            return across_sites(first, chosen, metric, least, asking, _part(progress, chosen[0], 1.0))
+        finally:
+            if isinstance(engine, str):
+                asking.close()
+    if least is not None:
+        raise ConfigError("least is the fewest rows of a sum that a site tells; it needs across='sites'. Add it.")
     is_table = task is None and first.x.ndim == 2 and len(first) > 1
+    if first.judged_as and (algorithms is not None or privacy is not None or not is_table):
+        raise ConfigError(
+            f"A target of kind {first.judged_as} is for the exact models of a table; networks take kind regression. Leave "
+            "algorithms, task and privacy out, or use kind regression."
+        )
     methods = None if algorithms is None and is_table else parse(DEFAULT if algorithms is None else algorithms)
+    own_split = first.labels.get("split")
+    if own_split is not None and is_table and methods is None:
+        raise DataError(
+            f"Exact models are judged on folds that coterie deals over all rows, so the split in column {own_split!r} "
+            "would be ignored. Leave split out, or name algorithms to train, which are judged by it."
+        )
     if (methods is not None or privacy is not None) and not first.n_test.any():
         raise DataError(
             "Trained methods are judged by test rows; these clients have none.",
@@ -116,10 +163,15 @@ def compare(
     share = 1.0 if methods is None else _EXACT_SHARE
     if note is not None:
         note("exact models", chosen[0])
-    exact = exact_comparison(first, chosen, metric, _part(progress, chosen[0], share))
+    exact = exact_comparison(first, chosen, metric, _part(progress, chosen[0], share), cast("Family", family))
+    if isinstance(data, str | Path):
+        exact = replace(exact, about=exact.about | {"table": Path(data).name})
     if methods is None:
         return exact
     extra = _trained(split, redrawn, None, methods, rounds, chosen, exact.metric, engine, note, progress, share)
+    if own_split is not None:
+        told = f"the split in column {own_split!r} holds for trained methods; exact models deal folds over all rows."
+        exact = replace(exact, warnings=(*exact.warnings, told))
     return _with_release(_joined(exact, extra), candidate, chosen[0], engine)
 
 

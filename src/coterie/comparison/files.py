@@ -13,7 +13,7 @@ from coterie.disk import locked, refuse_foreign, write_text, writing
 
 if TYPE_CHECKING:
     from coterie.comparison.result import Comparison
-    from coterie.training.participation import Coalition
+    from coterie.evidence.participation import Coalition
 
 JSON, _PAGE = "comparison.json", "report.html"
 _TABLES = ("table", "gains", "clients", "clusters", "participation", "coalition", "settings")

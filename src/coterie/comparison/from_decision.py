@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from coterie.comparison.deploy.choice import Deploy, Family, deployed
+from coterie.comparison.deploy.coding import Coding
+from coterie.comparison.deploy.fitted import model_of
+from coterie.comparison.deploy.model import TableModel
 from coterie.comparison.exact.decision import Decision, decide_table
-from coterie.comparison.exact.plan import narrowed, plan
+from coterie.comparison.exact.families import of_kind
+from coterie.comparison.exact.plan import Projection, narrowed, plan
 from coterie.comparison.exact.units import LOWER_IS_BETTER, natural, other_metrics, unit
 from coterie.comparison.result import EXACT, Comparison
+from coterie.data.coded_table import Table
 from coterie.data.federation import Federation
 from coterie.evidence.gains import intervals
 from coterie.evidence.mean_gains import gain
@@ -26,12 +33,26 @@ _MODEL = {
 
 
 def exact_comparison(
-    federation: Federation, seeds: Sequence[int], metric: str | None, progress: Callable[[int, int], None] | None
+    federation: Federation,
+    seeds: Sequence[int],
+    metric: str | None,
+    progress: Callable[[int, int], None] | None,
+    family: Family = "auto",
 ) -> Comparison:
-    """Every exact candidate, cross-validated inside the clients on all rows of the federation."""
-    table, notes = narrowed(federation.table())
+    """Every exact candidate, cross-validated inside the clients on all rows of the federation, and what to deploy."""
+    table, projection, notes = narrowed(of_kind(federation.table(), federation.judged_as))
     how = plan(table, seeds)
-    decision = decide_table(table, metric=metric, progress=progress, **how)
+    how["repeats"] = 1 if table.time is not None else how["repeats"]
+    decision = decide_table(table, metric=metric, progress=progress, **how).doubted(_doubts(federation))
+    names = pd.Index([str(c) for c in federation.clients], name="client")
+    made = comparison_of(decision, about_data(federation, seeds), federation.describe().set_axis(names, axis=0))
+    deploy = _deploy(decision, family)
+    model = None if deploy is None else _model(federation, decision, deploy, projection)
+    return replace(made, deploy=deploy, model=model, warnings=(*notes, *made.warnings))
+
+
+def comparison_of(decision: Decision, data: dict[str, Any], overview: pd.DataFrame) -> Comparison:
+    """The comparison that shows a decision about these data."""
     names = list(EXACT)
     scores = natural(decision, decision.losses).loc[names]
     clients = decision.losses.columns
@@ -49,16 +70,77 @@ def exact_comparison(
         intervals=_intervals(decision),
         marks=marks,
         metric=decision.metric,
-        scores=_long(decision, how["seed"]),
+        scores=_long(decision, decision.seed),
         curves=pd.DataFrame(),
         settings=_settings(decision),
         clusters=_groups(decision),
-        overview=federation.describe().set_axis(pd.Index([str(c) for c in federation.clients], name="client"), axis=0),
-        about=_about(federation, decision, seeds),
+        overview=overview,
+        about=_about(data, decision),
         decision=decision,
-        warnings=(*notes, *decision.warnings),
+        warnings=decision.warnings,
         regrouped=_regrouped(decision),
     )
+
+
+def _doubts(federation: Federation) -> list[str]:
+    """Sentences on columns that look like a unit or a time."""
+    found = {} if federation.notes is None else federation.notes.suspects
+    return [
+        f"{column!r} looks like the {role} of the rows, which were judged as if they were independent. Compare again with "
+        f'{role}="{column}" (--{role} "{column}"), or with {role}="none" if it is not.'
+        for role, column in found.items()
+    ]
+
+
+def _deploy(decision: Decision, family: Family) -> Deploy | None:
+    """What to deploy; nothing where the target never changes."""
+    found = decision.evaluation
+    if found is None:
+        return None
+    assert isinstance(decision.table, Table)
+    taken = deployed(
+        decision.table,
+        found,
+        decision.predictors,
+        decision.metric,
+        family=family,
+        level=decision.level,
+        seed=decision.seed,
+    )
+    scale = unit(decision)
+
+    def shown(loss: Any) -> Any:
+        return loss * scale if decision.metric in LOWER_IS_BETTER else 1 - loss
+
+    parts = {name: shown(getattr(taken, name)) for name in ("loss", "alone", "constant", "losses")}
+    away = taken.new_clients
+    if away is not None:
+        parts["new_clients"] = replace(away, loss=shown(away.loss), constant=shown(away.constant))
+    return replace(taken, **parts)
+
+
+def _model(
+    federation: Federation, decision: Decision, taken: Deploy, projection: Projection | None
+) -> TableModel | None:
+    """What to deploy, for rows of raw columns; None where every client scaled its own rows, and new rows cannot be."""
+    labels, table = federation.labels, decision.table
+    assert isinstance(table, Table)
+    if labels.get("scaling") == "own":
+        return None
+    names = table.names if federation.columns is None else federation.columns
+    if projection is not None and federation.columns is None:
+        names = tuple(f"x{j}" for j in range(len(projection.mean)))
+    dtype: Any = "float64" if str(federation.x.dtype).endswith("float64") else "float32"
+    coding = Coding(federation.preprocessing, tuple(names), dtype, projection)
+    about = {
+        "target": labels.get("target", "target"),
+        "judged_as": federation.judged_as,
+        "metric": decision.metric,
+        "seed": decision.seed,
+        "alike": "alike" in labels,
+    }
+    shrunk = decision.predictors["shrunk"].model
+    return model_of(table, taken, shrunk, coding, labels.get("client", "client"), about)
 
 
 def _errors(decision: Decision) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -114,8 +196,8 @@ def _regrouped(decision: Decision) -> dict[str, pd.DataFrame]:
     return {"groups": pd.DataFrame(decision.evaluation.groupings, columns=decision.losses.columns).rename_axis("fit")}
 
 
-def _about(federation: Federation, decision: Decision, seeds: Sequence[int]) -> dict[str, Any]:
-    return about_data(federation, seeds) | {
+def _about(data: dict[str, Any], decision: Decision) -> dict[str, Any]:
+    return data | {
         "metrics": list(decision.evaluation.scores) if decision.evaluation is not None else [decision.metric],
         "lower_is_better": decision.metric in LOWER_IS_BETTER,
         "folds": decision.folds,
@@ -134,6 +216,7 @@ def about_data(federation: Federation, seeds: Sequence[int]) -> dict[str, Any]:
         "clients": len(federation),
         "rows": len(federation.y),
         "features": federation.n_features,
+        "labels": dict(federation.labels),
         "columns": None if federation.columns is None else list(federation.columns),
         "seeds": [int(s) for s in seeds],
         "notes": None if federation.notes is None else federation.notes.to_json(),

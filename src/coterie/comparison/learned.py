@@ -20,7 +20,7 @@ from coterie.comparison.tuning import MOST_ROUNDS, tune
 from coterie.data.federation import Federation
 from coterie.data.opening import Split
 from coterie.errors import ConfigError, CoterieError, DataError, Diverged
-from coterie.evidence.gains import Floats, Gains, intervals, widening
+from coterie.evidence.gains import column_mean, intervals, paired_gains
 from coterie.evidence.gains import marks as marks_of
 from coterie.evidence.rule import decide_scores
 from coterie.learning.metrics import FOR_NUMBERS, METRICS
@@ -28,8 +28,8 @@ from coterie.learning.standardised import standardised
 from coterie.learning.task import Task
 from coterie.settings import setting
 from coterie.text import suggest
-from coterie.training.bootstrap import bootstrap_scores, column_mean, gain_error
 from coterie.training.result import Result
+from coterie.training.row_losses import pooled_rows, row_names
 from coterie.training.run import fit
 
 Note = Callable[[str, int], None]
@@ -42,14 +42,12 @@ class Runs:
     """The results so far."""
 
     results: dict[str, list[Result]]
-    draws: dict[str, list[Floats]]
     failed: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     def drop(self, name: str, why: str) -> None:
         self.failed[name] = why
         self.results.pop(name)
-        self.draws.pop(name)
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class Schedule:
 
 def train_all(split: Split, task: Task | None, methods: dict[str, Any], metric: str | None, how: Schedule) -> Runs:
     """Train every method on every split. Training alone must work; without it there is nothing to compare with."""
-    runs = Runs({name: [] for name in methods}, {name: [] for name in methods})
+    runs = Runs({name: [] for name in methods})
     tuned: dict[tuple[Any, ...], tuple[Any, int]] = {}
     total, done = len(methods) * len(how.seeds), 0
     for seed in how.seeds:
@@ -96,7 +94,6 @@ def train_all(split: Split, task: Task | None, methods: dict[str, Any], metric: 
                 runs.drop(name, str(error))
                 continue
             runs.results[name].append(result)
-            runs.draws[name].append(bootstrap_scores(result))
     return runs
 
 
@@ -178,17 +175,17 @@ def trained_comparison(runs: Runs, seeds: Sequence[int], *, redrawn: bool) -> Co
     clients = pd.Index([str(c) for c in data.clients], name="client")
     n_test = np.mean([r.federation.n_test for r in base], axis=0)
     overlap = n_test / data.n_samples if redrawn else np.ones(len(data))
-    rows = np.sum([r.federation.n_test for r in base], axis=0) if redrawn else n_test
     alone = np.stack([r.scores()[metric].to_numpy() for r in base])
-    widen = widening(metric, redrawn and len(seeds) > 1)
+    names = row_names(base) if len(base) > 1 else None
+    own, sizes = pooled_rows(base, names), np.stack([r.federation.n_test for r in base])
     table, gains, errors, bounds, marks = {}, {}, {}, {}, {}
     for name, results in runs.results.items():
         each = np.stack([r.scores()[metric].to_numpy() for r in results])
         gain = sign * (each - alone)
         table[name], gains[name] = column_mean(each), column_mean(gain)
-        pairs = zip(runs.draws[name], runs.draws["local"], strict=True)
-        errors[name] = gain_error(gain, [a - b for a, b in pairs], overlap)
-        single = Gains(gains[name], widen * errors[name], rows - 1.0, rows * 1.0)
+        rows = [b - a for a, b in zip(pooled_rows(results, names), own, strict=True)]
+        single = paired_gains(rows, gain, sizes, metric)
+        errors[name] = single.error
         bounds[name], marks[name] = np.subtract(*intervals(single)[::-1]) / 2, marks_of(single)
     scores, proper = trained_scores(runs.results, float(overlap.mean()))
     verdict = decide_scores(scores, proper=proper)

@@ -36,11 +36,10 @@ def _exact_points(comparison: Comparison) -> pd.DataFrame | None:
     assert decision is not None
     if not decision.predictors:
         return None
-    for name in ("shrunk", "alone"):
+    for name in (n for n in ("shrunk", "alone") if n in decision.predictors):
         model = decision.predictors[name].model
         coefficients = model.fit.client_coefficients()  # (clients, 1 + columns, outputs)
-        Z = np.hstack([np.ones((len(decision.table.X), 1)), model.scaling.columns(decision.table.X)])
-        values, vectors = np.linalg.eigh(Z.T @ Z / len(Z))
+        values, vectors = np.linalg.eigh(decision.table.second_moments(model.scaling.mean, model.scaling.inverse))
         root = vectors * np.sqrt(np.maximum(values, 0))
         points = np.einsum("mpo,pr->mro", coefficients, root) * model.scaling.y_scale
         flat = points.reshape(len(points), -1)

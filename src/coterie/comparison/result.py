@@ -14,6 +14,8 @@ import numpy as np
 import pandas as pd
 
 from coterie.comparison import files, verdict
+from coterie.comparison.deploy.choice import Deploy
+from coterie.comparison.deploy.model import TableModel
 from coterie.comparison.exact.decision import Decision
 from coterie.comparison.exact.distinguish import distinguish
 from coterie.comparison.exact.units import natural, unit
@@ -25,11 +27,22 @@ from coterie.evidence.rule import Verdict
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from coterie.evidence.participation import Coalition, Participation
     from coterie.privacy.receipt import Receipt
-    from coterie.training.participation import Coalition, Participation
     from coterie.training.result import Result
 
 EXACT = ("alone", "together", "shrunk", "groups")
+
+
+@dataclass(frozen=True)
+class Proven:
+    """What is proven about learning together: the recommended way, how sure it is, and the interval of the mean gain of
+    ``method`` over alone."""
+
+    recommendation: str
+    sure: str
+    method: str
+    interval: tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +84,10 @@ class Comparison:
     """The groups of repeated fits, a row per fit and a column per client: per fold for exact groups, else per seed."""
     intervals: pd.DataFrame = field(default_factory=pd.DataFrame)
     """The bounds of every method's mean gain, a row per method: `low`, `high`."""
+    deploy: Deploy | None = None
+    """What to deploy: the model with the lowest expected loss, whatever is proven. Tables only."""
+    model: TableModel | None = None
+    """The model to deploy: predicts rows of raw columns, with intervals, and can be saved. Tables only."""
     positions: pd.DataFrame | None = None
     """The places of clients (two columns, across and up), if the data have them; they are drawn and never learned from."""
     released: Result | None = None
@@ -109,6 +126,11 @@ class Comparison:
     def method(self) -> str:
         """The method that the recommendation is about: the recommended one or, where that is alone, its best rival."""
         return str(self._judge.method)
+
+    @property
+    def proven(self) -> Proven:
+        """What is shown about collaboration, with today's caution: a claim, not what to deploy."""
+        return Proven(self.recommendation, self.sure, self.method, self.interval)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -182,7 +204,7 @@ class Comparison:
     def _audit(self) -> Participation | None:
         if self.best is None:
             return None
-        from coterie.training.participation import audit
+        from coterie.training.coalition import audit
 
         return audit(self.results[self.best])
 
@@ -242,22 +264,40 @@ class Comparison:
             "half_widths": files.plain(self.half_widths),
             "marks": files.plain(self.marks),
             "groups": None if found is None else {str(c): int(g) for c, g in found.items()},
+            "gainers": self._gainers(),
             "continuum": None if self.decision is None else self.decision.against_continuum(),
             "failed": dict(self.failed),
             "warnings": list(self.warnings),
             "settings": self.settings.to_dict("records"),
             "about": self.about,
             "verdict": self.verdict(),
+            "deploy": None if self.deploy is None else self.deploy.to_json(),
             "receipt": None if self.receipt is None else json.loads(self.receipt.to_json()),
         }
 
+    def _gainers(self) -> dict[str, Any] | None:
+        """Per exact way of sharing, the share of clients that gain with its interval, and shrunken gains."""
+        if self.decision is None or self.decision.evaluation is None:
+            return None
+        scale, found = unit(self.decision), {}
+        for name in EXACT[1:]:
+            one = self.decision.gainers(name)
+            if one is not None:
+                gains = zip(self.gains.columns, one.gains, strict=True)
+                found[name] = one.to_json() | {
+                    "gains": {str(c): None if np.isnan(g) else float(g * scale) for c, g in gains}
+                }
+        return found
+
     def save(self, folder: str | Path, coalition: Coalition | None = None) -> Path:
         """Write table.csv, gains.csv (with errors and marks, a row per method and client), long tables as Parquet,
-        verdict.txt and comparison.json; also coalition.csv with the steps of a `coalition()`, when it is passed. A private
-        candidate gets the folder private, the only part that may be given out. A folder that already holds files with these
-        names, not written by a comparison, is refused."""
+        verdict.txt and comparison.json; also coalition.csv with the steps of a `coalition()`, when it is passed. The
+        folder model holds the model to deploy, the folder private a private candidate (the only part that may be given
+        out). A folder that already holds files with these names, not written by a comparison, is refused."""
         folder = Path(folder)
         files.save(self, folder, coalition)
+        if self.model is not None:
+            self.model.save(folder / "model")
         if self.released is not None:
             self._save_released(folder / "private")
         return folder

@@ -13,7 +13,7 @@ from coterie.text import listed, metric_name, number
 
 if TYPE_CHECKING:
     from coterie.comparison.result import Comparison
-    from coterie.training.participation import Coalition
+    from coterie.evidence.participation import Coalition
 
 PLAIN_NAMES = {
     "local": "training alone",

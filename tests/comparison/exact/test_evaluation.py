@@ -11,8 +11,8 @@ from coterie.comparison.exact import METHODS, Scores, evaluate, make_table
 from coterie.comparison.exact.candidates import CANDIDATES, Candidate
 from coterie.comparison.exact.candidates.base import Fit
 from coterie.comparison.exact.candidates.rows import Rows
-from coterie.comparison.exact.evaluation import deal
 from coterie.comparison.exact.fitting import learn
+from coterie.comparison.exact.folds import deal
 from coterie.comparison.exact.metrics import METRICS, Predictions
 from coterie.errors import ConfigError, DataError
 from coterie.evidence.mean_gains import gain, interval

@@ -56,6 +56,43 @@ def continuum(table: Table, groups: int, seed: int) -> Continuum | None:
         return None
     A, c = here.at_base
     drawn = np.stack([here.slope(here.draw(mean, covariance, noise, rng)) for _ in range(DRAWS)])
+    return _compared(A, c, drawn, groups, rng)
+
+
+def continuum_of_sums(
+    A: Floats, c: Floats, squares: Floats | None, groups: int, seed: int, n_rows: int
+) -> Continuum | None:
+    """The same from clients' quadratic forms around the model for all, and for numbers their squared errors there: a drawn
+    client has a slope A b with normal noise of covariance σ² A."""
+    if groups < 2:
+        return None
+    rng = np.random.default_rng([seed, 4])
+    if A.shape[1] > _AXES:
+        axes = _axes(A, c)
+        A, c = axes.T @ A @ axes, c @ axes
+    p = A.shape[1]
+    b = np.asarray(np.linalg.solve(A + np.eye(p), c[..., None])[..., 0], np.float64)
+    mean, covariance, noise = b.mean(0), np.cov(b.T).reshape(p, p) + 1e-3 * np.eye(p), 1.0
+    for _ in range(_STEPS):
+        precision = np.linalg.inv(covariance + 1e-9 * np.eye(p))
+        spread = np.linalg.inv(A / noise + precision)
+        b = (spread @ (c / noise + precision @ mean)[..., None])[..., 0]
+        if squares is not None:
+            left = squares.sum() - 2 * (b * c).sum() + np.einsum("mp,mpq,mq->", b, A, b)
+            noise = max(float(left + np.einsum("mpr,mrp->", A, spread)) / n_rows, 1e-12)
+        mean = b.mean(0)
+        covariance = (b - mean).T @ (b - mean) / max(len(b) - 1, 1) + spread.mean(0)
+    if not np.trace(covariance) > 1e-9:
+        return None
+    root = np.linalg.cholesky(noise * (A + 1e-9 * (1 + np.trace(A, axis1=1, axis2=2)[:, None, None]) * np.eye(p)))
+    drawn = []
+    for _ in range(DRAWS):
+        own = _even(mean, covariance, len(b), rng)
+        drawn.append((A @ own[..., None] + root @ rng.normal(size=(*own.shape, 1)))[..., 0])
+    return _compared(A, c, np.stack(drawn), groups, rng)
+
+
+def _compared(A: Floats, c: Floats, drawn: Floats, groups: int, rng: np.random.Generator) -> Continuum:
     share = _explained(A, np.concatenate([c[None], drawn]), groups, rng)
     worse = int((share[1:] >= share[0]).sum())
     return Continuum(groups, float(share[0]), float(np.quantile(share[1:], 1 - CHANCE)), (1 + worse) / (1 + DRAWS))
@@ -93,9 +130,7 @@ class _Clients:
 
     def draw(self, mean: Floats, covariance: Floats, noise: float, rng: np.random.Generator) -> Floats:
         """Targets (rows, outputs) of clients that lie evenly in a box along the axes of the covariance."""
-        values, vectors = np.linalg.eigh(covariance)
-        even = rng.uniform(-np.sqrt(3), np.sqrt(3), size=(self.m, len(mean)))
-        expected = self.expected(mean + (even * np.sqrt(np.maximum(values, 0))) @ vectors.T)
+        expected = self.expected(_even(mean, covariance, self.m, rng))
         if not self.classes:
             return np.asarray(expected + np.sqrt(noise) * rng.normal(size=expected.shape))
         if expected.shape[1] == 1:
@@ -107,6 +142,14 @@ class _Clients:
         """c (clients, p) of these targets at the model for all."""
         slope = (y - self.expected(np.zeros((self.m, self.U.shape[1])))).ravel()[:, None] * self.U
         return np.stack([np.bincount(self.owner, weights=s, minlength=self.m) for s in slope.T], 1)
+
+
+def _even(mean: Floats, covariance: Floats, m: int, rng: np.random.Generator) -> Floats:
+    """Coefficients of clients that lie evenly in a box along the axes of the covariance."""
+    values, vectors = np.linalg.eigh(covariance)
+    vectors = _signed(vectors)
+    even = rng.uniform(-np.sqrt(3), np.sqrt(3), size=(m, len(mean)))
+    return np.asarray(mean + (even * np.sqrt(np.maximum(values, 0))) @ vectors.T)
 
 
 def _some_rows(table: Table, rng: np.random.Generator) -> _Clients:
@@ -130,13 +173,24 @@ def _along_axes(here: _Clients) -> _Clients:
     p = here.U.shape[1]
     if p <= _AXES:
         return here
-    A, c = here.at_base
+    return _Clients(here.U @ _axes(*here.at_base), here.eta, here.y, here.owner, here.m, here.classes)
+
+
+def _axes(A: Floats, c: Floats) -> Floats:
+    """The directions (p, axes) in which predictions of clients' own models differ most."""
+    p = A.shape[1]
     own = np.linalg.solve(A + np.eye(p), c[..., None])[..., 0]
     values, vectors = np.linalg.eigh(A.mean(0) + 1e-9 * np.eye(p))
     size = np.sqrt(np.maximum(values, 1e-12))
     turned = np.linalg.svd((own - own.mean(0)) @ (vectors * size), full_matrices=False)[2][:_AXES]
     axes = (vectors / size) @ turned.T
-    return _Clients(here.U @ (axes / np.linalg.norm(axes, axis=0)), here.eta, here.y, here.owner, here.m, here.classes)
+    return _signed(np.asarray(axes / np.linalg.norm(axes, axis=0)))
+
+
+def _signed(vectors: Floats) -> Floats:
+    """The same columns with their largest entry positive, so that rounding does not turn them round."""
+    top = np.take_along_axis(vectors, np.abs(vectors).argmax(0)[None], 0)
+    return np.asarray(vectors * np.where(top < 0, -1.0, 1.0))
 
 
 def _population(here: _Clients) -> tuple[Floats, Floats, float]:

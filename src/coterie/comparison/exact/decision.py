@@ -1,7 +1,8 @@
 """Alone, together, shrunk or in groups: the answer for a table, with its evidence."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from coterie.comparison.exact.continuum import Continuum, continuum
 from coterie.comparison.exact.evaluation import FEWEST, Evaluation, Progress, default_repeats, measure
 from coterie.comparison.exact.metrics import check_metric
 from coterie.comparison.exact.predictor import Predictor, learn_all
-from coterie.data.coded_table import Table, make_table
+from coterie.data.coded_table import Table, TableFacts, make_table
 from coterie.errors import ConfigError, DataError
+from coterie.evidence.gainers import Gainers, gainers
 from coterie.evidence.gains import marks
 from coterie.evidence.mean_gains import gain, interval
 from coterie.evidence.rule import Verdict, decide_scores
@@ -33,9 +35,10 @@ class Decision:
     ``losses`` and ``gains`` are methods × clients on rows that training did not see; gains are over alone, positive is
     better. ``interval`` bounds the mean gain of ``method`` over alone, as a share of alone's loss. ``method`` is the
     recommended one or, where that is alone, its best rival. Clients with fewer than four rows have no score.
-    ``continuum`` compares the groups with those found among clients without groups; None where there is one group."""
+    ``continuum`` compares the groups with those found among clients without groups; None where there is one group.
+    ``doubts`` are sentences about columns that may be a unit or a time, on which nobody has decided."""
 
-    table: Table = field(repr=False)
+    table: Table | TableFacts = field(repr=False)
     metric: str
     recommendation: str
     sure: str
@@ -53,6 +56,7 @@ class Decision:
     predictors: dict[str, Predictor] = field(repr=False)
     warnings: tuple[str, ...] = ()
     continuum: Continuum | None = None
+    doubts: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -97,6 +101,16 @@ class Decision:
         g = gain(self.scores, METHODS.index(method), METHODS.index("alone"))
         return pd.Series(marks(g.single(self.scores), self.level), index=self.table.clients, name=method)
 
+    def gainers(self, method: str | None = None) -> Gainers | None:
+        """The share of clients that gain under a method (by default `method`), and shrunken gains in the units of the loss;
+        None for fewer than four clients with a score."""
+        return None if self.evaluation is None else self._gainers[method or self.method]
+
+    @cached_property
+    def _gainers(self) -> dict[str, Gainers | None]:
+        gains = {m: gain(self.scores, j, METHODS.index("alone")) for j, m in enumerate(METHODS)}
+        return {m: gainers(g.single(self.scores), self.level, self.seed) for m, g in gains.items()}
+
     def times_needed(self) -> float:
         """How many times as many clients (of ten or more), or rows per client (of fewer), would settle an open question, if
         the gain and its spread stayed as measured; infinite for no gain."""
@@ -104,6 +118,11 @@ class Decision:
         if best is None or self.verdict is None or best.mean <= 0:
             return float("inf")
         return float((self.verdict.needed * best.gate_se() / best.mean) ** 2)
+
+    def doubted(self, doubts: Sequence[str]) -> "Decision":
+        """The same decision, a leaning at most while there are doubts."""
+        sure = "leaning" if doubts and self.sure in ("clear", "borderline") else self.sure
+        return replace(self, sure=sure, doubts=tuple(doubts))
 
     def words(self) -> str:
         """The decision in plain sentences."""
@@ -163,9 +182,9 @@ def decide_table(
         raise ConfigError(f"level is {level}; it must lie between 0.5 and 1.")
     if repeats is not None and repeats < 1:
         raise ConfigError(f"repeats is {repeats}; it must be at least 1.")
-    metric = check_metric("regression" if table.classes is None else "classification", metric)
+    metric = check_metric(table.judged_as, metric)
     repeats = repeats or default_repeats(len(table.y))
-    _refuse_unscored(int((table.sizes >= FEWEST).sum()), metric)
+    refuse_unscored(int((table.sizes >= FEWEST).sum()), metric)
     if np.ptp(table.y) == 0:
         return _nothing(table, metric, level, folds, repeats, seed)
     with threadpool_limits(1, "blas"):  # thousands of small products: threads would only wait for one another
@@ -182,10 +201,20 @@ def from_evaluation(
         raise ConfigError(
             f"metric must be one that was measured, {', '.join(map(repr, found.scores))}; got {metric!r}."
         )
-    scores = found.scores[metric]
-    _refuse_unscored(len(scores.scored), metric)
+    refuse_unscored(len(found.scores[metric].scored), metric)
     predictors = learn_all(table, seed)
     verdict, beyond = against_continuum(table, found, metric, predictors, alpha=1 - level, seed=seed)
+    return concluded(
+        table, found, metric, predictors, verdict, beyond, level=level, folds=folds, repeats=repeats, seed=seed
+    )
+
+
+def concluded(
+    table: Table | TableFacts, found: Evaluation, metric: str, predictors: dict[str, Predictor], verdict: Verdict,
+    beyond: Continuum | None, *, level: float, folds: int, repeats: int, seed: int,
+) -> Decision:  # fmt: skip
+    """The decision from the rule's answer."""
+    scores = found.scores[metric]
     method, (low, high) = verdict.method, verdict.share
     losses = _frame(scores, scores.losses(), table)
     notes = {note for p in predictors.values() for note in p.model.fit.notes} | set(found.notes)
@@ -221,7 +250,7 @@ def against_continuum(
     return decide_scores(found.scores[metric], alpha, seed, found.proper(metric), gradient), beyond
 
 
-def _refuse_unscored(count: int, metric: str) -> None:
+def refuse_unscored(count: int, metric: str) -> None:
     if count < 2:
         both = " of both classes" if metric == "auc" else ""
         raise DataError(
@@ -230,16 +259,16 @@ def _refuse_unscored(count: int, metric: str) -> None:
         )
 
 
-def _frame(scores: Scores, values: Floats, table: Table) -> pd.DataFrame:
+def _frame(scores: Scores, values: Floats, table: Table | TableFacts) -> pd.DataFrame:
     full = np.full((len(METHODS), table.n_clients), np.nan)
     full[:, scores.scored] = values
     return pd.DataFrame(full, index=pd.Index(METHODS, name="method"), columns=table.clients)
 
 
-def _warnings(table: Table, scores: Scores, verdict: Verdict) -> tuple[str, ...]:
+def _warnings(table: Table | TableFacts, scores: Scores, verdict: Verdict) -> tuple[str, ...]:
     found = []
     best, loss = verdict.over_alone[verdict.method], scores.mean_rows()[METHODS.index(verdict.method)]
-    if scores.metric in ("mse", "r2", "log_loss") and np.nanmax(loss) > 0.25 * np.nansum(loss):
+    if loss.size and scores.metric in ("mse", "r2", "log_loss") and np.nanmax(loss) > 0.25 * np.nansum(loss):
         found.append(f"Row {int(np.nanargmax(loss))} alone makes up more than a quarter of the loss; look at it first.")
     if best.mean * best.row_mean < 0 and abs(best.row_mean) > best.gate_se():
         found.append("Counted by rows instead of clients, the gain changes its sign: large and small clients differ.")

@@ -1,6 +1,7 @@
 """The differences between the groups found, in their columns and their coefficients."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 from coterie.annotations import guarded
 from coterie.arguments import finite
 from coterie.comparison.exact.decision import Decision
+from coterie.data.coded_table import TableFacts
 from coterie.errors import DataError
 
 
@@ -21,28 +23,30 @@ def distinguish(decision: Decision, X: Any = None, columns: Sequence[str] | None
     clients), in standard deviations of the target (classes: in log-odds) per standard deviation of the column.
     ``X`` may hold other columns of the same rows, such as positions; they then have a mean difference only."""
     group = decision.groups.to_numpy()
-    known = X is None
-    values = decision.table.X if known else finite("X", X)
-    if values.ndim != 2 or len(values) != len(decision.table.y):
-        raise DataError(
-            f"X must have one row per row of the table ({len(decision.table.y)}), but has shape {values.shape}."
-        )
+    table, known = decision.table, X is None
+    if known:
+        means, spread = table.means(), table.deviations()
+    else:
+        values, rows = finite("X", X), table.n_rows
+        if isinstance(table, TableFacts):
+            raise DataError("The rows stay at their sites, so X cannot be compared with them. Leave X out.")
+        if values.ndim != 2 or len(values) != rows:
+            raise DataError(f"X must have one row per row of the table ({rows}), but has shape {values.shape}.")
+        other = replace(table, X=values)
+        means, spread = other.means(), other.deviations()
     columns = None if columns is None else list(columns)
     if columns is None:
-        columns = decision.table.names if known else [f"x{j}" for j in range(values.shape[1])]
+        columns = table.names if known else [f"x{j}" for j in range(means.shape[1])]
         if isinstance(X, pd.DataFrame):
             columns = [str(c) for c in X.columns]
-    if len(columns) != values.shape[1]:
-        raise DataError(f"There are {len(columns)} names for {values.shape[1]} columns.")
-    same = known or tuple(columns) == decision.table.names
+    if len(columns) != means.shape[1]:
+        raise DataError(f"There are {len(columns)} names for {means.shape[1]} columns.")
+    same = known or tuple(columns) == table.names
     slopes = _standard_slopes(decision) if same else None
-    means = np.stack(
-        [np.bincount(decision.table.owner, weights=v, minlength=len(group)) / decision.table.sizes for v in values.T], 1
-    )
     found = []
     for g in np.unique(group):
         inside = group == g
-        difference = np.nan_to_num(cohens_d(means[inside], means[~inside], 1e-5 * values.std(0)))
+        difference = np.nan_to_num(cohens_d(means[inside], means[~inside], 1e-5 * spread))
         for j, name in enumerate(columns):
             row: dict[str, Any] = {"group": int(g), "clients": int(inside.sum()), "column": name}
             row["mean_difference"] = difference[j]
@@ -51,9 +55,9 @@ def distinguish(decision: Decision, X: Any = None, columns: Sequence[str] | None
                 apart = slopes[inside].mean(0)[j] - slopes[~inside].mean(0)[j]
                 row["effect"] = float(apart[np.abs(apart).argmax()])
             found.append(row)
-    table = pd.DataFrame(found)
-    table["size"] = table[["mean_difference", "effect"]].abs().max(axis=1)
-    return table.sort_values(["group", "size"], ascending=[True, False], ignore_index=True).drop(columns="size")
+    told = pd.DataFrame(found)
+    told["size"] = told[["mean_difference", "effect"]].abs().max(axis=1)
+    return told.sort_values(["group", "size"], ascending=[True, False], ignore_index=True).drop(columns="size")
 
 
 def cohens_d(inside: np.ndarray, outside: np.ndarray, rounding: np.ndarray | float) -> np.ndarray:

@@ -1,11 +1,11 @@
 """Cross-validation inside every client: all fitting, scaling and choosing happens on the training part.
 
 Rows of a client are permuted and dealt to folds from a random starting fold, so small clients do not all lose a row
-in the same fold. A row's loss is averaged over the repeats before any variance is taken: repeats of the same row are
-not new evidence."""
+in the same fold (`folds` deals units and time). A row's loss is averaged over the repeats before any variance is taken:
+repeats of the same row are not new evidence."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from coterie.annotations import guarded
 from coterie.comparison.exact.candidates import CANDIDATES, Candidate
 from coterie.comparison.exact.candidates.rows import Floats, Ints
 from coterie.comparison.exact.fitting import learn
+from coterie.comparison.exact.folds import Bools, folds_of, judged_folds, training
 from coterie.comparison.exact.metrics import METRICS, Predictions
 from coterie.data.coded_table import Table
 from coterie.evidence.scores import Scores
@@ -23,44 +24,20 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores by metric, the notes of the fits, and the groups each of them found (fits, clients)."""
+    """Scores by metric, the notes of the fits, and the groups each of them found (fits, clients).
+
+    ``outputs`` (repeats, candidates, rows, classes or 1) are the predictions of rows that training did not see, and
+    ``judged`` marks these rows in the table: all of them, but for the first stretch of time."""
 
     scores: dict[str, Scores]
     notes: tuple[str, ...]
     groupings: Ints
+    outputs: Floats = field(repr=False, default_factory=lambda: np.empty((0, 0, 0, 0)))
+    judged: Bools = field(repr=False, default_factory=lambda: np.empty(0, bool))
 
     def proper(self, metric: str) -> Scores | None:
         """The log loss that must confirm a metric that does not show the size of an effect."""
         return self.scores["log_loss"] if metric in ("accuracy", "auc") else None
-
-
-def deal(owner: Ints, n_clients: int, folds: int, rng: np.random.Generator, label: Floats | None = None) -> Ints:
-    """A fold per row, balanced inside every client; with fewer rows than folds every row has a fold of its own.
-
-    With a ``label``, rows of a client are dealt in pairs of a rare and a common class while both last: the area under the
-    curve compares rows of one fold, so each fold should hold rows of both classes."""
-    random = rng.random(len(owner))
-    count = np.bincount(owner, minlength=n_clients)
-    begin = np.cumsum(count) - count
-    order = np.lexsort((random, owner))
-    first = rng.integers(folds, size=n_clients)
-    if label is not None:
-        order = _paired(order, owner, label, count, begin)
-    place = np.arange(len(owner)) - np.repeat(begin, count)
-    if label is not None:
-        place = place // 2
-    fold = np.empty(len(owner), np.int64)
-    fold[order] = (place + first[owner[order]]) % folds
-    return fold
-
-
-def _paired(order: Ints, owner: Ints, label: Floats, count: Ints, begin: Ints) -> Ints:
-    """The same order with every client's rows sorted by label and then folded, so that neighbours differ."""
-    by_label = order[np.lexsort((label[order], owner[order]))]
-    place = np.arange(len(owner)) - np.repeat(begin, count)
-    n = np.repeat(count, count)
-    source = np.where(place % 2 == 0, place // 2, (n + 1) // 2 + place // 2)
-    return np.asarray(by_label[np.repeat(begin, count) + source])
 
 
 def default_repeats(n_rows: int) -> int:
@@ -91,28 +68,40 @@ def evaluate(
     groupings: list[Ints] = []
     for repeat in range(repeats):
         rng = np.random.default_rng([seed, 1, repeat])
-        fold[repeat] = deal(table.owner, table.n_clients, folds, rng, table.y if pairs else None)
-        for f in range(folds):
+        fold[repeat] = folds_of(table, folds, rng, table.y if pairs else None)
+        for f in judged_folds(fold[repeat]):
             test = fold[repeat] == f
-            if test.any():
-                models = learn(table, ~test, candidates, rng)
-                for j, model in enumerate(models.values()):
-                    outputs[repeat, j, test] = model.outputs(table.X[test], table.owner[test])
-                    notes.update(model.fit.notes)
-                groupings += [models["groups"].fit.of_client] if "groups" in models else []
+            models = learn(table, training(table, fold[repeat], f), candidates, rng)
+            for j, model in enumerate(models.values()):
+                outputs[repeat, j, test] = model.outputs(table.X[test], table.owner[test])
+                notes.update(model.fit.notes)
+            groupings += [models["groups"].fit.of_client] if "groups" in models else []
             if progress is not None:
                 progress(repeat * folds + f + 1, repeats * folds)
-    kinds = METRICS["classification" if classification else "regression"]
+    judged = fold[0] >= 0
+    outputs, fold, table = outputs[:, :, judged], fold[:, judged], table.rows(judged)
+    n_folds = folds if table.time is None else int(fold.max()) + 1
+    kinds = METRICS[table.judged_as]
     made = {}
     for metric, loss in kinds.items():
         shown = _with_majority(table, outputs, list(candidates)) if metric == "accuracy" else outputs
         rows = np.stack([[loss(table, Predictions(o, f)) for o in of] for of, f in zip(shown, fold, strict=True)])
+        rows = rows if table.weight is None or metric == "auc" else rows * table.relative_weight
         finite = np.isfinite(rows).all((0, 1))
         usable = np.bincount(table.owner, weights=finite, minlength=table.n_clients) == table.sizes
         scored = np.flatnonzero(usable & (table.sizes >= FEWEST))
         names = tuple(candidates)
-        made[metric] = Scores(metric, rows, fold, folds, table.owner, scored, table.n_clients, names, names)
-    return Evaluation(made, tuple(sorted(notes)), np.array(groupings).reshape(-1, table.n_clients))
+        made[metric] = Scores(
+            metric, rows, fold, n_folds, table.owner, scored, table.n_clients, names, names, unit=_evidence(table, fold)
+        )
+    return Evaluation(made, tuple(sorted(notes)), np.array(groupings).reshape(-1, table.n_clients), outputs, judged)
+
+
+def _evidence(table: Table, fold: Ints) -> Ints | None:
+    """What counts once as evidence, if not a row: a unit, or a client's rows of one stretch of time."""
+    if table.time is not None:
+        return np.asarray(table.owner * (int(fold.max()) + 1) + fold[0])
+    return table.unit
 
 
 def measure(
@@ -140,7 +129,9 @@ def measure(
         return found
     paired = evaluate(table, folds=folds, repeats=repeats, seed=seed, pairs=True, progress=part(1))
     notes = tuple(sorted({*found.notes, *paired.notes}))
-    return Evaluation({**found.scores, "auc": paired.scores["auc"]}, notes, found.groupings)
+    return Evaluation(
+        {**found.scores, "auc": paired.scores["auc"]}, notes, found.groupings, found.outputs, found.judged
+    )
 
 
 def _with_majority(table: Table, outputs: Floats, names: list[str]) -> Floats:

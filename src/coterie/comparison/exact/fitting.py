@@ -1,11 +1,12 @@
 """Models fitted to parts of a table, in its units."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.comparison.exact.candidates import Candidate, Fit, Rows
+from coterie.comparison.exact.families import KINDS, MOST, SETTLED, STEPS, TargetKind, bulk, inverse
 from coterie.data.coded_table import Floats, Ints, Table
 
 
@@ -37,15 +38,36 @@ def learn_scaling(X: Floats, outputs: Floats, classification: bool) -> Scaling:
 
 @dataclass(frozen=True)
 class Model:
-    """A fitted candidate in the units of the table."""
+    """A fitted candidate in the units of the table; ``link`` says what its scores are of a mean."""
 
     scaling: Scaling
     fit: Fit
+    link: str = "identity"
 
     def outputs(self, X: Floats, owner: Ints) -> Floats:
         """Predicted targets (rows, 1) or probabilities (rows, classes); owner −1 is a client never seen."""
         raw = self.fit.outputs(self.scaling.columns(X), owner)
-        return raw if self.fit.classification else raw * self.scaling.y_scale + self.scaling.y_mean
+        return raw if self.fit.classification else inverse(self.link, raw * self.scaling.y_scale + self.scaling.y_mean)
+
+
+def _stepped(candidate: Candidate, rows: Rows, kind: TargetKind, seed: int) -> Fit:
+    """The candidate's linear fit to working responses, until scores settle. Every step draws the same random numbers."""
+    y, own = rows.y[:, 0], np.ones(len(rows.y)) if rows.weight is None else rows.weight
+    mean = float(np.average(y, weights=own))
+    if kind.link != "identity":
+        rows_of = np.bincount(rows.owner, weights=own, minlength=rows.n_clients)[rows.owner]
+        y = (rows_of * y + 0.5 * mean) / (rows_of + 0.5)
+    eta = kind.scores((y + mean) / 2) if kind.link != "identity" else np.full(len(y), float(np.median(y)))
+    for _ in range(STEPS):
+        response, weight = kind.working(y, eta)
+        weight = weight * own
+        step = replace(rows, y=response[:, None], weight=weight / weight.mean())
+        fit = candidate.fit(step, np.random.default_rng(seed))
+        move = fit.outputs(rows.X, rows.owner)[:, 0] - eta
+        eta = eta + (np.clip(move, -MOST, MOST) if kind.link != "identity" else move)
+        if np.abs(move).max() < SETTLED:
+            break
+    return fit
 
 
 def learn(
@@ -57,8 +79,16 @@ def learn(
     """Fit every candidate to the rows marked in ``keep``; nothing else is seen."""
     classification = table.classes is not None
     outputs = table.outputs()[keep]
-    scaling = learn_scaling(table.X[keep], outputs, classification)
-    rows = Rows(
-        scaling.columns(table.X[keep]), scaling.target(outputs), table.owner[keep], table.n_clients, classification
-    )
+    chosen = KINDS.get(table.judged_as)
+    linked = chosen is not None and chosen.link != "identity"
+    scaling = learn_scaling(table.X[keep], outputs, classification or linked)
+    if chosen is not None and not linked:  # one wild row must not set the scale
+        middle = np.median(outputs, 0)
+        scaling = replace(scaling, y_mean=middle, y_scale=bulk(outputs - middle))
+    weight = None if table.weight is None else table.weight[keep] / table.weight[keep].mean()
+    X, y = scaling.columns(table.X[keep]), scaling.target(outputs)
+    rows = Rows(X, y, table.owner[keep], table.n_clients, classification, weight)
+    if chosen is not None:
+        seed = int(rng.integers(2**32))
+        return {name: Model(scaling, _stepped(c, rows, chosen, seed), chosen.link) for name, c in candidates.items()}
     return {name: Model(scaling, candidate.fit(rows, rng)) for name, candidate in candidates.items()}

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.comparison.exact.candidates.rows import Floats, Ints
+from coterie.comparison.exact.families import KINDS
 from coterie.data.coded_table import Table
 from coterie.errors import ConfigError
 from coterie.text import suggest
@@ -105,9 +106,18 @@ def auc(table: Table, made: Predictions) -> Floats:
     return np.where(known.any(0), total / np.maximum(known.sum(0), 1), np.nan)
 
 
+def _of(name: str) -> Callable[[Table, Predictions], Floats]:
+    """The loss of a kind of target: the deviance, or the absolute error in the target's units."""
+    return lambda table, made: KINDS[name].deviance(table.y, made.outputs[:, 0])
+
+
 METRICS: dict[str, dict[str, Callable[[Table, Predictions], Floats]]] = {
     "regression": {"mse": mse, "r2": r2},
     "classification": {"log_loss": log_loss, "accuracy": accuracy, "auc": auc},
+    "count": {"poisson": _of("count"), "mse": mse},
+    "amount": {"gamma": _of("amount"), "mse": mse},
+    "share": {"mse": mse, "r2": r2},
+    "robust": {"mae": _of("robust"), "mse": mse},
 }
 
 

@@ -1,10 +1,11 @@
 """How a table is judged: how many folds and repeats, and on how many columns."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from sklearn.decomposition import PCA
+from threadpoolctl import threadpool_limits
 
 from coterie.data.coded_table import Floats, Table
 
@@ -13,20 +14,37 @@ WIDE = 100  # columns × outputs above which five folds, once, must do
 FEW_ROWS = 20_000
 
 
-def narrowed(table: Table) -> tuple[Table, tuple[str, ...]]:
-    """The table with `narrow` columns, and a sentence that says so."""
-    X, notes = narrow(table.X, _outputs(table))
-    names = tuple(f"component {j + 1}" for j in range(X.shape[1])) if notes else table.names
-    return replace(table, X=X, names=names), notes
+@dataclass(frozen=True)
+class Projection:
+    """Principal components of the columns: what new rows need to become inputs like the training rows."""
+
+    mean: Floats
+    components: Floats  # (components, columns)
+
+    def columns(self, X: Floats) -> Floats:
+        with threadpool_limits(1, "blas"):  # the same numbers, whatever the number of threads
+            return np.asarray((X - self.mean) @ self.components.T)
 
 
-def narrow(X: Floats, outputs: int) -> tuple[Floats, tuple[str, ...]]:
-    """The columns, or their leading principal components where columns × outputs exceed 200 (images)."""
+def narrowed(table: Table) -> tuple[Table, Projection | None, tuple[str, ...]]:
+    """The table with its columns, or with their leading principal components where columns × outputs exceed 200 (images);
+    the projection, and a sentence that says so."""
+    projection = principal(table.X, _outputs(table))
+    if projection is None:
+        return table, None, ()
+    X = projection.columns(table.X)
+    names = tuple(f"component {j + 1}" for j in range(X.shape[1]))
+    told = f"The {table.X.shape[1]} columns were replaced by their {X.shape[1]} leading principal components."
+    return replace(table, X=X, names=names), projection, (told,)
+
+
+def principal(X: Floats, outputs: int) -> Projection | None:
+    """The components to take instead of the columns; None where the columns are few enough."""
     kept = min(max(MOST // outputs, 10), X.shape[1], len(X))
     if X.shape[1] * outputs <= MOST or kept == X.shape[1]:
-        return X, ()
-    found = PCA(kept, svd_solver="randomized", random_state=0).fit_transform(X)
-    return np.asarray(found), (f"The {X.shape[1]} columns were replaced by their {kept} leading principal components.",)
+        return None
+    found = PCA(kept, svd_solver="randomized", random_state=0).fit(X)
+    return Projection(np.asarray(found.mean_), np.asarray(found.components_))
 
 
 def _outputs(table: Table) -> int:
@@ -39,8 +57,3 @@ def plan(table: Table, seeds: Sequence[int]) -> dict[str, int]:
     wide = table.X.shape[1] * _outputs(table) > WIDE
     once = (wide or len(table.y) >= FEW_ROWS) and len(seeds) <= 3
     return {"folds": 5 if wide else 10, "repeats": 1 if once else len(seeds), "seed": int(seeds[0])}
-
-
-def default_seeds(seed: int = 0) -> tuple[int, int, int]:
-    """The seeds that `advise` and `compare` use by default."""
-    return seed, seed + 1, seed + 2

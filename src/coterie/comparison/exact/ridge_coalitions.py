@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.annotations import guarded
 from coterie.comparison.exact.candidates.rows import Floats
-from coterie.comparison.exact.evaluation import deal
+from coterie.comparison.exact.folds import deal
 from coterie.data.coded_table import Table, make_table
 from coterie.errors import ConfigError
 from coterie.evidence.coalitions.answer import Coalitions

@@ -5,13 +5,13 @@ import pandas as pd
 
 from coterie.comparison.exact.decision import Decision
 
-LOWER_IS_BETTER = ("mse", "log_loss")
+LOWER_IS_BETTER = ("mse", "log_loss", "poisson", "gamma", "mae")
 COMPLEMENT = ("accuracy", "auc", "r2")  # the decision's loss is one minus the metric
 
 
 def unit(decision: Decision) -> float:
     """The factor that brings a loss or gain of the decision to the metric's units: the target's variance for mse."""
-    return max(float(decision.table.y.var()), 1e-300) if decision.metric == "mse" else 1.0
+    return max(decision.table.variance, 1e-300) if decision.metric == "mse" else 1.0
 
 
 def natural(decision: Decision, losses: pd.DataFrame) -> pd.DataFrame:
@@ -28,6 +28,6 @@ def other_metrics(decision: Decision) -> dict[str, pd.DataFrame]:
         full = np.full(decision.losses.shape, np.nan)
         full[:, scores.scored] = scores.losses()
         frame = pd.DataFrame(full, index=decision.losses.index, columns=decision.losses.columns)
-        scale = float(decision.table.y.var()) if metric == "mse" else 1.0
+        scale = decision.table.variance if metric == "mse" else 1.0
         found[metric] = 1 - frame if metric in COMPLEMENT else frame * scale
     return found

@@ -17,7 +17,7 @@ _WAYS = {
 
 def words(decision: Decision) -> str:
     """Sentences on the recommendation, the size and certainty of the gain, single clients, and the measurement."""
-    sentences = [_headline(decision)]
+    sentences = [_headline(decision), *decision.doubts]
     if decision.verdict is not None:
         sentences += [s for s in (_gradient(decision), _singles(decision), _settle(decision), _method(decision)) if s]
     return " ".join(sentences)
@@ -57,13 +57,14 @@ def _headline(decision: Decision) -> str:
             f"Alone: collaboration is not shown to help; the best rival, {decision.method}, has {less} % less error "
             f"({span})."
         )
-    if decision.sure == "leaning":
+    if decision.sure == "leaning" and not decision.doubts:
         return (
             f"Leaning to {decision.recommendation}: it is the only way to measurably beat the overall average; its "
             f"gain over alone, {less} % ({span}), is unproven."
         )
     border = f" Borderline: {doubt(decision.verdict)}." if decision.sure == "borderline" else ""
     others = _others(decision, [name for name in COLLABORATIVE if name != decision.recommendation])
+    border += " Only a leaning:" if decision.doubts else ""
     return f"{_WAYS[decision.method]}: error {less} % lower than alone on unseen rows ({span}).{others}{border}"
 
 
@@ -111,13 +112,18 @@ def _singles(decision: Decision) -> str:
     gains = decision.marks.index[decision.marks == GAINS]
     loses = decision.marks.index[decision.marks == LOSES]
     if not len(gains) and not len(loses):
-        return "No single client can be singled out as gaining or losing."
+        return f"No single client can be singled out as gaining or losing. {_share(decision)}".strip()
     name = decision.method
     parts = [f"{len(gains)} of {len(decision.marks)} clients measurably gain with {name}"] if len(gains) else []
     if len(loses):
         some = listed(loses, 5)
         parts.append(f"{len(loses)} measurably {'lose' if len(loses) > 1 else 'loses'} with {name} ({some})")
-    return "; ".join(parts) + " (corrected for looking at many clients)."
+    return f"{'; '.join(parts)} (corrected for looking at many clients). {_share(decision)}".strip()
+
+
+def _share(decision: Decision) -> str:
+    found = decision.gainers()
+    return "" if found is None else found.words(decision.method)
 
 
 def _settle(decision: Decision) -> str:
@@ -127,10 +133,15 @@ def _settle(decision: Decision) -> str:
     if not 1 < times <= 1000:
         return ""
     if len(decision.scores.scored) >= 10:  # the error is that between clients, which more rows hardly lower
-        what = f"{int(np.ceil(decision.table.n_clients * times))} clients"
+        what = f"{_rounded(decision.table.n_clients * times)} clients"
     else:
-        what = f"{decision.table.sizes.mean() * times:.0f} rows per client"
+        what = f"{_rounded(decision.table.sizes.mean() * times)} rows per client"
     return f"If the gain stayed, about {what} would settle it."
+
+
+def _rounded(count: float) -> int:
+    """A number of which two digits are known."""
+    return int(np.ceil(float(f"{count:.2g}")))
 
 
 def _method(decision: Decision) -> str:
@@ -138,8 +149,13 @@ def _method(decision: Decision) -> str:
     unscored = int(np.isnan(decision.losses.loc["alone"].to_numpy()).sum())
     left = f" ({unscored} without a score)" if unscored else ""
     times = "once" if decision.repeats == 1 else f"{decision.repeats} times"
+    start = f"{table.n_clients} clients{left}, {table.n_rows} rows; judged by {decision.metric}"
+    if table.time is not None:
+        folds = decision.scores.n_folds
+        return f"{start} on {folds} stretches of time, each by models of the rows before it, seed {decision.seed}."
+    whole = " by whole units" if table.unit is not None else ""
     return (
-        f"{table.n_clients} clients{left}, {len(table.y)} rows; judged by {decision.metric} on {decision.folds} folds "
-        f"inside every client, {times}, seed {decision.seed}: each model saw {decision.folds - 1}/{decision.folds} "
+        f"{start} on {decision.folds} folds "
+        f"inside every client{whole}, {times}, seed {decision.seed}: each model saw {decision.folds - 1}/{decision.folds} "
         "of the rows."
     )

@@ -28,10 +28,16 @@ class Axes:
     count: Floats
 
 
-def axes_of(block: Block, X: Floats) -> Axes:
+def axes_of(block: Block, X: Floats, weight: Floats | None = None) -> Axes:
+    """With weights, rows count as the square root of theirs, around the weighted mean."""
     x, n = block.take(X), block.mask.sum(1)
-    mean = x.sum(1) / n[:, None]
-    x = (x - mean[:, None]) * block.mask[..., None]
+    if weight is None:
+        mean = x.sum(1) / n[:, None]
+        x = (x - mean[:, None]) * block.mask[..., None]
+    else:
+        w = block.take(weight) * block.mask
+        mean = (x * w[..., None]).sum(1) / w.sum(1)[:, None]
+        x = (x - mean[:, None]) * np.sqrt(w)[..., None]
     sd = np.sqrt((x**2).sum(1) / n[:, None])
     inverse = np.where(sd > 1e-8, 1 / np.maximum(sd, 1e-8), 0.0)
     x = x * inverse[:, None]

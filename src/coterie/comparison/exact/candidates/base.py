@@ -70,5 +70,5 @@ def mean_coefficients(rows: Rows) -> Floats:
         rate = (rows.y.sum(0) + 0.5) / (len(rows.y) + max(1.0, rows.n_outputs / 2))
         coef[0] = np.log(rate / (1 - rate)) if rows.n_outputs == 1 else np.log(rate) - np.log(rate).mean()
     else:
-        coef[0] = rows.y.mean(0)
+        coef[0] = np.average(rows.y, axis=0, weights=rows.weight)
     return coef

@@ -43,10 +43,12 @@ def forms_of(rows: Rows, base: Floats) -> Forms:
     chance = chances(eta) if rows.classification else eta
     found = []
     for output in range(q):
-        weight = None
+        weight = rows.weight
         if rows.classification:  # of several classes each counts q/(q − 1) times its own curvature, as in `path`
             weight = np.maximum(chance[:, output] * (1 - chance[:, output]), 0.01) * (1 if q == 1 else q / (q - 1))
-        found.append(grams(rows.Z, rows.y[:, output] - chance[:, output], weight, rows.owner, rows.n_clients))
+        rest = rows.y[:, output] - chance[:, output]
+        rest = rest if rows.weight is None else rest * rows.weight
+        found.append(grams(rows.Z, rest, weight, rows.owner, rows.n_clients))
     return Forms(np.stack([A for A, _ in found])[None], np.stack([c for _, c in found])[None])
 
 
@@ -119,33 +121,48 @@ class Groups:
         self, rows: Rows, base: Floats, forms: Forms, penalty: float, rng: np.random.Generator
     ) -> tuple[int, Floats]:
         """The number of groups with the lowest inner loss; the search stops after two that do not improve."""
-        most = min(self.most, rows.n_clients // 2)
-        if most < 2:
+        if rows.n_clients < 4:
             return 1, np.zeros(0)
         fold = _inner_folds(rows, self.inner_folds, rng)
         parts = [forms_of(rows.part(fold == f), base) for f in range(self.inner_folds)]
         test = Forms(np.concatenate([t.A for t in parts]), np.concatenate([t.c for t in parts]))
-        train = Forms(forms.A - test.A, forms.c - test.c)
-        losses: list[float] = []
-        for k in range(1, most + 1):
-            beta, group = hard_em(train, k, self.starts, penalty, rng)
-            losses.append(float(np.take_along_axis(test.losses(beta), group[..., None], 2).sum()))
-            if k - 1 - int(np.argmin(losses)) >= 2:
-                break
-        return int(np.argmin(losses)) + 1, np.array(losses)
+        return number_of_groups(forms, test, self.most, self.starts, penalty, rng)
+
+
+def number_of_groups(
+    forms: Forms, test: Forms, most: int, starts: int, penalty: float, rng: np.random.Generator
+) -> tuple[int, Floats]:
+    """The number of groups with the lowest loss on the parts ``test``, each left out of ``forms`` in turn; the search stops
+    after two that do not improve."""
+    most = min(most, forms.c.shape[2] // 2)
+    if most < 2:
+        return 1, np.zeros(0)
+    train = Forms(forms.A - test.A, forms.c - test.c)
+    losses: list[float] = []
+    for k in range(1, most + 1):
+        beta, group = hard_em(train, k, starts, penalty, rng)
+        losses.append(float(np.take_along_axis(test.losses(beta), group[..., None], 2).sum()))
+        if k - 1 - int(np.argmin(losses)) >= 2:
+            break
+    return int(np.argmin(losses)) + 1, np.array(losses)
+
+
+def sorted_by_size(group: Ints) -> tuple[Ints, int]:
+    """The same groups numbered by size, the largest first, without empty ones, and their number."""
+    size = np.bincount(group)
+    order = np.argsort(-size, kind="stable")
+    order = order[size[order] > 0]
+    rank = np.zeros(len(size), np.int64)
+    rank[order] = np.arange(len(order))
+    return rank[group], len(order)
 
 
 def _refine(rows: Rows, group: Ints, base: Floats) -> tuple[Floats, Ints, bool]:
     """A ridge path per group, then reassignment by true loss; groups end sorted by size, empty ones disappear."""
     converged = True
     for _ in range(5):
-        size = np.bincount(group)
-        order = np.argsort(-size, kind="stable")
-        order = order[size[order] > 0]
-        rank = np.zeros(len(size), np.int64)
-        rank[order] = np.arange(len(order))
-        group = rank[group]
-        coef, settled = fit_units(rows.X, rows.y, group[rows.owner], len(order), POOLED_PATH, rows.classification)
+        group, k = sorted_by_size(group)
+        coef, settled = fit_units(rows.X, rows.y, group[rows.owner], k, POOLED_PATH, rows.classification, rows.weight)
         coef = np.where(np.isnan(coef), base, coef)
         converged &= settled
         new = _true_losses(rows, coef).argmin(1)
@@ -161,5 +178,6 @@ def _true_losses(rows: Rows, coef: Floats) -> Floats:
     for g in range(len(coef)):
         eta = rows.Z @ coef[g]
         loss = losses(eta, rows.y) if rows.classification else ((rows.y - eta) ** 2).sum(1)
+        loss = loss if rows.weight is None else loss * rows.weight
         total[:, g] = np.bincount(rows.owner, weights=loss, minlength=rows.n_clients)
     return total

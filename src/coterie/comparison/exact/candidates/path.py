@@ -21,14 +21,16 @@ _KEEP = 0.1  # softmax: when scores move by less, the curvature is kept
 POOLED_PATH = Path(POOLED, per_row=True, average=False)
 
 
-def _linear(axes: Axes, block: Block, y: Floats, path: Path) -> Floats:
+def _linear(axes: Axes, block: Block, y: Floats, path: Path, weight: Floats | None = None) -> Floats:
     """Coefficients with the intercept first (units, 1 + features); leave-one-out by PRESS, r / (1 − h)."""
+    w = block.mask if weight is None else block.take(weight) * block.mask
+    total = w.sum(1)
     target = block.take(y)
-    mean = target.sum(1) / axes.count
-    target = (target - mean[:, None]) * block.mask
+    mean = (target * w).sum(1) / total
+    target = (target - mean[:, None]) * np.sqrt(w)
     shrink = 1 / (axes.power[..., None] + penalties_of(path, axes.count)[:, None])
     along = (axes.scores.transpose(0, 2, 1) @ target[..., None]) * shrink
-    leverage = axes.scores**2 @ shrink + (1 / axes.count)[:, None, None]
+    leverage = axes.scores**2 @ shrink + (w / total[:, None])[..., None]
     residual = (target[..., None] - axes.scores @ along) / np.maximum(1 - leverage, 1e-6) * block.mask[..., None]
     loss = (residual**2).sum(1) / axes.count[:, None]
     weight = weights_of(loss, axes.count, path, logarithm=True)
@@ -136,7 +138,9 @@ class _Classes:
         return np.asarray((losses(eta, self.target) * self.mask[..., 0]).sum(2) / self.count[:, None])
 
 
-def fit_units(X: Floats, y: Floats, unit: Ints, n_units: int, path: Path, logistic: bool) -> tuple[Floats, bool]:
+def fit_units(
+    X: Floats, y: Floats, unit: Ints, n_units: int, path: Path, logistic: bool, weight: Floats | None = None
+) -> tuple[Floats, bool]:
     """Coefficients (units, 1 + features, outputs) of every unit, and whether all of them converged.
 
     A unit without rows gets NaN, which the caller replaces."""
@@ -144,10 +148,10 @@ def fit_units(X: Floats, y: Floats, unit: Ints, n_units: int, path: Path, logist
     converged = True
     width = (1 + X.shape[1]) * (len(path.penalties) if logistic else 1)
     for block in blocks(unit, n_units, width):
-        axes = axes_of(block, X)
+        axes = axes_of(block, X, weight)
         if logistic:
             coef[block.units], settled = _logistic(axes, block, y, path)
             converged &= settled
         else:
-            coef[block.units, :, 0] = _linear(axes, block, y[:, 0], path)
+            coef[block.units, :, 0] = _linear(axes, block, y[:, 0], path, weight)
     return coef, converged

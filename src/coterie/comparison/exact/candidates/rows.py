@@ -23,6 +23,7 @@ class Rows:
     owner: Ints
     n_clients: int
     classification: bool
+    weight: Floats | None = None  # of numbers only, one on average
 
     @property
     def n_outputs(self) -> int:
@@ -39,10 +40,11 @@ class Rows:
         from coterie.comparison.exact.candidates.path import POOLED_PATH, fit_units
 
         everybody = np.zeros(len(self.owner), np.int64)
-        return fit_units(self.X, self.y, everybody, 1, POOLED_PATH, self.classification)
+        return fit_units(self.X, self.y, everybody, 1, POOLED_PATH, self.classification, self.weight)
 
     def part(self, keep: npt.NDArray[np.bool_]) -> "Rows":
-        return Rows(self.X[keep], self.y[keep], self.owner[keep], self.n_clients, self.classification)
+        weight = None if self.weight is None else self.weight[keep]
+        return Rows(self.X[keep], self.y[keep], self.owner[keep], self.n_clients, self.classification, weight)
 
 
 def chances(eta: Floats) -> Floats:

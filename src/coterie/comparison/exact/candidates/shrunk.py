@@ -4,7 +4,8 @@
 
 θ and φ maximise the marginal likelihood (`coterie.estimation.regression.evidence`). The prior on μ keeps wide tables (more
 columns than rows) well posed. Classes: softmax, σ² = 1, and the likelihood is replaced by its quadratic
-approximation at the current coefficients (penalised quasi-likelihood) until they settle."""
+approximation at the current coefficients (penalised quasi-likelihood) until they settle. With two classes the variances
+are then corrected (`laplace`)."""
 
 from dataclasses import dataclass, replace
 
@@ -12,22 +13,24 @@ import numpy as np
 from scipy.special import expit, logsumexp
 
 from coterie.comparison.exact.candidates.base import Fit, mean_coefficients
+from coterie.comparison.exact.candidates.laplace import widened
 from coterie.comparison.exact.candidates.rows import Floats, Rows
 from coterie.estimation.blocks import grams
 from coterie.estimation.regression.evidence import Evidence, Found
 
+_LARGEST = 9.0  # prior variance of a score's coefficient
 _TIE_ABOVE = 40  # with more columns the slopes share one prior variance
 _LINEARISATIONS = 40
 _SETTLED = 0.01  # probabilities that move by a quarter of this have settled; scores of separable classes never do
 _ROUGH = 0.5  # while probabilities still move by more, the prior is improved without being optimised fully
 
 
-def _evidence(A: Floats, c: Floats, n_rows: int, total: float | None) -> Evidence:
+def evidence_of(A: Floats, c: Floats, n_rows: int, total: float | None) -> Evidence:
     p = c.shape[1]
     return Evidence(A, c, n_rows, total, np.minimum(np.arange(p), 1 if p > _TIE_ABOVE else p))
 
 
-def _starts(p: int) -> list[Floats]:
+def starts_of(p: int) -> list[Floats]:
     if p > _TIE_ABOVE:
         return [np.array([0.3, 0.1 / p, -np.log(p)])]
     return [np.array([0.3] + [0.03] * (p - 1) + [-1.0]), np.array([3.0] + [0.5] * (p - 1) + [-1.0])]
@@ -54,15 +57,20 @@ class Shrunk:
         )
 
 
-def _nudged(found: Found) -> Floats:
+def nudged(found: Found) -> Floats:
     """The parameters found, moved off their bounds so that a search can start there."""
     return np.append(np.clip(found.parameters[:-1], 1e-4, 1e3), np.clip(found.parameters[-1], -12.0, 5.0))
 
 
 def _regression(rows: Rows) -> Found:
     y = rows.y[:, 0]
-    A, c = grams(rows.Z, y, None, rows.owner, rows.n_clients)
-    return _evidence(A, c, len(y), float(y @ y) + 1e-12).maximise(_starts(c.shape[1]), 1e5)
+    wy = y if rows.weight is None else rows.weight * y
+    return from_sums(*grams(rows.Z, wy, rows.weight, rows.owner, rows.n_clients), len(y), float(wy @ y) + 1e-12)
+
+
+def from_sums(A: Floats, c: Floats, n_rows: int, total: float) -> Found:
+    """The fit from the sums of clients: A_i = Zᵀ Z, c_i = Zᵀ y and Σ yᵀ y."""
+    return evidence_of(A, c, n_rows, total).maximise(starts_of(c.shape[1]), 1e5)
 
 
 def _classes(rows: Rows) -> list[Found]:
@@ -75,7 +83,7 @@ def _classes(rows: Rows) -> list[Found]:
     zero = int(rows.y.sum(0).argmax()) if q > 1 else -1
     coef = coef - coef[..., [zero]] if q > 1 else coef
     eta = np.einsum("np,npq->nq", rows.Z, coef[rows.owner])
-    begin: list[list[Floats]] = [_starts(coef.shape[1])] * q
+    begin: list[list[Floats]] = [starts_of(coef.shape[1])] * q
     found, far = {zero: _at_zero(m, coef.shape[1])}, np.full(q, np.inf)
     if q > 1:
         far[zero] = 0.0
@@ -84,7 +92,7 @@ def _classes(rows: Rows) -> list[Found]:
             steps = 10 if far[c] > _ROUGH else 200
             others = _others(eta, c)
             posterior, move = _linearised(rows, c, coef[..., c], eta[:, c] - others, begin[c], steps)
-            begin[c], before = [_nudged(posterior)], expit(eta[:, c] - others)
+            begin[c], before = [nudged(posterior)], expit(eta[:, c] - others)
             coef[..., c] += (posterior.coef - coef[..., c]) * np.minimum(1, 1.5 / np.maximum(move, 1e-12))[:, None]
             eta[:, c] = np.einsum("np,np->n", rows.Z, coef[rows.owner, :, c])
             far[c] = 4 * float(np.abs(expit(eta[:, c] - others) - before).max())
@@ -92,6 +100,8 @@ def _classes(rows: Rows) -> list[Found]:
         if far.max() < _SETTLED and all(f.converged for f in found.values()):
             break
     settled = bool(far.max() < _SETTLED)
+    if q == 1:
+        return [replace(widened(rows, found[0], evidence_of, _LARGEST), converged=settled and found[0].converged)]
     return [replace(found[c], converged=settled and found[c].converged) for c in range(q)]
 
 
@@ -115,8 +125,8 @@ def _linearised(
     chance = expit(eta)
     weight = np.maximum(chance * (1 - chance), 0.01)
     A, slope = grams(rows.Z, rows.y[:, output] - chance, weight, rows.owner, rows.n_clients)
-    evidence = _evidence(A, (A @ coef[..., None])[..., 0] + slope, len(eta), None)
-    found = evidence.maximise(starts, 9.0, steps)
+    evidence = evidence_of(A, (A @ coef[..., None])[..., 0] + slope, len(eta), None)
+    found = evidence.maximise(starts, _LARGEST, steps)
     move = np.zeros(rows.n_clients)
     change = found.coef - coef
     np.maximum.at(move, rows.owner, np.abs(np.einsum("np,np->n", rows.Z, change[rows.owner])))

@@ -31,7 +31,7 @@ class Alone:
 
     def fit(self, rows: Rows, rng: np.random.Generator) -> Fit:
         path = Path(ALONE_LOGISTIC if rows.classification else ALONE_LINEAR, per_row=False, average=True)
-        coef, converged = fit_units(rows.X, rows.y, rows.owner, rows.n_clients, path, rows.classification)
+        coef, converged = fit_units(rows.X, rows.y, rows.owner, rows.n_clients, path, rows.classification, rows.weight)
         mean = mean_coefficients(rows)
         coef = np.where(np.isnan(coef), mean, coef)
         notes = () if converged else (_STOPPED.format("A lone model"),)
