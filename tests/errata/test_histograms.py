@@ -8,8 +8,8 @@ from scipy.special import rel_entr
 
 from coterie.estimation.histograms.kl import kl_to_centers, normalise, smooth
 from coterie.estimation.histograms.reduction import TokenReduction, second_moment
-from coterie.estimation.histograms.rows import HistogramRows
 from coterie.estimation.histograms.seeding import seed_centers
+from coterie.estimation.histograms.user_rows import HistogramRows
 
 
 def test_raw_rows_are_infinitely_far_apart_and_smoothed_seeds_are_not() -> None:
@@ -50,7 +50,7 @@ def test_a_token_is_dropped_only_if_it_is_small_in_all_directions() -> None:
     signs = np.array([[s, t] for s in (1, -1) for t in (1, -1)])
     first, second = np.array([1, -1, 0, 0, 0]), np.array([0, 0, 1, -1, 0])
     counts = 20 + np.outer(signs[:, 0], 15 * first) + np.outer(signs[:, 1], 8 * second)
-    rows = HistogramRows.in_memory(sp.csr_array(counts, dtype=float), "user", None, 1)
+    rows = HistogramRows.in_memory(sp.csr_array(counts, dtype=float), threads=1)
     mean = np.full(5, 0.2)
     kept = TokenReduction(threshold=0.3).fit(rows, mean, clusters=3).kept
     np.testing.assert_array_equal(kept, [0, 1, 2, 3])

@@ -6,6 +6,7 @@ import pytest
 import coterie as ct
 from coterie.estimation.means import least_risk
 from coterie.estimation.quantiser import norm_bound
+from coterie.estimation.rates import rates_bound
 from reproductions.generate import gaussian_clients
 
 
@@ -49,3 +50,24 @@ def test_gaussian_means_reach_the_least_risk():
 def test_bad_numbers_get_one_sentence(call):
     with pytest.raises(ValueError, match=r"needs|≥ 1|finite"):
         call()
+
+
+@pytest.mark.parametrize(("epsilon", "weight"), [(None, None), (None, 0.2), (1.0, None), (4.0, 0.0)])
+def test_rates_stay_below_theorems_3_and_4(epsilon, weight):
+    """The mean of the others is their rates' or, at ε, that of one bit each; without its error the bound is an equality."""
+    clients, trials, prior = 4000, 14, (4.0, 2.0)
+    rng = np.random.default_rng(0)
+    truth = rng.beta(*prior, clients)
+    rate = rng.binomial(trials, truth) / trials
+    sent = rate
+    if epsilon is not None:
+        up = np.expm1(epsilon)
+        sent = np.where(rng.random(clients) < (rate * up + 1) / (up + 2), (up + 1) / up, -1 / up)
+    own = trials / (trials + sum(prior)) if weight is None else weight
+    square = (own * rate + (1 - own) * (sent.sum() - sent) / (clients - 1) - truth) ** 2
+    told = {"prior": prior, "samples": trials, "weight": weight}
+    error = 4 * square.std() / np.sqrt(clients)
+    assert square.mean() - error < rates_bound(clients=clients, epsilon=epsilon, **told)
+    if epsilon is None:
+        assert abs(square.mean() - rates_bound(clients=10**12, **told)) < error  # nobody is off
+    assert rates_bound(clients=100, epsilon=epsilon, **told) > rates_bound(clients=4000, epsilon=epsilon, **told)

@@ -58,5 +58,5 @@ def test_refuses_bad_parameters(bits, radius):
 def test_refuses_values_outside():
     with pytest.raises(ValueError, match="Clip x first"):
         Quantiser(2, 1.0)([1.5], np.random.default_rng(0))
-    with pytest.raises(ValueError, match="samples >= 1"):
+    with pytest.raises(ValueError, match="samples must be a finite number of at least 1"):
         clipping_radius(clients=2, samples=0, prior_variance=1, noise_variance=1)

@@ -169,8 +169,8 @@ def test_edges():
         ([1, 2, 0.5], 5, {}, "whole numbers"),
         ([1, 2, 3], [5, 5], {}, "shapes"),
         ([[1, 2, 3]], 5, {}, "shapes"),
-        ([1, 2, 3], 5, {"prior": (0, 1)}, "> 0"),
-        ([1, 2, 3], 5, {"weight": 2.0}, r"\[0, 1\]"),
+        ([1, 2, 3], 5, {"prior": (0, 1)}, "above 0"),
+        ([1, 2, 3], 5, {"weight": 2.0}, "from 0 to 1"),
     ],
 )
 def test_bad_input_gets_a_clear_sentence(successes, trials, kwargs, message):
@@ -178,11 +178,13 @@ def test_bad_input_gets_a_clear_sentence(successes, trials, kwargs, message):
         BernoulliRates(**kwargs).fit(successes, trials)
 
 
-def test_elections_gain():
-    """Six folds on real counties: 1.0 ± 2.9 % with the paper's weights (the paper reports 10.7 ± 1.9 %)."""
-    gains = [elections.measure(None, fold, "quick")["printed"] for fold in range(elections.ELECTIONS)]
-    assert np.mean(gains) == pytest.approx(1.0, abs=0.05)
-    assert np.std(gains) == pytest.approx(2.9, abs=0.05)  # over the six folds; 3.2 with ddof=1
+@pytest.mark.parametrize(("target", "mean", "spread"), [("vote share", 10.51, 1.98), ("winner", 0.99, 2.89)])
+def test_elections_gain(target, mean, spread):
+    """Six folds on real counties with the paper's weights. Judged on the vote share they gain what the paper reports
+    (10.7 ± 1.9 %), judged on the winner, whose own variance hides the gain, they do not."""
+    gains = [elections.measure(target, fold, "quick")["printed"] for fold in range(elections.ELECTIONS)]
+    assert np.mean(gains) == pytest.approx(mean, abs=0.05)
+    assert np.std(gains) == pytest.approx(spread, abs=0.05)
 
 
 @pytest.mark.parametrize("minus_one", [True, False])

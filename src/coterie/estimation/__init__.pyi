@@ -16,6 +16,7 @@ from coterie.estimation.quantiser import Quantiser as Quantiser
 from coterie.estimation.quantiser import clipping_radius as clipping_radius
 from coterie.estimation.quantiser import norm_bound as norm_bound
 from coterie.estimation.rates import BernoulliRates as BernoulliRates
+from coterie.estimation.rates import rates_bound as rates_bound
 from coterie.estimation.regression.linear import LinearModels as LinearModels
 from coterie.estimation.regression.logistic import LogisticModels as LogisticModels
 from coterie.estimation.regression.mixture_prior import MixtureModels as MixtureModels

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
 from coterie.annotations import guarded
+from coterie.arguments import Level, whole
 from coterie.errors import DataError
-from coterie.estimation.checks import Array, Samples, client_sums, confidence
+from coterie.estimation.client_sums import Samples, client_sums
+from coterie.estimation.conventions import Array
 from coterie.estimation.rates import check_counts
 from coterie.estimation.risks import counts_risks, means_risks, read_counts
-from coterie.settings import whole_number
 
+Several = Annotated[int, whole(2)]
 NEGLIGIBLE = 0.01  # A gain over local estimation below this share does not pay for collaborating.
 WORDS = {
     "local": "every client on its own",
@@ -32,7 +34,7 @@ class Advice:
     table : method, risk, low, high, gain (1 − risk/local), with the gain's interval; sorted from best to worst.
     tied : methods whose difference from the recommended one could be chance, at the given level, or is below 1%.
     clusters : the number of clusters behind the "clustered" row; 0 if no number could be tried.
-    variation : estimated "between" and "within" client variance (means and counts only).
+    variation : estimated "between" and "within" client variance.
     """
 
     table: pd.DataFrame
@@ -60,11 +62,10 @@ class Advice:
                 f"Alone, clients would have {local['risk']:.4g}: collaborating gains {best['gain']:.1%} "
                 f"({best['gain_low']:.1%} to {best['gain_high']:.1%})."
             )
-        if self.variation:
-            lines.append(
-                f"Clients differ with variance {self.variation['between']:.4g}; "
-                f"one observation scatters around its client with variance {self.variation['within']:.4g}."
-            )
+        lines.append(
+            f"Clients differ with variance {self.variation['between']:.4g}; "
+            f"one observation scatters around its client with variance {self.variation['within']:.4g}."
+        )
         if self.tied:
             lines.append(f"As good, as far as these data tell: {', '.join(self.tied)}.")
         return "\n".join(lines)
@@ -77,14 +78,14 @@ def advise(
     successes: ArrayLike | None = None,
     trials: ArrayLike | None = None,
     counts: Any = None,
-    clusters: int | tuple[int, ...] = (2, 3, 4),
-    level: float = 0.9,
-    resamples: int = 500,
+    clusters: Several | tuple[Several, ...] = (2, 3, 4),
+    level: Level = 0.9,
+    resamples: Annotated[int, whole(20)] = 500,
     seed: int = 0,
 ) -> Advice:
     """Predict the risk of local, global, shrunk and clustered estimation of means, rates or histograms; recommend one.
 
-    `ct.advise` is the same function and also takes tables and federations (see `coterie.comparison.advice`). Give one of
+    Tables and federations are for `ct.compare`. Give exactly one of
 
     - `samples`: a list of (n_i, d) arrays, or (m, n, d): means, by Stein's unbiased risk estimate.
     - `successes` and `trials`: rates, by unbiased estimates with the client left out.
@@ -95,49 +96,20 @@ def advise(
     count the refitting of the methods.
     """
     tried = (clusters,) if isinstance(clusters, int) else tuple(clusters)
-    for k in tried:
-        whole_number("clusters", k, least=2)
-    confidence(level)
-    whole_number("resamples", resamples, least=20)
-    refuse_other_than_one([samples], [successes, trials], [counts])
+    given = sum(any(part is not None for part in kind) for kind in ([samples], [successes, trials], [counts]))
+    if given != 1:
+        raise DataError(
+            "advise needs exactly one kind of data, samples; successes and trials; or counts; "
+            f"got {given}. Pass one of them. Tables and federations are for compare."
+        )
     rng = np.random.default_rng(seed)
     if samples is not None:
-        risks, variation = _risks_of_means(samples, tried, seed)
+        risks, variation = means_risks(client_sums(samples), tried, seed)
     elif counts is not None:
         risks, variation = counts_risks(read_counts(counts), tried, seed)
     else:
         risks, variation = _risks_of_rates(successes, trials, tried, seed)
-    return _decide_by_clients(risks, variation, resamples, level, rng)
-
-
-def _decide_by_clients(
-    risks: dict[str, Array], variation: dict[str, float], resamples: int, level: float, rng: np.random.Generator
-) -> Advice:
-    """Average the clients' risks, with intervals from resampling clients."""
-    floor, kept = variation.pop("floor"), int(variation.pop("clusters"))
-    table = np.stack(list(risks.values()), axis=1)
-    draws = rng.multinomial(len(table), np.full(len(table), 1 / len(table)), size=resamples) @ table / len(table)
-    risk, draws = np.maximum(table.mean(0), floor), np.maximum(draws, floor)
-    return _decide(list(risks), risk, draws, variation, "squared error", len(table), level, kept)
-
-
-def refuse_other_than_one(*kinds: list[Any]) -> None:
-    """Exactly one kind of data must be given; a kind is a list of arguments that belong together."""
-    given = sum(any(part is not None for part in kind) for kind in kinds)
-    if given != 1:
-        raise DataError(
-            "advise needs exactly one kind of data: a federation; samples; successes, trials; counts; or X, y, groups; "
-            f"got {given}. Pass one of them."
-        )
-
-
-def _risks_of_means(
-    samples: Samples, clusters: tuple[int, ...], seed: int
-) -> tuple[dict[str, Array], dict[str, float]]:
-    sums = client_sums(samples)
-    if sums.clients < 3:
-        raise DataError(f"advise needs three or more clients; got {sums.clients}. Add clients.")
-    return means_risks(sums, clusters, seed)
+    return _decide(risks, variation, resamples, level, rng)
 
 
 def _risks_of_rates(
@@ -153,20 +125,17 @@ def _risks_of_rates(
 
 
 def _decide(
-    names: list[str],
-    risk: Array,
-    draws: Array,
-    variation: dict[str, float],
-    measure: str,
-    clients: int,
-    level: float,
-    kept: int,
+    risks: dict[str, Array], variation: dict[str, float], resamples: int, level: float, rng: np.random.Generator
 ) -> Advice:
-    """The smallest predicted risk wins, with two preferences for the simpler method.
+    """The smallest risk, averaged over clients, wins, with two preferences for the simpler method.
 
     Clusters must beat the others beyond chance (they were tried in several numbers); and where local is within 1% of
-    the winner, collaborating is not worth its cost.
+    the winner, collaborating is not worth its cost. Intervals come from resampling clients.
     """
+    floor, kept = variation.pop("floor"), int(variation.pop("clusters"))
+    names, table = list(risks), np.stack(list(risks.values()), axis=1)
+    draws = rng.multinomial(len(table), np.full(len(table), 1 / len(table)), size=resamples) @ table / len(table)
+    risk, draws = np.maximum(table.mean(0), floor), np.maximum(draws, floor)
     tail = [(1 - level) / 2, (1 + level) / 2]
     best = int(risk.argmin())  # of equals the first, in the order local, global, shrunk, clustered
     if names[best] == "clustered":
@@ -183,6 +152,6 @@ def _decide(
     tied = tuple(name for i, name in enumerate(names) if i != best and near[i])
     gain = 1 - risk / max(risk[local], 1e-300)
     columns = {"method": names, "risk": risk, "low": low, "high": high}
-    table = pd.DataFrame({**columns, "gain": gain, "gain_low": gain_low, "gain_high": gain_high})
-    table = table.sort_values("risk", ignore_index=True)
-    return Advice(table, names[best], tied, variation, measure, clients, level, kept)
+    found = pd.DataFrame({**columns, "gain": gain, "gain_low": gain_low, "gain_high": gain_high})
+    found = found.sort_values("risk", ignore_index=True)
+    return Advice(found, names[best], tied, variation, "squared error", len(table), level, kept)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.estimation.checks import Array, Ints
+from coterie.estimation.conventions import Array, Ints
 
 _LIMIT = 2_000_000  # numbers in one block: few enough for a cache
 

@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from coterie.arguments import refuse_masked, regular, shown
+from coterie.arguments import finite, refuse_masked
+from coterie.arguments import labels as one_column
 from coterie.errors import DataError
-from coterie.estimation.checks import Array, ClientSums, client_sums, finite
 
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
 _MOST_WEIGHT = 1e15  # beyond it, products of floating-point numbers lose the rows of weight 1
 
 
@@ -124,57 +126,7 @@ def _joined(parts: list[Any]) -> Any:
         ) from None
 
 
-def read_clients(estimator: Any, samples: Any, groups: Any, *, reset: bool) -> ClientSums:
-    """The clients' sums, from lists, arrays, dicts {client: samples}, or rows with groups; sets or compares columns.
-
-    n_features_in_ is the number of coordinates: in a plain (m, n) array a row is a client with n samples of one number."""
-    refuse_masked(samples=samples, groups=groups)
-    names = None
-    if by_client(samples):
-        samples, groups = with_clients(samples, groups)
-        samples = pd.DataFrame(samples) if isinstance(samples, pd.Series) else samples
-    elif isinstance(groups, str):
-        samples, groups = with_clients(samples, groups)
-    if groups is not None:
-        scalar = np.ndim(samples) == 1
-        rows = columns(estimator, np.asarray(samples)[:, None] if scalar else samples, reset=reset)
-        owner = labels(regular("groups", groups))
-        if owner.shape != (len(rows),):
-            raise DataError(
-                f"groups must name one client per row; got {owner.shape} for {len(rows)} rows. Name each row's client."
-            )
-        names, inverse = np.unique(owner, return_inverse=True)
-        order = np.argsort(inverse, kind="stable")
-        parts = np.split(rows[order], np.cumsum(np.bincount(inverse))[:-1])
-        sums = client_sums([part[:, 0] for part in parts] if scalar else parts)
-    else:
-        if isinstance(samples, pd.DataFrame):
-            samples = samples.to_numpy()
-        sums = client_sums(samples)
-        if not reset and sums.dimension != estimator.n_features_in_:
-            raise DataError(
-                f"X has {sums.dimension} features, but {type(estimator).__name__} is expecting "
-                f"{estimator.n_features_in_} features as input. Pass samples with the coordinates used in fit."
-            )
-    if reset:
-        estimator.n_features_in_ = sums.dimension
-        if groups is None:
-            estimator.__dict__.pop("feature_names_in_", None)
-        estimator.clients_ = np.arange(sums.clients) if names is None else names
-    return sums
-
-
 def labels(groups: Any) -> Any:
     """Client names that can be sorted and compared: text for anything that is not a number."""
-    if groups.ndim != 1 or any(isinstance(g, list | dict | set | np.ndarray) for g in groups):
-        raise DataError(f"groups must name one client per row; got {shown(groups)}. Name each row's client.")
-    if groups.dtype.kind == "f" and np.isnan(groups).any():
-        raise DataError("groups must name a client for every row; got NaN. Drop those rows, or name them.")
-    if groups.dtype.kind != "O":
-        return groups
-    if any(g is None or g != g for g in groups):
-        raise DataError("groups must name a client for every row; got None or NaN. Drop those rows, or name them.")
-    kinds = {type(g) for g in groups}
-    if len(kinds) > 1:
-        raise DataError(f"groups must be of one type; got {sorted(k.__name__ for k in kinds)}. Convert them to text.")
-    return np.array(groups.tolist())
+    column = one_column("groups", groups)
+    return column if column.dtype.kind != "O" else np.array(column.tolist())

@@ -18,24 +18,18 @@ from typing import Any, Literal
 import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
 
-from coterie.annotations import check_settings, guarded
+from coterie.annotations import guarded
+from coterie.arguments import Count, Level, NotNegative, Positive
 from coterie.deprecated import renamed
 from coterie.errors import ConfigError, DataError
-from coterie.estimation.checks import (
-    Array,
-    ClientSums,
-    confidence,
-    fitted,
-    known_variance,
-)
-from coterie.estimation.conventions import read_clients
+from coterie.estimation.client_sums import ClientMeans, ClientSums
+from coterie.estimation.conventions import Array
 from coterie.estimation.private_means import central_mean, local_mean, own_weights
 from coterie.estimation.quantiser import Mechanism
 from coterie.privacy import Privacy
-from coterie.privacy.account import checked_privacy
-from coterie.settings import whole_number
+from coterie.privacy.settings import Budget
 
 
 @dataclass(frozen=True)
@@ -68,26 +62,17 @@ def combine(noise: Array, prior_variance: float, mechanism_variance: float = 0.0
 @guarded
 def least_risk(
     *,
-    samples: float,
-    dimension: int = 1,
-    prior_variance: float,
-    noise_variance: float,
-    clients: int | None = None,
+    samples: Positive,
+    dimension: Count = 1,
+    prior_variance: NotNegative,
+    noise_variance: NotNegative,
+    clients: Count | None = None,
 ) -> float:
     """The smallest average risk E‖θ̂_i − θ_i‖² any estimator can have under θ_i ~ N(μ, σ_θ² I) (E-9, Remark 2).
 
     d·v·a with v = σ_x²/n and a = σ_θ²/(σ_θ² + v) where μ is known (clients=None); d·v·(a + (1−a)/m) where m clients must
     find it, minimax over μ. `GaussianMeans` with known variances reaches both. It bounds the average over clients, not one
     θ_i (erratum E04)."""
-    whole_number("dimension", dimension)
-    if clients is not None:
-        whole_number("clients", clients)
-    if not (np.isfinite([samples, prior_variance, noise_variance]).all() and samples > 0):
-        raise ConfigError(f"least_risk needs finite numbers and samples > 0; got samples={samples}. Correct it.")
-    if min(prior_variance, noise_variance) < 0:
-        raise ConfigError(
-            f"least_risk needs variances >= 0; got {prior_variance} and {noise_variance}. Correct the negative one."
-        )
     v = noise_variance / samples
     if v == 0:
         return 0.0
@@ -121,7 +106,8 @@ def between_variance(sums: ClientSums, noise_variance: float) -> float:
 
 
 @renamed
-class GaussianMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+@dataclass(eq=False, repr=False)
+class GaussianMeans(ClientMeans):
     """Personalised means of clients whose samples are Gaussian around their own θ_i ~ N(μ, σ_θ² I).
 
     Parameters
@@ -149,67 +135,41 @@ class GaussianMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     With estimated variances, standard errors and risk plug the estimates in and do not count their uncertainty.
     """
 
-    def __init__(
-        self,
-        prior_variance: float | None = None,
-        noise_variance: float | None = None,
-        mechanism: Mechanism | None = None,
-        random_state: int = 0,
-        privacy: Privacy | None = None,
-        trust: Literal["central", "local"] = "central",
-    ) -> None:
-        self.privacy = privacy
-        self.trust = trust
-        self.prior_variance = prior_variance
-        self.noise_variance = noise_variance
-        self.mechanism = mechanism
-        self.random_state = random_state
+    prior_variance: NotNegative | None = None
+    noise_variance: NotNegative | None = None
+    mechanism: Mechanism | None = None
+    random_state: int = 0
+    privacy: Budget | None = None
+    trust: Literal["central", "local"] = "central"
 
-    def fit(self, samples: Any, y: object = None, groups: Any = None) -> GaussianMeans:
-        """`samples`: a list of (n_i, d) or (n_i,) arrays, one per client, or an (m, n, d) or (m, n) array.
-
-        Or a dict {client: samples}; or rows (N, d), an array or frame, with the client of each in `groups` (in a frame
-        also the name of a column). Then clients_ has their names."""
-        check_settings(self)
-        sums = read_clients(self, samples, groups, reset=True)
-        noise_variance = known_variance("noise_variance", self.noise_variance)
-        prior_variance = known_variance("prior_variance", self.prior_variance)
-        if self.mechanism is not None and (noise_variance is None or prior_variance is None):
+    def _fit(self, sums: ClientSums) -> None:
+        if self.mechanism is not None and None in (self.noise_variance, self.prior_variance):
             raise ConfigError(
                 "A mechanism needs both variances known, since they set its radius; got None. "
                 "Pass prior_variance and noise_variance."
             )
         if self.privacy is not None:
-            return self._fit_private(sums, noise_variance, prior_variance)
-        self.noise_variance_ = sums.pooled_variance() if noise_variance is None else noise_variance
-        self.prior_variance_ = (
-            between_variance(sums, self.noise_variance_) if prior_variance is None else prior_variance
-        )
-        self._combine(sums)
-        return self
-
-    def _combine(self, sums: ClientSums) -> None:
-        noise = self.noise_variance_ / sums.counts
-        mechanism_variance = 0.0 if self.mechanism is None else self.mechanism.variance
-        best = combine(noise, self.prior_variance_, mechanism_variance)
-        self._finish(sums, noise, best.own, best.risk, best.shares @ self._sent(sums.means))
+            self._fit_private(sums, self.privacy)
+            return
+        noise, prior = self.noise_variance, self.prior_variance
+        self.noise_variance_ = float(sums.pooled_variance() if noise is None else noise)
+        self.prior_variance_ = float(between_variance(sums, self.noise_variance_) if prior is None else prior)
+        v = self.noise_variance_ / sums.counts
+        best = combine(v, self.prior_variance_, 0.0 if self.mechanism is None else self.mechanism.variance)
+        self._finish(sums, v, best.own, best.risk, best.shares @ self._sent(sums.means))
 
     def _finish(self, sums: ClientSums, noise: Array, own: Array, risk: Array, mean: Array) -> None:
         self.weights_ = own
         self.mean_ = sums.shaped(mean)
         self.estimates_ = sums.shaped(own[:, None] * sums.means + (1 - own)[:, None] * mean)
         self.standard_errors_ = np.sqrt(risk)
-        self.client_risk_ = sums.dimension * risk
-        self.risk_ = float(self.client_risk_.mean())
-        self.local_risk_ = float(sums.dimension * noise.mean())
+        self._keep_risk(sums.dimension * risk, sums, noise)
 
-    def _fit_private(
-        self, sums: ClientSums, noise_variance: float | None, prior_variance: float | None
-    ) -> GaussianMeans:
+    def _fit_private(self, sums: ClientSums, privacy: Privacy) -> None:
         """Theorem 2 with the repairs of `private_means`; the client's own mean stays exact and on its device."""
-        privacy = checked_privacy(self.privacy, "GaussianMeans")
         if self.mechanism is not None:
             raise ConfigError("GaussianMeans takes privacy or a mechanism, got both; a quantiser is not private.")
+        noise_variance, prior_variance = self.noise_variance, self.prior_variance
         if noise_variance is None or (self.trust == "local" and prior_variance is None):
             needed = "noise_variance" if self.trust == "central" else "noise_variance and prior_variance"
             raise ConfigError(f"a private fit with trust={self.trust!r} needs public {needed}, got None; pass numbers.")
@@ -218,12 +178,11 @@ class GaussianMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             common, self.receipt_ = local_mean(sums, prior_variance, privacy, self.random_state)
         else:
             common, self.receipt_ = central_mean(sums, noise_variance, prior_variance, privacy, self.random_state)
-        self.noise_variance_, self.prior_variance_ = noise_variance, common.prior_variance
+        self.noise_variance_, self.prior_variance_ = float(noise_variance), float(common.prior_variance)
         noise = noise_variance / sums.counts
         own, risk = own_weights(noise, common, sums.clients)
         self.__dict__.pop("clipped_", None)
         self._finish(sums, noise, own, risk, common.mean)
-        return self
 
     def _sent(self, means: Array) -> Array:
         if self.mechanism is None:
@@ -237,21 +196,15 @@ class GaussianMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """Estimates of known or new clients from their samples: a X̄ + (1−a) μ̂ with a = σ_θ²/(σ_θ² + v). Nothing is learned.
 
         A client seen in fit is treated as a new one: its samples are taken to be independent of μ̂."""
-        fitted(self, "estimates_")
-        sums = read_clients(self, samples, groups, reset=False)
+        sums = self._new(samples, groups)
         total = self.prior_variance_ + self.noise_variance_ / sums.counts
         own = np.divide(self.prior_variance_, total, out=np.ones_like(total), where=total > 0)[:, None]
         return sums.shaped(own * sums.means + (1 - own) * self.mean_)
 
-    personalise = transform
-
-    def fit_transform(self, samples: Any, y: object = None, groups: Any = None) -> Array:
-        """Fit, and the clients' estimates_."""
-        return self.fit(samples, y, groups).estimates_
-
-    def interval(self, level: float = 0.95) -> tuple[Array, Array]:
+    @guarded
+    def interval(self, level: Level = 0.95) -> tuple[Array, Array]:
         """Posterior intervals (low, high) per client and coordinate, for a flat prior on μ."""
-        fitted(self, "estimates_")
-        reach = float(norm.ppf(0.5 + confidence(level) / 2)) * self.standard_errors_
+        check_is_fitted(self, "estimates_")
+        reach = float(norm.ppf(0.5 + level / 2)) * self.standard_errors_
         reach = reach if self.estimates_.ndim == 1 else reach[:, None]
         return self.estimates_ - reach, self.estimates_ + reach

@@ -14,26 +14,20 @@ of these estimates: where clusters overlap, they end in one point (E11). The cen
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp, ndtr, softmax
-from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
 
-from coterie.annotations import check_settings
+from coterie.annotations import check_settings, guarded
+from coterie.arguments import Count, Level, NotNegative, finite
 from coterie.deprecated import renamed
 from coterie.errors import ConfigError
-from coterie.estimation.checks import (
-    Array,
-    ClientSums,
-    Ints,
-    confidence,
-    finite,
-    fitted,
-    known_variance,
-)
-from coterie.estimation.conventions import read_clients
+from coterie.estimation.client_sums import ClientMeans, ClientSums
+from coterie.estimation.conventions import Array, Ints
 from coterie.estimation.private_means import (
     NOT_COVERED,
     ROUNDS,
@@ -45,8 +39,8 @@ from coterie.estimation.private_means import (
 )
 from coterie.kmeans import kmeans
 from coterie.privacy import Line, Privacy, Released, public
-from coterie.privacy.account import Account, checked_privacy
-from coterie.settings import whole_number
+from coterie.privacy.account import Account
+from coterie.privacy.settings import Budget
 
 FLOOR = 1e-300
 
@@ -83,7 +77,8 @@ def _centre_variance(means: Array, w: Array, centers: Array, total: Array) -> Ar
 
 
 @renamed
-class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+@dataclass(eq=False, repr=False)
+class MixtureMeans(ClientMeans):
     """Personalised means of clients that fall into `clusters` groups.
 
     Parameters
@@ -109,45 +104,26 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     intervals include the noise of the centres.
     """
 
-    def __init__(
-        self,
-        clusters: int = 2,
-        noise_variance: float | None = None,
-        component_variance: float | None = 0.0,
-        prior: tuple[Array, Array] | None = None,
-        max_iter: int = 500,
-        tol: float = 1e-6,
-        n_init: int = 10,
-        random_state: int = 0,
-        privacy: Privacy | None = None,
-        rounds: int = ROUNDS,
-    ) -> None:
-        self.privacy = privacy
-        self.rounds = rounds
-        self.clusters = clusters
-        self.noise_variance = noise_variance
-        self.component_variance = component_variance
-        self.prior = prior
-        self.max_iter = max_iter
-        self.tol = tol
-        self.n_init = n_init
-        self.random_state = random_state
+    clusters: int = 2
+    noise_variance: NotNegative | None = None
+    component_variance: NotNegative | None = 0.0
+    prior: tuple[Array, Array] | None = None
+    max_iter: int = 500
+    tol: float = 1e-6
+    n_init: int = 10
+    random_state: int = 0
+    privacy: Budget | None = None
+    rounds: Count = ROUNDS
 
-    def fit(self, samples: Any, y: object = None, groups: Any = None) -> MixtureMeans:
-        """`samples`: a list of (n_i, d) or (n_i,) arrays, one per client, or an (m, n, d) or (m, n) array.
-
-        Or a dict {client: samples}; or rows (N, d), an array or frame, with the client of each in `groups` (in a frame
-        also the name of a column). Then clients_ has their names."""
-        check_settings(self)
-        self.fit_sums(read_clients(self, samples, groups, reset=True))
+    def _fit(self, sums: ClientSums) -> None:
+        self.fit_sums(sums)
         if not self.converged_:
             warnings.warn(
                 f"MixtureMeans stopped after max_iter={self.max_iter} rounds of EM before it converged. "
                 "Raise max_iter, or lower clusters.",
                 ConvergenceWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
-        return self
 
     def fit_sums(self, sums: ClientSums) -> MixtureMeans:
         """Fit from the numbers that the clients send: counts, means and scatters."""
@@ -156,19 +132,20 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             raise ConfigError(
                 f"clusters must be at most the number of clients, {sums.clients}; got {self.clusters}. Lower it."
             )
-        noise_variance = known_variance("noise_variance", self.noise_variance)
-        if self.privacy is not None:
-            self._check_private(noise_variance)
-        self.noise_variance_ = sums.pooled_variance() if noise_variance is None else noise_variance
+        if self.privacy is not None and self.prior is not None:
+            raise ConfigError("a private fit needs prior=None; got a prior, leave it out.")
+        if self.privacy is not None and not self.noise_variance:
+            raise ConfigError("a private fit needs a public noise_variance above 0, got None or 0; pass a number.")
+        self.noise_variance_ = float(sums.pooled_variance() if self.noise_variance is None else self.noise_variance)
         spread = 1.0 if self.privacy is not None else float(sums.means.var(0).mean())
         least = max(1e-24 * spread, FLOOR)  # so that without noise the nearest centre is taken
         noise = np.maximum(self.noise_variance_ / sums.counts, least)
-        within = known_variance("component_variance", self.component_variance)
-        self.component_variance_ = float(np.mean(noise)) if within is None else within
+        within = self.component_variance
+        self.component_variance_ = float(np.mean(noise) if within is None else within)
         self._private_error: Array | None = None
         self._component_error, self.converged_ = 0.0, True
         if self.privacy is not None:
-            self._fit_private(sums, noise, within)
+            self._fit_private(sums, noise, self.privacy)
         elif self.prior is not None:
             self._take_prior(sums)
         else:
@@ -187,18 +164,10 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             )
         self.proportions_, self.centers_, self.n_iter_ = p, mu, 0
 
-    def _check_private(self, noise_variance: float | None) -> None:
-        whole_number("rounds", self.rounds)
-        if self.prior is not None:
-            raise ConfigError("a private fit needs prior=None; got a prior, leave it out.")
-        if not noise_variance:
-            raise ConfigError("a private fit needs a public noise_variance above 0, got None or 0; pass a number.")
-
-    def _fit_private(self, sums: ClientSums, noise: Array, within: float | None) -> None:
+    def _fit_private(self, sums: ClientSums, noise: Array, privacy: Privacy) -> None:
         """E-7em, every M-step from one joint release. The centres of the first round depend on no data."""
-        privacy = checked_privacy(self.privacy, "MixtureMeans")
         account = Account.open(privacy, [Line("rounds", 1.0, self.rounds)], self.random_state)
-        run = MixtureRounds(sums, self.noise_variance_, self.clusters, within, account, self.rounds)
+        run = MixtureRounds(sums, self.noise_variance_, self.clusters, self.component_variance, account, self.rounds)
         rng, here = np.random.default_rng([self.random_state, 2]), start_mixture(run, self.random_state)
         averaged: Released[NoisyGroups | None] = public(None)
         for number in range(self.rounds):
@@ -298,43 +267,33 @@ class MixtureMeans(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self._spreads = within[:, None, None] + away[:, None, None] ** 2 * centre_error
         variance = (w[:, :, None] * (np.square(self._locations - estimates[:, None]) + self._spreads)).sum(1)
         self.standard_errors_ = sums.shaped(np.sqrt(variance))
-        self.client_risk_ = variance.sum(1)
-        self.risk_ = float(self.client_risk_.mean())
-        self.local_risk_ = float(sums.dimension * noise.mean())
+        self._keep_risk(variance.sum(1), sums, noise)
         self.estimates_ = sums.shaped(estimates)
         self._scalar = sums.scalar
 
-    def _new(self, samples: Any, groups: Any) -> tuple[Array, Array, ClientSums]:
+    def _of_new(self, samples: Any, groups: Any) -> tuple[Array, Array]:
         """Posterior probabilities and means of clients under the mixture learned."""
-        fitted(self, "estimates_")
-        sums = read_clients(self, samples, groups, reset=False)
-        noise = np.maximum(self.noise_variance_ / sums.counts, FLOOR)
-        w, estimates = self._posterior(sums.means, noise)
-        return w, estimates, sums
+        sums = self._new(samples, groups)
+        w, estimates = self._posterior(sums.means, np.maximum(self.noise_variance_ / sums.counts, FLOOR))
+        return w, sums.shaped(estimates)
 
     def transform(self, samples: Any, groups: Any = None) -> Array:
         """Posterior means of clients known or new from their samples; nothing is learned."""
-        _, estimates, sums = self._new(samples, groups)
-        return sums.shaped(estimates)
-
-    personalise = transform
+        return self._of_new(samples, groups)[1]
 
     def predict_proba(self, samples: Any, groups: Any = None) -> Array:
         """Posterior probability of every cluster, (m, k), for clients known or new."""
-        return self._new(samples, groups)[0]
+        return self._of_new(samples, groups)[0]
 
     def predict(self, samples: Any, groups: Any = None) -> Ints:
         """The most probable cluster of clients known or new."""
-        return np.asarray(self._new(samples, groups)[0].argmax(1), dtype=np.int64)
+        return np.asarray(self.predict_proba(samples, groups).argmax(1), dtype=np.int64)
 
-    def fit_transform(self, samples: Any, y: object = None, groups: Any = None) -> Array:
-        """Fit, and the clients' estimates_."""
-        return self.fit(samples, y, groups).estimates_
-
-    def interval(self, level: float = 0.95) -> tuple[Array, Array]:
+    @guarded
+    def interval(self, level: Level = 0.95) -> tuple[Array, Array]:
         """Posterior intervals (low, high) per client and coordinate: quantiles of each client's mixture of normals."""
-        fitted(self, "estimates_")
-        tail = (1 - confidence(level)) / 2
+        check_is_fitted(self, "estimates_")
+        tail = (1 - level) / 2
         low, high = self._quantile(tail), self._quantile(1 - tail)
         return (low[:, 0], high[:, 0]) if self._scalar else (low, high)
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from coterie.estimation.checks import Array, ClientSums
+from coterie.estimation.client_sums import ClientSums
+from coterie.estimation.conventions import Array
 from coterie.kmeans import kmeans
 from coterie.privacy import JointSum, Line, LocalGaussian, Privacy, Receipt, Released, clip_rows, combine, public
 from coterie.privacy.account import Account
@@ -209,12 +211,9 @@ class MixtureRounds:
         return PrivateMixture(counts / counts.sum(), centers, within, variance, error)
 
 
-def _newest(_: NoisyGroups | None, new: NoisyGroups) -> NoisyGroups:
-    return new
-
-
-def _added(old: NoisyGroups, new: NoisyGroups) -> NoisyGroups:
-    return old + new
+def late_sum(before: Released[Any], now: Released[Any], number: int, rounds: int, late: int) -> Released[Any]:
+    """The noisy sums of round `number`, from the second of the last `late` rounds on added to those before."""
+    return combine(lambda old, new: old + new if number > rounds - late else new, before, now)
 
 
 def start_mixture(run: MixtureRounds, seed: int) -> Released[PrivateMixture]:
@@ -236,6 +235,6 @@ def next_mixture(
     here, averaged = state
     late = min(LATE, max(1, run.rounds // 2))
     now = run.release(weights, here.value.centers)
-    averaged = combine(_added if number > run.rounds - late else _newest, averaged, now)
+    averaged = late_sum(averaged, now, number, run.rounds, late)
     coins = rng if number < run.rounds - late else None
     return combine(lambda found, _: run.mixture(found, coins), averaged, here), averaged

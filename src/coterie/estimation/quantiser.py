@@ -11,16 +11,18 @@ A quantiser saves communication; it is *not* differentially private (x = ±b is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from coterie.annotations import guarded
+from coterie.arguments import Count, NotNegative, Positive, Rule, finite, is_number
 from coterie.deprecated import renamed
 from coterie.errors import ConfigError, DataError
-from coterie.estimation.checks import Array, Ints, finite
-from coterie.settings import whole_number
+from coterie.estimation.conventions import Array, Ints
+
+FromOne = Annotated[float, Rule("a finite number of at least 1", lambda v: is_number(v) and v >= 1)]
 
 
 class Mechanism(Protocol):
@@ -38,15 +40,12 @@ class Mechanism(Protocol):
 class Quantiser:
     """Round stochastically to one of 2^k levels on [−b, b]: unbiased, variance at most b²/(2^k − 1)²."""
 
-    bits: int
-    radius: float = 1.0
+    bits: Count
+    radius: Positive = 1.0
 
     def __post_init__(self) -> None:
-        whole_number("bits", self.bits)
         if self.bits > 52:
             raise ConfigError(f"bits must be at most 52, the precision of a float; got {self.bits}. Use fewer.")
-        if not (np.isfinite(self.radius) and self.radius > 0):
-            raise ConfigError(f"radius must be finite and > 0; got {self.radius}. Compute one with clipping_radius.")
 
     @property
     def levels(self) -> int:
@@ -85,25 +84,17 @@ class Quantiser:
 @guarded
 def clipping_radius(
     *,
-    clients: int,
-    samples: float,
-    dimension: int = 1,
-    prior_variance: float,
-    noise_variance: float,
-    mean_bound: float = 0.0,
+    clients: Count,
+    samples: FromOne,
+    dimension: Count = 1,
+    prior_variance: NotNegative,
+    noise_variance: NotNegative,
+    mean_bound: NotNegative = 0.0,
 ) -> float:
     """b such that no coordinate of any client mean leaves [−b, b] with probability at least 1 − 2/(mn).
 
     Theorem 2's own radius, r + (σ_θ + σ_x/√n)√log(m²n), is too small (erratum E02).
     """
-    whole_number("clients", clients)
-    whole_number("dimension", dimension)
-    if samples < 1 or min(prior_variance, noise_variance, mean_bound) < 0:
-        raise ConfigError(
-            "clipping_radius needs samples >= 1 and variances and mean_bound >= 0; got "
-            f"samples={samples}, prior_variance={prior_variance}, noise_variance={noise_variance}, "
-            f"mean_bound={mean_bound}. Correct the one outside."
-        )
     log = 2 * np.log(2 * dimension * clients**2 * samples)
     return float(mean_bound + (np.sqrt(prior_variance) + np.sqrt(noise_variance / samples)) * np.sqrt(log))
 
@@ -111,26 +102,17 @@ def clipping_radius(
 @guarded
 def norm_bound(
     *,
-    clients: int,
-    samples: float,
-    dimension: int = 1,
-    noise_variance: float,
-    center_bound: float,
+    clients: Count,
+    samples: FromOne,
+    dimension: Count = 1,
+    noise_variance: NotNegative,
+    center_bound: NotNegative,
     printed: bool = False,
 ) -> float:
     """A radius that holds all clients' means with probability at least 1 − 1/(mn), if all ‖μ_l‖ ≤ center_bound (Lemma 1).
 
     For θ_i among the centres and Gaussian samples: r + (σ_x/√n)(√d + √(2 log m²n)). `printed=True` gives the lemma's own
     r + 4√(dσ_x²/n) + 2√(log(m²n)σ_x²/n), which is valid for sub-Gaussian samples, and wider (E-8, erratum E25)."""
-    whole_number("clients", clients)
-    whole_number("dimension", dimension)
-    if not (np.isfinite([samples, noise_variance, center_bound]).all() and samples >= 1):
-        raise ConfigError(f"norm_bound needs finite numbers and samples >= 1; got samples={samples}. Correct it.")
-    if min(noise_variance, center_bound) < 0:
-        raise ConfigError(
-            f"norm_bound needs noise_variance and center_bound >= 0; got {noise_variance} and {center_bound}. "
-            "Correct the negative one."
-        )
     log, deviation = np.log(clients**2 * samples), np.sqrt(noise_variance / samples)
     if printed:
         return float(center_bound + deviation * (4 * np.sqrt(dimension) + 2 * np.sqrt(log)))

@@ -14,7 +14,9 @@ not be shown the μ_j of others, since μ_i − μ_j reveals X̄_j.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,14 +24,17 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.stats import beta as beta_distribution
 from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
 
-from coterie.annotations import check_settings
+from coterie.annotations import check_settings, guarded
+from coterie.arguments import Count, Level, Positive, Share, finite
 from coterie.deprecated import renamed
 from coterie.errors import ConfigError, DataError
-from coterie.estimation.checks import Array, confidence, finite, fitted
+from coterie.estimation.conventions import Array
 from coterie.estimation.private_means import NOT_COVERED
 from coterie.privacy import OneBit, Privacy, rate_moments
-from coterie.privacy.account import Account, checked_privacy
+from coterie.privacy.account import Account
+from coterie.privacy.settings import Budget
 
 
 class BetaPrior(NamedTuple):
@@ -46,6 +51,7 @@ class BetaPrior(NamedTuple):
 
 
 @renamed
+@dataclass(eq=False, repr=False)
 class BernoulliRates(BaseEstimator):  # type: ignore[misc]
     """Personalised success rates.
 
@@ -67,19 +73,10 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
     Clients without trials get the population mean. If every trial failed, or every one succeeded, so do all estimates.
     """
 
-    standard_errors_: Array
-
-    def __init__(
-        self,
-        prior: tuple[float, float] | None = None,
-        weight: float | None = None,
-        privacy: Privacy | None = None,
-        random_state: int = 0,
-    ) -> None:
-        self.privacy = privacy
-        self.random_state = random_state
-        self.prior = prior
-        self.weight = weight
+    prior: tuple[Positive, Positive] | None = None
+    weight: Share | None = None
+    privacy: Budget | None = None
+    random_state: int = 0
 
     def fit(self, successes: Any, trials: Any = None) -> BernoulliRates:
         """`successes` (m,) counts and `trials` (m,) or one number for all; dicts {client: count} and Series give clients_.
@@ -88,13 +85,9 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
         check_settings(self)
         z, n, self.clients_ = read_rates(successes, trials)
         if self.privacy is not None:
-            return self._fit_private(z, n)
+            return self._fit_private(z, n, self.privacy)
         if self.prior is not None:
-            return self._fit_known(z, n)
-        if self.weight is not None and not 0 <= self.weight <= 1:
-            raise ConfigError(
-                f"weight must be in [0, 1]; got {self.weight}. Pass a number between, or None to estimate it."
-            )
+            return self._fit_known(z, n, *self.prior)
         if np.count_nonzero(n) < 3:
             raise DataError(
                 "BernoulliRates needs three or more clients with trials (two remain when one is left out); "
@@ -109,7 +102,7 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
 
     def predict(self, successes: Any, trials: Any = None) -> Array:
         """Rates of known or new clients, (α + Z)/(α + β + n) under the learned prior; the prior stays as it is."""
-        fitted(self, "rates_")
+        check_is_fitted(self, "rates_")
         z, n, _ = read_rates(successes, trials)
         if not np.isfinite(self.prior_).all():
             return np.full_like(z, self.mean_)
@@ -121,22 +114,42 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
 
     personalise = predict
 
-    def _fit_known(self, z: Array, n: Array) -> BernoulliRates:
-        alpha, beta = self.prior if self.prior is not None else (np.nan, np.nan)
-        if not (np.isfinite([alpha, beta]).all() and alpha > 0 and beta > 0):
-            raise ConfigError(
-                f"prior must be (alpha, beta), both finite and > 0; got {self.prior}. Use for example (1, 1)."
-            )
+    def _own_weights(self, n: Array, mean: Array, variance: Array) -> Array:
+        """a = nσ²/(μ(1−μ) + (n−1)σ²), the stable form of n/(α+β+n); 0 where σ² = 0 or μ ∈ {0, 1}."""
+        if self.weight is not None:
+            return np.where(n > 0, self.weight, 0.0)
+        odds = mean * (1 - mean)
+        below = odds + (n - 1) * variance
+        own = np.divide(n * variance, below, out=np.zeros_like(n), where=(odds > 0) & (below > 0))
+        return np.clip(own, 0.0, 1.0)
+
+    def _finish(
+        self, z: Array, n: Array, own: Array, centre: Array | float, sampling: Array, mean: float, variance: float
+    ) -> None:
+        local = np.divide(z, n, out=np.zeros_like(z), where=n > 0)
+        self.weights_ = own
+        self.rates_ = self.estimates_ = own * local + (1 - own) * centre
+        self.mean_, self.prior_variance_ = mean, variance
+        noise = mean * (1 - mean) - variance
+        per_trial = np.divide(noise, n, out=np.zeros_like(n), where=n > 0)
+        self.client_risk_ = own**2 * per_trial + (1 - own) ** 2 * (variance + sampling)
+        self.risk_ = float(self.client_risk_.mean())
+        self.local_risk_ = float(noise * (1 / n).mean()) if n.all() else np.inf
+        # The Beta posterior has n/a pseudo-trials; the error of the common mean adds to its variance.
+        posterior = own * self.rates_ * (1 - self.rates_) / (n + own + (n + own == 0))
+        prior_only = np.where(n == 0, variance, 0.0)
+        self.standard_errors_ = np.sqrt(posterior + prior_only + (1 - own) ** 2 * sampling)
+
+    def _fit_known(self, z: Array, n: Array, alpha: float, beta: float) -> BernoulliRates:
         mean = alpha / (alpha + beta)
         self._finish(z, n, n / (n + alpha + beta), mean, np.zeros_like(z), mean, mean * (1 - mean) / (alpha + beta + 1))
         self.prior_ = BetaPrior(float(alpha), float(beta))
         return self
 
-    def _fit_private(self, z: Array, n: Array) -> BernoulliRates:
+    def _fit_private(self, z: Array, n: Array, privacy: Privacy) -> BernoulliRates:
         """Theorem 4 with the user split (erratum E07); the weight takes σ² one error higher.
 
         The risk takes it one error higher or lower, whichever is worse in each term."""
-        privacy = checked_privacy(self.privacy, "BernoulliRates")
         if self.prior is not None or self.weight is not None:
             raise ConfigError("BernoulliRates takes privacy, or a known prior or weight, got both; pass one of them.")
         if n.min() != n.max() or n.min() < 2 or len(n) < 4:
@@ -175,36 +188,11 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
         self.prior_ = BetaPrior.from_moments(mean, prior_variance)
         return self
 
-    def _own_weights(self, n: Array, mean: Array, variance: Array) -> Array:
-        """a = nσ²/(μ(1−μ) + (n−1)σ²), the stable form of n/(α+β+n); 0 where σ² = 0 or μ ∈ {0, 1}."""
-        if self.weight is not None:
-            return np.where(n > 0, self.weight, 0.0)
-        odds = mean * (1 - mean)
-        below = odds + (n - 1) * variance
-        own = np.divide(n * variance, below, out=np.zeros_like(n), where=(odds > 0) & (below > 0))
-        return np.clip(own, 0.0, 1.0)
-
-    def _finish(
-        self, z: Array, n: Array, own: Array, centre: Array | float, sampling: Array, mean: float, variance: float
-    ) -> None:
-        local = np.divide(z, n, out=np.zeros_like(z), where=n > 0)
-        self.weights_ = own
-        self.rates_ = self.estimates_ = own * local + (1 - own) * centre
-        self.mean_, self.prior_variance_ = mean, variance
-        noise = mean * (1 - mean) - variance
-        per_trial = np.divide(noise, n, out=np.zeros_like(n), where=n > 0)
-        self.client_risk_ = own**2 * per_trial + (1 - own) ** 2 * (variance + sampling)
-        self.risk_ = float(self.client_risk_.mean())
-        self.local_risk_ = float(noise * (1 / n).mean()) if n.all() else np.inf
-        # The Beta posterior has n/a pseudo-trials; the error of the common mean adds to its variance.
-        posterior = own * self.rates_ * (1 - self.rates_) / (n + own + (n + own == 0))
-        prior_only = np.where(n == 0, variance, 0.0)
-        self.standard_errors_ = np.sqrt(posterior + prior_only + (1 - own) ** 2 * sampling)
-
-    def interval(self, level: float = 0.95) -> tuple[Array, Array]:
+    @guarded
+    def interval(self, level: Level = 0.95) -> tuple[Array, Array]:
         """Posterior intervals (low, high): the Beta distribution with mean rates_ and deviation standard_errors_."""
-        fitted(self, "rates_")
-        tail = (1 - confidence(level)) / 2
+        check_is_fitted(self, "rates_")
+        tail = (1 - level) / 2
         p, variance = self.rates_, self.standard_errors_**2
         odds = p * (1 - p)
         shape = np.divide(odds, variance, out=np.full_like(p, 2.0), where=(variance > 0) & (odds > 0)) - 1
@@ -213,6 +201,34 @@ class BernoulliRates(BaseEstimator):  # type: ignore[misc]
         a, b = np.where(proper, p * size, 1.0), np.where(proper, (1 - p) * size, 1.0)
         low, high = beta_distribution.ppf(tail, a, b), beta_distribution.ppf(1 - tail, a, b)
         return np.where(proper, low, p), np.where(proper, high, p)
+
+
+@guarded
+def rates_bound(
+    *,
+    prior: tuple[Positive, Positive],
+    samples: Count,
+    clients: Count,
+    weight: Share | None = None,
+    epsilon: Positive | None = None,
+) -> float:
+    """What E(p̂_i − p_i)² is at most, with probability 1 − 1/(mn), if p̂_i = a X̄_i + (1 − a) μ_i for p ~ Beta(α, β).
+
+    a²·αβ/(n(α+β)(α+β+1)) + (1 − a)²(σ² + c²), where c bounds how far μ_i, the mean of the m − 1 others, is off.
+    Theorem 3 has c² = 3 log(4m²n)/(m−1). With `epsilon` the others send one private bit, and Theorem 4 has
+    c² = (e^ε+1)² log(4m²n)/(2(e^ε−1)²(m−1)), with Hoeffding's exponent 2 for the printed 3 (erratum E08).
+    Without `weight` a is n/(n+α+β)."""
+    if clients < 2:
+        raise ConfigError(f"rates_bound needs clients of at least 2, as μ_i is the mean of the others; got {clients}.")
+    a, b = prior
+    own = samples / (samples + a + b) if weight is None else weight
+    spread = a * b / ((a + b) ** 2 * (a + b + 1))
+    off = (
+        math.log(4 * clients**2 * samples)
+        / (clients - 1)
+        * (3 if epsilon is None else 0.5 / math.tanh(epsilon / 2) ** 2)
+    )
+    return float(own**2 * spread * (a + b) / samples + (1 - own) ** 2 * (spread + off))
 
 
 def _precision(n: Array, mean: float, variance: float) -> Array:

@@ -20,8 +20,10 @@ from pandas import DataFrame
 from scipy.sparse import csr_array, issparse
 from scipy.special import softmax
 
+from coterie.arguments import finite
 from coterie.errors import DataError
-from coterie.estimation.checks import Array, ClientSums, Ints, finite
+from coterie.estimation.client_sums import ClientSums
+from coterie.estimation.conventions import Array, Ints
 from coterie.estimation.histograms import counts as histogram_counts
 from coterie.estimation.histograms.counts import COLUMNS
 from coterie.estimation.means import between_variance, combine
@@ -33,6 +35,8 @@ _FOLDS = 3
 
 def means_risks(sums: ClientSums, clusters: tuple[int, ...], seed: int) -> tuple[dict[str, Array], dict[str, float]]:
     d, n = sums.dimension, sums.counts
+    if sums.clients < 3:
+        raise DataError(f"advise needs three or more clients; got {sums.clients}. Add clients.")
     if n.max() < 2:
         raise DataError(
             "advise needs clients with two or more samples to see the noise; every client has one. "

@@ -124,12 +124,12 @@ def test_bad_counts_are_refused_with_the_rule(bad, words):
     [
         ({"clusters": 0}, "clusters must be a whole number ≥ 1"),
         ({"n_init": 0}, "n_init must be a whole number ≥ 1"),
-        ({"temperature": -1.0}, "temperature must not be negative"),
+        ({"temperature": -1.0}, "temperature must be a finite number of at least 0"),
         ({"tol": float("nan")}, "tol must be a finite number"),
-        ({"lam": 1.5}, "between 0 and 1; got 1.5"),
-        ({"concentration": 0.0}, "concentration must be positive"),
-        ({"smoothing": -1.0}, "smoothing must not be negative"),
-        ({"seed_smoothing": 0.0}, "seed_smoothing must be positive"),
+        ({"lam": 1.5}, "lam must be a number from 0 to 1, or None"),
+        ({"concentration": 0.0}, "concentration must be a finite number above 0"),
+        ({"smoothing": -1.0}, "smoothing must be a finite number of at least 0"),
+        ({"seed_smoothing": 0.0}, "seed_smoothing must be a finite number above 0"),
         ({"direction": "up"}, "direction must be one of .center_user., .user_center.; got 'up'"),
         ({"weighting": "row"}, "weighting must be one of"),
         ({"empty": "drop"}, "empty must be one of"),
@@ -154,7 +154,7 @@ def test_refusals_of_the_others():
         model.personalise(pd.DataFrame({"user": [1], "token": [7], "count": [3]}))
     with pytest.raises(ValueError, match="all users are empty"):
         FedAvgHistogram().fit(np.zeros((2, 2)))
-    with pytest.raises(ValueError, match="learning_rate > 0"):
+    with pytest.raises(ValueError, match="learning_rate must be a finite number above 0"):
         IFCAHistograms(2, learning_rate=0.0).fit(GOOD)
     with pytest.raises(ValueError, match="2 centres over 3 tokens"):
         IFCAHistograms(2, init=np.ones((2, 2))).fit(GOOD)
@@ -188,7 +188,7 @@ def test_streaming_equals_fitting_in_memory(counts, tmp_path):
 @pytest.mark.parametrize("names", [None, [f"w{number:02d}" for number in range(12)]])
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 def test_streaming_a_sorted_table(counts, tmp_path, monkeypatch, names, suffix):
-    monkeypatch.setattr("coterie.estimation.histograms.store._BATCH", 1000)  # users are cut by batches
+    monkeypatch.setattr("coterie.estimation.histograms.count_store._BATCH", 1000)  # users are cut by batches
     table = long_format(counts[:2000], names)
     path = tmp_path / f"table.{suffix}"
     table.to_parquet(path) if suffix == "parquet" else table.to_csv(path, index=False)

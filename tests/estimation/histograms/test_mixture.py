@@ -15,8 +15,8 @@ from coterie.estimation.histograms.kl import kl_to_centers, normalise, smooth
 from coterie.estimation.histograms.lloyd import assign, recentre
 from coterie.estimation.histograms.mixture import HistogramMixture, kl_rows, mean_kl
 from coterie.estimation.histograms.model import sample_histograms
-from coterie.estimation.histograms.rows import HistogramRows
 from coterie.estimation.histograms.seeding import seed_centers, seeding_probabilities
+from coterie.estimation.histograms.user_rows import HistogramRows
 from reproductions.histogram_worlds import bayes_histograms
 
 
@@ -100,7 +100,7 @@ def test_lloyd_never_increases_the_objective(counts, clusters, weighting, empty)
 @given(count_matrices, st.integers(1, 4))
 def test_each_half_step_lowers_the_objective_without_smoothing(counts, clusters):
     counts[:, 0] += 1
-    rows = HistogramRows.in_memory(sp.csr_array(counts, dtype=float), "user", None, 1)
+    rows = HistogramRows.in_memory(sp.csr_array(counts, dtype=float), threads=1)
     histograms = normalise(sp.csr_array(counts, dtype=float))[0]
     centers = smooth(histograms[:clusters].toarray(), 0.01)
     labels, sums, _ = assign(rows, centers, 0.0)

@@ -16,15 +16,15 @@ from coterie.estimation.histograms.baselines import FedAvgHistogram, IFCAHistogr
 from coterie.estimation.histograms.mixture import HistogramMixture, kl_rows, mean_kl
 from coterie.estimation.histograms.model import sample_histograms
 from coterie.estimation.histograms.reduction import TokenReduction, second_moment
-from coterie.estimation.histograms.rows import HistogramRows
 from coterie.estimation.histograms.soft import DirichletMultinomialMixture
+from coterie.estimation.histograms.user_rows import HistogramRows
 from reproductions.histogram_worlds import bayes_histograms, fine_tuning_risk
 
 P = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
 
 
 def rows_of(counts):
-    return HistogramRows.in_memory(sp.csr_array(counts, dtype=float), "user", None, 1)
+    return HistogramRows.in_memory(sp.csr_array(counts, dtype=float), threads=1)
 
 
 def mixture(seed=0, users=4000, tokens=100, clusters=4, vocabulary=100, concentration=150.0):

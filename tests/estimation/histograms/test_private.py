@@ -10,8 +10,8 @@ import coterie as ct
 from coterie.estimation.histograms.counts import has_public_vocabulary
 from coterie.estimation.histograms.kl import mean_kl, normalise
 from coterie.estimation.histograms.model import sample_histograms
+from coterie.estimation.histograms.private.concentration import GRID, left_out_losses
 from coterie.estimation.histograms.private.space import Space, whitened, whitened_norms
-from coterie.estimation.histograms.private.tuning import GRID, left_out_losses
 from coterie.privacy import non_private, public
 from reproductions.printed import histograms as paper
 from reproductions.printed.histograms import PrintedHistogramMixture
@@ -214,7 +214,7 @@ def test_the_papers_composition():
 
 def test_the_papers_centring_without_noise_is_the_mean(monkeypatch, small):
     monkeypatch.setattr(paper, "noise_deviation", lambda *_: 0.0)
-    rows = ct.estimation.histograms.rows.HistogramRows.in_memory(small.counts, "user", None, 1)
+    rows = ct.estimation.histograms.user_rows.HistogramRows.in_memory(small.counts, threads=1)
 
     class Silent:
         def laplace(self, scale, size):

@@ -261,7 +261,7 @@ def test_the_error_of_the_mean_goes_through_the_whole_matrix(rows):
     X = r.normal(size=(rows, 5)) @ np.linalg.cholesky(0.9 * np.ones((5, 5)) + 0.1 * np.eye(5)).T
     (block,) = make_blocks(group_rows(X, r.integers(2, size=rows), np.zeros(rows)))
     C = np.cov(r.normal(size=(5, 20)))
-    _, _, variance, left = client_posteriors(block, Population(np.zeros(5), 0.8, C))
+    _, _, variance, left = client_posteriors(block, Population(np.zeros(5), 0.8, covariance=C))
     post = settle(block, np.zeros(5), 0.8, laplace_sites(block, np.zeros(5), np.zeros((1, block.rank))))
     A = np.stack([mean + block.spread(move(block, mean, post).beta)[0] for mean in np.eye(5)], axis=1)
     A -= block.spread(post.beta)[0][:, None]
@@ -271,7 +271,7 @@ def test_the_error_of_the_mean_goes_through_the_whole_matrix(rows):
 @pytest.mark.parametrize("gap", [np.nan, None])
 def test_a_missing_label_gets_one_sentence(gap):
     y = np.array([0, 1, gap, 1, 0, 1], dtype=object if gap is None else float)
-    with pytest.raises(ValueError, match="y must hold a label for every row"):
+    with pytest.raises(ValueError, match="y must be one column of numbers or words"):
         Paper().fit(np.ones((6, 1)), y, [0, 0, 0, 1, 1, 1])
 
 

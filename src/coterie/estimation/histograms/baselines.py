@@ -7,43 +7,29 @@ https://machinelearning.apple.com/research/private-personalized-histogram).
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import softmax, xlogy
 
-from coterie.annotations import check_settings
-from coterie.arguments import finite
+from coterie.arguments import NotNegative, Positive, Share, finite
 from coterie.deprecated import renamed
 from coterie.errors import ConfigError
-from coterie.estimation.histograms.counts import (
-    Counts,
-    CountTable,
-    Floats,
-    Ints,
-    Source,
-    read_counts,
-)
+from coterie.estimation.histograms.counts import Counts, CountTable, Floats, Source
 from coterie.estimation.histograms.kl import normalise, smooth
 from coterie.estimation.histograms.lloyd import assign
 from coterie.estimation.histograms.personal import CenterModel
 from coterie.estimation.histograms.private.descent import fit_ifca
 from coterie.estimation.histograms.private.designs import Users, fit_fedavg
-from coterie.estimation.histograms.rows import HistogramRows, Weighting
 from coterie.estimation.histograms.seeding import Direction, seed_centers
-from coterie.privacy import Privacy
-from coterie.privacy.account import checked_privacy
-
-
-def _users(counts: Counts, source: Source, threads: int | None) -> Users:
-    def view(weighting: Weighting) -> HistogramRows:
-        return HistogramRows.in_memory(counts, weighting, None, threads)
-
-    return Users.view(view, counts.shape[1], source)
+from coterie.estimation.histograms.user_rows import HistogramRows, Weighting
+from coterie.privacy.settings import Budget, Privacy
 
 
 @renamed
+@dataclass(eq=False, repr=False)
 class FedAvgHistogram(CenterModel):
     """One histogram for all, Q_fa = (1/n) Σ_u Q̂_u = argmin_Q Σ_u KL(Q̂_u‖Q) (Lemma 2.1).
 
@@ -52,46 +38,28 @@ class FedAvgHistogram(CenterModel):
     None); then there is a receipt_, and no labels_, objective_ or history_.
     """
 
-    labels_: Ints
-    objective_: float
-
-    def __init__(
-        self,
-        *,
-        lam: float | None = 1.0,
-        concentration: float | None = None,
-        weighting: Weighting = "user",
-        smoothing: float = 1e-5,
-        random_state: int = 0,
-        privacy: Privacy | None = None,
-    ) -> None:
-        self.privacy = privacy
-        self.lam, self.concentration, self.weighting, self.smoothing, self.random_state = (
-            lam,
-            concentration,
-            weighting,
-            smoothing,
-            random_state,
-        )
+    _: KW_ONLY
+    lam: Share | None = 1.0
+    concentration: Positive | None = None
+    weighting: Weighting = "user"
+    smoothing: NotNegative = 1e-5
+    random_state: int = 0
+    privacy: Budget | None = None
 
     def fit(self, counts: Source, y: object = None) -> Self:
-        check_settings(self)
-        self._check_fine_tuning()
-        table = read_counts(counts)
-        self._columns(counts, table.counts.shape[1])
+        table = self._table(counts)
         if self.privacy is not None:
             if self.weighting != "user":
                 raise ConfigError(
                     f"a private fit needs weighting='user', got {self.weighting!r}; leave it at its default."
                 )
             tune = self.lam is None and self.concentration is None
-            privacy = checked_privacy(self.privacy, "FedAvgHistogram")
             self.__dict__.pop("concentration_", None)  # of an earlier fit, on clear counts
-            fit = fit_fedavg(_users(table.counts, counts, 1), privacy, tune=tune, seed=self.random_state)
-            self._take(fit, table.vocabulary)
+            users = Users.in_memory(table.counts, counts, 1)
+            self._take(fit_fedavg(users, self.privacy, tune=tune, seed=self.random_state), table.vocabulary)
             self.n_iter_ = 1
             return self
-        rows = HistogramRows.in_memory(table.counts, self.weighting, None, 1)
+        rows = HistogramRows.in_memory(table.counts, self.weighting, threads=1)
         tokens, entropy = rows.statistics()
         mean = rows.mean()
         self.reduction_, self.users_, self.vocabulary_ = None, table.users, table.vocabulary
@@ -119,6 +87,7 @@ class LocalHistograms(FedAvgHistogram):
 
 
 @renamed
+@dataclass(eq=False, repr=False)
 class IFCAHistograms(CenterModel):
     """IFCA (Ghosh et al., 2020) on histograms: the same assignment, but a gradient step instead of the full average.
 
@@ -132,59 +101,35 @@ class IFCAHistograms(CenterModel):
     and no labels_, objective_ or history_.
     """
 
-    labels_: Ints
-    objective_: float
-
-    def __init__(
-        self,
-        clusters: int = 10,
-        max_iter: int = 50,
-        learning_rate: float = 10.0,
-        random_state: int = 0,
-        *,
-        scale: Literal["mean", "share"] = "mean",
-        init: Literal["kl++", "mean"] | ArrayLike = "kl++",
-        temperature: float = 1.0,
-        direction: Direction = "user_center",
-        trials: int = 8,
-        smoothing: float = 1e-5,
-        seed_smoothing: float = 1e-2,
-        lam: float | None = None,
-        concentration: float | None = None,
-        threads: int | None = None,
-        privacy: Privacy | None = None,
-    ) -> None:
-        self.privacy = privacy
-        self.clusters, self.max_iter, self.learning_rate, self.random_state = (
-            clusters,
-            max_iter,
-            learning_rate,
-            random_state,
-        )
-        self.scale, self.init = scale, init
-        self.temperature, self.direction, self.trials = temperature, direction, trials
-        self.smoothing, self.seed_smoothing = smoothing, seed_smoothing
-        self.lam, self.concentration, self.threads = lam, concentration, threads
+    clusters: int = 10
+    max_iter: int = 50
+    learning_rate: Positive = 10.0
+    random_state: int = 0
+    _: KW_ONLY
+    scale: Literal["mean", "share"] = "mean"
+    init: Literal["kl++", "mean"] | ArrayLike = "kl++"
+    temperature: NotNegative = 1.0
+    direction: Direction = "user_center"
+    trials: int = 8
+    smoothing: NotNegative = 1e-5
+    seed_smoothing: Positive = 1e-2
+    lam: Share | None = None
+    concentration: Positive | None = None
+    threads: int | None = None
+    privacy: Budget | None = None
 
     def fit(self, counts: Source, y: object = None) -> Self:
-        check_settings(self)
-        self._check_fine_tuning()
-        table = read_counts(counts)
-        self._columns(counts, table.counts.shape[1])
+        table = self._table(counts)
         used = table.counts[np.diff(table.counts.indptr) > 0]
         if not 1 <= self.clusters <= used.shape[0]:
             raise ConfigError(
                 f"clusters must be between 1 and the users with tokens; got {self.clusters}, n_samples={used.shape[0]}. "
                 "Choose another number of clusters."
             )
-        if not self.seed_smoothing > 0:
-            raise ConfigError(f"seed_smoothing must be positive; got {self.seed_smoothing}. Use for example 0.01.")
-        if not self.learning_rate > 0:
-            raise ConfigError(f"IFCAHistograms needs learning_rate > 0; got {self.learning_rate}. The default is 10.0.")
         if self.privacy is not None:
-            return self._fit_private(table, counts)
+            return self._fit_private(table, counts, self.privacy)
         rng = np.random.default_rng(self.random_state)
-        rows = HistogramRows.in_memory(used, "user", None, self.threads)
+        rows = HistogramRows.in_memory(used, threads=self.threads)
         _, entropy = rows.statistics()
         self.centers_, history = self._descend(rows, self._first(used, rng), entropy)
         labels, sums, _ = assign(rows, self.centers_, self.smoothing)
@@ -197,15 +142,15 @@ class IFCAHistograms(CenterModel):
         self.concentration_ = self._estimate_concentration(used, rng)
         return self
 
-    def _fit_private(self, table: CountTable, source: Source) -> Self:
+    def _fit_private(self, table: CountTable, source: Source, privacy: Privacy) -> Self:
         if not isinstance(self.init, str) or self.init != "kl++":
             raise ConfigError(
                 "a private fit of IFCAHistograms starts from a private mean, got another init; leave it at its default, or "
                 "use HistogramMixture(init=privacy.public(centres))."
             )
         fit = fit_ifca(
-            _users(table.counts, source, self.threads),
-            checked_privacy(self.privacy, "IFCAHistograms"),
+            Users.in_memory(table.counts, source, self.threads),
+            privacy,
             clusters=self.clusters,
             rounds=self.max_iter,
             learning_rate=self.learning_rate,

@@ -14,10 +14,9 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.archives import check_unpacked
-from coterie.arguments import refuse_masked, regular
+from coterie.arguments import finite, refuse_masked, regular
 from coterie.disk import said
 from coterie.errors import CoterieError, DataError
-from coterie.estimation.checks import finite
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]

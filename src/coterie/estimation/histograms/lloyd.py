@@ -18,7 +18,7 @@ import numpy as np
 
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.kl import one_hot, safe_log, smooth
-from coterie.estimation.histograms.rows import HistogramRows
+from coterie.estimation.histograms.user_rows import HistogramRows
 
 Reseed = Callable[[Floats, int], Floats]
 _DUST = 1e-12  # Rounding may leave so much of a sum after adding and subtracting; a user contributes at least 1/m_u.

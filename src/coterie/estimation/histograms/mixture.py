@@ -15,6 +15,7 @@ replaces both: see `coterie.estimation.histograms.private`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
@@ -23,21 +24,21 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
 from coterie.annotations import check_settings
-from coterie.arguments import finite
+from coterie.arguments import Count, NotNegative, Positive, Share, finite, whole_number
 from coterie.deprecated import no_longer_here, renamed
 from coterie.errors import ConfigError, DataError
+from coterie.estimation.histograms.count_store import CountStore, open_store, save_counts
 from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
 from coterie.estimation.histograms.kl import kl_rows, mean_kl, normalise, smooth
 from coterie.estimation.histograms.lloyd import LloydResult, Reseed, lloyd
 from coterie.estimation.histograms.personal import CenterModel
 from coterie.estimation.histograms.private.designs import ROUNDS, PrivateFit, Users, fit_mixture
 from coterie.estimation.histograms.reduction import FittedReduction, TokenReduction
-from coterie.estimation.histograms.rows import HistogramRows, Weighting
 from coterie.estimation.histograms.seeding import Direction, farthest_rows, seed_centers
-from coterie.estimation.histograms.store import CountStore, open_store, save_counts
+from coterie.estimation.histograms.user_rows import HistogramRows, Weighting
 from coterie.privacy import Privacy, Released
-from coterie.privacy.account import checked_privacy, with_history
-from coterie.settings import whole_number
+from coterie.privacy.account import with_history
+from coterie.privacy.settings import Budget
 
 __all__ = ["HistogramMixture", "TokenReduction", "kl_rows", "mean_kl", "save_counts"]
 
@@ -77,6 +78,7 @@ def _note(members: Ints) -> str:
 
 
 @renamed
+@dataclass(eq=False, repr=False)
 class HistogramMixture(CenterModel):
     """Cluster users' histograms in KL and personalise each from its cluster's centre.
 
@@ -118,48 +120,28 @@ class HistogramMixture(CenterModel):
     the population's histogram.
     """
 
-    labels_: Ints
-    objective_: float
-    history_: Floats
-    n_iter_: int
-
-    def __init__(
-        self,
-        clusters: int | Sequence[int] | None = 10,
-        max_iter: int = 50,
-        tol: float = 1e-6,
-        n_init: int = 1,
-        random_state: int = 0,
-        *,
-        temperature: float = 1.0,
-        direction: Direction = "user_center",
-        trials: int = 8,
-        init: Init = "kl++",
-        smoothing: float = 1e-5,
-        seed_smoothing: float = 1e-2,
-        weighting: Weighting = "user",
-        empty: Literal["uniform", "farthest"] = "uniform",
-        lam: float | None = None,
-        concentration: float | None = None,
-        reduction: TokenReduction | None = None,
-        sample_users: int = 20_000,
-        threads: int | None = None,
-        privacy: Privacy | None = None,
-        method: Literal["A+", "B+"] = "A+",
-        rounds: int | None = None,
-    ) -> None:
-        self.clusters, self.max_iter, self.tol, self.n_init, self.random_state = (
-            clusters,
-            max_iter,
-            tol,
-            n_init,
-            random_state,
-        )
-        self.temperature, self.direction, self.trials, self.init = temperature, direction, trials, init
-        self.smoothing, self.seed_smoothing, self.weighting, self.empty = smoothing, seed_smoothing, weighting, empty
-        self.lam, self.concentration, self.reduction = lam, concentration, reduction
-        self.sample_users, self.threads = sample_users, threads
-        self.privacy, self.method, self.rounds = privacy, method, rounds
+    clusters: int | Sequence[int] | None = 10
+    max_iter: int = 50
+    tol: NotNegative = 1e-6
+    n_init: int = 1
+    random_state: int = 0
+    _: KW_ONLY
+    temperature: NotNegative = 1.0
+    direction: Direction = "user_center"
+    trials: int = 8
+    init: Init = "kl++"
+    smoothing: NotNegative = 1e-5
+    seed_smoothing: Positive = 1e-2
+    weighting: Weighting = "user"
+    empty: Literal["uniform", "farthest"] = "uniform"
+    lam: Share | None = None
+    concentration: Positive | None = None
+    reduction: TokenReduction | None = None
+    sample_users: int = 20_000
+    threads: int | None = None
+    privacy: Budget | None = None
+    method: Literal["A+", "B+"] = "A+"
+    rounds: Count | None = None
 
     def fit(self, counts: Source, y: object = None) -> Self:
         """Users × tokens counts: sparse, dense, a frame or file of (user, token, count), or a folder (streamed)."""
@@ -172,13 +154,9 @@ class HistogramMixture(CenterModel):
             return self.fit_stream(counts)
         table = read_counts(counts)
         if self.privacy is not None:
-
-            def view(weighting: Weighting) -> HistogramRows:
-                return HistogramRows.in_memory(table.counts, weighting, None, self.threads)
-
-            return self._fit_private(Users.view(view, table.counts.shape[1], counts), table.vocabulary)
-        prepare = self._fit_reduction(HistogramRows.in_memory(table.counts, "user", None, self.threads))
-        rows = HistogramRows.in_memory(table.counts, self.weighting, prepare, self.threads)
+            return self._fit_private(Users.in_memory(table.counts, counts, self.threads), table.vocabulary)
+        prepare = self._fit_reduction(HistogramRows.in_memory(table.counts, threads=self.threads))
+        rows = HistogramRows.in_memory(table.counts, self.weighting, prepare=prepare, threads=self.threads)
         self._fit(rows, table.users, table.vocabulary)
         self._columns(counts, table.counts.shape[1])
         return self
@@ -239,7 +217,8 @@ class HistogramMixture(CenterModel):
 
     def _fit_private(self, users: Users, vocabulary: NDArray[Any] | None) -> Self:
         """Names of users are not kept."""
-        privacy = checked_privacy(self.privacy, "HistogramMixture")
+        privacy = self.privacy
+        assert privacy is not None
         rounds = ROUNDS[self.method] if self.rounds is None else self.rounds
         start = (
             None
@@ -327,22 +306,8 @@ class HistogramMixture(CenterModel):
             )
 
     def _check_settings(self) -> None:
-        for name in ("tol", "temperature"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} must not be negative; got {getattr(self, name)}. Use 0 or more.")
-        if not self.seed_smoothing > 0:
-            raise ConfigError(
-                f"seed_smoothing must be positive, since unsmoothed users can be infinitely far apart; "
-                f"got {self.seed_smoothing}. Use for example 0.01."
-            )
         if isinstance(self.init, str) and self.init != "kl++":
             raise ConfigError(f"init must be 'kl++' or an array of centres; got {self.init!r}. Pass one of these.")
-        self._check_fine_tuning()
-        self._check_private()
-
-    def _check_private(self) -> None:
-        if self.rounds is not None:
-            whole_number("rounds", self.rounds)
         if self.privacy is None:
             return
         plain = {"weighting": "user", "reduction": None, "n_init": 1}

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
-from scipy.special import gammaln
+from scipy.special import digamma, gammaln
 
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.kl import row_sums
+
+_LEAST = 1e-10  # The Dirichlet parameter of a token that the cluster has never seen.
 
 
 @dataclass(frozen=True)
@@ -57,15 +59,37 @@ def posterior_mean(counts: Counts, centers: Floats, alpha: Floats, responsibilit
     return np.asarray(models, dtype=np.float64)
 
 
-def dirichlet_multinomial_log_likelihood(counts: Counts, parameters: Floats) -> Floats:
-    """users × clusters log-likelihoods under DM(a_k), without the multinomial coefficient, the same for all k."""
-    total = parameters.sum(axis=1)
-    tokens = row_sums(counts)[:, None]
-    out = gammaln(total) - gammaln(total + tokens)
-    for k, a in enumerate(parameters):
-        mine = a[counts.indices]
-        terms = sp.csr_array(
-            (gammaln(mine + counts.data) - gammaln(mine), counts.indices, counts.indptr), shape=counts.shape
+class Cells:
+    """Users as sets of (token, count) cells: a gamma function is needed once per distinct cell, not once per user."""
+
+    def __init__(self, counts: Counts) -> None:
+        values, value_codes = np.unique(counts.data, return_inverse=True)
+        keys = counts.indices.astype(np.int64) * len(values) + value_codes
+        cells, codes = np.unique(keys, return_inverse=True)
+        self.token, self.count = cells // len(values), values[cells % len(values)]
+        self.members = sp.csr_array(
+            (np.ones(counts.nnz), codes.astype(np.int32), counts.indptr), shape=(counts.shape[0], len(cells))
         )
-        out[:, k] += row_sums(terms)
-    return np.asarray(out, dtype=np.float64)
+        self.tokens, self.tokens_codes = np.unique(row_sums(counts), return_inverse=True)
+        self.width = counts.shape[1]
+
+    def log_likelihood(self, parameters: Floats) -> Floats:
+        """users × clusters log-likelihoods under DM(a_k), without the multinomial coefficient, the same for all k."""
+        a, total = parameters[:, self.token].T, parameters.sum(axis=1)
+        each = gammaln(a + self.count[:, None]) - gammaln(a)
+        whole = gammaln(total) - gammaln(total + self.tokens[:, None])
+        return np.asarray(self.members @ each + whole[self.tokens_codes], dtype=np.float64)
+
+    def improve(self, parameters: Floats, responsibilities: Floats, steps: int) -> Floats:
+        """Minka's fixed point for a_k; it never lowers Σ_u r_uk log DM(counts_u; a_k)."""
+        clusters = len(parameters)
+        cell_sums = self.members.T @ responsibilities  # how much of cluster k is in each cell: sums over users
+        length_sums = np.stack([np.bincount(self.tokens_codes, r, len(self.tokens)) for r in responsibilities.T])
+        for _ in range(steps):
+            a, total = parameters[:, self.token].T, parameters.sum(axis=1)[:, None]
+            each = cell_sums * (digamma(a + self.count[:, None]) - digamma(a))
+            up = np.stack([np.bincount(self.token, each[:, k], self.width) for k in range(clusters)])
+            down = (length_sums * (digamma(total + self.tokens) - digamma(total))).sum(axis=1, keepdims=True)
+            ratio = np.divide(up, down, out=np.ones_like(up), where=down > 0)
+            parameters = np.clip(parameters * ratio, _LEAST, 1e8)
+        return parameters

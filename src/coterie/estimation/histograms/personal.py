@@ -13,34 +13,39 @@ from scipy.special import logsumexp, xlogy
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from coterie.annotations import guarded
-from coterie.errors import ConfigError, DataError
-from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, is_wide, read_counts, refuse_other_width
+from coterie.annotations import check_settings, guarded
+from coterie.arguments import whole_number
+from coterie.errors import DataError
+from coterie.estimation.histograms.count_store import open_store
+from coterie.estimation.histograms.counts import (
+    Counts,
+    CountTable,
+    Floats,
+    Ints,
+    Source,
+    is_wide,
+    read_counts,
+    refuse_other_width,
+)
 from coterie.estimation.histograms.dirichlet import concentration_mle
 from coterie.estimation.histograms.kl import kl_to_centers, normalise, safe_log, smooth
-from coterie.estimation.histograms.model import dirichlet_multinomial_log_likelihood
+from coterie.estimation.histograms.model import Cells
 from coterie.estimation.histograms.private.designs import PrivateFit
 from coterie.estimation.histograms.reduction import FittedReduction
-from coterie.estimation.histograms.rows import row_slice
-from coterie.estimation.histograms.store import open_store
-from coterie.settings import whole_number
+from coterie.estimation.histograms.user_rows import row_slice
 
 _ALPHA_ENTRIES = 100_000  # α is estimated from so many non-zero counts; its error is then about one percent.
 
 
-class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Users near shared centres. Fitted: `centers_`, `weights_` (the clusters' shares), `concentration_`, `reduction_`.
+class CountModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """An estimator of users' histograms: counts in, checked against the columns of fit."""
 
-    `lam` is the weight λ on the shared model: a number for all users, or None for λ_u = α/(α + m_u).
-    """
-
-    lam: float | None
-    concentration: float | None
-    smoothing: float
     centers_: Floats
     weights_: Floats
-    concentration_: float
-    reduction_: FittedReduction | None
+    labels_: Ints
+    objective_: float
+    history_: Floats
+    n_iter_: int
     vocabulary_: NDArray[Any] | None
     users_: NDArray[Any] | None
 
@@ -49,13 +54,45 @@ class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = tags.input_tags.positive_only = True
         return tags
 
+    def _table(self, counts: Source) -> CountTable:
+        """The checked counts of a fit."""
+        check_settings(self)
+        table = read_counts(counts)
+        self._columns(counts, table.counts.shape[1])
+        return table
+
+    def _columns(self, counts: Source, width: int) -> None:
+        """n_features_in_, and feature_names_in_ of a frame with a column per token."""
+        self.n_features_in_ = width
+        self.__dict__.pop("feature_names_in_", None)
+        if is_wide(counts):
+            self.feature_names_in_ = np.asarray(counts.columns, dtype=object)  # type: ignore[union-attr]
+
+    def _read(self, counts: Source) -> Counts:
+        check_is_fitted(self, "centers_")
+        refuse_other_width(self, counts)
+        return read_counts(counts, self.vocabulary_, self.centers_.shape[1]).counts
+
+
+class CenterModel(CountModel):
+    """Users near shared centres. Fitted: `centers_`, `weights_` (the clusters' shares), `concentration_`, `reduction_`.
+
+    `lam` is the weight λ on the shared model: a number for all users, or None for λ_u = α/(α + m_u).
+    """
+
+    lam: float | None
+    concentration: float | None
+    smoothing: float
+    concentration_: float
+    reduction_: FittedReduction | None
+
     def predict(self, counts: Source) -> Ints:
         """Nearest centre in KL for each user, known or new; the largest cluster for a user without tokens."""
         return self._nearest(self._read(counts))
 
     def transform(self, counts: Source) -> Floats:
         """users × clusters matrix of KL(Q̂_u‖sm_s(P_k)), in nats."""
-        return self._divergences(self._read(counts))
+        return kl_to_centers(normalise(self._view(self._read(counts)))[0], self._model())
 
     def personalise(self, counts: Source) -> Floats:
         """λ_u P_{c_u} + (1 − λ_u) Q̂_u for each user, known or never seen (users × tokens, dense).
@@ -102,7 +139,7 @@ class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             raise DataError("score needs at least one token; all users are empty. Pass users that have tokens.")
         # A token that a centre has never seen is rare there, not impossible.
         parameters = self.concentration_ * smooth(self.centers_, max(self.smoothing, 1e-12))
-        joint = dirichlet_multinomial_log_likelihood(table, parameters) + safe_log(self.weights_)
+        joint = Cells(table).log_likelihood(parameters) + safe_log(self.weights_)
         return float(logsumexp(joint, axis=1).sum()) / tokens
 
     @guarded
@@ -142,18 +179,6 @@ class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if self.concentration is not None:
             self.concentration_ = float(self.concentration)
 
-    def _columns(self, counts: Source, width: int) -> None:
-        """n_features_in_, and feature_names_in_ of a frame with a column per token."""
-        self.n_features_in_ = width
-        self.__dict__.pop("feature_names_in_", None)
-        if is_wide(counts):
-            self.feature_names_in_ = np.asarray(counts.columns, dtype=object)  # type: ignore[union-attr]
-
-    def _read(self, counts: Source) -> Counts:
-        check_is_fitted(self, "centers_")
-        refuse_other_width(self, counts)
-        return read_counts(counts, self.vocabulary_, self.centers_.shape[1]).counts
-
     def _model(self) -> Floats:
         """The centres that assignments use: smoothed, and on the reduced tokens if there is a reduction."""
         centers = self.centers_
@@ -164,24 +189,11 @@ class CenterModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _view(self, counts: Counts) -> Counts:
         return counts if self.reduction_ is None else self.reduction_.reduce(counts)
 
-    def _divergences(self, counts: Counts) -> Floats:
-        return kl_to_centers(normalise(self._view(counts))[0], self._model())
-
     def _nearest(self, counts: Counts) -> Ints:
         scores = self._view(counts) @ np.ascontiguousarray(safe_log(self._model()).T)
         labels: Ints = np.asarray(scores).argmax(axis=1)
         labels[np.diff(counts.indptr) == 0] = int(self.weights_.argmax())
         return labels
-
-    def _check_fine_tuning(self) -> None:
-        if self.lam is not None and not 0 <= self.lam <= 1:
-            raise ConfigError(
-                f"lam is the weight on the shared model, between 0 and 1; got {self.lam}. Use for example 0.5."
-            )
-        if self.concentration is not None and not self.concentration > 0:
-            raise ConfigError(f"concentration must be positive; got {self.concentration}. Use None to estimate it.")
-        if not self.smoothing >= 0:
-            raise ConfigError(f"smoothing must not be negative; got {self.smoothing}. Use 0 or more.")
 
     def _estimate_concentration(self, sample: Counts, rng: np.random.Generator) -> float:
         """α as given, or by maximum likelihood on (a random part of) the sample."""

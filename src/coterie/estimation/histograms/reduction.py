@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from coterie.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
-from coterie.estimation.histograms.rows import HistogramRows
+from coterie.estimation.histograms.user_rows import HistogramRows
 
 
 @guarded

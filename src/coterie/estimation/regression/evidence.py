@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from scipy.optimize import minimize
 
-from coterie.estimation.checks import Array, Ints
+from coterie.estimation.conventions import Array, Ints
 
 FREE = 1e6  # prior variance of the intercept of μ, where the slopes of μ have a proper prior
 # Deviations √θ_j at which the likelihood of θ_j is looked at, in units of its estimate (or its error, if that is larger)
@@ -66,6 +66,11 @@ class Evidence:
     ties: Ints | None
     rank: int = 0
     weak: float = 0.0  # precision that keeps a flat μ finite where labels are separable
+    pooled: bool = False  # all rows belong to one model, the population's; Θ is zero
+
+    def __post_init__(self) -> None:
+        if self.pooled:
+            object.__setattr__(self, "ties", np.zeros(self.width, dtype=np.int64))
 
     @property
     def width(self) -> int:
@@ -193,20 +198,23 @@ def averaged(evidence: Evidence, found: Found) -> tuple[Array, Array]:
     """Means and variances (clients, p) of the coefficients, averaged over the possible values of their prior variances.
 
     Coefficient j is averaged over θ_j by its likelihood and a flat prior on √θ_j, with the other variances fixed. Plugging
-    in the estimate would make intervals too narrow where clients are few, and empty where the estimate is 0."""
-    assert evidence.ties is not None
+    in the estimate would make intervals too narrow where clients are few, and empty where the estimate is 0. A covariance
+    is plugged in."""
     mean, variance = found.coef.copy(), found.noise_variance * np.einsum("ijj->ij", found.covariance)
+    if evidence.ties is None or evidence.pooled:
+        return mean, variance
     error = evidence.error_of_variances(found.parameters)
     for number in range(int(evidence.ties.max()) + 1):
         unit = np.sqrt(max(float(found.parameters[number]), float(error[number])))
-        heights = np.array([_height(evidence, found.parameters, number, (g * unit) ** 2) for g in GRID])
+        moved = [_moved(found.parameters, number, (g * unit) ** 2) for g in GRID]
+        heights = np.array([-evidence.n_rows * evidence(at)[0] for at in moved])  # log-likelihoods
         weight = np.exp(heights - heights.max()) * np.gradient(GRID)
         weight /= weight.sum()
         columns = np.flatnonzero(evidence.ties == number)
         first, second = np.zeros((2, len(found.coef), len(columns)))
-        for g, share in zip(GRID, weight, strict=True):
+        for at, share in zip(moved, weight, strict=True):
             if share > 1e-4:
-                here = evidence.posterior(_moved(found.parameters, number, (g * unit) ** 2))
+                here = evidence.posterior(at)
                 off = here.coef[:, columns] - found.coef[:, columns]
                 own = here.noise_variance * np.einsum("ijj->ij", here.covariance)[:, columns]
                 first, second = first + share * off, second + share * (off**2 + own)
@@ -219,8 +227,3 @@ def _moved(parameters: Array, number: int, value: float) -> Array:
     out = parameters.copy()
     out[number] = value
     return out
-
-
-def _height(evidence: Evidence, parameters: Array, number: int, value: float) -> float:
-    """The log-likelihood at another θ_j."""
-    return -evidence.n_rows * evidence(_moved(parameters, number, value))[0]

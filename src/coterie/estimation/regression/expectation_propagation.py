@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy.special import expit
 
-from coterie.estimation.checks import Array
+from coterie.estimation.conventions import Array
 from coterie.estimation.regression.newton import Block, find_modes
+from coterie.estimation.regression.spherical import Population
 
 Sites = tuple[Array, Array]  # τ, ν of every row (c, n)
 
@@ -123,13 +124,6 @@ def settle(block: Block, mean: Array, prior_variance: float, sites: Sites) -> Po
     return now
 
 
-@dataclass(frozen=True)
-class Population:
-    mean: Array
-    prior_variance: float
-    covariance: Array  # of the estimated mean; 0 where it is known
-
-
 def client_posteriors(block: Block, now: Population) -> tuple[Array, Array, Array, Array]:
     """Every client's mode, posterior mean and variances of θ_i (c, d), and the share of the prior variance left.
 
@@ -141,8 +135,9 @@ def client_posteriors(block: Block, now: Population) -> tuple[Array, Array, Arra
     V = np.broadcast_to(np.eye(block.rank), (len(beta), block.rank, block.rank)) if block.basis is None else block.basis
     V = block.turned(V)  # rows are the directions of θ that the coordinates of β stand for
     J = post.inverse @ (block.B.swapaxes(1, 2) @ (post.tau[:, :, None] * block.X))
-    across = J @ now.covariance
-    error = np.diag(now.covariance) + (V * ((across @ J.swapaxes(1, 2)) @ V - 2 * across)).sum(-2)
+    C = np.zeros((len(now.mean), len(now.mean))) if now.covariance is None else now.covariance
+    across = J @ C
+    error = np.diag(C) + (V * ((across @ J.swapaxes(1, 2)) @ V - 2 * across)).sum(-2)
     removed = (V * ((prior * np.eye(block.rank) - post.inverse) @ V)).sum(-2)
     whole = prior * block.prior_diagonal()
     variance = np.maximum(whole - removed, 0.0) + np.maximum(error, 0.0)
@@ -223,6 +218,7 @@ class Search:
             self.now, score = population_step(self.blocks, posts, self.now, self.weak)
             posts = [move(block, self.now.mean, post) for block, post in zip(self.blocks, posts, strict=True)]
             self.rounds += 1
+            assert self.now.covariance is not None
             moved = float(np.abs(self.now.mean - before).max() / np.sqrt(max(np.diag(self.now.covariance).min(), TINY)))
             if moved < STILL or abs(score - last) < 0.1 * abs(score) or self.rounds >= self.rounds_left:
                 self.sites = [(post.tau, post.nu) for post in posts]

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.arguments import refuse_masked, regular
+from coterie.arguments import finite, refuse_masked, regular
 from coterie.errors import DataError
 from coterie.estimation.blocks import blocks
-from coterie.estimation.checks import Array, Ints, finite
-from coterie.estimation.conventions import labels
+from coterie.estimation.conventions import Array, Ints, labels
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,12 @@ class Grouped:
     @property
     def owner(self) -> Ints:
         return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    @property
+    def sizes(self) -> Array:
+        """The root mean square of every column; 1 for a column of zeros."""
+        size = np.sqrt(np.average(np.square(self.X), axis=0, weights=self.weight))
+        return np.where(size > 0, size, 1.0)
 
     def sums(self, rows: Array) -> Array:
         """Sum the rows of each client."""
@@ -77,22 +81,23 @@ def group_rows(
     return Grouped(rows[order], target[order], clients, starts, counts.astype(np.int64), weight[order])
 
 
-def known_labels(y: ArrayLike) -> NDArray[Any]:
-    """Labels of classes, none of them missing."""
-    refuse_masked(y=y)
-    values = regular("y", y)
-    gaps = np.asarray(pd.isna(values))
-    if gaps.any():
+def two_labels(values: NDArray[Any]) -> tuple[NDArray[Any], Array]:
+    """The two classes, and which rows are of the second one (1, else 0)."""
+    if values.dtype.kind == "f" and (values % 1).any():
+        raise DataError("Unknown label type: continuous. y must hold two labels, not numbers with fractions.")
+    classes, second = np.unique(values, return_inverse=True)
+    if len(classes) != 2:
+        what = "Only binary classification is supported. " if len(classes) > 2 else ""
         raise DataError(
-            f"y must hold a label for every row; got NaN or None in {int(gaps.sum())} of them. Drop those rows."
+            f"{what}y must hold exactly two labels; got {len(classes)} class(es): {classes[:5].tolist()}. "
+            "Keep two of them, or join labels."
         )
-    return values
+    return classes, second.ravel().astype(np.float64)
 
 
 def find(clients: NDArray[Any], groups: ArrayLike) -> Ints:
     """The index of each row's client in `clients`, or −1 for a client never seen."""
-    refuse_masked(groups=groups)
-    wanted = labels(regular("groups", groups))
+    wanted = labels(groups)
     if (wanted.dtype.kind in "US") != (clients.dtype.kind in "US"):
         raise DataError(f"groups must be of the type used in fit, {clients.dtype}; got {wanted.dtype}. Convert them.")
     place = np.minimum(np.searchsorted(clients, wanted), len(clients) - 1)

@@ -18,30 +18,28 @@ squared error was at most 7% above the posterior means', about 2% or less with f
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
-from typing import Any, Literal, Self
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
-from sklearn.base import ClassifierMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 
-from coterie.annotations import check_settings
+from coterie.arguments import labels as one_column
 from coterie.errors import DataError
-from coterie.estimation.checks import Array, fitted
-from coterie.estimation.conventions import joined_targets, row_weights, target
-from coterie.estimation.regression import gradient
-from coterie.estimation.regression.base import ClientModels, Prior, kind_of_prior, known_prior, tied
-from coterie.estimation.regression.expectation_propagation import Population, Search, client_posteriors, weak_precision
-from coterie.estimation.regression.grouped import Grouped, known_labels
+from coterie.estimation.conventions import Array, Ints
+from coterie.estimation.regression.client_models import Fitted, Kind, Prior, PriorModels
+from coterie.estimation.regression.expectation_propagation import Search, client_posteriors, weak_precision
+from coterie.estimation.regression.gradient import descend
+from coterie.estimation.regression.grouped import Grouped, two_labels
 from coterie.estimation.regression.newton import Block, make_blocks
-from coterie.estimation.regression.reml import sizes
-from coterie.estimation.regression.sites import Learned, learn, square_root
-from coterie.estimation.regression.spherical import Free
+from coterie.estimation.regression.sites import learn, square_root
+from coterie.estimation.regression.spherical import Free, Population
 
 
-class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
+@dataclass(eq=False, repr=False)
+class LogisticModels(PriorModels, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """One logistic model per client, all shrunk towards the population's.
 
     Parameters
@@ -63,25 +61,15 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
     E‖coef_i − θ_i‖², risk_ its mean, n_iter_, n_features_in_, feature_names_in_.
     """
 
-    classes_: NDArray[Any]
+    prior: Prior = "estimate"
+    method: Literal["em", "gradient"] = "em"
+    fit_intercept: bool = True
+    learning_rate: float | None = None
+    max_iter: int | None = None
+    tol: float = 0.01
+    covariance_type: Kind = "auto"
 
-    def __init__(
-        self,
-        prior: Prior = "estimate",
-        method: Literal["em", "gradient"] = "em",
-        fit_intercept: bool = True,
-        learning_rate: float | None = None,
-        max_iter: int | None = None,
-        tol: float = 0.01,
-        covariance_type: str = "auto",
-    ) -> None:
-        self.prior = prior
-        self.method = method
-        self.fit_intercept = fit_intercept
-        self.learning_rate = learning_rate
-        self.max_iter = max_iter
-        self.tol = tol
-        self.covariance_type = covariance_type
+    _scale = False
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -89,7 +77,7 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
         return tags
 
     def _target(self, y: Any, reset: bool) -> Array:
-        known = known_labels(y)
+        known = one_column("y", y)
         if not reset:
             unknown = ~np.isin(known, self.classes_)
             if unknown.any():
@@ -97,75 +85,40 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
                     f"y must hold the labels of fit, {self.classes_.tolist()}; got {known[unknown][0]!r}. Drop such rows."
                 )
             return np.asarray(known == self.classes_[1], dtype=np.float64)
-        if known.dtype.kind == "f" and (known % 1).any():
-            raise DataError("Unknown label type: continuous. y must hold two labels, not numbers with fractions.")
-        self.classes_, binary = np.unique(known, return_inverse=True)
-        if len(self.classes_) != 2:
-            what = "Only binary classification is supported. " if len(self.classes_) > 2 else ""
-            raise DataError(
-                f"{what}y must hold exactly two labels; got {len(self.classes_)} class(es): {self.classes_[:5].tolist()}. "
-                "Keep two of them, or join labels."
-            )
-        return binary.ravel().astype(np.float64)
+        self.classes_, second = two_labels(known)
+        return second
 
-    def fit(self, X: Any, y: Any = None, groups: Any = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Rows `X` (N, d), labels `y` (N,) of two values, and the client of each row in `groups` (N,).
-
-        `groups` may also name a column of a frame X; X and y may be dicts {client: rows}. Without groups there is one
-        model for all rows. A row of weight w counts w times."""
-        check_settings(self)
-        rows, named = self._rows(X, y, groups, sample_weight, scale=False)
-        if not 0 < rows.y.mean() < 1:
+    def _rows(self, *args: Any, **options: Any) -> tuple[Grouped, bool]:
+        rows, named = super()._rows(*args, **options)
+        if options.get("reset", True) and not 0 < rows.y.mean() < 1:
             raise DataError(
                 "y must hold exactly two labels; got one class in the rows of positive weight. Give both weight."
             )
-        width, clients = rows.X.shape[1], len(rows.counts)
-        known = known_prior(self.prior, width)
-        if known is None and named and clients < 2:
+        if self.prior == "estimate" and named and len(rows.counts) < 2 and options.get("reset", True):
             raise DataError("The population needs two or more clients; got 1. Pass a known prior, or add clients.")
-        kind = kind_of_prior(self.covariance_type, len(rows.y), clients, width)
-        if self.method == "gradient" or known is not None:
-            kind = "spherical"
-        self.clients_, self.covariance_type_ = rows.clients, kind
-        if known is not None and known[1].ndim and self.method == "em":
-            self.n_iter_, self.covariance_type_ = 1, "diag" if known[1].ndim == 1 else "full"
-            self._finish_known(rows, known[0], known[1], np.zeros((width, width)))
-        elif (kind == "spherical" and named) or known is not None:
-            scalar = None if known is None else (known[0], float(known[1].mean() if known[1].ndim < 2 else 1.0))
-            self._fit_spherical(rows, scalar)
-        else:
-            self._fit_several(rows, kind if named else "diag", not named)
-        return self
+        return rows, named
 
-    def _fit_several(self, rows: Grouped, kind: str, pooled: bool) -> None:
-        """A variance per coefficient, or a covariance."""
+    def _fit_several(self, rows: Grouped, ties: Ints | None, *, pooled: bool) -> None:
         rounds = 60 if self.max_iter is None else self.max_iter
-        width = rows.X.shape[1]
-        ties = tied(kind, width, self.fit_intercept)
-        learned = learn(rows, ties, sizes(rows), pooled, rounds, 1e-9 if pooled else self.tol)
-        self.n_iter_, self.covariance_type_ = learned.rounds, kind
-        if not learned.converged:
+        made, self.n_iter_ = learn(rows, ties, pooled, rounds, 1e-9 if pooled else self.tol)
+        if not made.converged:
             warnings.warn(
                 f"The prior of LogisticModels did not converge in {rounds} rounds. Raise max_iter, or drop columns.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        self._finish_known(rows, learned.mean, learned.covariance, learned.mean_covariance, learned)
+        assert made.mean_covariance is not None
+        plugged = self._given(rows, made.mean, made.covariance, made.mean_covariance)
+        self._take(replace(plugged, centre=made.theta, variance=made.variance), rows)
 
-    def _finish_known(
-        self, rows: Grouped, mean: Array, covariance: Array, error: Array, learned: Learned | None = None
-    ) -> None:
-        """Clients under θ_i ~ N(mean, covariance), the mean with an error; intervals as learned, if they were."""
+    def _given(self, rows: Grouped, mean: Array, covariance: Array, error: Array, noise: float = 1.0) -> Fitted:
         prior = np.broadcast_to(covariance, mean.shape) if covariance.ndim == 0 else covariance
-        blocks = make_blocks(rows, square_root(prior))
-        modes, means, variance, left = self._posteriors(blocks, [(1.0, Population(mean, 1.0, error))], len(rows.counts))
-        if learned is not None:
-            means, variance = learned.posterior_mean, learned.variance
-        self._take(modes, mean, means, variance, left, covariance, error)
+        populations = [(1.0, Population(mean, 1.0, covariance=error))]
+        made = self._posteriors(make_blocks(rows, square_root(prior)), populations, len(rows.counts))
+        return replace(made, covariance=covariance)
 
-    def _posteriors(
-        self, blocks: list[Block], populations: list[tuple[float, Population]], clients: int
-    ) -> tuple[Array, Array, Array, Array]:
+    def _posteriors(self, blocks: list[Block], populations: list[tuple[float, Population]], clients: int) -> Fitted:
+        """The modes, and the posteriors averaged over populations with these weights, the most probable first."""
         (_, now), d = populations[0], len(populations[0][1].mean)
         modes, away = np.empty((clients, d)), np.empty((clients, d))
         means, squares = np.zeros((clients, d)), np.zeros((clients, d))
@@ -175,60 +128,31 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
                 means[block.clients] += weight * mean
                 squares[block.clients] += weight * (np.square(mean - now.mean) + variance)
             modes[block.clients], away[block.clients] = mode, left
-        return modes, means, np.maximum(squares - np.square(means - now.mean), 0.0), away
+        variance = np.maximum(squares - np.square(means - now.mean), 0.0)
+        prior, error = np.asarray(now.prior_variance), now.covariance
+        return Fitted(modes, now.mean, variance, prior, error, 1 - away.mean(1), centre=means)
 
     def _fit_spherical(self, rows: Grouped, known: tuple[Array, float] | None) -> None:
         """The paper's own model, by expectation propagation or by Algorithm 3."""
-        d, clients = rows.X.shape[1], len(rows.counts)
-        free = Free(mean=known is None, prior=known is None, noise=False)
+        d, free = rows.X.shape[1], Free(mean=known is None, prior=known is None, noise=False)
         square = float(np.square(rows.X).sum(1).mean())
         mean, variance = known if known is not None else (np.zeros(d), 1 / square if square > 0 else 1.0)
-        blocks = make_blocks(rows)
-        now, theta = Population(mean, variance, np.zeros((d, d))), None
+        blocks, now, theta = make_blocks(rows), Population(mean, variance), None
         populations = [(1.0, now)]
         if self.method == "gradient":
             self.n_iter_ = 500 if self.max_iter is None else self.max_iter
-            state = gradient.State(np.tile(mean, (clients, 1)), mean, variance)
-            state = gradient.logistic(rows, state, free, self.n_iter_, self.learning_rate)
-            theta = state.theta
-            populations = [(1.0, replace(now, mean=state.mean, prior_variance=state.prior_variance))]
+            theta, now = descend(rows, now, free, self.n_iter_, self.learning_rate, labels=True)
+            populations = [(1.0, now)]
         elif known is None:
-            rounds = 150 if self.max_iter is None else self.max_iter
-            search = Search(blocks, now, rounds, weak_precision(rows.X))
+            search = Search(blocks, now, 150 if self.max_iter is None else self.max_iter, weak_precision(rows.X))
             search.run(self.tol)
             self.n_iter_, populations = search.rounds, search.spread()
-        else:
-            self.n_iter_ = 1
-        now = populations[0][1]
-        modes, means, variances, left = self._posteriors(blocks, populations, clients)
-        theta = modes if theta is None else theta
-        self._take(theta, now.mean, means, variances, left, np.asarray(now.prior_variance), now.covariance)
+        made = self._posteriors(blocks, populations, len(rows.counts))
+        self._take(made if theta is None else replace(made, theta=theta), rows)
 
-    def _take(
-        self, theta: Array, mean: Array, means: Array, variance: Array, left: Array, covariance: Array, error: Array
-    ) -> None:
-        self._keep(theta, mean, variance, means)
-        self._keep_prior(covariance)
-        self._mean_covariance, self.posterior_mean_ = error, means[:, : self.coef_.shape[1]]
-        self.weights_ = 1 - left.mean(1)
-        self.client_risk_ = (variance + np.square(theta - means)).sum(1)
-        self.risk_ = float(self.client_risk_.mean())
-
-    def personalise(self, X: Any, y: Any, groups: Any = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Models of clients not seen in fit, from their own rows and the learned population, which stays as it is.
-
-        Returns an estimator with these clients, and their coef_, interval() and predict. Without groups: one client."""
-        fitted(self, "coef_")
-        rows, _ = self._rows(X, y, groups, sample_weight, scale=False, reset=False)
-        made: Self = clone(self)
-        for name, value in vars(self).items():
-            if name.startswith(("n_features", "feature_names", "classes_", "covariance_type_", "n_iter_")):
-                setattr(made, name, value)
-        made.clients_ = rows.clients
-        prior = np.asarray(self.prior_variance_) if np.ndim(self.prior_variance_) == 0 else self.prior_covariance_
-        assert self._mean_covariance is not None
-        made._finish_known(rows, self._population, prior, self._mean_covariance)
-        return made
+    def _take(self, made: Fitted, rows: Grouped) -> None:
+        super()._take(made, rows)
+        self.posterior_mean_ = self._centre[:, : self.coef_.shape[1]]
 
     def decision_function(self, X: Any, groups: Any = None) -> Array:
         """Log-odds of the second class; clients never seen, and rows without groups, get the population mean's."""
@@ -238,15 +162,3 @@ class LogisticModels(ClassifierMixin, ClientModels):  # type: ignore[misc]
         """(N, 2) probabilities of `classes_`."""
         chance = expit(self.decision_function(X, groups))
         return np.stack([1 - chance, chance], axis=1)
-
-    def predict(self, X: Any, groups: Any = None) -> Array:
-        above = self.decision_function(X, groups) > 0
-        labels: Array = self.classes_[above.astype(int)]
-        return labels
-
-    def score(self, X: Any, y: Any, groups: Any = None, sample_weight: ArrayLike | None = None) -> float:
-        """Accuracy of predict."""
-        wanted, made = np.asarray(target(self, joined_targets(y, X))), self.predict(X, groups)
-        if made.shape != wanted.shape:
-            raise DataError(f"y must hold one label per row; got {len(wanted)} for {len(made)} rows. Pass one each.")
-        return float(np.average(made == wanted, weights=row_weights(sample_weight, len(wanted))))

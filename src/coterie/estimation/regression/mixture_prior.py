@@ -11,24 +11,24 @@ Symbols: p_l `proportions_`, μ_l `centers_`, σ_l² `center_variances_`, θ_i `
 
 from __future__ import annotations
 
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, softmax
+from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import type_of_target
 
 from coterie.annotations import check_settings
-from coterie.arguments import shown
+from coterie.arguments import Count, Positive, finite
+from coterie.arguments import labels as one_column
 from coterie.deprecated import renamed
-from coterie.errors import ConfigError, DataError
-from coterie.estimation.checks import Array, Ints, choice, finite
-from coterie.estimation.conventions import joined_targets, target
-from coterie.estimation.regression.base import ClientModels
-from coterie.estimation.regression.grouped import Grouped, known_labels
-from coterie.estimation.regression.reml import sizes
+from coterie.errors import ConfigError
+from coterie.estimation.conventions import Array, Ints
+from coterie.estimation.regression.client_models import ClientModels
+from coterie.estimation.regression.grouped import Grouped, two_labels
 from coterie.kmeans import kmeans
-from coterie.settings import whole_number
 
 
 def responsibilities(theta: Array, proportions: Array, centers: Array, variances: Array) -> Array:
@@ -46,7 +46,8 @@ def prior_gradient(theta: Array, proportions: Array, centers: Array, variances: 
 
 
 @renamed
-class MixtureModels(ClientModels):
+@dataclass(eq=False, repr=False)
+class MixtureModels(ClientModels, BaseEstimator):  # type: ignore[misc]
     """One linear or logistic model per client, drawn towards the nearest of `clusters` groups of models.
 
     Parameters
@@ -67,56 +68,34 @@ class MixtureModels(ClientModels):
     measured in units of the columns, centers_ as coef_. The fit is a mode and not a posterior, so there are no intervals.
     """
 
-    def __init__(
-        self,
-        clusters: int = 2,
-        task: str | None = None,
-        fit_intercept: bool = True,
-        rounds: int = 50,
-        steps: int = 20,
-        floor: float = 0.01,
-        noise_variance: float | None = None,
-        random_state: int = 0,
-    ) -> None:
-        self.clusters = clusters
-        self.task = task
-        self.fit_intercept = fit_intercept
-        self.rounds = rounds
-        self.steps = steps
-        self.floor = floor
-        self.noise_variance = noise_variance
-        self.random_state = random_state
+    clusters: int = 2
+    task: Literal["regression", "classification"] | None = None
+    fit_intercept: bool = True
+    rounds: Count = 50
+    steps: Count = 20
+    floor: Positive = 0.01
+    noise_variance: float | None = None
+    random_state: int = 0
 
     def _target(self, y: Any, reset: bool) -> Array:
-        if self.task is not None:
-            choice("task", self.task, ("regression", "classification"))
-        y = known_labels(y)
-        if any(isinstance(one, list) for one in y.tolist()):
-            raise DataError(f"y must be one column of numbers or labels; got {shown(y)}.")
+        y = one_column("y", y)
         classes = self.task == "classification" or (self.task is None and type_of_target(y) == "binary")
         self.__dict__.pop("classes_", None)
         if not classes:
             return finite("y", y)
-        self.classes_, binary = np.unique(known_labels(y), return_inverse=True)
-        if len(self.classes_) != 2:
-            raise DataError(f"y must hold exactly two labels; got {len(self.classes_)}. Keep two, or join labels.")
-        return binary.ravel().astype(np.float64)
+        self.classes_, second = two_labels(y)
+        return second
 
     def fit(self, X: Any, y: Any = None, groups: Any = None, sample_weight: ArrayLike | None = None) -> Self:
         """Rows, targets and clients as in `LinearModels`."""
         check_settings(self)
-        for name in ("clusters", "rounds", "steps"):
-            whole_number(name, getattr(self, name))
-        if not self.floor > 0:
-            raise ConfigError(f"floor must be > 0, since the objective has no minimum otherwise; got {self.floor}.")
         rows, _ = self._rows(X, y, groups, sample_weight, scale=False)
         if self.clusters > len(rows.counts):
             raise ConfigError(
                 f"clusters must be at most the number of clients, {len(rows.counts)}; got {self.clusters}. Lower it."
             )
-        self.clients_, size = rows.clients, sizes(rows)
-        unit = Grouped(rows.X / size, rows.y, rows.clients, rows.starts, rows.counts, rows.weight)
-        theta = self._alternate(unit)
+        self.clients_, size = rows.clients, rows.sizes
+        theta = self._alternate(replace(rows, X=rows.X / size))
         self.centers_ = self._centers / size
         mean = self.proportions_ @ self.centers_
         self._keep(theta / size, mean, np.full(theta.shape, np.nan))
@@ -172,27 +151,8 @@ class MixtureModels(ClientModels):
 
     def _first(self, rows: Grouped, noise: float) -> Array:
         """Every client's own fit under a weak common prior around the pooled one, by many gradient steps."""
-        d = rows.X.shape[1]
-        pooled = np.zeros(d)
         eta = 1 / (self._curvature(rows, noise) + 1)[:, None]
-        theta = np.tile(pooled, (len(rows.counts), 1))
+        theta = np.zeros((len(rows.counts), rows.X.shape[1]))
         for _ in range(20 * self.steps):
             theta = theta - eta * (self._loss_gradient(rows, theta, noise) + 0.1 * theta)
         return theta
-
-    def predict(self, X: Any, groups: Any = None) -> Array:
-        """Each row by its client's model: a number, or a label."""
-        score = self._scores(X, groups)
-        if not hasattr(self, "classes_"):
-            return score
-        return np.asarray(self.classes_[(score > 0).astype(int)])
-
-    def score(self, X: Any, y: Any, groups: Any = None) -> float:
-        """R², or accuracy."""
-        wanted, made = np.asarray(target(self, joined_targets(y, X))), self.predict(X, groups)
-        if wanted.shape != made.shape:
-            raise DataError(f"y must hold one value per row of X, {len(made)} of them; got {len(wanted)}.")
-        if hasattr(self, "classes_"):
-            return float((wanted == made).mean())
-        spread = float(np.square((wanted := finite("y", wanted)) - wanted.mean()).sum())
-        return 1 - float(np.square(wanted - made).sum()) / spread if spread else 0.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit
 
-from coterie.estimation.checks import Array, Ints
+from coterie.estimation.conventions import Array, Ints
 from coterie.estimation.regression.grouped import Grouped
 
 

@@ -6,41 +6,23 @@ unchanged and keep the digits."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from coterie.estimation.blocks import grams
-from coterie.estimation.checks import Array, Ints
+from coterie.estimation.conventions import Array, Ints
+from coterie.estimation.regression.client_models import Fitted
 from coterie.estimation.regression.evidence import Evidence, Found, averaged, posterior_given
 from coterie.estimation.regression.grouped import Grouped
 
 LARGEST = 1e8  # of a prior variance, in noise variances per unit of a column
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """Everything in the units of the columns. `covariance` is the prior's, (p,) or (p, p)."""
-
-    theta: Array
-    mean: Array
-    variance: Array
-    covariance: Array
-    mean_covariance: Array
-    noise: float
-    weights: Array
-    freedom: float
-    converged: bool
-
-
-def sizes(rows: Grouped) -> Array:
-    """The root mean square of every column; 1 for a column of zeros."""
-    size = np.sqrt(np.average(np.square(rows.X), axis=0, weights=rows.weight))
-    return np.where(size > 0, size, 1.0)
-
-
 def maximise(evidence: Evidence, start: Array | None = None, largest: float = LARGEST) -> Found:
     """REML by L-BFGS in units of the variances' errors, which are measured anew until nothing is gained."""
+    if evidence.pooled:
+        return evidence.posterior(np.zeros(1))
     if evidence.ties is None:
         return _maximise_full(evidence, largest)
     number = int(evidence.ties.max()) + 1
@@ -59,9 +41,7 @@ def maximise(evidence: Evidence, start: Array | None = None, largest: float = LA
 def _maximise_full(evidence: Evidence, largest: float) -> Found:
     """Θ = L Lᵀ from the diagonal solution, whose zeros are lifted: at L = 0 the gradient vanishes."""
     p = evidence.width
-    diagonal = Evidence(
-        evidence.A, evidence.c, evidence.n_rows, evidence.total, np.arange(p), evidence.rank, evidence.weak
-    )
+    diagonal = replace(evidence, ties=np.arange(p))
     variances = maximise(diagonal, largest=largest).parameters
     root = np.sqrt(np.maximum(variances, 0.3 * diagonal.error_of_variances(variances)))
     start, rows = np.diag(root)[np.tril_indices(p)], np.tril_indices(p)[0]
@@ -71,7 +51,7 @@ def _maximise_full(evidence: Evidence, largest: float) -> Found:
 
 def fit_reml(rows: Grouped, ties: Ints | None, noise: float | None, pooled: bool) -> Fitted:
     """The REML fit. `pooled`: all rows belong to one model, the population's."""
-    size = sizes(rows)
+    size = rows.sizes
     Z = rows.X / size
     offset = np.linalg.lstsq(Z, rows.y)[0]
     error = rows.y - Z @ offset
@@ -79,42 +59,30 @@ def fit_reml(rows: Grouped, ties: Ints | None, noise: float | None, pooled: bool
     rank = max(int(np.linalg.matrix_rank(A.sum(0), hermitian=True)), 1)
     known = 1.0 if noise is None else noise
     total = float(error @ error) + 1e-24 * float(rows.y @ rows.y) + 1e-300 if noise is None else None
-    evidence = Evidence(A / known, c / known, len(error), total, ties, rank)
-    if pooled:
-        evidence = Evidence(A / known, c / known, len(error), total, np.zeros(len(size), dtype=np.int64), rank)
-        found = evidence.posterior(np.zeros(1))
-    else:
-        found = maximise(evidence)
-    noise_found = found.noise_variance * known
-    if pooled or ties is None:
-        variance = found.noise_variance * np.einsum("ijj->ij", found.covariance)
-    else:
-        mean, variance = averaged(evidence, found)
-        variance = variance + np.square(mean - found.coef)
+    evidence = Evidence(A / known, c / known, len(error), total, ties, rank, pooled=pooled)
+    found = maximise(evidence)
+    mean, variance = averaged(evidence, found)
     used = 1 - np.einsum("ijj->ij", evidence.parts(found.parameters).K)
-    theta, across = found.theta * found.noise_variance, np.outer(size, size)
     return Fitted(
-        (found.coef + offset) / size,
-        (found.mean + offset) / size,
-        variance / size**2,
-        theta / size**2 if theta.ndim == 1 else theta / across,
-        found.noise_variance * found.mean_covariance / across,
-        noise_found,
+        found.coef + offset,
+        found.mean + offset,
+        variance + np.square(mean - found.coef),
+        found.theta * found.noise_variance,
+        found.noise_variance * found.mean_covariance,
         used.mean(1),
-        np.inf if noise is not None else max(evidence.freedom - float(used.sum()), 1.0),
-        found.converged,
-    )
+        noise=found.noise_variance * known,
+        freedom=np.inf if noise is not None else max(evidence.freedom - float(used.sum()), 1.0),
+        converged=found.converged,
+    ).rescaled(size)
 
 
-def fit_given(rows: Grouped, mean: Array, covariance: Array, noise: float, mean_covariance: Array | None) -> Fitted:
-    """Clients under a known population (Theorem 6): N(mean, covariance), the mean itself known or with an error."""
+def fit_given(rows: Grouped, mean: Array, covariance: Array, noise: float, error: Array) -> Fitted:
+    """Clients under a known population (Theorem 6): N(mean, covariance), the mean itself with an error."""
     A, c = grams(rows.X, rows.y, None, rows.owner, len(rows.counts))
-    width = len(mean)
-    prior = np.broadcast_to(covariance, (width,)) if covariance.ndim == 0 else covariance
-    error = np.zeros((width, width)) if mean_covariance is None else mean_covariance
+    prior = np.broadcast_to(covariance, mean.shape) if covariance.ndim == 0 else covariance
     theta, spread, left = posterior_given(A / noise, c / noise, prior, mean, error)
     variance = np.maximum(np.einsum("ijj->ij", spread), 0.0)
-    return Fitted(theta, mean, variance, covariance, error, noise, 1 - left.mean(1), np.inf, True)
+    return Fitted(theta, mean, variance, covariance, error, 1 - left.mean(1), noise=noise)
 
 
 def local_risk(rows: Grouped, mean: Array, covariance: Array, noise: float) -> float:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.estimation.checks import Array, Ints
+from coterie.estimation.conventions import Array, Ints
 from coterie.estimation.regression.grouped import Grouped
 
 CHUNK = 4_000_000

@@ -7,11 +7,12 @@ held."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
-from coterie.estimation.checks import Array, Ints
+from coterie.estimation.conventions import Array, Ints
+from coterie.estimation.regression.client_models import Fitted
 from coterie.estimation.regression.evidence import Evidence, Found, averaged
 from coterie.estimation.regression.expectation_propagation import WEAK, laplace_sites, settle
 from coterie.estimation.regression.grouped import Grouped
@@ -20,19 +21,6 @@ from coterie.estimation.regression.reml import maximise
 
 LARGEST = 400.0  # of a prior variance for columns of unit size: labels are certain long before
 START = 0.3
-
-
-@dataclass(frozen=True)
-class Learned:
-    """The population in the units of the columns, and the clients' posteriors, averaged over possible variances."""
-
-    mean: Array
-    covariance: Array  # (p,) or (p, p)
-    mean_covariance: Array
-    posterior_mean: Array
-    variance: Array
-    rounds: int
-    converged: bool
 
 
 def _forms(rows: Grouped, mean: Array, root: Array) -> tuple[Array, Array]:
@@ -55,19 +43,20 @@ def square_root(theta: Array) -> Array:
     return np.asarray((turn * np.sqrt(np.maximum(value, 0.0))) @ turn.T)
 
 
-def learn(rows: Grouped, ties: Ints | None, size: Array, pooled: bool, rounds: int, tol: float) -> Learned:
-    """Rows are brought to unit size first. `pooled`: one model for all rows."""
-    unit = Grouped(rows.X / size, rows.y, rows.clients, rows.starts, rows.counts, rows.weight)
-    p = len(size)
+def learn(rows: Grouped, ties: Ints | None, pooled: bool, rounds: int, tol: float) -> tuple[Fitted, int]:
+    """The population, the clients' posterior means and variances averaged over possible priors, and the rounds that it took.
+
+    Rows are brought to unit size first. `pooled`: one model for all rows."""
+    size = rows.sizes
+    unit, p = replace(rows, X=rows.X / size), rows.X.shape[1]
     mean, theta, start = np.zeros(p), np.full(p, 0.0 if pooled else START), None
     theta = np.diag(theta) if ties is None and not pooled else theta
     found: Found | None = None
     converged = False
     for number in range(1, rounds + 1):  # noqa: B007
         A, c = _forms(unit, mean, square_root(theta))
-        groups = np.zeros(p, dtype=np.int64) if pooled else ties
-        evidence = Evidence(A, c, len(rows.y), None, groups, p, WEAK)
-        found = evidence.posterior(np.zeros(1)) if pooled else maximise(evidence, start, LARGEST)
+        evidence = Evidence(A, c, len(rows.y), None, ties, p, WEAK, pooled)
+        found = maximise(evidence, start, LARGEST)
         moved = float(np.abs(found.mean - mean).max())
         change = float(np.abs(square_root(found.theta) - square_root(theta)).max())
         mean, theta = found.mean, found.theta
@@ -76,11 +65,6 @@ def learn(rows: Grouped, ties: Ints | None, size: Array, pooled: bool, rounds: i
         if converged:
             break
     assert found is not None
-    average, variance = found.coef, np.einsum("ijj->ij", found.covariance)
-    if not pooled and ties is not None:
-        average, variance = averaged(evidence, found)
-    across = np.outer(size, size)
-    covariance = theta / size**2 if theta.ndim == 1 else theta / across
-    return Learned(
-        mean / size, covariance, found.mean_covariance / across, average / size, variance / size**2, number, converged
-    )
+    average, variance = averaged(evidence, found)
+    made = Fitted(average, mean, variance, theta, found.mean_covariance, converged=converged)
+    return made.rescaled(size), number

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coterie.errors import DataError
-from coterie.estimation.checks import Array
+from coterie.estimation.conventions import Array
+from coterie.estimation.regression.client_models import Fitted
 from coterie.estimation.regression.grouped import Grouped
 from coterie.estimation.regression.rotated import Rotated
 
@@ -21,11 +22,11 @@ NOTHING = 1e-9  # The smallest gain of the log-likelihood, in nats, that counts.
 
 @dataclass(frozen=True)
 class Population:
-    """μ, σ_θ², σ_x², and the sampling covariance of μ̂ (zero where μ is known)."""
+    """μ, σ_θ², σ_x² (1 for labels), and the sampling covariance of μ̂ (None where μ is known, or it was not computed)."""
 
     mean: Array
     prior_variance: float
-    noise_variance: float
+    noise_variance: float = 1.0
     covariance: Array | None = None
 
 
@@ -84,11 +85,18 @@ def estimate_variances(data: Rotated, now: Population, free: Free, steps: int, t
     return replace(now, prior_variance=float(np.exp(log[0])), noise_variance=float(np.exp(log[1])))
 
 
-def posterior_means(data: Rotated, now: Population) -> Array:
-    """E[θ_i | Y_i] of every client, (m, d) (Theorem 6)."""
-    gain = now.prior_variance / (now.prior_variance * data.square + now.noise_variance)
-    out: Array = now.mean + data.per_client(gain * (data.target - data.R @ now.mean))
-    return out
+def posterior_of(data: Rotated, now: Population, theta: Array | None = None) -> Fitted:
+    """Theorem 6 for every client: E[θ_i | Y_i], unless there are other estimates `theta`, and the posterior variances."""
+    prior, noise = now.prior_variance, now.noise_variance
+    gain = prior / (prior * data.square + noise)
+    if theta is None:
+        theta = now.mean + data.per_client(gain * (data.target - data.R @ now.mean))
+    away = np.clip(1 - data.per_client(gain, power=2), 0.0, 1.0)  # diag of M_i⁻¹/σ_θ², the weight of μ
+    variance = prior * away
+    if now.covariance is not None:
+        variance = variance + mean_error(data, gain, now.covariance)
+    weights = data.totals(gain * data.square) / theta.shape[1]
+    return Fitted(theta, now.mean, variance, np.asarray(prior), now.covariance, weights, noise=noise)
 
 
 def mean_error(data: Rotated, gain: Array, covariance: Array) -> Array:

@@ -14,13 +14,12 @@ from functools import partial
 import numpy as np
 
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
-from coterie.estimation.histograms.private.lloyd import Sums
+from coterie.estimation.histograms.private.noisy_lloyd import Sums
 from coterie.estimation.histograms.private.space import Space
-from coterie.estimation.histograms.rows import HistogramRows
+from coterie.estimation.histograms.user_rows import HistogramRows
 from coterie.kmeans import kmeans
 from coterie.privacy import GroupSums, Line, NoisyPower, Released, combine, public
 from coterie.privacy.account import Account
-from coterie.privacy.mechanisms.sums import booked
 
 ITERATIONS, POINTS = 4, 200
 POWER_LINE, CORESET_LINE = Line("directions", 0.30, ITERATIONS), Line("coreset", 0.18)
@@ -46,12 +45,9 @@ def private_directions(
     start = np.linalg.qr(rng.normal(size=(width, n_components)))[0]
     found = combine(lambda _, q: Directions(q, np.ones(n_components)), space, public(start))
     for _ in range(ITERATIONS):
-        total = np.zeros((width, n_components), np.int64)
-        for part in rows.each(partial(_product, mechanism, space.value, found.value.basis)):
-            total += part
-        booking, taint = booked(mechanism.event(account.noise.name), account.book, account.noise)
-        noisy = account.noise.gaussian(total, mechanism.sigma / mechanism.step).astype(np.float64) * mechanism.step
-        found = combine(lambda old, y: _next(old, y / rows.users), found, Released(noisy, (booking,), taint))
+        total = rows.total(partial(_product, mechanism, space.value, found.value.basis))
+        noisy = mechanism.give_out(total, account.noise, account.book)
+        found = combine(lambda old, y: _next(old, y / rows.users), found, noisy)
     return found
 
 
@@ -86,10 +82,7 @@ def coreset_start(
         labels[np.diff(block.indptr) == 0] = -1
         return mechanism.partial(projected, labels)
 
-    total = np.zeros((POINTS, 1 + mechanism.dimension), np.int64)
-    for part in rows.each(work):
-        total += part
-    released = mechanism.release(total, account.noise, account.book)
+    released = mechanism.give_out(rows.total(work), account.noise, account.book)
     variance, seed = mechanism.sigma**2, int(rng.integers(2**31))
 
     def finish(pair: tuple[Floats, Floats], here: Space, axes: Directions) -> Floats:

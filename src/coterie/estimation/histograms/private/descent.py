@@ -10,9 +10,9 @@ import numpy as np
 from scipy.special import softmax
 
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
-from coterie.estimation.histograms.private import tuning
+from coterie.estimation.histograms.private import concentration
 from coterie.estimation.histograms.private.designs import PrivateFit, Users
-from coterie.estimation.histograms.private.lloyd import free_start, nearest
+from coterie.estimation.histograms.private.noisy_lloyd import free_start, nearest
 from coterie.estimation.histograms.private.space import MEAN_LINES, private_mean
 from coterie.privacy import GroupSums, Line, Privacy, combine
 from coterie.privacy.account import Account
@@ -23,7 +23,7 @@ def fit_ifca(
 ) -> PrivateFit:
     """``rounds`` gradient steps, fixed in advance."""
     rng = np.random.default_rng([seed, 1])
-    account = Account.open(privacy, [*MEAN_LINES, Line("gradients", 0.87, rounds), tuning.LINE], seed)
+    account = Account.open(privacy, [*MEAN_LINES, Line("gradients", 0.87, rounds), concentration.LINE], seed)
     base = private_mean(users.rows, users.width, account)
     # The mean of all is at most as long as the clip of the histograms, and a user's gradient as both together.
     clip = min(np.sqrt(2.0), privacy.clip * np.sqrt(2.0), 4 * float(np.linalg.norm(base.value)))
@@ -39,14 +39,11 @@ def fit_ifca(
             labels = nearest(block, now)
             return mechanism.partial(now[labels] - block.toarray(), labels)
 
-        total = np.zeros((clusters, 1 + users.width), np.int64)
-        for part in users.rows.each(work):
-            total += part
-        released = mechanism.release(total, account.noise, account.book)
+        released = mechanism.give_out(users.rows.total(work), account.noise, account.book)
         logits = combine(lambda z, pair: z - learning_rate * pair[1] / users.rows.users, logits, released)
         weights = combine(lambda _, pair: _shares(pair[0]), weights, released)
     shared = combine(lambda z, w: (np.asarray(softmax(z, axis=1)), w), logits, weights)
-    tuned = tuning.private_tuning(users.counts, shared.map(lambda pair: pair[0]), base, account)
+    tuned = concentration.private_tuning(users.counts, shared.map(lambda pair: pair[0]), base, account)
     account.kept += [shared, base, tuned]
     paid = {"clip": "released: mean", "start": "released: mean", "concentration": "released: tuning"}
     receipt = account.closed(users.rows.users, users.choices(**paid), public=("the size of the vocabulary",))

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from coterie.estimation.histograms.counts import Floats, Source, has_public_vocabulary
-from coterie.estimation.histograms.private import coreset, tuning
-from coterie.estimation.histograms.private.lloyd import free_start, private_lloyd
+from coterie.estimation.histograms.counts import Counts, Floats, Source, has_public_vocabulary
+from coterie.estimation.histograms.private import concentration, coreset
+from coterie.estimation.histograms.private.noisy_lloyd import free_start, private_lloyd
 from coterie.estimation.histograms.private.space import CLIP_LINE, MEAN_LINES, private_mean, private_space
-from coterie.estimation.histograms.rows import HistogramRows, Weighting
+from coterie.estimation.histograms.user_rows import HistogramRows, Weighting
 from coterie.privacy import Line, Privacy, Receipt, Released
 from coterie.privacy.account import Account
 
@@ -42,6 +43,10 @@ class Users:
         """Both views of the same users; ``source`` says whether its vocabulary is public."""
         return cls(rows("user"), rows("token"), width, has_public_vocabulary(source))
 
+    @classmethod
+    def in_memory(cls, counts: Counts, source: Source, threads: int | None) -> Users:
+        return cls.view(partial(HistogramRows.in_memory, counts, threads=threads), counts.shape[1], source)
+
     def choices(self, **more: str) -> dict[str, str]:
         """For each choice that could depend on data, the release that covers it."""
         words = "public" if self.public_vocabulary else _VOCABULARY
@@ -55,7 +60,7 @@ class PrivateFit:
     centers: Floats
     weights: Floats
     mean: Floats
-    tuning: tuning.Tuning | None
+    tuning: concentration.Tuning | None
     receipt: Receipt
 
 
@@ -74,8 +79,10 @@ def fit_mixture(
     found = method == "B+" and start is None
     share = 0.40 if found else 0.86
     extra = (coreset.POWER_LINE, coreset.CORESET_LINE) if found else ()
-    lines = [*MEAN_LINES, CLIP_LINE, *extra, Line("rounds", share, rounds), tuning.LINE]
+    lines = [*MEAN_LINES, CLIP_LINE, *extra, Line("rounds", share, rounds), concentration.LINE]
     account = Account.open(privacy, lines, seed)
+    for reason in () if start is None else account.ledger.unpaid(start.bookings):
+        account.ledger.void(reason)
     base = private_mean(users.rows, users.width, account)
     space = private_space(users.rows, base, account, LEVEL)
     if start is not None:
@@ -87,7 +94,7 @@ def fit_mixture(
         first = base.map(lambda mean: free_start(mean, clusters, rng))
     late = max(1, rounds - 1) if found else min(4, max(1, rounds // 2))
     shared = private_lloyd(users.rows, space, first, account, "rounds", rounds, rng, late)
-    tuned = tuning.private_tuning(users.counts, shared.map(lambda s: s.centers), base, account)
+    tuned = concentration.private_tuning(users.counts, shared.map(lambda s: s.centers), base, account)
     account.kept += [shared, base, tuned]
     paid = {
         "clip of histograms": "released: quantile of norms",
@@ -108,10 +115,10 @@ def _origin(start: Released[Floats]) -> str:
 def fit_fedavg(users: Users, privacy: Privacy, *, tune: bool, seed: int) -> PrivateFit:
     """One private mean; with ``tune`` also α."""
     lines = [Line(MEAN_LINES[0].name, 0.02, MEAN_LINES[0].count), Line("mean", 0.96)]
-    account = Account.open(privacy, lines + ([tuning.LINE] if tune else []), seed)
+    account = Account.open(privacy, lines + ([concentration.LINE] if tune else []), seed)
     base = private_mean(users.rows, users.width, account, level=0.99)
     centers = base.map(lambda mean: mean[None])
-    tuned = tuning.private_tuning(users.counts, centers, base, account) if tune else None
+    tuned = concentration.private_tuning(users.counts, centers, base, account) if tune else None
     account.kept += [base] if tuned is None else [base, tuned]
     paid = {"clip of histograms": "released: quantile of norms"}
     paid |= {} if tuned is None else {"concentration": "released: tuning"}

@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.estimation.histograms.counts import Counts, Floats
 from coterie.estimation.histograms.kl import row_sums
-from coterie.estimation.histograms.rows import HistogramRows
+from coterie.estimation.histograms.user_rows import HistogramRows
 from coterie.privacy import JointSum, Line, Quantile, Released, combine
 from coterie.privacy.account import Account
 
@@ -78,11 +78,8 @@ def private_mean(rows: HistogramRows, width: int, account: Account, level: float
     clip = private_quantile(account, "quantile of norms", norms, level, account.privacy.clip)
     z, adjacency = account.noise_multiplier("mean"), account.privacy.adjacency
     mechanism = JointSum("mean", width, clip.value, z, adjacency)
-    parts = rows.each(lambda start, stop, block: mechanism.partial(block.toarray()))
-    total = np.zeros(width, np.int64)
-    for part in parts:
-        total += part
-    noisy = mechanism.release(total, account.noise, account.book)
+    total = rows.total(lambda start, stop, block: mechanism.partial(block.toarray()))
+    noisy = mechanism.give_out(total, account.noise, account.book)
 
     def scaled(values: Floats, _: float) -> Floats:
         floor = max(mechanism.sigma / 2, 1e-4 * float(np.abs(values).sum()) / width)

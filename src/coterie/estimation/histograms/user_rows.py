@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, TypeVar
+from functools import partial, reduce
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from coterie.cores import usable_cores
 from coterie.errors import DataError
@@ -58,20 +60,16 @@ class HistogramRows:
         return self._kept is not None
 
     @classmethod
-    def in_memory(
-        cls, counts: Counts, weighting: Weighting, prepare: Callable[[Counts], Counts] | None, threads: int | None
-    ) -> HistogramRows:
-        return cls(
-            lambda start, stop: row_slice(counts, start, stop),
-            counts.shape[0],
-            weighting,
-            prepare=prepare,
-            threads=threads,
-        )
+    def in_memory(cls, counts: Counts, weighting: Weighting = "user", **options: Any) -> HistogramRows:
+        return cls(partial(row_slice, counts), counts.shape[0], weighting, **options)
 
     def map(self, work: Callable[[int, int, Counts], Result]) -> list[Result]:
         """work(start, stop, rows) for every block, in order; SciPy's products release the GIL, so threads help."""
         return list(self.each(work))
+
+    def total(self, work: Callable[[int, int, Counts], NDArray[Any]]) -> NDArray[Any]:
+        """The sum of work(start, stop, rows) over the blocks, in their order."""
+        return reduce(np.add, self.each(work))
 
     def each(self, work: Callable[[int, int, Counts], Result]) -> Iterator[Result]:
         def run(index: int) -> Result:
@@ -89,8 +87,7 @@ class HistogramRows:
         if self._kept is not None:
             return self._kept[index]
         counts = self._load(*self._spans[index])
-        if self._prepare is not None:
-            counts = self._prepare(counts)
+        counts = counts if self._prepare is None else self._prepare(counts)
         return counts if self.weighting == "token" else normalise(counts)[0]
 
     def sample(self, size: int, rng: np.random.Generator) -> tuple[Counts, Ints]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.kl import row_sums
-from coterie.estimation.histograms.rows import HistogramRows
+from coterie.estimation.histograms.user_rows import HistogramRows
 from coterie.privacy import JointSum, Line, Released, combine
 from coterie.privacy.account import Account
 
@@ -91,10 +91,8 @@ def private_tuning(
     """``counts``: rows weighted by token, which are the raw counts."""
     z, adjacency = account.noise_multiplier(LINE.name), account.privacy.adjacency
     mechanism = JointSum(LINE.name, 2 * len(GRID), CLIP, z, adjacency)
-    total = np.zeros(mechanism.dimension, np.int64)
-    for part in counts.each(lambda start, stop, block: mechanism.partial(_message(block, centers.value, base.value))):
-        total += part
-    noisy = mechanism.release(total, account.noise, account.book)
+    total = counts.total(lambda start, stop, block: mechanism.partial(_message(block, centers.value, base.value)))
+    noisy = mechanism.give_out(total, account.noise, account.book)
     error = mechanism.sigma / counts.users
     return combine(lambda sums, *_: _decide(sums / counts.users, error), noisy, centers, base)
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.private.space import Space
-from coterie.estimation.histograms.rows import HistogramRows
+from coterie.estimation.histograms.user_rows import HistogramRows
+from coterie.estimation.private_means import late_sum
 from coterie.privacy import GroupSums, Released, combine, public
 from coterie.privacy.account import Account
 
@@ -57,11 +58,7 @@ class RoundedUsers:
 
     def total(self, centers: Floats) -> Ints:
         """The exact integers of one round; blocks add up in any order."""
-        shape = (self._mechanism.n_groups, 1 + self._mechanism.dimension)
-        total = np.zeros(shape, np.int64)
-        for part in self._rows.each(lambda start, stop, block: self._partial(start, block, centers)):
-            total += part
-        return total
+        return self._rows.total(lambda start, stop, block: self._partial(start, block, centers))
 
     def _partial(self, start: int, block: Counts, centers: Floats) -> Ints:
         labels = nearest(block, centers)
@@ -129,11 +126,11 @@ def private_lloyd(
     averaged: Released[Any] = public(None)
     for number in range(rounds):
         total = users.total(centers.value)
-        released = mechanism.release(total, account.noise, account.book)
-        now = released.map(lambda pair: Sums(*pair, variance, variance / count_weight**2))
+        released = mechanism.give_out(total, account.noise, account.book)
+        now = released.map(lambda pair: Sums(pair[0], pair[1], variance, variance / count_weight**2))
         early = number < rounds - late  # and the first of the late rounds starts the average
         coins = rng if early else None
-        averaged = combine(_added if number > rounds - late else _newest, averaged, now)
+        averaged = late_sum(averaged, now, number, rounds, late)
         centers = combine(lambda found, here, coins=coins: _recentred(found, here, coins), averaged, space)
     return combine(lambda c, found: Shared(c, _shares(found)), centers, averaged)
 
@@ -155,14 +152,6 @@ def _recentred(found: Sums, space: Space, rng: np.random.Generator | None) -> Fl
         centers[small], centers[largest] = centers[largest] * step, centers[largest] / step
         counts[small] = counts[largest] = counts[largest] / 2
     return np.asarray(centers / centers.sum(axis=1, keepdims=True), dtype=np.float64)
-
-
-def _added(old: Sums, new: Sums) -> Sums:
-    return old + new
-
-
-def _newest(old: Sums | None, new: Sums) -> Sums:
-    return new
 
 
 def _shares(found: Sums) -> Floats:
