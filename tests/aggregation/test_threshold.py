@@ -143,7 +143,7 @@ def test_radii_of_the_theory():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: Percentile(0), "p in"),
+        (lambda: Percentile(0), "p to be a number above 0 and at most 100"),
         (lambda: Fixed(-1.0), "radius"),
         (lambda: Theory(0.0, 1.0, 1.0), "delta"),
         (lambda: Proof(0.5, 1.0, 1.0, members=0), "members"),
@@ -241,7 +241,7 @@ def test_an_outlier_in_the_first_row_changes_no_small_ball(order):
 @pytest.mark.parametrize("init", ["k-means++", "points"])
 def test_the_number_of_clusters_is_a_whole_number(wrong, init):
     points = np.random.default_rng(0).normal(size=(20, 2))
-    with pytest.raises(ConfigError, match="ThresholdClustering needs clusters to be a whole number ≥ 1; got"):
+    with pytest.raises(ConfigError, match="clusters must be a whole number ≥ 1; got"):
         ThresholdClustering(wrong, init=init).fit(points)
     with pytest.raises(ConfigError, match=r"rounds must be a whole number ≥ [01]; got"):
         ThresholdClustering(2, init=init, rounds=wrong).fit(points)

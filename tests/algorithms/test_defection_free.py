@@ -288,7 +288,7 @@ def test_a_ledger_on_test_rows_has_error_bars(pair: ct.Federation) -> None:
 
 def test_the_errors_of_revenues_are_those_of_drawn_qualities() -> None:
     from coterie.incentives import Duopoly
-    from coterie.incentives.market.ledger import TestedLedger
+    from coterie.incentives.market.revenue_ledger import TestedLedger
 
     rng = np.random.default_rng(0)
     root = 0.01 * rng.normal(size=(4, 4))
@@ -343,9 +343,9 @@ def test_it_says_what_is_wrong(
         ({"quality": "auc"}, "quality to be one of"),
         ({"measure": "valid"}, "measure to be one of"),
         ({"low_mode": "sleeping"}, "low_mode to be one of"),
-        ({"holdout": 1.0}, "holdout in"),
-        ({"q_max": 1.5}, "q_max in"),
-        ({"pace": 1.0}, "pace above 1"),
+        ({"holdout": 1.0}, "holdout to be a number between 0 and 1"),
+        ({"q_max": 1.5}, "q_max to be a number above 0 and at most 1, or None"),
+        ({"pace": 1.0}, "pace to be a number above 1"),
         ({"low_steps": 0}, "low_steps to be a whole number ≥ 1"),
         ({"pretrain": (0, -1)}, "pretrain to be a whole number ≥ 0"),
         ({"scheme": "complete", "low_mode": "simulated"}, "has a target only"),

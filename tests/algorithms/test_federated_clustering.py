@@ -86,6 +86,26 @@ def test_groups_change_every_round_and_cover_everyone(world):
     assert (seen[0] != seen[1]).any()
 
 
+def test_local_steps_carry_the_momentum_on(world):
+    """Where nobody else is in a ball, clustering at every third step and at every step are the same descent."""
+    fed, task = groups_of_quadratics(world), world.linear(3)
+    every, third = (
+        ct.fit(
+            ct.FederatedClustering(lr=0.1, radius=1e-9, inner=1, momentum=0.9, local_steps=s),
+            fed,
+            task,
+            rounds=7,
+            alone=False,
+        )
+        for s in (1, 3)
+    )
+    np.testing.assert_allclose(world.personal(third), world.personal(every), rtol=1e-9)
+    np.testing.assert_allclose(third.state.velocity["weight"], every.state.velocity["weight"], rtol=1e-6)
+    plain = ct.FederatedClustering(lr=0.1, radius=1e-9, inner=1, local_steps=3)
+    slow = world.personal(ct.fit(plain, fed, task, rounds=7, alone=False))
+    assert np.abs(slow - world.personal(third)).max() > 1
+
+
 def test_local_steps_cluster_only_every_few_rounds(world):
     fed, count = groups_of_quadratics(world), world.Count()
     algorithm = ct.FederatedClustering(lr=0.1, radius=10.0, local_steps=3)
@@ -119,7 +139,9 @@ def test_a_client_that_never_answers_keeps_its_model_and_the_others_go_on(world)
     result = ct.fit(algorithm, fed, task, rounds=2, channels=[world.Silent(4)], alone=False)
     start = ct.fit(algorithm, fed, task, rounds=0, alone=False)
     moved = world.personal(result)
-    np.testing.assert_array_equal(moved[4], world.personal(start)[4])
+    kept = result.state.models["weight"].reshape(12, 3)[4]
+    np.testing.assert_array_equal(kept, world.personal(start)[4])
+    np.testing.assert_allclose(moved[4], np.delete(moved, 4, 0).mean(0))  # what is known of the others
     centre = fed.y.reshape(12, 3).numpy()
     for i in (j for j in range(12) if j != 4):
         others = [j for j in range(12) if j != 4 and fed.clusters[j] == fed.clusters[i]]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.algorithms.ifca import EarlyStop, FromUpdates, algorithm_2
+from coterie.algorithms.ifca import EarlyStop, FromSplit, FromUpdates, algorithm_2
 from coterie.algorithms.ifca.resampling import AllRows
 from coterie.cli.config import Config
 from coterie.flower.wire import function_at, place_of
@@ -21,7 +21,7 @@ def test_the_algorithm_alone_has_at_most_a_hundred_lines_and_cites_the_lines_of_
     text = Path(algorithm_2.__file__).read_text("utf-8")
     assert len(text.splitlines()) <= 100
     assert all(f"ine{number}" in text.replace(" ", "").replace("s", "") for number in (3, 6, 9, 11, 14, 15))
-    for part in ("early_stop", "warm_start", "robust_clusters", "composed"):
+    for part in ("early_stop", "warm_start", "split_start", "robust_clusters", "composed"):
         assert part not in text, "a part knows Algorithm 2, and not the other way round"
 
 
@@ -98,6 +98,8 @@ def test_a_configuration_names_the_parts_as_tables():
     table["algorithm"] |= {"stop": {"after": 3, "reopen_every": 5}, "start": {"probe_steps": 9}}
     made = Config.parse(table).algorithm()
     assert made == ct.IFCA(clusters=2, stop=EarlyStop(3, reopen_every=5), start=FromUpdates(9))
+    table["algorithm"]["start"] = {"rounds": 4}
+    assert Config.parse(table).algorithm().start == FromSplit(4)
     table["algorithm"] |= {"stop": "none", "start": "random"}
     assert Config.parse(table).algorithm() == ct.IFCA(clusters=2, start="random")
 
@@ -114,9 +116,52 @@ def test_the_probe_takes_as_many_steps_as_asked(world, start):
     assert float(near.max()) < 25
 
 
+def test_a_start_from_a_split_trains_every_model_on_its_part_of_the_clients_whatever_their_losses(world):
+    """Two rounds of the start: each model is the mean of its part's models. Then clients choose."""
+    fed, task = world.quadratics(CENTRES), world.linear(1)
+
+    def after(rounds, **options):
+        algorithm = ct.IFCA(clusters=2, local=STEP, start=FromSplit(2), **options)
+        return ct.fit(algorithm, fed, task, rounds=rounds, alone=False).state
+
+    first, second, third = after(0), after(1), after(3)
+    group = first.identity
+    assert sorted(torch.bincount(group).tolist()) == [3, 4]
+    centres = torch.tensor(CENTRES, dtype=torch.float64).flatten()
+    for j in range(2):
+        old, goal = float(first.models["weight"][j]), float(centres[group == j].mean())
+        assert float(second.models["weight"][j]) == pytest.approx(old - 0.1 * 2 * (old - goal), abs=1e-9)
+    assert torch.equal(second.identity, group)
+    assert not second.started
+    assert third.started
+    assert (third.identity == -1).all()
+    half = first.models["weight"].flatten() - 0.1 * 2 * (first.models["weight"].flatten() - centres[group == 0].mean())
+    assert after(1, option="gradient", normalise="cluster").models["weight"][0].item() == pytest.approx(half[0].item())
+
+
+def test_the_split_is_drawn_by_the_seed_and_ends_with_the_start(world):
+    fed, task = world.quadratics(CENTRES), world.linear(1)
+    algorithm = ct.IFCA(clusters=3, local=STEP, start="split")
+    splits = [
+        tuple(ct.fit(algorithm, fed, task, rounds=0, seed=s, alone=False).state.identity.tolist()) for s in range(4)
+    ]
+    assert len(set(splits)) > 1
+    assert all(set(split) == {0, 1, 2} for split in splits)
+    assert not ct.fit(algorithm, fed, task, rounds=19, alone=False).state.started
+    assert ct.fit(algorithm, fed, task, rounds=20, alone=False).state.started
+    alone = ct.fit(ct.IFCA(clusters=1, local=STEP, start="split"), fed, task, rounds=0, alone=False).state
+    assert alone.started
+
+
+def test_a_robust_rule_refuses_a_start_from_a_split():
+    with pytest.raises(ct.errors.ConfigError, match="cannot start from a split"):
+        ct.IFCA(clusters=2, start="split", aggregate=ct.robust.Median())
+
+
 def test_a_private_run_does_without_the_parts_that_show_single_clients():
-    private = ct.IFCA(clusters=2, start=FromUpdates(9), stop=EarlyStop(3), option="gradient").private()
-    assert private == ct.IFCA(clusters=2, start="random", option="gradient")
+    for start in (FromUpdates(9), FromSplit(9)):
+        private = ct.IFCA(clusters=2, start=start, stop=EarlyStop(3), option="gradient").private()
+        assert private == ct.IFCA(clusters=2, start="random", option="gradient")
 
 
 @pytest.mark.parametrize(
@@ -124,6 +169,7 @@ def test_a_private_run_does_without_the_parts_that_show_single_clients():
     [
         ct.IFCA(clusters=2),
         ct.IFCA(clusters=2, stop=EarlyStop(2), resample=2),
+        ct.IFCA(clusters=2, start=FromSplit(3), stop=EarlyStop(2)),
         ct.IFCA(clusters=2, aggregate=ct.robust.Median()),
         ct.HypCluster(clusters=2),
         ct.HypCluster(clusters=2, aggregate=ct.robust.Median()),

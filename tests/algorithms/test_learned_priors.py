@@ -136,7 +136,7 @@ def test_a_client_that_never_took_part_gets_the_best_model_under_the_prior(world
 
 
 @pytest.mark.parametrize("make", [lambda: ct.GaussianPrior(scale=0.0), lambda: ct.LaplacePrior(per="x"),
-                                  lambda: ct.MixturePrior(floor=0.0), lambda: ct.DiscretePrior(repair="x")])  # fmt: skip
+                                  lambda: ct.MixturePrior(floor=0.0)])  # fmt: skip
 def test_settings_that_cannot_be_meant(make):
     with pytest.raises(ct.errors.ConfigError, match="got"):
         make()

@@ -1,5 +1,7 @@
 """Momentum-Clustering: the recursion by hand, its centres, and its cost."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -59,7 +61,7 @@ def test_a_centre_without_clients_is_seeded_again(world):
     fed = world.quadratics([[0.0], [0.1], [50.0], [50.1], [100.0], [100.1]])
     algorithm = ct.MomentumClustering(clusters=3, lr=0.05, radius=5.0)
     state = ct.fit(algorithm, fed, world.linear(1), rounds=1, start=start([20.0]), alone=False).state
-    bad = type(state)(torch.full_like(state.centers, 1e4), state.label, state.start)
+    bad = replace(state, centers=torch.full_like(state.centers, 1e4))
     again = ct.fit(algorithm, fed, world.linear(1), rounds=1, start=bad, alone=False)
     assert again.clusters.nunique() == 3
     assert float(again.state.centers.max()) < 1e4

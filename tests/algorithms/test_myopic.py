@@ -19,7 +19,7 @@ def test_every_partition_is_tried_once():
 
 
 def test_it_beats_or_equals_lloyds_k_means_at_every_scale():
-    from coterie.aggregation.kmeans import kmeans_rows
+    from coterie.aggregation.update_kmeans import kmeans_rows
 
     def spread(points, label):
         return sum(float(((points[label == j] - points[label == j].mean(0)) ** 2).sum()) for j in set(label.tolist()))

@@ -218,7 +218,7 @@ def test_a_quantised_personal_model_has_few_values_and_its_bytes_are_counted(fed
     numbers = 4 * 6 + 6 + 6 * 3 + 3
     assert result.history["model_bytes"].iloc[-1] == numbers * 2 / 8 + 4 * (4 * 4)
     assert nearest(torch.tensor([0.4, 0.6, -3.0]), torch.tensor([0.0, 1.0]))[0].tolist() == [0.0, 1.0, 0.0]
-    with pytest.raises(ct.errors.ConfigError, match="at most 8"):
+    with pytest.raises(ct.errors.ConfigError, match="bits to be a whole number from 1 to 8, or None"):
         ct.QuPeD(bits=9)
 
 

@@ -233,11 +233,11 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
     seen: list[tuple[Any, Any]] = []
     for kind in (ct.privacy.JointSum, ct.privacy.GroupSums):
 
-        def spy(self: Any, total: Any, *given: Any, release: Any = kind.release, **more: Any) -> Any:
+        def spy(self: Any, total: Any, *given: Any, release: Any = kind.give_out, **more: Any) -> Any:
             seen.append((self, total.astype(np.float64)))
             return release(self, total, *given, **more)
 
-        monkeypatch.setattr(kind, "release", spy)
+        monkeypatch.setattr(kind, "give_out", spy)
     return seen
 
 

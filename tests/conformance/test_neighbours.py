@@ -7,12 +7,13 @@ difference. Privacy rests on it: whatever a client does to the messages of other
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conformance_settings import INDIVIDUAL, NAMES
+from conformance_settings import INDIVIDUAL, NAMES, configured
 from neighbour_settings import CHANGES, SIZES, clients, unstable, unstable_task
 from torch import nn
 
@@ -74,6 +75,32 @@ def test_one_clients_data_leave_the_messages_of_all_others_as_they_are(name: str
     before = messages(name, None, ct.engines.LocalEngine(workers=1), "float32", rounds=1)
     for change in ("grown", "removed"):
         require_equal(before, messages(name, change, ct.engines.LocalEngine(workers=1), "float32", rounds=1))
+
+
+@pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
+@pytest.mark.parametrize(
+    "name", [name if name in ("ditto", "ifca") else pytest.param(name, marks=pytest.mark.slow) for name in PRIVATE]
+)
+def test_only_sums_tell_neighbours_apart(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where noise hides the sums, the server's state and the receipt are equal, whatever one client has."""
+    monkeypatch.setattr(ct.privacy.ExactNoise, "gaussian", lambda self, total, sigma: np.full_like(total, 1 << 20))
+    given = []
+    for change in (None, "grown", "shrunk"):
+        fed = clients(change, "float32").declare_public("clusters", "classes", "kind")
+        how: dict[str, Any] = {
+            "rounds": 2,
+            "alone": False,
+            "progress": False,
+            "privacy": ct.Privacy(3.0, 1e-5, clip=1.0),
+        }
+        made = ct.fit(configured(name), fed, unstable_task(), **how)
+        told = {k: v for k, v in json.loads(made.receipt.to_json()).items() if k != "signature"}
+        given.append((flatten(vars(made.state)), told))
+        assert made.receipt.valid, made.receipt.reasons
+    for state, receipt in given[1:]:
+        assert receipt == given[0][1]
+        for path, value in given[0][0].items():
+            assert torch.equal(value, state[path]) if isinstance(value, torch.Tensor) else value == state[path], path
 
 
 @pytest.mark.slow

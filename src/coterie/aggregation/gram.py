@@ -49,8 +49,9 @@ def gram(rows: Any, origin: Any | None = None) -> Tensor:
     if origin is not None:
         return _gram(rows, origin)
     product = _gram(rows, tree_map(lambda t: t[0], rows))
-    middle, typical = _medoid(product)
-    if float(typical) >= 1e-6 * float(product[middle, middle]):
+    median = pairwise(product).median(1).values  # of the squared distances of each vector to all
+    middle = int(median.argmin())
+    if float(median.min()) >= 1e-6 * float(product[middle, middle]):
         return product
     return _gram(rows, tree_map(lambda t: t[middle], rows))
 
@@ -66,12 +67,6 @@ def _gram(rows: Any, origin: Any) -> Tensor:
             block = columns.double() - o.double()
             product.addmm_(block, block.T)
     return product
-
-
-def _medoid(product: Tensor) -> tuple[int, Tensor]:
-    """The vector with the smallest median squared distance to all, and that distance."""
-    median = pairwise(product).median(1).values
-    return int(median.argmin()), median.min()
 
 
 def pairwise(product: Tensor) -> Tensor:
@@ -102,3 +97,9 @@ def combine(weights: Tensor, rows: Any) -> Any:
         return total.to(kept).reshape(weights.shape[:-1] + stacked.shape[1:])
 
     return tree_map(one, rows)
+
+
+def about(start: Any, weights: Tensor, rows: Any) -> Any:
+    """start · (1 − Σw) + Σ_j w_j b_j."""
+    rest = 1 - float(weights.sum())
+    return tree_map(lambda s, m: (s.double() * rest + m.double()).to(m.dtype), start, combine(weights, rows))

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from coterie.annotations import guarded
+from coterie.arguments import Count, NotNegative, Part, Percent, Positive
 from coterie.errors import ConfigError
 
 RadiusRule = Callable[[Tensor, int], Tensor]
@@ -35,11 +36,7 @@ class Percentile:
     p must not exceed 100 δ, or the ball reaches into other clusters; with K equal clusters use 100 / K. At most p % of the
     way is made per round: at p = 20 the start still weighs 0.8¹⁰ ≈ 11 % after 10 rounds."""
 
-    p: float = 20.0
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.p <= 100.0:
-            raise ConfigError(f"Percentile needs p in (0, 100]; got {self.p}. Use for example 20.")
+    p: Percent = 20.0
 
     def __call__(self, distances: Tensor, round: int) -> Tensor:
         place = self.p * (distances.shape[-1] - 1) / 100
@@ -55,11 +52,7 @@ class Percentile:
 class Fixed:
     """The same radius for every centre and round."""
 
-    radius: float
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.radius < math.inf:
-            raise ConfigError(f"Fixed needs a finite radius of at least 0; got {self.radius}. Use for example 1.0.")
+    radius: NotNegative
 
     def __call__(self, distances: Tensor, round: int) -> Tensor:
         return torch.full_like(distances[..., 0], self.radius)
@@ -72,12 +65,9 @@ class Theory:
 
     For mini-batches of size B pass sigma = σ/√B (Theorem 3), for momenta sigma = √α σ (Theorem 4)."""
 
-    delta: float
-    sigma: float
-    separation: float
-
-    def __post_init__(self) -> None:
-        _check_theory(self)
+    delta: Part
+    sigma: NotNegative
+    separation: Positive
 
     def __call__(self, distances: Tensor, round: int) -> Tensor:
         return torch.full_like(distances[..., 0], math.sqrt(self.delta * self.sigma * self.separation))
@@ -92,21 +82,13 @@ class Proof:
     c_{l+1}² = (1 − δ/2) c_l² + σ²/n + σ³/Δ + βσΔ (display (iii) of the proof, constants one).
     `members` is n; `malicious` is β; `gradient` is A⁴E‖∇f̄‖² (Theorem 3, zero for points)."""
 
-    delta: float
-    sigma: float
-    separation: float
-    members: int
-    malicious: float = 0.0
-    gradient: float = 0.0
-    start_error: float | None = None
-
-    def __post_init__(self) -> None:
-        _check_theory(self)
-        if self.members < 1 or self.malicious < 0 or self.gradient < 0 or (self.start_error or 0) < 0:
-            raise ConfigError(
-                f"Proof needs members ≥ 1 and malicious, gradient, start_error ≥ 0; got {self.members}, "
-                f"{self.malicious}, {self.gradient}, {self.start_error}. Correct the one outside."
-            )
+    delta: Part
+    sigma: NotNegative
+    separation: Positive
+    members: Count
+    malicious: NotNegative = 0.0
+    gradient: NotNegative = 0.0
+    start_error: NotNegative | None = None
 
     def squared_error(self, round: int) -> float:
         """c² before inner round 0, 1, …"""
@@ -119,14 +101,6 @@ class Proof:
     def __call__(self, distances: Tensor, round: int) -> Tensor:
         square = self.squared_error(round) + self.gradient + self.delta * self.sigma * self.separation
         return torch.full_like(distances[..., 0], math.sqrt(square))
-
-
-def _check_theory(rule: Theory | Proof) -> None:
-    if not 0.0 < rule.delta <= 1.0 or rule.sigma < 0 or not rule.separation > 0:
-        raise ConfigError(
-            f"{type(rule).__name__} needs delta in (0, 1], sigma ≥ 0 and separation > 0; got {rule.delta}, "
-            f"{rule.sigma}, {rule.separation}. Correct the one outside."
-        )
 
 
 RADIUS_RULES: dict[str, type] = {

@@ -12,24 +12,22 @@ This is one long file: the rules have a few lines each, are best read together, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from functools import wraps
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coterie import randomness
-from coterie.aggregation.gram import combine, comparable, gram, pairwise, squared_distances
+from coterie.aggregation.gram import about, combine, comparable, gram, pairwise, squared_distances
 from coterie.annotations import guarded
-from coterie.arguments import refuse_masked
+from coterie.arguments import Positive, refuse_masked
 from coterie.errors import ConfigError, DataError, TooFew
 from coterie.tree import finite_rows, leaves, take, tree_map
 
 Stacked = TypeVar("Stacked", Tensor, dict[str, Any])
-Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 class Aggregator(Protocol):
@@ -40,19 +38,28 @@ class Aggregator(Protocol):
     ) -> Stacked: ...
 
 
-def _takes_arrays(call: Call) -> Call:
-    """Let a rule take arrays and lists: they are copied into tensors, and the result becomes an array."""
+class _Rule(ABC):
+    """What all rules share: arrays and lists are copied into tensors, and then the result is an array too."""
 
-    @wraps(call)
-    def rule(self: Any, stacked: Any, weights: Any = None, *, key: Tensor | None = None, start: Any = None) -> Any:
+    distances = False  # whether rows whose squares overflow are left out: no distance to them can be computed
+
+    def __call__(
+        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
+    ) -> Stacked:
         tensors = all(isinstance(t, Tensor) for t in leaves(stacked))
         start = None if start is None else tree_map(_tensor, start)
         weights = None if weights is None else _tensor(weights)
-        stacked, weights = _only_finite(tree_map(_tensor, stacked), weights)
-        result = call(self, stacked, weights, key=key, start=start)
+        rows, weights = _only_finite(tree_map(_tensor, stacked), weights)
+        if self.distances:
+            near = comparable(rows)
+            if bool(near.any()) and not bool(near.all()):
+                rows = take(rows, near.nonzero().squeeze(-1))
+        result: Stacked = self._aggregate(rows, _clients(rows), weights, key, start)
         return result if tensors else tree_map(Tensor.numpy, result)
 
-    return cast(Call, rule)
+    @abstractmethod
+    def _aggregate(self, stacked: Any, n: int, weights: Tensor | None, key: Tensor | None, start: Any) -> Any:
+        """One value from the tensors of `n` clients."""
 
 
 def _only_finite(stacked: Any, weights: Tensor | None) -> tuple[Any, Tensor | None]:
@@ -65,19 +72,6 @@ def _only_finite(stacked: Any, weights: Tensor | None) -> tuple[Any, Tensor | No
         raise DataError(f"An aggregator needs one row of finite numbers at least; all {n} rows hold NaN or infinity.")
     rows = good.nonzero().squeeze(-1)
     return take(stacked, rows), weights[rows] if weights is not None and len(weights) == n else weights
-
-
-def _needs_distances(call: Call) -> Call:
-    """Leave out rows so long that their squares overflow: no distance to them can be computed."""
-
-    @wraps(call)
-    def rule(self: Any, stacked: Any, weights: Any = None, *, key: Tensor | None = None, start: Any = None) -> Any:
-        near = comparable(stacked)
-        if bool(near.any()) and not bool(near.all()):
-            stacked = take(stacked, near.nonzero().squeeze(-1))
-        return call(self, stacked, None, key=key, start=start)
-
-    return cast(Call, rule)
 
 
 def _tensor(values: Any) -> Tensor:
@@ -97,42 +91,34 @@ def _tensor(values: Any) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Mean:
+class Mean(_Rule):
     """Σ w_i z_i / Σ w_i: the best rule if all clients are honest; a single malicious client can move it anywhere."""
 
-    @_takes_arrays
-    def __call__(
-        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
-    ) -> Stacked:
-        n = _clients(stacked)
+    def _aggregate(self, stacked: Any, n: int, weights: Tensor | None, key: Tensor | None, start: Any) -> Any:
         w = torch.ones(n, dtype=torch.float64) if weights is None else weights.double()
         if len(w) != n or bool((w < 0).any()) or not float(w.sum()) > 0:
             raise ConfigError(
                 f"Mean needs one weight ≥ 0 per client, not all 0; got {len(w)} weights for {n} clients. "
                 "Pass the number of each client's rows."
             )
-        return _combine(w / w.sum(), stacked)
+        return combine(w / w.sum(), stacked)
 
 
 @dataclass(frozen=True)
-class Median:
+class Median(_Rule):
     """The middle value of every coordinate (the mean of the two middle ones for an even number).
 
     "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates" (Yin, Chen, Ramchandran, Bartlett, 2018,
     https://arxiv.org/abs/1803.01498).
     """
 
-    @_takes_arrays
-    def __call__(
-        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
-    ) -> Stacked:
-        n = _clients(stacked)
+    def _aggregate(self, stacked: Any, n: int, weights: Tensor | None, key: Tensor | None, start: Any) -> Any:
         return _trim(stacked, (n - 1) // 2)
 
 
 @guarded
 @dataclass(frozen=True)
-class TrimmedMean:
+class TrimmedMean(_Rule):
     """The mean of every coordinate without its `n_corrupted` largest and smallest values.
 
     "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates" (Yin, Chen, Ramchandran, Bartlett, 2018,
@@ -141,16 +127,8 @@ class TrimmedMean:
 
     n_corrupted: int
 
-    @_takes_arrays
-    def __call__(
-        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
-    ) -> Stacked:
-        n = _clients(stacked)
-        if 2 * self.n_corrupted >= n:
-            raise TooFew(
-                f"TrimmedMean needs 2 * n_corrupted < clients; got n_corrupted={self.n_corrupted}, clients={n}. "
-                "Lower n_corrupted or add clients."
-            )
+    def _aggregate(self, stacked: Any, n: int, weights: Tensor | None, key: Tensor | None, start: Any) -> Any:
+        _require_majority(self, n)
         return _trim(stacked, self.n_corrupted)
 
 
@@ -159,7 +137,7 @@ class TrimmedMean:
 
 @guarded
 @dataclass(frozen=True)
-class Krum:
+class Krum(_Rule):
     """The client's vector with the smallest sum of squared distances to its N − n_corrupted − 2 nearest others.
 
     "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent" (Blanchard, El Mhamdi, Guerraoui, Stainer,
@@ -168,30 +146,25 @@ class Krum:
 
     n_corrupted: int
 
-    @_takes_arrays
-    @_needs_distances
-    def __call__(
-        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
-    ) -> Stacked:
-        best = _krum_scores(stacked, self.n_corrupted, "Krum").argmin()
-        chosen: Stacked = take(stacked, best)
-        return chosen
+    distances = True
+
+    def _aggregate(self, stacked: Any, n: int, weights: Tensor | None, key: Tensor | None, start: Any) -> Any:
+        best = _krum_scores(self, stacked, n).argmin()
+        return take(stacked, best)
 
 
 @guarded
 @dataclass(frozen=True)
-class MultiKrum:
+class MultiKrum(_Rule):
     """The mean of the `keep` clients with the best Krum scores (None: all but n_corrupted)."""
 
     n_corrupted: int
     keep: int | None = None
 
-    @_takes_arrays
-    @_needs_distances
-    def __call__(
-        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
-    ) -> Stacked:
-        scores = _krum_scores(stacked, self.n_corrupted, "MultiKrum")
+    distances = True
+
+    def _aggregate(self, stacked: Any, n: int, weights: Tensor | None, key: Tensor | None, start: Any) -> Any:
+        scores = _krum_scores(self, stacked, n)
         keep = len(scores) - self.n_corrupted if self.keep is None else self.keep
         if keep > len(scores) - self.n_corrupted:
             raise TooFew(
@@ -199,12 +172,12 @@ class MultiKrum:
                 f"clients={len(scores)}. Lower keep."
             )
         chosen = scores.argsort(stable=True)[:keep]
-        return _combine(torch.zeros_like(scores).index_fill(0, chosen, 1 / keep), stacked)
+        return combine(torch.zeros_like(scores).index_fill(0, chosen, 1 / keep), stacked)
 
 
 @guarded
 @dataclass(frozen=True)
-class GeometricMedian:
+class GeometricMedian(_Rule):
     """The point with the smallest sum of distances to all clients' vectors, by Weiszfeld's steps with distances smoothed
     at `eps` times their median.
 
@@ -212,18 +185,11 @@ class GeometricMedian:
     """
 
     iterations: int = 100
-    eps: float = 1e-6
+    eps: Positive = 1e-6
 
-    def __post_init__(self) -> None:
-        if not self.eps > 0:
-            raise ConfigError(f"GeometricMedian needs eps > 0; got {self.eps}. Use for example 1e-6.")
+    distances = True
 
-    @_takes_arrays
-    @_needs_distances
-    def __call__(
-        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
-    ) -> Stacked:
-        _clients(stacked)
+    def _aggregate(self, stacked: Any, n: int, weights: Tensor | None, key: Tensor | None, start: Any) -> Any:
         product = gram(stacked)
         typical = pairwise(product).median(1).values  # each client's squared distance to its median other
         smooth = max(self.eps * float(typical.median().sqrt()), 1e-150)
@@ -233,12 +199,12 @@ class GeometricMedian:
         for _ in range(self.iterations):
             inverse = 1 / squared_distances(product, w)[0].sqrt().clamp(min=smooth)
             w = inverse / inverse.sum()
-        return _combine(w[0], stacked)
+        return combine(w[0], stacked)
 
 
 @guarded
 @dataclass(frozen=True)
-class CentredClipping:
+class CentredClipping(_Rule):
     """v ← v + (1/N) Σ_i (z_i − v) min(1, radius / ‖z_i − v‖), `iterations` times.
 
     "Learning from History for Byzantine Robust Optimization" (Karimireddy, He, Jaggi, 2021,
@@ -249,21 +215,14 @@ class CentredClipping:
     radius / ‖z_i − v‖), a mean trimmed by distance. With iterations=1 from "sent" each client can do its part itself, so
     sums are enough: this form works in private runs."""
 
-    radius: float
+    radius: Positive
     iterations: int = 3
     start: Literal["sent", "median"] = "sent"
     beyond: Literal["shorten", "drop"] = "shorten"
 
-    def __post_init__(self) -> None:
-        if not self.radius > 0:
-            raise ConfigError(f"CentredClipping needs radius > 0; got {self.radius}. Use for example 1.0.")
+    distances = True
 
-    @_takes_arrays
-    @_needs_distances
-    def __call__(
-        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
-    ) -> Stacked:
-        _clients(stacked)
+    def _aggregate(self, stacked: Any, n: int, weights: Tensor | None, key: Tensor | None, start: Any) -> Any:
         if self.start == "median":
             start = Median()(stacked)
         elif start is None:
@@ -276,15 +235,12 @@ class CentredClipping:
             if self.beyond == "drop":
                 share = (distances <= self.radius).to(share.dtype) / len(product)
             w = w * (1 - share.sum()) + share
-        moved = _combine(w[0], stacked)
-        rest = 1 - float(w.sum())
-        result: Stacked = tree_map(lambda s, m: (s.double() * rest + m.double()).to(m.dtype), start, moved)
-        return result
+        return about(start, w[0], stacked)
 
 
 @guarded
 @dataclass(frozen=True)
-class Bucketing:
+class Bucketing(_Rule):
     """Means of random buckets of `size` clients, aggregated by `inner`.
 
     Bucket means of honest clients differ less than the clients do. Every malicious client spoils at most one bucket, so
@@ -297,30 +253,24 @@ class Bucketing:
     size: int = 2
     inner: Aggregator = field(default_factory=Median)
 
-    @_takes_arrays
-    def __call__(
-        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
-    ) -> Stacked:
+    def _aggregate(self, stacked: Any, n: int, weights: Tensor | None, key: Tensor | None, start: Any) -> Any:
         if key is None:
             raise ConfigError("Bucketing shuffles clients and needs a random key; got None. Pass key=cohort.key('…').")
         n = _clients(stacked)
         order = randomness.permutation(randomness.fold(key, "bucketing"), torch.ones(n))
         buckets = -(-n // self.size)
-        w = (
-            torch.ones(n, dtype=torch.float64)
-            if weights is None or not isinstance(self.inner, Mean)
-            else weights.double()
-        )
+        weighted = weights is not None and isinstance(self.inner, Mean)
+        w = weights.double() if weights is not None and weighted else torch.ones(n, dtype=torch.float64)
         share = torch.zeros(buckets, n, dtype=torch.float64)
         share[torch.arange(n) // self.size, order] = w[order]
         total = share.sum(1, keepdim=True)
-        means = _combine(share / torch.where(total > 0, total, 1.0), stacked)
+        means = combine(share / torch.where(total > 0, total, 1.0), stacked)
         return self.inner(means, total.squeeze(1), key=randomness.fold(key, "inner"), start=start)
 
 
 @guarded
 @dataclass(frozen=True)
-class NearestNeighbourMixing:
+class NearestNeighbourMixing(_Rule):
     """Every client's vector becomes the mean of its N − n_corrupted nearest ones, itself among them; `inner` aggregates.
 
     Mixed vectors of honest clients differ less than the clients do, and at least N − 2 n_corrupted of those in each mean
@@ -333,23 +283,14 @@ class NearestNeighbourMixing:
     n_corrupted: int
     inner: Aggregator = field(default_factory=Median)
 
-    @_takes_arrays
-    @_needs_distances
-    def __call__(
-        self, stacked: Stacked, weights: Tensor | None = None, *, key: Tensor | None = None, start: Any = None
-    ) -> Stacked:
-        n = _clients(stacked)
-        if 2 * self.n_corrupted >= n:
-            raise TooFew(
-                f"NearestNeighbourMixing needs 2 * n_corrupted < clients; got n_corrupted={self.n_corrupted}, "
-                f"clients={n}. Lower n_corrupted or add clients."
-            )
-        distance = pairwise(gram(stacked)).fill_diagonal_(
-            -1
-        )  # a client is its own nearest neighbour, also among equals
+    distances = True
+
+    def _aggregate(self, stacked: Any, n: int, weights: Tensor | None, key: Tensor | None, start: Any) -> Any:
+        _require_majority(self, n)
+        distance = pairwise(gram(stacked)).fill_diagonal_(-1)  # a client is its own nearest, also among equals
         nearest = distance.argsort(dim=1, stable=True)[:, : n - self.n_corrupted]
         share = torch.zeros(n, n, dtype=torch.float64).scatter_(1, nearest, 1 / nearest.shape[1])
-        return self.inner(_combine(share, stacked), key=key, start=start)
+        return self.inner(combine(share, stacked), key=key, start=start)
 
 
 # ---- parts -----------------------------------------------------------------------------------------------------------
@@ -365,26 +306,27 @@ def _clients(stacked: Any) -> int:
     return sizes.pop()
 
 
-def _combine(weights: Tensor, stacked: Stacked) -> Stacked:
-    total: Stacked = combine(weights, stacked)
-    return total
+def _require_majority(rule: TrimmedMean | NearestNeighbourMixing, n: int) -> None:
+    if 2 * rule.n_corrupted >= n:
+        raise TooFew(
+            f"{type(rule).__name__} needs 2 * n_corrupted < clients; got n_corrupted={rule.n_corrupted}, clients={n}. "
+            "Lower n_corrupted or add clients."
+        )
 
 
-def _trim(stacked: Stacked, cut: int) -> Stacked:
+def _trim(stacked: Any, cut: int) -> Any:
     def one(t: Tensor) -> Tensor:
         kept = t.sort(0).values[cut : len(t) - cut]
         return kept.double().mean(0).to(t.dtype if t.is_floating_point() else torch.float64)
 
-    trimmed: Stacked = tree_map(one, stacked)
-    return trimmed
+    return tree_map(one, stacked)
 
 
-def _krum_scores(stacked: Any, n_corrupted: int, name: str) -> Tensor:
-    n = _clients(stacked)
-    if n < 2 * n_corrupted + 3:
+def _krum_scores(rule: Krum | MultiKrum, stacked: Any, n: int) -> Tensor:
+    if n < 2 * rule.n_corrupted + 3:
         raise TooFew(
-            f"{name} needs 2 * n_corrupted + 2 < clients; got n_corrupted={n_corrupted}, clients={n}. "
+            f"{type(rule).__name__} needs 2 * n_corrupted + 2 < clients; got n_corrupted={rule.n_corrupted}, clients={n}. "
             "Lower n_corrupted or add clients."
         )
     nearest = pairwise(gram(stacked)).fill_diagonal_(0).sort(1).values  # the first is the client itself, at distance 0
-    return nearest[:, 1 : n - n_corrupted - 1].sum(1)
+    return nearest[:, 1 : n - rule.n_corrupted - 1].sum(1)

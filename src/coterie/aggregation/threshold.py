@@ -18,7 +18,7 @@ lies so far from the matrix's origin that its rounding errors come near τ², th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -32,15 +32,13 @@ from sklearn.metrics import pairwise_distances_argmin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from coterie.aggregation.gram import combine, gram, one_thread, squared_distances
+from coterie.aggregation.gram import about, combine, gram, one_thread, squared_distances
 from coterie.aggregation.radius import Percentile, RadiusRule, radius_rule
 from coterie.annotations import check_settings, guarded
-from coterie.arguments import finite, numbers, refuse_masked
+from coterie.arguments import Count, finite, numbers, refuse_masked
 from coterie.deprecated import renamed
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.conventions import one_sentence
-from coterie.settings import whole_number
-from coterie.tree import tree_map
 
 Array = npt.NDArray[Any]
 _ENTRIES = 1 << 22  # So many numbers (centres × vectors) are worked on at a time.
@@ -71,7 +69,7 @@ def threshold_clustering(
     points: Array | Tensor,
     centers: Array | Tensor,
     radius: RadiusRule | float = _TWENTIETH,
-    rounds: int = 10,
+    rounds: Count = 10,
     *,
     history: bool = True,
 ) -> ThresholdResult:
@@ -80,7 +78,6 @@ def threshold_clustering(
     One Gram matrix of points and starts costs O((N + K)²P), each round O(K(N + K)²) and no more than a bounded piece of
     memory at a time besides the result; `history=False` spares rounds × K × N numbers."""
     rule = radius_rule(radius)
-    whole_number("rounds", rounds)
     z, start = _matrix(points, "points"), _matrix(centers, "centers")
     if z.shape[1] != start.shape[1]:
         raise DataError(
@@ -119,24 +116,14 @@ def threshold_centers(
             weights, _, members = _walk(torch.stack([products[i] for i in which]), weights, n, rule, rounds, False)
             for i, w, inside in zip(which, weights, members, strict=True):
                 points, start = problems[i]
-                result[i] = (_about(start, w[0], points), inside[0])
+                result[i] = (about(start, w[0], points), inside[0])
     return result
-
-
-def _about(start: Any, weights: Tensor, points: Any) -> Any:
-    """start · (1 − Σw) + Σ_j w_j z_j."""
-    rest = 1 - float(weights.sum())
-    return tree_map(
-        lambda s, moved: (s.double() * rest + moved.double()).to(moved.dtype), start, combine(weights, points)
-    )
 
 
 def _walk(
     product: Tensor, weights: Tensor, n: int, rule: RadiusRule, rounds: int, keep: bool, vectors: Tensor | None = None
 ) -> list[Tensor]:
     """`rounds` rounds for centres with weights (K, N + K) in terms of the vectors, of which the first `n` are points."""
-    if rounds < 1:
-        raise ConfigError(f"Threshold-Clustering needs rounds ≥ 1; got {rounds}. Use for example 10.")
     radii, history = [], []
     for l in range(rounds):  # noqa: E741
         square, error, radius = _measure(product, weights, n, rule, l, vectors)  # step 1
@@ -197,6 +184,7 @@ def _finite(product: Tensor) -> Tensor:
 
 
 @renamed
+@dataclass(eq=False, repr=False)
 class ThresholdClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """Threshold-Clustering with scikit-learn's conventions.
 
@@ -205,23 +193,14 @@ class ThresholdClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     clusters), right for clusters of equal size; p must not exceed 100 × the share of the smallest cluster.
     """
 
-    def __init__(
-        self,
-        clusters: int = 8,
-        *,
-        init: Literal["k-means++", "points"] | Array = "k-means++",
-        radius: RadiusRule | float | None = None,
-        rounds: int = 10,
-        random_state: int = 0,
-    ) -> None:
-        self.clusters = clusters
-        self.init = init
-        self.radius = radius
-        self.rounds = rounds
-        self.random_state = random_state
+    clusters: int = 8
+    _: KW_ONLY
+    init: Literal["k-means++", "points"] | Array = "k-means++"
+    radius: RadiusRule | float | None = None
+    rounds: int = 10
+    random_state: int = 0
 
     def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
-        whole_number("clusters", self.clusters, owner=self)
         check_settings(self)
         X = self._rows(X, reset=True)
         radius = Percentile(100 / self.clusters) if self.radius is None else self.radius

@@ -20,17 +20,17 @@ DP-AdaPeD as printed (L-6) clips and noises every step. Its accounting is wrong 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from coterie.algorithms.families import Trained
 from coterie.algorithms.priors import by_student, by_teacher, distillation, loss_and_slope, require_predictions
 from coterie.annotations import guarded
+from coterie.arguments import NotNegative, Positive
 from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.local_steps import LocalSteps
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, row, tree_map
 
@@ -43,24 +43,21 @@ class AdaPeDState:
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class AdaPeD(Algorithm):
+class AdaPeD(Trained):
     """`psi` is where ψ starts and `psi_floor` where it stops; a client catches up on
     at most `catch_up` missed rounds."""
 
     way = "shrunk"
 
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
-    psi: float = 4.0
-    psi_floor: float = 0.5
-    shared_lr: float | None = None
-    psi_lr: float = 0.03
+    psi: Positive = 4.0
+    psi_floor: Positive = 0.5
+    shared_lr: NotNegative | None = None
+    psi_lr: NotNegative = 0.03
     catch_up: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 < self.psi_floor <= self.psi:
-            raise ConfigError(f"AdaPeD needs 0 < psi_floor ≤ psi; got {self.psi_floor} and {self.psi}.")
-        if not self.psi_lr >= 0 or (self.shared_lr is not None and not self.shared_lr >= 0):
-            raise ConfigError(f"AdaPeD needs rates ≥ 0; got psi_lr {self.psi_lr} and shared_lr {self.shared_lr}.")
+        if self.psi_floor > self.psi:
+            raise ConfigError(f"AdaPeD needs psi_floor ≤ psi; got {self.psi_floor} and {self.psi}.")
         if self.shared_lr and getattr(self.local, "lr", 1.0) == 0:
             raise ConfigError("AdaPeD needs a local lr above 0 beside shared_lr, which follows its schedule; got 0.")
 
@@ -106,7 +103,12 @@ class AdaPeD(Algorithm):
         return lr if self.shared_lr is None else lr * (self.shared_lr / self.local.lr)
 
     def personal(self, ctx: Context, state: AdaPeDState) -> Params:
-        return self._caught_up(ctx)
+        theta = self._caught_up(ctx)
+        if self.catch_up:
+            return theta
+        never = ctx.state["round"] < 0  # without a step of its own, the common model is the best it has
+        mine: Params = tree_map(lambda own, common: torch.where(never, common, own), theta, state.model)
+        return mine
 
     def _caught_up(self, ctx: Context) -> Params:
         """θ_i after step 2 in the rounds that the client missed (Algorithm 6, steps 9 to 11)."""
@@ -121,6 +123,3 @@ class AdaPeD(Algorithm):
                 moved = step(moved, back(slope), lr)
             theta = tree_map(lambda new, old, lag=lag: torch.where(missed > lag, new, old), moved, theta)
         return theta
-
-    def cluster(self, ctx: Context, state: AdaPeDState) -> Tensor:
-        return ctx.index

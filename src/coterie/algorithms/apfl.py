@@ -12,48 +12,30 @@ FedAvg; the paper gives them equal weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from coterie.aggregation import Aggregator, Mean
-from coterie.algorithms.fedavg import FedAvgState, average
-from coterie.algorithms.priors import keep, own_or, unseen
+from coterie.algorithms.families import Averaging, FedAvgState, keep, own_or, unseen
 from coterie.annotations import guarded
-from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population, Up
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.local_steps import LocalSteps
-from coterie.learning.task import Task
+from coterie.arguments import Share
+from coterie.exchange.messages import Context, Up
 from coterie.tree import Params, Tree, tree_map
 
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class APFL(Algorithm):
+class APFL(Averaging):
     """`alpha` is the share of a client's own model, at the start if it adapts."""
 
     way = "shrunk"
 
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
-    alpha: float = 0.5
+    alpha: Share = 0.5
     adapt: bool = True
-    aggregate: Aggregator = field(default_factory=Mean)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise ConfigError(f"APFL needs alpha in [0, 1]; got {self.alpha}.")
-
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> FedAvgState:
-        return FedAvgState(start, {})
 
     def client(self, ctx: Context) -> Tree:
         return unseen(ctx.initial) | {"alpha": torch.full_like(ctx.n, self.alpha)}
-
-    def round(self, state: FedAvgState, cohort: Cohort) -> Exchange[FedAvgState]:
-        mean = yield from average(self.train, state.model, cohort, self.aggregate)
-        return state if mean is None else FedAvgState(mean, {})
 
     def train(self, ctx: Context, model: Params) -> Up:
         own, alpha, common, total, first = ctx.state["model"], ctx.state["alpha"], model, ctx.n * 0, True
@@ -71,9 +53,6 @@ class APFL(Algorithm):
 
     def personal(self, ctx: Context, state: FedAvgState) -> Params:
         return _mix(ctx.state["alpha"], own_or(ctx, state.model), state.model)
-
-    def cluster(self, ctx: Context, state: FedAvgState) -> Tensor:
-        return ctx.index
 
 
 def _mix(alpha: Tensor, own: Params, common: Params) -> Params:

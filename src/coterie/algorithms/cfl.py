@@ -24,11 +24,11 @@ from torch import Tensor
 
 from coterie import randomness
 from coterie.aggregation import Aggregator, Mean, aggregated
+from coterie.algorithms.families import InGroups, Trained
 from coterie.annotations import guarded
+from coterie.arguments import NotNegative, Positive
 from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Ints, Population, Up, one_per
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.local_steps import LocalSteps
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, Ints, Population, Up, one_per
 from coterie.learning.task import Task
 from coterie.tree import Params, flat_vector, repeat, row, take, tree_map
 
@@ -56,7 +56,7 @@ def bipartition(updates: Tensor, rule: Linkage = "single") -> npt.NDArray[np.boo
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class CFL(Algorithm):
+class CFL(InGroups, Trained):
     """`quiet` is ε₁ and `loud` ε₂, absolute norms of model updates; `first` rounds pass before the first split. `relative`
     makes both shares of the clients' median update in the first round, such as quiet=0.1 and loud=0.3: how long updates are
     depends on model, step and data, and with the published norms many runs never split (then `notes` says so)."""
@@ -64,9 +64,8 @@ class CFL(Algorithm):
     way = "groups"
     individual = True
 
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
-    quiet: float = 0.4
-    loud: float = 1.6
+    quiet: Positive = 0.4
+    loud: NotNegative = 1.6
     first: int = 20
     linkage: Linkage = "single"
     most: int = 64
@@ -76,10 +75,6 @@ class CFL(Algorithm):
     @classmethod
     def example(cls) -> CFL:
         return cls(quiet=100.0, loud=1e-6, first=1)
-
-    def __post_init__(self) -> None:
-        if not (self.quiet > 0 and self.loud >= 0):
-            raise ConfigError(f"CFL needs quiet > 0 and loud ≥ 0; got {self.quiet} and {self.loud}.")
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> CFLState:
         if population.n_clients > _MOST_CLIENTS:
@@ -164,10 +159,3 @@ class CFL(Algorithm):
         trained, loss = self.local.fit(ctx, model)
         update = tree_map(lambda new, old: new - old, trained, model)
         return Up(send={"update": update}, weight=ctx.n, info={"loss": loss})
-
-    def personal(self, ctx: Context, state: CFLState) -> Params:
-        model: Params = take(state.models, self.cluster(ctx, state))
-        return model
-
-    def cluster(self, ctx: Context, state: CFLState) -> Tensor:
-        return state.label.index_select(0, ctx.index.reshape(1)).reshape(())

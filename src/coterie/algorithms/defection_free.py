@@ -19,8 +19,7 @@ Departures from the text (errata EI-4, EI-5) are those of `coterie.incentives.ma
 goes. A step is the mean of what `local` does on the firms' data. With LocalSGD(steps=1) that is exactly one gradient step on
 f of size at most `local.lr` = 1/L; with more steps it is an average of local models. A step that is too long is shortened,
 which costs one more measurement and no more training.
-
-This is one long file, because the round, the climb within it and the ledger are one algorithm.
+`firms.py` has what the server keeps, and the ledger of revenues that follows from it.
 """
 
 from __future__ import annotations
@@ -29,75 +28,40 @@ import math
 import warnings
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coterie import randomness
+from coterie.algorithms.families import Trained
+from coterie.algorithms.firms import COLUMNS, TESTED, WORST, DefectionFreeState
+from coterie.algorithms.firms import ledger as ledger
 from coterie.annotations import guarded
+from coterie.arguments import AboveOne, CountFromZero, Part
 from coterie.errors import ConfigError
-from coterie.exchange.messages import (
-    Algorithm,
-    Ask,
-    Cohort,
-    Context,
-    Exchange,
-    From,
-    Ints,
-    MeanBy,
-    Population,
-    Reply,
-    Up,
-    one_per,
-)
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Reply, Up
+from coterie.exchange.server_knowledge import Ints, Population
 from coterie.incentives.market.bargaining import nash_bargaining, pacing_constant
 from coterie.incentives.market.climb import Climb, Offer, Step, climbing
 from coterie.incentives.market.defection_free import low_target
-from coterie.incentives.market.ledger import RevenueLedger, TestedLedger
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.local_steps import LocalSteps
 from coterie.learning.metrics import METRICS
 from coterie.learning.task import Task
-from coterie.settings import whole_number
 from coterie.tree import Params, repeat, row, stack, take, tree_map
 
 Scheme = Literal["defection_free", "complete", "high_shares", "low_shares"]
 Quality = Literal["accuracy", "loss"]
 Measure = Literal["holdout", "train", "test"]
 LowMode = Literal["trained", "simulated", "frozen"]
-COLUMNS = ("q_low", "q_high", "step_high", "target")
-TESTED = 1 + 4 + 16  # whether both firms answered; qualities of four models on test rows; their covariance
-_WORST = 1e-5  # a market needs positive qualities
 _NOTHING = 1e-13  # a gain in quality below this is rounding
 _NO_DEAL = 1e-12  # a Nash product that is rounding
 _BOTH: Ints = np.array([0, 1])
 
 
-@dataclass(frozen=True)
-class DefectionFreeState:
-    """`models` are in the federation's order. `ledger` has one row per round, with COLUMNS; row 0 is when they met. `high`
-    is the position of the high firm, −1 before they met. `first` are the models when they met, `best` the estimate of the
-    best quality (0: not estimated), `tested` what `ledger(result, rows="test")` tells of, one row like `ledger`'s."""
-
-    models: Params = field(metadata=one_per("client"))
-    ledger: Tensor = field(metadata=one_per("nobody"))
-    high: Tensor
-    first: Params = field(metadata=one_per("client"), default_factory=dict)
-    best: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
-    tested: Tensor = field(
-        metadata=one_per("nobody"), default_factory=lambda: torch.zeros(0, TESTED, dtype=torch.float64)
-    )
-
-    def __post_init__(self) -> None:
-        if not self.first:
-            object.__setattr__(self, "first", self.models)
-
-
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class DefectionFree(Algorithm):
+class DefectionFree(Trained):
     """Two firms learn together so that no round lowers either firm's revenue; `ledger(result)` shows it.
 
     What is promised holds on the rows that measure quality, on which the firms climb. On other rows revenue may fall:
@@ -118,35 +82,25 @@ class DefectionFree(Algorithm):
     individual = True
     exactly = 2
 
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     scheme: Scheme = "defection_free"
     quality: Quality = "accuracy"
     measure: Measure = "holdout"
     holdout: float = 0.25
-    q_max: float | None = 1.0
+    q_max: Part | None = 1.0
     reference_steps: int = 50
-    pace: float | None = field(default_factory=pacing_constant)
+    pace: AboveOne | None = field(default_factory=pacing_constant)
     high_steps: int = 1
     low_steps: int = 20
     halvings: int = 10
     tolerance: float | None = None
     low_mode: LowMode = "trained"
-    pretrain: int | tuple[int, int] = 10
+    pretrain: CountFromZero | tuple[CountFromZero, CountFromZero] = 10
 
     @classmethod
     def example(cls) -> DefectionFree:
         return cls(low_steps=3, pretrain=(0, 2))
 
     def __post_init__(self) -> None:
-        if not 0 < self.holdout < 1 or (self.q_max is not None and not 0 < self.q_max <= 1):
-            raise ConfigError(
-                f"DefectionFree needs holdout in (0, 1) and q_max in (0, 1] (or None to estimate it); got "
-                f"{self.holdout} and {self.q_max}."
-            )
-        if self.pace is not None and not self.pace > 1:
-            raise ConfigError(f"DefectionFree needs pace above 1 (or None for no limit); got {self.pace}.")
-        for passes in self._passes:
-            whole_number("pretrain", passes, 0, owner=self)
         if self.low_mode == "simulated" and self.scheme != "defection_free":
             raise ConfigError(
                 f"low_mode='simulated' has a target only in scheme 'defection_free'; got {self.scheme!r}."
@@ -357,7 +311,7 @@ class DefectionFree(Algorithm):
                 f"DefectionFree with measure={self.measure!r} needs rows to measure quality on, but a firm has none. Give "
                 "both firms such rows or choose another measure."
             )
-        return max(float(reply.values["quality"][0]), _WORST)
+        return max(float(reply.values["quality"][0]), WORST)
 
     # ---- firms -------------------------------------------------------------------------------------------------------
 
@@ -424,38 +378,3 @@ class DefectionFree(Algorithm):
 
     def cluster(self, ctx: Context, state: DefectionFreeState) -> Tensor:
         return ctx.index
-
-
-def ledger(result: Any, rows: Literal["measured", "test"] = "measured") -> RevenueLedger:
-    """The revenue ledger of a run of `DefectionFree` (its Result or its state): `.frame`, `.largest_drop`,
-    `.defection_free()`. Row 0 is the market when the firms met.
-
-    rows: "measured" are the rows that measured quality: on them no round lowers a revenue, because the firms climb on them.
-    "test" are the test rows, with standard errors (`TestedLedger`): there no such promise holds."""
-    state = result if isinstance(result, DefectionFreeState) else result.state
-    if not isinstance(state, DefectionFreeState):
-        raise ConfigError(f"Only a run of DefectionFree keeps a revenue ledger; got a {type(state).__name__}.")
-    if rows not in ("measured", "test"):
-        raise ConfigError(f"A ledger has rows='measured' or rows='test'; got {rows!r}.")
-    if rows == "test":
-        return _on_test_rows(state)
-    book = RevenueLedger()
-    for q_low, q_high, step_high, _ in state.ledger.tolist():
-        book = book.record(q_low, q_high, step_high)
-    return book
-
-
-def _on_test_rows(state: DefectionFreeState) -> TestedLedger:
-    """Rounds in which a firm did not answer are left out."""
-    known = (state.tested[:, 0] > 0).nonzero().flatten().tolist()
-    if not known and len(state.tested):
-        raise ConfigError("A ledger on test rows needs at least two test rows of both firms; there are too few.")
-    if len(state.tested) != len(state.ledger):
-        raise ConfigError("This run recorded nothing on test rows. Run it again with this version.")
-    qualities = state.tested[:, 1:5].clamp(min=_WORST)
-    return TestedLedger(
-        tuple((*qualities[t, 2:].tolist(), float(state.ledger[t, 2])) for t in known),
-        tuple(known),
-        tuple(tuple(qualities[t, :2].tolist()) for t in known),
-        tuple((state.tested[t, 5:] / 2).reshape(4, 4).numpy() for t in known),  # of a mean over two firms
-    )

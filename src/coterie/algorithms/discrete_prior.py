@@ -8,30 +8,28 @@ Symbols: k → clusters, μ_l → models (row l), p_l → shares, w_il = softmax
 The first round clusters models that clients trained alone (the print leaves the start open); with fewer clients than
 models in a round, the next rounds do so too, until there are enough models.
 
-- repair="em" (default): p_l = mean_i w_il, and clients train every μ_l with weight w_il·n_i. All sums: the server sees
-  no client. For linear models it is the exact EM step (Σ_i w_il X_iᵀX_i)⁻¹ Σ_i w_il X_iᵀY_i, taken in gradient steps.
-- repair="none" is the print: clients send Σ_l w_il μ_l, and the server clusters these. New centres lie inside the hull
-  of the old ones, so they contract to one point and nothing is learnt after the first round (E11).
+Later rounds take EM steps: p_l = mean_i w_il, and clients train every μ_l with weight w_il·n_i. All sums: the server sees no
+client. For linear models it is the exact EM step (Σ_i w_il X_iᵀX_i)⁻¹ Σ_i w_il X_iᵀY_i, taken in gradient steps. (In the
+print new centres lie inside the hull of the old ones, so they contract to one point and nothing is learnt after the first
+round, E11: `reproductions/printed/discrete_prior.py`.)
 
 A client predicts with Σ_l w_il p_l(y|x).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.aggregation.kmeans import kmeans_rows
-from coterie.algorithms.priors import blend, prior_weight, require_predictions
+from coterie.aggregation.update_kmeans import kmeans_rows
+from coterie.algorithms.families import Trained
+from coterie.algorithms.priors import prior_weight, require_predictions
 from coterie.annotations import guarded
-from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, Population, Reply, SumBy, Up
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.local_steps import LocalSteps
+from coterie.arguments import Positive
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Population, Reply, SumBy, Up
 from coterie.learning.predictors import WEIGHTS, Mixture
 from coterie.learning.task import Task
 from coterie.tree import Params, flat_vector, like_vector, repeat, row, stack, take, tree_map
@@ -46,20 +44,14 @@ class DiscretePriorState:
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class DiscretePrior(Algorithm):
+class DiscretePrior(Trained):
     """`clusters` is k. `noise_variance` is σ_x² of the loss "mse"."""
 
     way = "groups"
     individual = True
 
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     clusters: int = 2
-    repair: Literal["em", "none"] = "em"
-    noise_variance: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not self.noise_variance > 0:
-            raise ConfigError(f"DiscretePrior needs noise_variance above 0; got {self.noise_variance}.")
+    noise_variance: Positive = 0.5
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> DiscretePriorState:
         require_predictions(task, self, ("cross_entropy", "mse"))
@@ -67,12 +59,9 @@ class DiscretePrior(Algorithm):
         return DiscretePriorState(repeat(start, self.clusters), shares, 0)
 
     def round(self, state: DiscretePriorState, cohort: Cohort) -> Exchange[DiscretePriorState]:
-        beginning = state.found < self.clusters
-        if beginning or self.repair == "none":
-            phase = self.alone if beginning else self.choose
-            start = row(state.models, self.clusters - 1) if beginning else blend(state.models, state.shares)
-            down = {"models": state.models, "shares": state.shares, "start": start}
-            reply = yield Ask(phase, cohort.clients, down, updates={"model": From("start")})
+        if state.found < self.clusters:
+            down = {"start": row(state.models, self.clusters - 1)}
+            reply = yield Ask(self.alone, cohort.clients, down, updates={"model": From("start")})
             return self._clustered(state, reply, cohort) if len(reply.clients) else state
         updates = {"moved": None, "weights": None}
         down = {"models": state.models, "shares": state.shares}
@@ -86,15 +75,10 @@ class DiscretePrior(Algorithm):
         fit = ctx.losses(models, self.clusters) / prior_weight(ctx, self.noise_variance)
         return (torch.log(shares) - fit).softmax(0)
 
-    def alone(self, ctx: Context, models: Params, shares: Tensor, start: Params) -> Up:
+    def alone(self, ctx: Context, start: Params) -> Up:
         """θ_i^(0): a model trained alone."""
         trained, loss = self.local.fit(ctx, start)
         return Up(send={"model": trained}, info={"loss": loss})
-
-    def choose(self, ctx: Context, models: Params, shares: Tensor, start: Params) -> Up:
-        """The printed client: the posterior mean of the models."""
-        mean = blend(models, self.weights(ctx, models, shares))
-        return Up(send={"model": mean}, info={"loss": ctx.loss(mean)})
 
     def train(self, ctx: Context, models: Params, shares: Tensor) -> Up:
         """Every model's local steps on this client, weighted by the client's weight for the model."""
@@ -117,7 +101,7 @@ class DiscretePrior(Algorithm):
     def _clustered(self, state: DiscretePriorState, reply: Reply, cohort: Cohort) -> DiscretePriorState:
         order = torch.from_numpy(np.argsort(reply.clients, kind="stable"))
         rows = flat_vector(take(reply.values["model"], order), 1).double()
-        first = state.found % self.clusters  # models found before are kept
+        first = state.found  # models found before are kept
         new = min(self.clusters - first, len(rows))
         label = torch.from_numpy(kmeans_rows(rows, new, seed=int(cohort.key("models")) & 0x7FFFFFFF))
         member = (label[:, None] == torch.arange(-first, self.clusters - first)).double()

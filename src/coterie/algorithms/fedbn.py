@@ -13,16 +13,14 @@ trained once on its own data, the common part held fixed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
+from coterie.algorithms.families import Trained
 from coterie.annotations import guarded
 from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.local_steps import LocalSteps
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, joined, named_like, names, row, tree_map
 
@@ -34,13 +32,14 @@ class FedBNState:
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class FedBN(Algorithm):
+class FedBN(Trained):
     """`keep` is what stays on the clients: "layers" (all of every BatchNorm layer), "statistics" (its running means and
     variances alone), or names of parts of the network."""
 
     way = "shrunk"
+    carries_statistics = True
+    keeps_optimiser = True
 
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     keep: str | Sequence[str] = "layers"
 
     @classmethod
@@ -50,14 +49,6 @@ class FedBN(Algorithm):
     def __post_init__(self) -> None:
         if self.keep not in ("layers", "statistics"):
             object.__setattr__(self, "keep", names(self.keep, "FedBN", "keep"))
-
-    @property
-    def carries_statistics(self) -> bool:
-        return True
-
-    @property
-    def keeps_optimiser(self) -> bool:
-        return True
 
     def own(self, task: Task, params: Params) -> Params:
         """The part of a model that stays on the client."""
@@ -109,6 +100,3 @@ class FedBN(Algorithm):
         met_before = ctx.state["taken part"]
         chosen: Params = tree_map(lambda mine, new: torch.where(met_before, mine, new), model, fresh)
         return chosen
-
-    def cluster(self, ctx: Context, state: FedBNState) -> Tensor:
-        return ctx.index

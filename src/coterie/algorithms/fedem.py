@@ -12,17 +12,16 @@ never took part has its own. M = 1 is FedAvg.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from coterie.algorithms.families import Trained
 from coterie.algorithms.ifca.cluster_models import first_models
 from coterie.algorithms.priors import require_predictions
 from coterie.annotations import guarded
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.local_steps import LocalSteps
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.predictors import WEIGHTS, Mixture
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, row, stack
@@ -35,12 +34,11 @@ class FedEMState:
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class FedEM(Algorithm):
+class FedEM(Trained):
     """`clusters` distributions, common to all; a client renews its proportions by `e_steps` E-steps."""
 
     way = "groups"
 
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     clusters: int = 2
     e_steps: int = 10
 

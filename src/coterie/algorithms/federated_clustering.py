@@ -13,7 +13,7 @@ the others continue.
 **Cost per round** with N clients in subsets of n: N·n gradient evaluations, N·n models down and N·n gradients up. The server
 holds one model's gradients at a time (N × P numbers), never N × N × P. One pass evaluates one model per subset at all its
 members at once, so there are n batched passes, not N² calls. `subsets=G` splits the clients at random into G subsets in each
-round (n = N/G). `local_steps=s` clusters only at every s-th step and takes plain local steps in between.
+round (n = N/G). `local_steps=s` clusters only at every s-th step and takes local steps, with the same momentum, in between.
 """
 
 from __future__ import annotations
@@ -30,24 +30,13 @@ from coterie import randomness
 from coterie.aggregation.gram import comparable
 from coterie.aggregation.radius import Percentile, RadiusRule
 from coterie.aggregation.threshold import threshold_centers
+from coterie.algorithms.families import InGroups
 from coterie.annotations import guarded
-from coterie.errors import ConfigError
-from coterie.exchange.messages import (
-    Algorithm,
-    Ask,
-    Cohort,
-    Context,
-    Exchange,
-    From,
-    Ints,
-    Population,
-    Reply,
-    Up,
-    one_per,
-)
+from coterie.arguments import BelowOne, Count
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Reply, Up
+from coterie.exchange.server_knowledge import Ints, Population, one_per
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
-from coterie.settings import whole_number
 from coterie.tree import Params, finite_rows, repeat, row, take, tree_map
 
 _MEMBERS_UP_TO = 4096  # up to so many clients the N × N table of who averaged whose gradients is kept
@@ -59,12 +48,14 @@ class FederatedClusteringState:
     velocity: Params = field(metadata=one_per("client"))
     members: Tensor = field(metadata=one_per("client"))  # (N, N): j was in i's last ball
     label: Tensor = field(metadata=one_per("client"))  # (N,): groups of clients that listen to one another
+    met: Tensor = field(metadata=one_per("client"))  # (N,): whose models have moved
+    mean: Params  # of these models: what a client has whose own never moved
 
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class FederatedClustering(Algorithm):
-    """`momentum` is applied to v_i after clustering, as the author's experiments do."""
+class FederatedClustering(InGroups):
+    """`momentum` is applied to v_i after clustering, as the author's experiments do, and to the gradient of a local step."""
 
     way = "groups"
     individual = True
@@ -72,16 +63,10 @@ class FederatedClustering(Algorithm):
     lr: float = 0.1
     radius: RadiusRule | float = field(default_factory=lambda: Percentile(20))
     subsets: int = 1
-    batch_size: int | None = None
+    batch_size: Count | None = None
     inner: int = 10
     local_steps: int = 1
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.batch_size is not None:
-            whole_number("batch_size", self.batch_size, owner=self)
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"FederatedClustering needs momentum in [0, 1); got {self.momentum}.")
+    momentum: BelowOne = 0.0
 
     @property
     def local(self) -> LocalSGD:
@@ -93,13 +78,16 @@ class FederatedClustering(Algorithm):
         kept = n if n <= _MEMBERS_UP_TO else 0
         models = repeat(start, n)
         velocity = tree_map(torch.zeros_like, models) if self.momentum else {}
-        return FederatedClusteringState(models, velocity, torch.eye(kept, dtype=torch.bool), torch.arange(n))
+        members, nobody = torch.eye(kept, dtype=torch.bool), torch.zeros(n, dtype=torch.bool)
+        return FederatedClusteringState(models, velocity, members, torch.arange(n), nobody, start)
 
     def round(self, state: FederatedClusteringState, cohort: Cohort) -> Exchange[FederatedClusteringState]:
         if (cohort.round + 1) % self.local_steps:
             own = {"model": _rows(state.models, cohort.clients)}
+            if self.momentum:
+                own["velocity"] = _rows(state.velocity, cohort.clients)
             reply = yield Ask(self.descend, cohort.clients, each=own, updates={"model": From("model")})
-            return state if not len(reply.clients) else replace(state, models=_put(state.models, reply))
+            return self._descended(state, reply) if len(reply.clients) else state
         subsets = self._subsets(cohort)
         direction: dict[int, Any] = {}
         members = state.members.clone()
@@ -155,14 +143,25 @@ class FederatedClustering(Algorithm):
                 v[k] = self.momentum * velocity[k][who] + v[k]
                 velocity[k][who] = v[k]
         models = {k: t.index_add(0, who, v[k].to(t.dtype), alpha=-self.lr) for k, t in state.models.items()}
-        good = finite_rows(models) & finite_rows(velocity)
-        if not bool(good.all()):
-            models, velocity = _where(good, models, state.models), _where(good, velocity, state.velocity)
+        models, velocity = _finite(state, models, velocity)
         label = state.label
         if len(members):
             mutual = (members & members.T).numpy()
             label = torch.from_numpy(connected_components(mutual, directed=False)[1].astype(np.int64))
-        return FederatedClusteringState(models, velocity, members, label)
+        met = state.met.index_fill(0, who, True)
+        return FederatedClusteringState(models, velocity, members, label, met, _mean(models, met, state.mean))
+
+    def _descended(self, state: FederatedClusteringState, reply: Reply) -> FederatedClusteringState:
+        """After a local step. The step of a client is −η times its velocity, so that nobody needs to send the velocity."""
+        models, velocity = _put(state.models, reply), state.velocity
+        if self.momentum:
+            who = torch.from_numpy(reply.clients)
+            velocity = {
+                k: t.index_copy(0, who, (state.models[k][who] - models[k][who]) / self.lr) for k, t in velocity.items()
+            }
+        models, velocity = _finite(state, models, velocity)
+        met = state.met.index_fill(0, torch.from_numpy(reply.clients), True)
+        return replace(state, models=models, velocity=velocity, met=met, mean=_mean(models, met, state.mean))
 
     # ---- client ------------------------------------------------------------------------------------------------------
 
@@ -171,21 +170,34 @@ class FederatedClustering(Algorithm):
         grad, loss = torch.func.grad_and_value(batch.loss)(model)
         return Up(send={"grad": grad}, info={"loss": torch.where(mine, loss, torch.nan)})
 
-    def descend(self, ctx: Context, model: Params) -> Up:
+    def descend(self, ctx: Context, model: Params, velocity: Params | None = None) -> Up:
         model, loss = self.local.fit(ctx, model)
+        if velocity is not None:
+            model = {k: t - self.lr * self.momentum * velocity[k] for k, t in model.items()}
         return Up(send={"model": model}, info={"loss": loss})
 
     def personal(self, ctx: Context, state: FederatedClusteringState) -> Params:
-        model: Params = take(state.models, ctx.index)
+        met = take(state.met, ctx.index) | ~state.met.any()
+        model: Params = tree_map(lambda m, mean: torch.where(met, m, mean), take(state.models, ctx.index), state.mean)
         return model
-
-    def cluster(self, ctx: Context, state: FederatedClusteringState) -> Tensor:
-        return state.label.index_select(0, ctx.index.reshape(1)).reshape(())
 
 
 def _rows(models: Params, clients: Ints) -> Params:
     rows: Params = take(models, torch.from_numpy(clients))
     return rows
+
+
+def _mean(models: Params, met: Tensor, before: Params) -> Params:
+    """The mean of the models that have moved; once all have, nobody needs it and it stays."""
+    return before if bool(met.all()) else {k: t[met].mean(0) for k, t in models.items()}
+
+
+def _finite(state: FederatedClusteringState, models: Params, velocity: Params) -> tuple[Params, Params]:
+    """A client whose model or velocity would no longer be finite keeps its old ones."""
+    good = finite_rows(models) & finite_rows(velocity)
+    if bool(good.all()):
+        return models, velocity
+    return _where(good, models, state.models), _where(good, velocity, state.velocity)
 
 
 def _where(good: Tensor, new: Params, old: Params) -> Params:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from coterie.algorithms.fedavg import FedAvg
 from coterie.annotations import guarded
-from coterie.errors import ConfigError
+from coterie.arguments import NotNegative
 from coterie.exchange.messages import Context, Up
 from coterie.tree import Params
 
@@ -24,12 +24,7 @@ class FedProx(FedAvg):
 
     way = "together"
 
-    mu: float = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.mu >= 0:
-            raise ConfigError(f"FedProx needs mu ≥ 0; got {self.mu}.")
+    mu: NotNegative = 0.01
 
     def train(self, ctx: Context, model: Params) -> Up:
         trained, loss, memory = self.local.fit_on(ctx, model, anchor=model, pull=self.mu)

@@ -13,14 +13,12 @@ counts them alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from torch import Tensor
-
+from coterie.algorithms.families import Trained
 from coterie.annotations import guarded
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.body_and_head import split
-from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, joined, names, row
@@ -33,13 +31,13 @@ class FedRepState:
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class FedRep(Algorithm):
+class FedRep(Trained):
     """`head` names parts of the network, such as ["4"]; by default its last layer. `head_local` are the head's steps; by
     default as the body's."""
 
     way = "shrunk"
+    carries_statistics = True
 
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     head: Sequence[str] = ()
     head_local: LocalSteps | None = None
 
@@ -49,10 +47,6 @@ class FedRep(Algorithm):
     def own(self, params: Params) -> Params:
         """The head's part of a model."""
         return split(params, self.head)[1]
-
-    @property
-    def carries_statistics(self) -> bool:
-        return True
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> FedRepState:
         return FedRepState(split(start, self.head)[0])
@@ -80,6 +74,3 @@ class FedRep(Algorithm):
 
     def personal(self, ctx: Context, state: FedRepState) -> Params:
         return self._with_head(ctx, state.body)
-
-    def cluster(self, ctx: Context, state: FedRepState) -> Tensor:
-        return ctx.index

@@ -17,18 +17,17 @@ Departures, each with its reason:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from coterie.algorithms.priors import keep, own_or, prior_weight, unseen
+from coterie.algorithms.families import Trained, keep, own_or, unseen
+from coterie.algorithms.priors import prior_weight
 from coterie.annotations import guarded
-from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.local_steps import LocalSteps
+from coterie.arguments import Positive
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, row, tree_map
 
@@ -41,26 +40,19 @@ class LearnedPriorState:
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class GaussianPrior(Algorithm):
+class GaussianPrior(Trained):
     """`scale` is σ_θ: fixed, or where it starts if it is learned (`learn`), for all parameters, each layer's tensor
-    or each single parameter (`per`). `noise_variance` is σ_x² of the loss "mse"."""
+    or each single parameter (`per`). `noise_variance` is σ_x² of the loss "mse". A network's scale is learned slowly, and
+    what a run ends with depends on its start: compare `scale=1.0` with the default on validation rows."""
 
     way = "shrunk"
 
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
-    scale: float = 0.1
+    scale: Positive = 0.1
     learn: bool = True
     per: Literal["all", "layer", "parameter"] = "layer"
-    floor: float = 0.01
-    noise_variance: float = 0.5
+    floor: Positive = 0.01
+    noise_variance: Positive = 0.5
     probes: int = 8
-
-    def __post_init__(self) -> None:
-        if not min(self.scale, self.floor, self.noise_variance) > 0:
-            raise ConfigError(
-                f"{type(self).__name__} needs scale, floor and noise_variance above 0; got {self.scale}, {self.floor} and "
-                f"{self.noise_variance}."
-            )
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> LearnedPriorState:
         return LearnedPriorState(start, self._pooled(tree_map(lambda t: torch.full_like(t, self.scale), start)))
@@ -89,9 +81,6 @@ class GaussianPrior(Algorithm):
 
     def personal(self, ctx: Context, state: LearnedPriorState) -> Params:
         return own_or(ctx, self.steps(ctx, state.model, state.model, state.scale)[0])
-
-    def cluster(self, ctx: Context, state: LearnedPriorState) -> Tensor:
-        return ctx.index
 
     # ---- the prior ---------------------------------------------------------------------------------------------------
 

@@ -16,23 +16,22 @@ from typing import Any
 from torch import Tensor
 
 from coterie.aggregation import Aggregator, Mean
+from coterie.algorithms.families import Trained
 from coterie.algorithms.ifca import IFCA, IFCAState
 from coterie.annotations import guarded
-from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.local_steps import LocalSteps
+from coterie.exchange.messages import Cohort, Context, Exchange, Population
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree
 
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class HypCluster(Algorithm):
+class HypCluster(Trained):
     """clusters=None lets `fit` choose the number; a robust `aggregate` replaces the mean in every cluster."""
 
     way = "groups"
+    carries_statistics = True
 
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     clusters: int | None = None
     aggregate: Aggregator = field(default_factory=Mean)
 
@@ -45,10 +44,6 @@ class HypCluster(Algorithm):
     @property
     def helpers(self) -> dict[str, Any]:
         return self._rounds.helpers
-
-    @property
-    def carries_statistics(self) -> bool:
-        return True
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> IFCAState:
         return self._rounds.init(task, population, seed, start)

@@ -10,17 +10,15 @@ neighbours. Probabilities are clipped before the logarithm. (The dissertation ci
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
-from coterie.aggregation import Aggregator, Mean
-from coterie.algorithms.fedavg import FedAvg, FedAvgState
+from coterie.algorithms.families import Averaging, FedAvgState
 from coterie.annotations import guarded
+from coterie.arguments import Share
 from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.local_steps import LocalSteps
+from coterie.exchange.messages import Population
 from coterie.learning.predictors import NearestNeighbours
 from coterie.learning.task import Task
 from coterie.tree import Params
@@ -28,30 +26,14 @@ from coterie.tree import Params
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class KNNPer(Algorithm):
+class KNNPer(Averaging):
     """`neighbours` is k; the published settings are lam=0.5 (rotations) and 0.9 (private labels)."""
 
     way = "shrunk"
+    carries_statistics = True
 
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
-    lam: float = 0.5
+    lam: Share = 0.5
     neighbours: int = 10
-    aggregate: Aggregator = field(default_factory=Mean)
-
-    def __post_init__(self) -> None:
-        self.predictor()  # checks both settings
-
-    @property
-    def _average(self) -> FedAvg:
-        return FedAvg(self.local, aggregate=self.aggregate)
-
-    @property
-    def helpers(self) -> dict[str, FedAvg]:
-        return {"average": self._average}
-
-    @property
-    def carries_statistics(self) -> bool:
-        return True
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> FedAvgState:
         if task.loss != "cross_entropy" or not isinstance(task.skeleton, nn.Sequential):
@@ -59,16 +41,7 @@ class KNNPer(Algorithm):
                 "KNNPer needs a classification task (loss='cross_entropy') and an nn.Sequential model, whose last layer is "
                 f"the head; got loss={task.loss!r} and {type(task.skeleton).__name__}."
             )
-        return self._average.init(task, population, seed, start)
-
-    def round(self, state: FedAvgState, cohort: Cohort) -> Exchange[FedAvgState]:
-        return (yield from self._average.round(state, cohort))
-
-    def personal(self, ctx: Context, state: FedAvgState) -> Params:
-        return state.model
+        return super().init(task, population, seed, start)
 
     def predictor(self) -> NearestNeighbours:
         return NearestNeighbours(self.lam, self.neighbours)
-
-    def cluster(self, ctx: Context, state: FedAvgState) -> Tensor:
-        return ctx.index

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from torch import Tensor
-
+from coterie.algorithms.families import Trained
 from coterie.annotations import guarded
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.local_steps import LocalSteps
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, Population, SumBy, Up
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree
 
@@ -21,24 +18,14 @@ class LocalState:
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class Local(Algorithm):
+class Local(Trained):
     """Training alone; `local` are the steps of a round."""
 
     way = "alone"
-
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
-
-    @property
-    def asks_per_round(self) -> int:
-        return 0  # nothing is sent
-
-    @property
-    def carries_statistics(self) -> bool:
-        return True
-
-    @property
-    def keeps_optimiser(self) -> bool:
-        return True
+    carries_statistics = True
+    keeps_optimiser = True
+    asks_per_round = 0  # nothing is sent
+    newcomers = "They are scored with the untrained start, because nobody else's model is known."
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> LocalState:
         return LocalState()
@@ -57,6 +44,3 @@ class Local(Algorithm):
     def personal(self, ctx: Context, state: LocalState) -> Params:
         model: Params = ctx.state["model"]
         return model
-
-    def cluster(self, ctx: Context, state: LocalState) -> Tensor:
-        return ctx.index

@@ -15,20 +15,19 @@ scale for all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from coterie.aggregation.kmeans import kmeans_rows
-from coterie.algorithms.priors import blend, keep, log_shares, own_or, prior_weight, unseen
+from coterie.aggregation.update_kmeans import kmeans_rows
+from coterie.algorithms.families import Trained, keep, own_or, unseen
+from coterie.algorithms.priors import blend, log_shares, prior_weight
 from coterie.annotations import guarded
-from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, Population, Up
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.local_steps import LocalSteps
+from coterie.arguments import Positive
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Population, Up
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, flat_vector, like_vector, repeat, row, take, tree_map
 
@@ -44,25 +43,17 @@ class MixturePriorState:
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class MixturePrior(Algorithm):
+class MixturePrior(Trained):
     """`clusters` groups whose deviations start at `scale` and never fall below `floor`. `noise_variance` is σ_x² of a
     regression."""
 
     way = "groups"
     individual = True
 
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     clusters: int = 2
-    scale: float = 0.1
-    floor: float = 0.1
-    noise_variance: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not min(self.scale, self.floor, self.noise_variance) > 0:
-            raise ConfigError(
-                f"MixturePrior needs scale, floor and noise_variance above 0; got {self.scale}, {self.floor} and "
-                f"{self.noise_variance}."
-            )
+    scale: Positive = 0.1
+    floor: Positive = 0.1
+    noise_variance: Positive = 0.5
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> MixturePriorState:
         like = next(iter(start.values()))

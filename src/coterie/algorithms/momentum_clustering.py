@@ -16,69 +16,36 @@ momentum so long that no distance to it can be computed is left out of the round
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from coterie.aggregation.gram import comparable, gram, pairwise
-from coterie.aggregation.kmeans import plusplus
 from coterie.aggregation.radius import Percentile, RadiusRule
 from coterie.aggregation.threshold import threshold_clustering
+from coterie.aggregation.update_kmeans import plusplus
+from coterie.algorithms.families import CentresState, FollowingCentres
 from coterie.annotations import guarded
-from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up, one_per
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.task import Task
-from coterie.settings import cluster_count, whole_number
-from coterie.tree import Params, Tree, flat_vector, like_vector, tree_map
-
-
-@dataclass(frozen=True)
-class MomentumClusteringState:
-    centers: Tensor = field(metadata=one_per("nobody"))  # (K, P); K = 0 before the first round
-    label: Tensor = field(metadata=one_per("client"))  # (N,), −1 for a client never seen
-    start: Params
+from coterie.arguments import Part
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, Up
+from coterie.tree import Tree, flat_vector, tree_map
 
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class MomentumClustering(Algorithm):
+class MomentumClustering(FollowingCentres):
     """`alpha` is the weight of a new gradient in a momentum; `radius` a rule or a number; `inner`: rounds of clustering."""
 
-    way = "groups"
-    individual = True
-
-    clusters: int | None = None
-    lr: float = 0.1
-    alpha: float = 0.1
+    alpha: Part = 0.1
     radius: RadiusRule | float | None = None
-    batch_size: int | None = None
     inner: int = 10
     warm: bool = True
-
-    def __post_init__(self) -> None:
-        if self.batch_size is not None:
-            whole_number("batch_size", self.batch_size, owner=self)
-        if not 0 < self.alpha <= 1:
-            raise ConfigError(f"MomentumClustering needs alpha in (0, 1]; got {self.alpha}.")
-
-    @property
-    def local(self) -> LocalSGD:
-        return LocalSGD(steps=1, lr=self.lr, batch_size=self.batch_size)
-
-    @property
-    def k(self) -> int:
-        return cluster_count(self)
-
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> MomentumClusteringState:
-        empty = next(iter(start.values())).new_zeros((0, sum(t.numel() for t in start.values())))
-        return MomentumClusteringState(empty, torch.full((population.n_clients,), -1), start)
 
     def client(self, ctx: Context) -> Tree:
         return {"model": ctx.initial, "momentum": tree_map(torch.zeros_like, ctx.initial), "seen": torch.tensor(0.0)}
 
-    def round(self, state: MomentumClusteringState, cohort: Cohort) -> Exchange[MomentumClusteringState]:
+    def round(self, state: CentresState, cohort: Cohort) -> Exchange[CentresState]:
         reply = yield Ask(self.momentum, cohort.clients, updates={"momentum": None})
         if not len(reply.clients):
             return state
@@ -95,10 +62,7 @@ class MomentumClustering(Algorithm):
             found = threshold_clustering(points, start, rule, self.inner, history=False)
         centers: Tensor = found.centers
         centers, nearest = self._assign(points, centers)
-        label = state.label.index_copy(0, torch.from_numpy(clients), nearest)
-        own = like_vector(centers[nearest], state.start, 1)
-        yield Ask(self.apply, clients, each={"direction": own}, reduce=SumBy())
-        return replace(state, centers=centers, label=label)
+        return (yield from self.follow(state, clients, centers, nearest))
 
     def _assign(self, points: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
         """The nearest centre of every client; empty centres move, one by one, to the momentum farthest from all."""
@@ -125,14 +89,3 @@ class MomentumClustering(Algorithm):
         m = tree_map(lambda new, old: a * new + (1 - a) * old, g, ctx.state["momentum"])
         state = {"model": ctx.state["model"], "momentum": m, "seen": torch.ones_like(ctx.state["seen"])}
         return Up(send={"momentum": m}, state=state, info={"loss": batch.loss(ctx.state["model"])})
-
-    def apply(self, ctx: Context, direction: Params) -> Up:
-        model = tree_map(lambda x, v: x - self.lr * v, ctx.state["model"], direction)
-        return Up(send={}, state=ctx.state | {"model": model})
-
-    def personal(self, ctx: Context, state: MomentumClusteringState) -> Params:
-        model: Params = ctx.state["model"]
-        return model
-
-    def cluster(self, ctx: Context, state: MomentumClusteringState) -> Tensor:
-        return state.label.index_select(0, ctx.index.reshape(1)).reshape(())

@@ -10,48 +10,33 @@ client that never took part uses the meme. α = 1 is Local, and β = 1 makes the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from torch import Tensor
-
-from coterie.aggregation import Aggregator, Mean
-from coterie.algorithms.fedavg import FedAvgState, average
-from coterie.algorithms.priors import by_student, keep, loss_and_slope, own_or, require_predictions, unseen
+from coterie.algorithms.families import Averaging, FedAvgState, keep, own_or, unseen
+from coterie.algorithms.priors import by_student, loss_and_slope, require_predictions
 from coterie.annotations import guarded
-from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population, Up
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.local_steps import LocalSteps
+from coterie.arguments import Share
+from coterie.exchange.messages import Context, Population, Up
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree
 
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class MutualLearning(Algorithm):
+class MutualLearning(Averaging):
     """`alpha` and `beta` are the weights of the data in the personal and in the travelling model's loss."""
 
     way = "shrunk"
 
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
-    alpha: float = 0.25
-    beta: float = 0.25
-    aggregate: Aggregator = field(default_factory=Mean)
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.alpha <= 1 and 0 <= self.beta <= 1):
-            raise ConfigError(f"MutualLearning needs alpha and beta in [0, 1]; got {self.alpha} and {self.beta}.")
+    alpha: Share = 0.25
+    beta: Share = 0.25
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> FedAvgState:
         require_predictions(task, self)
-        return FedAvgState(start, {})
+        return super().init(task, population, seed, start)
 
     def client(self, ctx: Context) -> Tree:
         return unseen(ctx.initial)
-
-    def round(self, state: FedAvgState, cohort: Cohort) -> Exchange[FedAvgState]:
-        mean = yield from average(self.train, state.model, cohort, self.aggregate)
-        return state if mean is None else FedAvgState(mean, {})
 
     def train(self, ctx: Context, model: Params) -> Up:
         own, meme, losses = ctx.state["model"], model, []
@@ -67,6 +52,3 @@ class MutualLearning(Algorithm):
 
     def personal(self, ctx: Context, state: FedAvgState) -> Params:
         return own_or(ctx, state.model)
-
-    def cluster(self, ctx: Context, state: FedAvgState) -> Tensor:
-        return ctx.index

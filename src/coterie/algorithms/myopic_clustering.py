@@ -14,21 +14,18 @@ k-means. `aggregate` takes the mean's place. A cluster that is too small for a r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from coterie import randomness
 from coterie.aggregation import Aggregator, Mean, aggregated
-from coterie.aggregation.kmeans import kmeans_rows
-from coterie.algorithms.momentum_clustering import MomentumClustering, MomentumClusteringState
+from coterie.aggregation.update_kmeans import kmeans_rows
+from coterie.algorithms.families import CentresState, FollowingCentres
 from coterie.annotations import guarded
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, Population, SumBy, Up
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.task import Task
-from coterie.settings import cluster_count, whole_number
-from coterie.tree import Params, Tree, flat_vector, like_vector, tree_map
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, Up
+from coterie.tree import Tree, flat_vector
 
 _EXACT_UP_TO = 10
 
@@ -63,46 +60,22 @@ def best_partition(points: Tensor, k: int, seed: int) -> Tensor:
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class MyopicClustering(Algorithm):
+class MyopicClustering(FollowingCentres):
     """Meant to fail. clusters=None lets `fit` choose the number; `batch_size=None` takes full gradients."""
 
-    way = "groups"
-    individual = True
-
-    clusters: int | None = None
-    lr: float = 0.1
-    batch_size: int | None = None
     aggregate: Aggregator = field(default_factory=Mean)
-
-    def __post_init__(self) -> None:
-        if self.batch_size is not None:
-            whole_number("batch_size", self.batch_size, owner=self)
-
-    @property
-    def local(self) -> LocalSGD:
-        return LocalSGD(steps=1, lr=self.lr, batch_size=self.batch_size)
-
-    @property
-    def k(self) -> int:
-        return cluster_count(self)
-
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> MomentumClusteringState:
-        return MomentumClustering(clusters=self.clusters).init(task, population, seed, start)
 
     def client(self, ctx: Context) -> Tree:
         return {"model": ctx.initial}
 
-    def round(self, state: MomentumClusteringState, cohort: Cohort) -> Exchange[MomentumClusteringState]:
+    def round(self, state: CentresState, cohort: Cohort) -> Exchange[CentresState]:
         reply = yield Ask(self.gradient, cohort.clients, updates={"grad": None})
         if not len(reply.clients):
             return state
         points = flat_vector(reply.values["grad"], 1)
         found = best_partition(points, min(self.k, len(points)), int(cohort.key("k-means")) & 0x7FFFFFFF)
         centers = torch.stack([self._center(points[found == j], cohort, j) for j in range(int(found.max()) + 1)])
-        own = like_vector(centers[found], state.start, 1)
-        yield Ask(self.apply, reply.clients, each={"direction": own}, reduce=SumBy())
-        label = state.label.index_copy(0, torch.from_numpy(reply.clients), found)
-        return replace(state, centers=centers, label=label)
+        return (yield from self.follow(state, reply.clients, centers, found))
 
     def _center(self, points: Tensor, cohort: Cohort, j: int) -> Tensor:
         """Where cluster j goes: nowhere when a robust rule finds it too small."""
@@ -114,13 +87,3 @@ class MyopicClustering(Algorithm):
         batch = ctx.minibatch(self.batch_size)
         model = ctx.state["model"]
         return Up(send={"grad": batch.grad(model)}, info={"loss": batch.loss(model)})
-
-    def apply(self, ctx: Context, direction: Params) -> Up:
-        return Up(send={}, state={"model": tree_map(lambda x, v: x - self.lr * v, ctx.state["model"], direction)})
-
-    def personal(self, ctx: Context, state: MomentumClusteringState) -> Params:
-        model: Params = ctx.state["model"]
-        return model
-
-    def cluster(self, ctx: Context, state: MomentumClusteringState) -> Tensor:
-        return state.label.index_select(0, ctx.index.reshape(1)).reshape(())

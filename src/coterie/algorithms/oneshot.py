@@ -20,10 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.aggregation.kmeans import kmeans_rows
+from coterie.aggregation.update_kmeans import kmeans_rows
+from coterie.algorithms.families import InGroups, Trained
 from coterie.annotations import guarded
 from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up, one_per
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up, one_per
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
@@ -41,13 +42,12 @@ class OneShotState:
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class OneShot(Algorithm):
+class OneShot(InGroups, Trained):
     """`solve` is how a client finds its own minimiser in step 1; `on` restricts step 2 to these parts of the network."""
 
     way = "groups"
     individual = True
 
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     clusters: int | None = None
     solve: LocalSteps = field(default_factory=lambda: LocalSGD(steps=200, lr=0.1, batch_size=None))
     on: Sequence[str] = ()
@@ -107,11 +107,7 @@ class OneShot(Algorithm):
         model, loss = self.local.fit(ctx, model)
         return Up(send={"model": model}, weight=ctx.n, group=cluster, info={"loss": loss})
 
-    def personal(self, ctx: Context, state: OneShotState) -> Params:
-        model: Params = take(state.models, self.cluster(ctx, state))
-        return model
-
     def cluster(self, ctx: Context, state: OneShotState) -> Tensor:
         """The frozen label; a client that missed step 2 takes the model of smallest loss."""
-        known = state.label.index_select(0, ctx.index.reshape(1)).reshape(())
+        known = super().cluster(ctx, state)
         return torch.where(known >= 0, known, ctx.losses(state.models, self.k).argmin())

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from coterie.algorithms.families import InGroups, Trained
 from coterie.annotations import guarded
 from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up, one_per
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.local_steps import LocalSteps
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up, one_per
 from coterie.learning.task import Task
 from coterie.tree import Params, repeat, take
 
@@ -27,20 +26,12 @@ class OracleState:
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class Oracle(Algorithm):
+class Oracle(InGroups, Trained):
     """FedAvg inside the true clusters, which the federation must know."""
 
     way = "groups"
-
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
-
-    @property
-    def carries_statistics(self) -> bool:
-        return True
-
-    @property
-    def reads_clusters(self) -> bool:
-        return True
+    carries_statistics = True
+    reads_clusters = True
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> OracleState:
         if population.clusters is None:
@@ -68,10 +59,6 @@ class Oracle(Algorithm):
     def train(self, ctx: Context, model: Params, cluster: Tensor) -> Up:
         model, loss = self.local.fit(ctx, model)
         return Up(send={"model": model}, weight=ctx.n, group=cluster, info={"loss": loss})
-
-    def personal(self, ctx: Context, state: OracleState) -> Params:
-        model: Params = take(state.models, self.cluster(ctx, state))
-        return model
 
     def cluster(self, ctx: Context, state: OracleState) -> Tensor:
         return state.truth[ctx.index]

@@ -11,45 +11,28 @@ after `adapt` steps of α. Clients count by their samples, as in FedAvg; the pap
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-from coterie.aggregation import Aggregator, Mean
-from coterie.algorithms.fedavg import FedAvgState, average
+from coterie.algorithms.families import Averaging, FedAvgState
 from coterie.annotations import guarded
-from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population, Up
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.local_steps import LocalSteps
-from coterie.learning.task import Task
+from coterie.arguments import NotNegative
+from coterie.exchange.messages import Context, Up
 from coterie.tree import Params, tree_map
 
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class PerFedAvg(Algorithm):
+class PerFedAvg(Averaging):
     """`alpha` is the step a client takes from the common model, `adapt` times; `order="hessian"` uses second derivatives."""
 
     way = "shrunk"
 
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
-    alpha: float = 0.01
+    alpha: NotNegative = 0.01
     order: Literal["first", "hessian"] = "first"
     adapt: int = 1
-    aggregate: Aggregator = field(default_factory=Mean)
-
-    def __post_init__(self) -> None:
-        if not self.alpha >= 0:
-            raise ConfigError(f"PerFedAvg needs alpha ≥ 0; got {self.alpha}.")
-
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> FedAvgState:
-        return FedAvgState(start, {})
-
-    def round(self, state: FedAvgState, cohort: Cohort) -> Exchange[FedAvgState]:
-        mean = yield from average(self.train, state.model, cohort, self.aggregate)
-        return state if mean is None else FedAvgState(mean, {})
 
     def train(self, ctx: Context, model: Params) -> Up:
         step, losses = self.local.descent(), []
@@ -68,6 +51,9 @@ class PerFedAvg(Algorithm):
         for _ in range(self.adapt):
             model = ctx.descend(model, self.alpha)
         return model
+
+    def cluster(self, ctx: Context, state: FedAvgState) -> torch.Tensor:
+        return torch.zeros((), dtype=torch.int64)  # all adapt the same model
 
 
 def hessian_times(ctx: Context, model: Params, vector: Params) -> Params:

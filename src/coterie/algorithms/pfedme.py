@@ -12,17 +12,15 @@ with η.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from coterie.algorithms.priors import keep, own_or, unseen
+from coterie.algorithms.families import Trained, keep, own_or, unseen
 from coterie.annotations import guarded
-from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.local_steps import LocalSteps
+from coterie.arguments import NotNegative, Positive
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, row, tree_map
 
@@ -34,20 +32,15 @@ class PFedMeState:
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class PFedMe(Algorithm):
+class PFedMe(Trained):
     """`lam` is λ, `inner` the steps K on a batch, `lr` is η (default: that of `local`), `beta` the server's step."""
 
     way = "shrunk"
 
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
-    lam: float = 0.5
+    lam: NotNegative = 0.5
     inner: int = 3
-    lr: float | None = None
-    beta: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.lam >= 0 or (self.lr is not None and not self.lr >= 0) or not self.beta > 0:
-            raise ConfigError(f"PFedMe needs lam ≥ 0, lr ≥ 0 and beta > 0; got {self.lam}, {self.lr} and {self.beta}.")
+    lr: NotNegative | None = None
+    beta: Positive = 1.0
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> PFedMeState:
         return PFedMeState(start)
@@ -81,6 +74,3 @@ class PFedMe(Algorithm):
 
     def personal(self, ctx: Context, state: PFedMeState) -> Params:
         return self._steps(ctx, state.model)[0]
-
-    def cluster(self, ctx: Context, state: PFedMeState) -> Tensor:
-        return ctx.index

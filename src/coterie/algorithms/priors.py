@@ -27,7 +27,7 @@ from torch import Tensor
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Context
 from coterie.learning.task import Task
-from coterie.tree import Params, Tree, tree_map
+from coterie.tree import Params
 
 
 def prior_weight(ctx: Context, noise_variance: float) -> Tensor:
@@ -132,22 +132,3 @@ def loss_and_slope(batch: Context, z: Tensor) -> tuple[Tensor, Tensor]:
 
 def _one_hot(y: Tensor, logits: Tensor) -> Tensor:
     return (y.unsqueeze(-1) == torch.arange(logits.shape[-1])).to(logits.dtype)
-
-
-# ---- a client's own model --------------------------------------------------------------------------------------------
-
-
-def unseen(model: Params) -> Tree:
-    """The state of a client with a personal model that was not sampled yet."""
-    return {"model": model, "seen": next(iter(model.values())).new_zeros(())}
-
-
-def keep(model: Params) -> Tree:
-    return {"model": model, "seen": next(iter(model.values())).new_ones(())}
-
-
-def own_or(ctx: Context, other: Params) -> Params:
-    """The client's own model, or `other` if it has none yet."""
-    seen = ctx.state["seen"] > 0
-    chosen: Params = tree_map(lambda mine, theirs: torch.where(seen, mine, theirs), ctx.state["model"], other)
-    return chosen

@@ -15,62 +15,44 @@ out. The model in use has centres only; the history shows its bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from coterie.aggregation import Aggregator, Mean
-from coterie.algorithms.fedavg import FedAvgState, average
+from coterie.algorithms.families import Averaging, FedAvgState, keep, own_or, unseen
 from coterie.algorithms.priors import (
     by_student,
     by_teacher,
-    keep,
     loss_and_slope,
-    own_or,
     require_predictions,
     towards,
-    unseen,
 )
 from coterie.annotations import guarded
-from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population, Up
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.local_steps import LocalSteps
+from coterie.arguments import Bits, NotNegative, Share
+from coterie.exchange.messages import Context, Population, Up
 from coterie.learning.task import Task
 from coterie.tree import Params, Tree, tree_map
 
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class QuPeD(Algorithm):
+class QuPeD(Averaging):
     """`lam` is the weight of distillation; `bits` quantises personal models, by steps of at most lr·`pull`."""
 
     way = "shrunk"
 
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
-    lam: float = 0.25
-    bits: int | None = None
-    pull: float = 0.01
-    aggregate: Aggregator = field(default_factory=Mean)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.lam <= 1 or not self.pull >= 0:
-            raise ConfigError(f"QuPeD needs lam in [0, 1] and pull ≥ 0; got {self.lam} and {self.pull}.")
-        if self.bits is not None and self.bits > 8:
-            raise ConfigError(f"QuPeD needs bits of at most 8; got {self.bits}.")
+    lam: Share = 0.25
+    bits: Bits | None = None
+    pull: NotNegative = 0.01
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> FedAvgState:
         require_predictions(task, self)
-        return FedAvgState(start, {})
+        return super().init(task, population, seed, start)
 
     def client(self, ctx: Context) -> Tree:
         centres = {} if self.bits is None else {"centres": _quantiles(ctx.initial, 2**self.bits)}
         return unseen(ctx.initial) | centres
-
-    def round(self, state: FedAvgState, cohort: Cohort) -> Exchange[FedAvgState]:
-        mean = yield from average(self.train, state.model, cohort, self.aggregate)
-        return state if mean is None else FedAvgState(mean, {})
 
     def train(self, ctx: Context, model: Params) -> Up:
         own, common, losses = ctx.state["model"], model, []
@@ -105,9 +87,6 @@ class QuPeD(Algorithm):
         centres = tree_map(lambda mine, theirs: torch.where(seen, mine, theirs), ctx.state["centres"], common)
         quantised: Params = tree_map(lambda w, c: nearest(w, c)[0], model, centres)
         return quantised
-
-    def cluster(self, ctx: Context, state: FedAvgState) -> Tensor:
-        return ctx.index
 
 
 def nearest(weights: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:

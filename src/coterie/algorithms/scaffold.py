@@ -10,17 +10,16 @@ gradient at x.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from coterie.algorithms.families import Trained
 from coterie.annotations import guarded
 from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.local_steps import LocalSteps
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.task import Task
 from coterie.learning.update_rules import Momentum
 from coterie.tree import Params, Tree, row, tree_map
@@ -35,20 +34,15 @@ class ScaffoldState:
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class Scaffold(Algorithm):
+class Scaffold(Trained):
     """`server_lr` is the server's step; `option` says how control variates are renewed."""
 
     way = "together"
 
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     server_lr: float = 1.0
     option: Literal["I", "II"] = "II"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.local, LocalSteps):
-            raise ConfigError(
-                f"Scaffold needs local to be steps, such as LocalSGD(steps=10, lr=0.1); got {self.local!r}."
-            )
         rule = self.local.rule
         if self.option == "II" and not (isinstance(rule, Momentum) and not rule.momentum):
             raise ConfigError("Scaffold's option II needs plain steps; got momentum or Adam. Use option='I'.")

@@ -3,6 +3,7 @@
 from coterie.algorithms.ifca.cluster_models import IFCAState
 from coterie.algorithms.ifca.composed import IFCA
 from coterie.algorithms.ifca.early_stop import EarlyStop
+from coterie.algorithms.ifca.split_start import FromSplit
 from coterie.algorithms.ifca.warm_start import FromUpdates
 
-__all__ = ["IFCA", "EarlyStop", "FromUpdates", "IFCAState"]
+__all__ = ["IFCA", "EarlyStop", "FromSplit", "FromUpdates", "IFCAState"]

@@ -14,7 +14,8 @@ from coterie.tree import Params
 @dataclass(frozen=True)
 class IFCAState:
     """The models of all clusters. `identity` is a client's cluster where the server knows it (−1: it does not), and
-    `closed` says that such clients are no longer sent all models; both serve the early stop."""
+    `closed` says that such clients are no longer sent all models; both serve the early stop. Before the run has `started`
+    from a split, `identity` is a client's part of it."""
 
     models: Params  # (k, …): the part of the model each cluster has for itself
     shared: Params  # the part all clusters share (empty without weight sharing)

@@ -4,7 +4,8 @@
 https://arxiv.org/abs/2006.04088).
 
 `algorithm_2.py` has the paper's Algorithm 2 line by line. Around it, each in a separate file:
-- **start**: `warm_start.py` starts from the clients' updates (default); start="random" is the paper's start.
+- **start**: `warm_start.py` starts from the clients' updates (default), `split_start.py` from a random split of the clients,
+  as the authors' code does for Table 2; start="random" is the paper's start.
 - **stop**: `early_stop.py` ends the broadcast of all models once clusters are settled.
 - **aggregate**: `robust_clusters.py` replaces the mean of line 15 by a robust rule.
 - **resample**: `resampling.py` uses fresh samples in each round, as the analysis does.
@@ -20,43 +21,43 @@ import torch
 from torch import Tensor
 
 from coterie.aggregation import Aggregator, Mean
+from coterie.algorithms.families import Trained
 from coterie.algorithms.ifca.algorithm_2 import Algorithm2, GradientAveraging, ModelAveraging
 from coterie.algorithms.ifca.cluster_models import IFCAState, first_models
 from coterie.algorithms.ifca.early_stop import EarlyStop, StoppingRounds
 from coterie.algorithms.ifca.resampling import AllRows, FreshRows
 from coterie.algorithms.ifca.robust_clusters import RobustRounds, RobustWarmStart
+from coterie.algorithms.ifca.split_start import FromSplit, SplitStart, equal_groups
 from coterie.algorithms.ifca.warm_start import FromUpdates, WarmStart
 from coterie.annotations import guarded
+from coterie.arguments import whole_number
 from coterie.errors import ConfigError
-from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
-from coterie.learning.local_sgd import LocalSGD
-from coterie.learning.local_steps import LocalSteps
+from coterie.exchange.messages import Cohort, Context, Exchange, Population
 from coterie.learning.task import Task
-from coterie.settings import cluster_count, whole_number
+from coterie.settings import cluster_count
 from coterie.tree import Params, Tree, joined, named_like, names, take
 
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class IFCA(Algorithm):
+class IFCA(Trained):
     """Clustered federated learning by alternating between clients' choices of a model and training of the models.
 
     clusters=None lets `fit` choose the number. `option` is "model" (II) or "gradient" (I), which divides by `normalise`.
     `samples_weighted` weighs clients by their number of samples. `shared` names parts of the network common to all
-    clusters, such as ["0", "3"]. `start` is "updates", "random" or `FromUpdates(probe_steps=…)`. `stop=EarlyStop(P)` sends
-    a client only its own cluster's model once clusters are settled. `resample=T` uses disjoint parts of a client's data in
-    each of T rounds. `aggregate`, such as `GeometricMedian()`, protects every cluster from liars; the server then sees each
-    client's model and cluster."""
+    clusters, such as ["0", "3"]. `start` is "updates", "split", "random", `FromUpdates(probe_steps=…)` or
+    `FromSplit(rounds=…)`. `stop=EarlyStop(P)` sends a client only its own cluster's model once clusters are settled.
+    `resample=T` uses disjoint parts of a client's data in each of T rounds. `aggregate`, such as `GeometricMedian()`,
+    protects every cluster from liars; the server then sees each client's model and cluster."""
 
     way = "groups"
 
-    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
     clusters: int | None = None
     option: Literal["model", "gradient"] = "model"
     normalise: Literal["m", "participants", "cluster"] = "m"
     samples_weighted: bool = False
     shared: Sequence[str] = ()
-    start: FromUpdates | Literal["updates", "random"] = "updates"
+    start: FromUpdates | FromSplit | Literal["updates", "split", "random"] = "updates"
     stop: EarlyStop | None = None
     resample: int | None = None
     aggregate: Aggregator = field(default_factory=Mean)
@@ -72,6 +73,11 @@ class IFCA(Algorithm):
             raise ConfigError(
                 f"IFCA with aggregate={type(self.aggregate).__name__} needs option='model' and takes neither shared nor "
                 "stop. Leave them out, or use aggregate=Mean()."
+            )
+        if not self._additive and self._split is not None:
+            raise ConfigError(
+                f"IFCA with aggregate={type(self.aggregate).__name__} cannot start from a split, in which liars would train "
+                "models that nobody checks. Use start='updates' or 'random', or aggregate=Mean()."
             )
 
     @classmethod
@@ -120,7 +126,13 @@ class IFCA(Algorithm):
         return self._plain if self.stop is None else StoppingRounds(self._plain, self.stop)
 
     @property
-    def _start(self) -> WarmStart:
+    def _split(self) -> FromSplit | None:
+        return FromSplit() if self.start == "split" else self.start if isinstance(self.start, FromSplit) else None
+
+    @property
+    def _start(self) -> WarmStart | SplitStart:
+        if self._split is not None:
+            return SplitStart(self._plain, self._split)
         setting = self.start if isinstance(self.start, FromUpdates) else FromUpdates()
         if self._additive:
             return WarmStart(self._plain, self._plain, setting)
@@ -137,7 +149,8 @@ class IFCA(Algorithm):
         return self.option == "model" and self.resample is None
 
     def private(self) -> IFCA:
-        """The start from updates and the report of settled clusters show single clients; a private run does without."""
+        """The start from updates and the report of settled clusters show single clients, and a private run does without.
+        It starts from random models."""
         return replace(self, start="random", stop=None)
 
     # ---- the run -----------------------------------------------------------------------------------------------------
@@ -151,8 +164,10 @@ class IFCA(Algorithm):
         own = first_models(draws, shared)
         if not own:
             raise ConfigError(f"All parameters are shared by {self.shared}; leave some to the clusters.")
-        unknown = torch.full((population.n_clients,), -1)
-        return IFCAState(own, shared, self.start == "random" or self.k == 1, unknown, False)
+        ready, clients = self.start == "random" or self.k == 1, population.n_clients
+        split = self._split is not None and not ready
+        group = equal_groups(clients, self.k, seed) if split else torch.full((clients,), -1)
+        return IFCAState(own, shared, ready, group, False)
 
     def round(self, state: IFCAState, cohort: Cohort) -> Exchange[IFCAState]:
         part = self._rounds if state.started else self._start

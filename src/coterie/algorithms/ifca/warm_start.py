@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from coterie import randomness
-from coterie.aggregation.kmeans import kmeans_rows
 from coterie.aggregation.linkage import cosine_distances, cut, cut_without_loners, relabelled
+from coterie.aggregation.update_kmeans import kmeans_rows
 from coterie.algorithms.ifca.algorithm_2 import Algorithm2
 from coterie.algorithms.ifca.cluster_models import IFCAState
 from coterie.annotations import guarded

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from coterie.aggregation.gram import gram, pairwise
-from coterie.aggregation.kmeans import kmeans_rows, plusplus, principal_coordinates
+from coterie.aggregation.update_kmeans import kmeans_rows, plusplus, principal_coordinates
 
 
 @pytest.mark.parametrize("shape", [(6, 40), (40, 6), (8, 8)])

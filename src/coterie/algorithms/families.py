@@ -1,0 +1,164 @@
+"""What families of algorithms share: local steps, models by group, one averaged model, a client's own model, centres.
+
+A robust `aggregate` replaces the mean. The server then needs every client's model (an individual ask) instead of their sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.aggregation import Aggregator, Mean, aggregated
+from coterie.arguments import Count
+from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, SumBy, Up
+from coterie.exchange.server_knowledge import Ints, Population, one_per
+from coterie.learning.local_sgd import LocalSGD
+from coterie.learning.local_steps import LocalSteps
+from coterie.learning.task import Task
+from coterie.settings import cluster_count
+from coterie.tree import Params, Tree, like_vector, row, take, tree_map
+
+
+class InGroups(Algorithm):
+    """Row j of the state's `models` is the model of group j, and `label` says in which group each client is."""
+
+    def personal(self, ctx: Context, state: Any) -> Params:
+        model: Params = take(state.models, self.cluster(ctx, state))
+        return model
+
+    def cluster(self, ctx: Context, state: Any) -> Tensor:
+        label: Tensor = take(state.label, ctx.index)
+        return label
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained(Algorithm):
+    """Clients train by local steps. Clients with models of their own are groups of one."""
+
+    local: LocalSteps = field(default_factory=LocalSGD, kw_only=False)
+
+    def cluster(self, ctx: Context, state: Any) -> Tensor:
+        return ctx.index if self.way in ("alone", "shrunk") else super().cluster(ctx, state)
+
+
+# ---- one averaged model ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FedAvgState:
+    model: Params
+    velocity: Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaging(Trained):
+    """The server averages one model; by default all clients use it."""
+
+    aggregate: Aggregator = field(default_factory=Mean)
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> FedAvgState:
+        return FedAvgState(start, {})
+
+    def round(self, state: FedAvgState, cohort: Cohort) -> Exchange[FedAvgState]:
+        mean = yield from self.average(state, cohort)
+        return state if mean is None else FedAvgState(mean, {})
+
+    def average(self, state: FedAvgState, cohort: Cohort) -> Exchange[Params | None]:
+        """The clients' models after `train` aggregated to one model, or None if no client answered (for a robust rule: too
+        few). All rules except the mean need to see each model."""
+        down, updates = {"model": state.model}, {"model": From("model")}
+        if isinstance(self.aggregate, Mean):
+            reply = yield Ask(self.train, cohort.clients, down, reduce=MeanBy(), updates=updates)
+            return row(reply.values["model"], 0) if len(reply.clients) else None
+        reply = yield Ask(self.train, cohort.clients, down, updates=updates)
+        if not len(reply.clients):
+            return None
+        key, sent = cohort.key("aggregate"), reply.values["model"]
+        return aggregated(self.aggregate, sent, reply.weight, len(cohort.clients), key=key, start=state.model)
+
+    def train(self, ctx: Context, model: Params) -> Up:
+        model, loss, memory = self.local.fit_on(ctx, model)
+        return Up(send={"model": model}, weight=ctx.n, state=memory or None, info={"loss": loss})
+
+    def personal(self, ctx: Context, state: FedAvgState) -> Params:
+        return state.model
+
+
+# ---- a client's own model --------------------------------------------------------------------------------------------
+
+
+def unseen(model: Params) -> Tree:
+    """The state of a client with a personal model that was not sampled yet."""
+    return {"model": model, "seen": next(iter(model.values())).new_zeros(())}
+
+
+def keep(model: Params) -> Tree:
+    return {"model": model, "seen": next(iter(model.values())).new_ones(())}
+
+
+def own_or(ctx: Context, other: Params) -> Params:
+    """The client's own model, or `other` if it has none yet."""
+    seen = ctx.state["seen"] > 0
+    chosen: Params = tree_map(lambda mine, theirs: torch.where(seen, mine, theirs), ctx.state["model"], other)
+    return chosen
+
+
+# ---- clients that follow the centre of their cluster -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CentresState:
+    centers: Tensor = field(metadata=one_per("nobody"))  # (K, P); K = 0 before the first round
+    label: Tensor = field(metadata=one_per("client"))  # (N,), −1 for a client never seen
+    start: Params
+    moved: Params  # the sum of all clients' ways from the start
+
+
+@dataclass(frozen=True, kw_only=True)
+class FollowingCentres(InGroups):
+    """Every client has its own model, and takes a step of `lr` along the centre of its cluster."""
+
+    way = "groups"
+    individual = True
+
+    clusters: int | None = None
+    lr: float = 0.1
+    batch_size: Count | None = None
+
+    @property
+    def local(self) -> LocalSGD:
+        return LocalSGD(steps=1, lr=self.lr, batch_size=self.batch_size)
+
+    @property
+    def k(self) -> int:
+        return cluster_count(self)
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> CentresState:
+        empty = next(iter(start.values())).new_zeros((0, sum(t.numel() for t in start.values())))
+        unknown = torch.full((population.n_clients,), -1)
+        return CentresState(empty, unknown, start, tree_map(torch.zeros_like, start))
+
+    def follow(self, state: CentresState, clients: Ints, centers: Tensor, nearest: Tensor) -> Exchange[CentresState]:
+        """The end of a round: `nearest` is the centre of each of these clients."""
+        own = like_vector(centers[nearest], state.start, 1)
+        yield Ask(self.apply, clients, each={"direction": own}, reduce=SumBy())
+        label = state.label.index_copy(0, torch.from_numpy(clients), nearest)
+        moved = {k: t - self.lr * own[k].sum(0) for k, t in state.moved.items()}
+        return replace(state, centers=centers, label=label, moved=moved)
+
+    def apply(self, ctx: Context, direction: Params) -> Up:
+        model = tree_map(lambda x, v: x - self.lr * v, ctx.state["model"], direction)
+        return Up(send={}, state=ctx.state | {"model": model})
+
+    def personal(self, ctx: Context, state: CentresState) -> Params:
+        """The client's own model; for a client never seen, the mean model of the others, which the server knows."""
+        seen, never = (state.label >= 0).sum().clamp(min=1), self.cluster(ctx, state) < 0
+
+        def chosen(mine: Tensor, start: Tensor, moved: Tensor) -> Tensor:
+            return torch.where(never, start + moved / seen, mine)
+
+        model: Params = tree_map(chosen, ctx.state["model"], state.start, state.moved)
+        return model
