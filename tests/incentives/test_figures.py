@@ -1,15 +1,16 @@
 """Figures, the command line and the one command for Figures 4.1–4.5."""
 
+import io
 import runpy
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from typer.testing import CliRunner
 
-from coterie.cli.incentives import app
+from coterie.cli import main
 from coterie.incentives import Duopoly, PricingGame, RevenueLedger, Simulation, nash_bargaining, simulate
 from coterie.incentives import figures as f
 
@@ -68,8 +69,10 @@ def test_duopoly_figures(tmp_path: Path) -> None:
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, list(arguments))
-    return result.exit_code, result.output
+    told = io.StringIO()
+    with redirect_stdout(told), redirect_stderr(told), pytest.raises(SystemExit) as ended:
+        main(["incentives", *arguments])
+    return int(ended.value.code or 0), told.getvalue()
 
 
 def test_duopoly_command(tmp_path: Path) -> None:

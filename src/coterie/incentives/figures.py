@@ -22,7 +22,7 @@ from matplotlib.ticker import MaxNLocator
 from coterie.errors import ConfigError
 from coterie.incentives.market.bargaining import Bargain
 from coterie.incentives.market.duopoly import Duopoly, equilibrium_revenues
-from coterie.incentives.market.ledger import RevenueLedger
+from coterie.incentives.market.revenue_ledger import RevenueLedger
 
 if TYPE_CHECKING:
     from coterie.incentives.pricing.simulation import Simulation

@@ -138,7 +138,7 @@ def test_alpha_typed_by_hand_is_still_alpha_star() -> None:
         ((0, 5, 15, 5, 5), "mu"),
         ((1, 5, 15, 5, 5), "mu"),
         ((0.5, 15, 5, 5, 5), "low < high"),
-        ((0.5, 0, 15, 5, 5), "low < high"),
+        ((0.5, 0, 15, 5, 5), "low to be a finite number above 0"),
         ((0.5, 5, 15, 10, 5), "buyer_cost"),
         ((0.5, 5, 15, -1, 5), "buyer_cost"),
         ((0.5, 5, 15, 5, -1), "seller_cost"),

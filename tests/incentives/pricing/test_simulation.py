@@ -11,6 +11,7 @@ from coterie.incentives import (
     SELLERS,
     AdaptiveStackelberg,
     FixedEvasion,
+    LearningSeller,
     Mixed,
     Prices,
     PricingGame,
@@ -362,3 +363,33 @@ def test_a_signal_nobody_sent_teaches_nothing() -> None:
     after = seller.update(state, prices, sales)
     assert after[0, 0] > 0
     np.testing.assert_array_equal(after[2:4], state[2:4])
+
+
+@pytest.mark.parametrize("seller", [AdaptiveStackelberg(known_mu=False), LearningSeller(sweep=100)])
+def test_a_seller_that_is_not_told_mu_does_not_use_it(seller) -> None:
+    """Its prices are the same whatever μ, belief and evidence stand in what it is shown."""
+    rng = np.random.default_rng(0)
+    kinds = [PricingGame(mu, 5, 15, 5, 5) for mu in (0.5, 0.2)]
+    shown = [(0.0, 1.0, 1.0), (7.0, 3.0, 0.5)]
+    states = [seller.init(game, 300, (2,)) for game in kinds]
+    for t in range(1, 301):
+        draws, high = rng.random((2, 2)), rng.binomial(10, 0.5, 2).astype(float)
+        prices = [
+            seller.prices(state, View(game, 10, t, *(np.full(2, v) for v in values)), draws)
+            for state, game, values in zip(states, kinds, shown, strict=True)
+        ]
+        for one, other in zip(*prices, strict=True):
+            np.testing.assert_array_equal(one, other)
+        states = [
+            seller.update(state, prices[0], Sales(game, high, 10 - high, 15 * high, 5 * (10 - high)))
+            for state, game in zip(states, kinds, strict=True)
+        ]
+    assert (prices[0].high_at_high != prices[0].high_at_low).any() or states[0].any()
+
+
+@pytest.mark.parametrize("game", [EXAMPLE, PricingGame(0.3, 4, 20, 6, 2)])
+def test_a_seller_that_learns_from_signals_and_prices_nears_the_best_promise(game: PricingGame) -> None:
+    """Of what commitment gains over blind prices; always discriminating loses."""
+    earned = simulate(game, LearningSeller(sweep=500), rounds=6000, seeds=8).final["seller_utility"].mean()
+    blind, best = float(game.seller_utility(0.0)), game.commitment().seller_utility
+    assert earned > blind + 0.8 * (best - blind)

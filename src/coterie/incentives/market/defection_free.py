@@ -23,18 +23,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from coterie.annotations import guarded
+from coterie.arguments import AboveOne, Count, Part, Positive
 from coterie.errors import ConfigError
 from coterie.incentives.market.bargaining import Bargain, nash_bargaining, pacing_constant, quality_cap
 from coterie.incentives.market.climb import Climb, Offer, Step, climbing
 from coterie.incentives.market.duopoly import FloatArray
-from coterie.incentives.market.ledger import RevenueLedger
+from coterie.incentives.market.revenue_ledger import RevenueLedger
 
 S = TypeVar("S")
+Place = Literal["alone", "together"]
 
 
 @guarded
@@ -52,12 +54,10 @@ class Learner(Generic[S]):
 def descent(
     loss: Callable[[FloatArray], float],
     gradient: Callable[[FloatArray], FloatArray],
-    smoothness: float,
+    smoothness: Positive,
     quality: Callable[[FloatArray], float] | None = None,
 ) -> Learner[FloatArray]:
     """Gradient descent on an analytic loss; quality is 1 − loss unless another function judges it."""
-    if not smoothness > 0:
-        raise ConfigError(f"smoothness must be positive; got {smoothness}. Pass a bound on the second derivatives.")
     return Learner(
         quality=quality or (lambda x: 1.0 - loss(x)),
         step=lambda x, size: x - size * gradient(x),
@@ -149,30 +149,31 @@ class Scheme(Protocol):
 class CompleteSharing:
     """D-2: both firms train on the common loss. Their qualities meet, and price competition takes all revenue."""
 
+    low_learns: ClassVar[Place] = "together"
+    high_learns: ClassVar[Place] = "together"
+    low_trains: ClassVar[bool] = True
+
     def __call__(self, low: Firm[S], high: Firm[S], x_low: S, x_high: S, bargain: Bargain) -> Move[S]:
-        better = climb(high.together, x_high)
-        return Move(climb(low.together, x_low).state, better.state, better.size)
+        better = climb(getattr(high, self.high_learns), x_high)
+        if self.low_trains:
+            x_low = climb(getattr(low, self.low_learns), x_low).state
+        return Move(x_low, better.state, better.size)
 
 
 @dataclass(frozen=True)
-class OnlyHighShares:
+class OnlyHighShares(CompleteSharing):
     """D-3a: the low firm trains on the common loss, the high firm alone. The low firm overtakes."""
 
-    def __call__(self, low: Firm[S], high: Firm[S], x_low: S, x_high: S, bargain: Bargain) -> Move[S]:
-        better = climb(high.alone, x_high)
-        return Move(climb(low.together, x_low).state, better.state, better.size)
+    high_learns: ClassVar[Place] = "alone"
 
 
 @guarded
 @dataclass(frozen=True)
-class OnlyLowShares:
+class OnlyLowShares(CompleteSharing):
     """D-3b: the high firm trains on the common loss; the low firm trains alone, or not at all."""
 
-    low_trains: bool = True
-
-    def __call__(self, low: Firm[S], high: Firm[S], x_low: S, x_high: S, bargain: Bargain) -> Move[S]:
-        better = climb(high.together, x_high)
-        return Move(climb(low.alone, x_low).state if self.low_trains else x_low, better.state, better.size)
+    low_learns: ClassVar[Place] = "alone"
+    low_trains: bool = True  # type: ignore[misc]
 
 
 @guarded
@@ -185,15 +186,9 @@ class DefectionFreeSharing:
     starts from the high firm's new revenue, which must not fall.
     """
 
-    pace: float | None = field(default_factory=pacing_constant)
-    low_steps: int = 20
+    pace: AboveOne | None = field(default_factory=pacing_constant)
+    low_steps: Count = 20
     tolerance: float = 1e-9
-
-    def __post_init__(self) -> None:
-        if self.pace is not None and not self.pace > 1:
-            raise ConfigError(f"pace must be above 1 (or None for no limit); got {self.pace}. The default is 1.0297.")
-        if self.low_steps < 1:
-            raise ConfigError(f"low_steps must be at least 1; got {self.low_steps}. The default is 20.")
 
     def __call__(self, low: Firm[S], high: Firm[S], x_low: S, x_high: S, bargain: Bargain) -> Move[S]:
         before = high.together.quality(x_high)
@@ -216,11 +211,9 @@ class Collaboration(NamedTuple, Generic[S]):
 
 @guarded
 def collaborate(
-    low: Firm[S], high: Firm[S], scheme: Scheme, *, rounds: int = 200, q_max: float = 1.0
+    low: Firm[S], high: Firm[S], scheme: Scheme, *, rounds: Count = 200, q_max: float = 1.0
 ) -> Collaboration[S]:
     """Run a scheme and keep the ledger. `q_max` is the best reachable quality q_h* (1 if nothing better is known)."""
-    if rounds < 1:
-        raise ConfigError(f"rounds must be at least 1; got {rounds}. Pass rounds=1 or more.")
     x_low, x_high = low.state, high.state
     q_low, q_high = low.together.quality(x_low), high.together.quality(x_high)
     bargain = nash_bargaining(q_low, q_high, q_max)
@@ -238,9 +231,9 @@ def quadratic_firms(
     q_max: float = 0.95,
     *,
     difference: float = 0.05,
-    smoothness: float = 1.0,
-    flatness: float = 0.2,
-    max_step: float | None = None,
+    smoothness: Positive = 1.0,
+    flatness: Part = 0.2,
+    max_step: Positive | None = None,
 ) -> tuple[Firm[FloatArray], Firm[FloatArray]]:
     """Two firms with quadratic losses in the plane, for experiments with a known answer.
 
@@ -254,12 +247,7 @@ def quadratic_firms(
             f"be negative); got q_low0={q_low0}, q_high0={q_high0}, q_max={q_max}, difference={difference}. "
             "Correct the one outside."
         )
-    if max_step is not None and not max_step > 0:
-        raise ConfigError(f"max_step must be positive, or None for 1/smoothness; got {max_step}. Pass None.")
-    if not (smoothness > 0 and 0 < flatness <= 1):
-        raise ConfigError(
-            f"smoothness must be positive and flatness in (0, 1]; got {smoothness} and {flatness}. Correct the one outside."
-        )
+
     bound = smoothness if max_step is None else max(smoothness, 1 / max_step)
     curvature = smoothness * np.array([flatness, 1.0])
     shift = np.array([math.sqrt(2 * difference / curvature[0]), 0.0])

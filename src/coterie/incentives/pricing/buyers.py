@@ -19,12 +19,12 @@ revised, because the buyers who hold it see nothing more.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 
 from coterie.annotations import guarded
-from coterie.arguments import finite, shown
+from coterie.arguments import Share, finite, shown
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 from coterie.incentives.pricing.game import PricingGame
@@ -84,17 +84,8 @@ class CBER:
 class FixedEvasion:
     """Buyers who do not learn: θ_H buyers evade with a fixed probability (0: truthful; None: q*)."""
 
-    probability: float | None = 0.0
-
-    def __post_init__(self) -> None:
-        if self.probability is not None and not 0 <= self.probability <= 1:
-            raise ConfigError(
-                f"FixedEvasion takes a probability in [0, 1]; got {self.probability}. Pass a number between."
-            )
-
-    @property
-    def counts_blind_rounds(self) -> bool:
-        return False
+    probability: Share | None = 0.0
+    counts_blind_rounds: ClassVar[bool] = False
 
     def check(self, n_buyers: int) -> None:
         if n_buyers < 1:

@@ -14,7 +14,6 @@ All utilities are **per buyer**; buyer utilities are those of a θ_H buyer (a θ
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -22,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.annotations import guarded
-from coterie.arguments import refuse_masked
+from coterie.arguments import Level, NotNegative, Positive, refuse_masked
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 
@@ -73,28 +72,22 @@ class PricingGame:
     [7.5, 8.75, 6.25]
     """
 
-    mu: float
-    low: float
-    high: float
-    buyer_cost: float
-    seller_cost: float
+    mu: Level
+    low: Positive
+    high: Positive
+    buyer_cost: NotNegative
+    seller_cost: NotNegative
 
     def __post_init__(self) -> None:
-        if not 0 < self.mu < 1:
-            raise ConfigError(
-                f"mu, the share of high-value buyers, must be between 0 and 1; got {self.mu}. Use for example 0.5."
-            )
-        if not 0 < self.low < self.high < math.inf:
+        if not self.low < self.high:
             raise ConfigError(
                 f"PricingGame needs 0 < low < high; got low={self.low}, high={self.high}. Swap or correct them."
             )
-        if not 0 <= self.buyer_cost < self.spread:
+        if not self.buyer_cost < self.spread:
             raise ConfigError(
                 f"PricingGame needs 0 <= buyer_cost < high - low = {self.spread:g}, else nobody would ever evade; "
                 f"got buyer_cost={self.buyer_cost}. Lower it, or raise high."
             )
-        if not 0 <= self.seller_cost < math.inf:
-            raise ConfigError(f"seller_cost must be at least 0; got {self.seller_cost}. Use 0 or more.")
 
     @property
     def spread(self) -> float:
@@ -121,6 +114,7 @@ class PricingGame:
         """The price of a seller who does not look at signals (Theorem 6, part d)."""
         return float(self.low if self.low_price_blind else self.high)
 
+    @guarded
     def equilibrium(self, alpha: float, kind: Kind = "printed") -> Equilibrium:
         """Equilibrium of the game at α (Theorem 6), per buyer.
 
@@ -130,7 +124,6 @@ class PricingGame:
         makes buyers indifferent. The seller's utility is the same in both; elsewhere the two kinds coincide.
         """
         alpha = float(self._checked(alpha))
-        _known(kind)
         evades = not self._truthful(alpha)
         mixes = kind == "mixed" and evades and not self.low_price_blind
         return Equilibrium(
@@ -153,10 +146,10 @@ class PricingGame:
             evading = self.mu * self.high - self.mu * self.q_star * self.seller_cost
         return _plain(np.where(self._truthful(a), truthful, evading))
 
+    @guarded
     def buyer_utility(self, alpha: ArrayLike, kind: Kind = "printed") -> FloatArray | float:
         """u_B(α) of a θ_H buyer at equilibrium."""
         a = self._checked(alpha)
-        _known(kind)
         if self.low_price_blind:
             return _plain(np.where(self._truthful(a), (1 - a) * self.spread, self.spread - self.buyer_cost))
         evading = self.q_star * (a * self.spread - self.buyer_cost) if kind == "printed" else np.zeros_like(a)
@@ -218,13 +211,6 @@ class PricingGame:
                 f"alpha is a probability and must lie in [0, 1]; got {a.tolist()}. Pass a number between."
             )
         return a
-
-
-def _known(kind: str) -> None:
-    if kind not in ("printed", "mixed"):
-        raise ConfigError(
-            f'kind must be "printed" (Theorem 6) or "mixed" (the true equilibrium); got {kind!r}. Choose one of them.'
-        )
 
 
 def _plain(values: FloatArray) -> FloatArray | float:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from coterie.annotations import guarded
+from coterie.arguments import Share
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 from coterie.incentives.pricing.game import PricingGame
@@ -75,15 +76,30 @@ class Seller(Protocol):
     def update(self, state: FloatArray, prices: Prices, sales: Sales) -> FloatArray: ...
 
 
-def _discriminate(aware: BoolArray, probability: FloatArray | float, game: PricingGame) -> Prices:
-    """PD where `aware`, else the blind price: a joint draw for both signals."""
-    if game.low_price_blind:
-        return Prices(aware, np.zeros_like(aware), probability, 0.0, probability)
-    return Prices(np.ones_like(aware), ~aware, 1.0, 1 - probability, probability)
+def discriminate(aware: BoolArray, probability: FloatArray | float, blind_low: BoolArray | bool) -> Prices:
+    """PD where `aware`, else the blind price, θ_L where `blind_low`: a joint draw for both signals."""
+    low = np.broadcast_to(blind_low, aware.shape)
+    at_high, at_low = np.where(low, probability, 1.0), np.where(low, 0.0, 1 - np.asarray(probability))
+    return Prices(aware | ~low, ~aware & ~low, at_high, at_low, probability)
+
+
+def _separately(hh: FloatArray | float, hl: FloatArray | float, draws: FloatArray) -> Prices:
+    """The high price with these probabilities at the high and at the low signal, drawn separately."""
+    return Prices(draws[0] < hh, draws[1] < hl, hh, hl, hh * (1 - hl) + (1 - hh) * hl)
+
+
+class _Unlearning:
+    """A seller that remembers nothing."""
+
+    def init(self, game: PricingGame, rounds: int, shape: Shape) -> FloatArray:
+        return np.zeros(0)
+
+    def update(self, state: FloatArray, prices: Prices, sales: Sales) -> FloatArray:
+        return state
 
 
 @dataclass(frozen=True)
-class Mixed:
+class Mixed(_Unlearning):
     """Charges θ_H with constant probabilities, drawn separately per signal; `Mixed(1, 0)` always discriminates."""
 
     high_at_high: float | FloatArray
@@ -94,55 +110,32 @@ class Mixed:
             if not ((np.asarray(value) >= 0) & (np.asarray(value) <= 1)).all():
                 raise ConfigError(f"Mixed takes two probabilities in [0, 1]; got {value}. Pass numbers between.")
 
-    def init(self, game: PricingGame, rounds: int, shape: Shape) -> FloatArray:
-        return np.zeros(0)
-
     def prices(self, state: FloatArray, view: View, draws: FloatArray) -> Prices:
-        hh, hl = self.high_at_high, self.high_at_low
-        return Prices(draws[0] < hh, draws[1] < hl, hh, hl, hh * (1 - hl) + (1 - hh) * hl)
-
-    def update(self, state: FloatArray, prices: Prices, sales: Sales) -> FloatArray:
-        return state
+        return _separately(self.high_at_high, self.high_at_low, draws)
 
 
 @dataclass(frozen=True)
-class NoDiscrimination:
+class NoDiscrimination(_Unlearning):
     """The blind price for everybody: θ_L if θ_L ≥ μθ_H, else θ_H."""
 
-    def init(self, game: PricingGame, rounds: int, shape: Shape) -> FloatArray:
-        return np.zeros(0)
-
     def prices(self, state: FloatArray, view: View, draws: FloatArray) -> Prices:
-        return _discriminate(np.zeros(draws[0].shape, dtype=bool), 0.0, view.game)
-
-    def update(self, state: FloatArray, prices: Prices, sales: Sales) -> FloatArray:
-        return state
+        return discriminate(np.zeros(draws[0].shape, dtype=bool), 0.0, view.game.low_price_blind)
 
 
 @guarded
 @dataclass(frozen=True)
-class Stackelberg:
+class Stackelberg(_Unlearning):
     """Discriminates with probability α* − `epsilon`, else charges the blind price.
 
     With `epsilon` = 0 the buyers' belief is a driftless walk around their threshold α*, so that the average utility
     does not converge; a positive `epsilon` keeps them truthful and costs ε·(u_S(α*) − u_S(0))/α*.
     """
 
-    epsilon: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.epsilon <= 1:
-            raise ConfigError(f"epsilon must lie in [0, 1]; got {self.epsilon}. Use for example 0.05.")
-
-    def init(self, game: PricingGame, rounds: int, shape: Shape) -> FloatArray:
-        return np.zeros(0)
+    epsilon: Share = 0.0
 
     def prices(self, state: FloatArray, view: View, draws: FloatArray) -> Prices:
         probability = max(view.game.alpha_star - self.epsilon, 0.0)
-        return _discriminate(draws[0] < probability, probability, view.game)
-
-    def update(self, state: FloatArray, prices: Prices, sales: Sales) -> FloatArray:
-        return state
+        return discriminate(draws[0] < probability, probability, view.game.low_price_blind)
 
 
 @guarded
@@ -150,8 +143,9 @@ class Stackelberg:
 class AdaptiveStackelberg:
     """Discriminates whenever that cannot push the buyers' belief above α* − `margin`: (S_t + 1/w_t)/(t + 1) ≤ α*.
 
-    `known_mu=True` uses the buyers' own S_t and w_t, which depend on μ. `known_mu=False` estimates μ by the share
-    of high signals so far (right as long as buyers are truthful) and keeps its own count; give it a small `margin`.
+    `known_mu=True` uses the buyers' own S_t and w_t, which depend on μ. `known_mu=False` uses signals, prices, the two
+    values and α* alone: it estimates μ by the share of high signals so far (right as long as buyers are truthful),
+    chooses the blind price by it, and keeps its own count; give it a small `margin`. `LearningSeller` finds α*, too.
     """
 
     known_mu: bool = True
@@ -161,11 +155,13 @@ class AdaptiveStackelberg:
         return np.zeros((3, *shape))  # own S, high signals, all signals
 
     def prices(self, state: FloatArray, view: View, draws: FloatArray) -> Prices:
-        known = self.known_mu
-        evidence, weight = (view.evidence, view.weight) if known else (state[0], self._weight(state, view.n_buyers))
-        limit = (view.game.alpha_star - self.margin) * (view.counted + 1)
-        aware = evidence * weight + 1 <= limit * weight
-        return _discriminate(aware, aware.astype(float), view.game)
+        game, counted, evidence, weight = view.game, view.counted, view.evidence, view.weight
+        blind_low: BoolArray | bool = game.low_price_blind
+        if not self.known_mu:
+            counted, evidence, weight = np.full_like(state[0], view.t), state[0], self._weight(state, view.n_buyers)
+            blind_low = game.low >= game.high * self._mu(state)
+        aware = evidence * weight + 1 <= (game.alpha_star - self.margin) * (counted + 1) * weight
+        return discriminate(aware, aware.astype(float), blind_low)
 
     def update(self, state: FloatArray, prices: Prices, sales: Sales) -> FloatArray:
         if self.known_mu:
@@ -175,8 +171,11 @@ class AdaptiveStackelberg:
         evidence = state[0] + seen / self._weight(state, total)
         return np.stack([evidence, state[1] + sales.high_signals, state[2] + total])
 
+    def _mu(self, state: FloatArray) -> FloatArray:
+        return np.asarray((state[1] + 1) / (state[2] + 2))
+
     def _weight(self, state: FloatArray, n_buyers: FloatArray | int) -> FloatArray:
-        mu = (state[1] + 1) / (state[2] + 2)
+        mu = self._mu(state)
         return np.asarray(1 - mu**n_buyers - (1 - mu) ** n_buyers)
 
 
@@ -223,7 +222,7 @@ class ContextualExp3IX:
 
     def prices(self, state: FloatArray, view: View, draws: FloatArray) -> Prices:
         hh, hl = expit(state[4] * (state[1:4:2] - state[0:4:2]))
-        return Prices(draws[0] < hh, draws[1] < hl, hh, hl, hh * (1 - hl) + (1 - hh) * hl)
+        return _separately(hh, hl, draws)
 
     def update(self, state: FloatArray, prices: Prices, sales: Sales) -> FloatArray:
         rate = float(state[4].flat[0])

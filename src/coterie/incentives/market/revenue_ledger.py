@@ -11,19 +11,6 @@ import pandas as pd
 from coterie.incentives.market.bargaining import nash_product
 from coterie.incentives.market.duopoly import Duopoly
 
-COLUMNS = (
-    "t",
-    "q_low",
-    "q_high",
-    "rho",
-    "price_low",
-    "price_high",
-    "revenue_low",
-    "revenue_high",
-    "nash_product",
-    "step_high",
-)
-
 
 @dataclass(frozen=True)
 class RevenueLedger:
@@ -57,8 +44,7 @@ class RevenueLedger:
                 "revenue_high": [m.revenues.high for m in markets],
                 "nash_product": float("nan"),
                 "step_high": [step for *_, step in self.rows],
-            },
-            columns=list(COLUMNS),
+            }
         )
         if markets:
             frame["nash_product"] = nash_product(frame["revenue_low"], frame["revenue_high"], markets[0].revenues)
