@@ -23,17 +23,17 @@ def context(task: ct.Task, round: int = 0, n: int = 10) -> Context:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"steps": 0}, "steps to be a whole number of at least 1; got 0"),
+        ({"steps": 0}, "steps to be a whole number ≥ 1, or None; got 0"),
         ({"steps": 2.5}, "steps to be a whole number"),
         ({"epochs": -1}, "epochs"),
         ({"batch_size": 0}, "batch_size"),
         ({"steps": 1, "epochs": 1}, "steps or epochs, not both"),
-        ({"lr": -0.1}, "lr at least 0.0; got -0.1"),
-        ({"lr": float("nan")}, "lr to be a finite number; got nan"),
+        ({"lr": -0.1}, "lr to be a finite number of at least 0; got -0.1"),
+        ({"lr": float("nan")}, "lr to be a finite number of at least 0; got nan"),
         ({"lr": "0.1"}, "lr to be a finite number"),
-        ({"momentum": 1.0}, r"momentum in \[0.0, 1.0\)"),
+        ({"momentum": 1.0}, r"momentum to be a number of at least 0 and below 1"),
         ({"weight_decay": -1.0}, "weight_decay"),
-        ({"decay": 0.0}, "decay above 0"),
+        ({"decay": 0.0}, "decay to be a finite number above 0"),
     ],
 )
 def test_bad_settings_are_refused(wrong: dict[str, Any], message: str) -> None:

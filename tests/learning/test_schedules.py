@@ -41,14 +41,14 @@ def test_they_are_torchs(over: Any) -> None:
     ("make", "message"),
     [
         (lambda: Cosine(0), "Cosine needs length"),
-        (lambda: Cosine(3, floor=2.0), "floor in"),
-        (lambda: StepDecay(3, factor=0.0), "factor above 0"),
+        (lambda: Cosine(3, floor=2.0), "floor to be a number from 0 to 1"),
+        (lambda: StepDecay(3, factor=0.0), "factor to be a finite number above 0"),
         (lambda: Warmup(3, over="epochs"), "over to be one of 'rounds', 'steps'"),  # type: ignore[arg-type]
         (lambda: ct.LocalSGD(nesterov=True), "momentum above 0"),
-        (lambda: ct.LocalSGD(clip=0.0), "clip above 0"),
-        (lambda: ct.LocalAdam(beta1=1.0), "beta1 in"),
-        (lambda: ct.LocalAdam(eps=0.0), "eps above 0"),
-        (lambda: ct.LocalAdam(lr=-1.0), "LocalAdam needs lr at least 0.0"),
+        (lambda: ct.LocalSGD(clip=0.0), "clip to be a finite number above 0, or None"),
+        (lambda: ct.LocalAdam(beta1=1.0), "beta1 to be a number of at least 0 and below 1"),
+        (lambda: ct.LocalAdam(eps=0.0), "eps to be a finite number above 0"),
+        (lambda: ct.LocalAdam(lr=-1.0), "LocalAdam needs lr to be a finite number of at least 0"),
     ],
 )
 def test_bad_settings_are_refused(make: Any, message: str) -> None:

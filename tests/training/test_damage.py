@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.disk import file_digest, json_digest
+from coterie.estimation.histograms.count_store import open_store, save_counts
 from coterie.estimation.histograms.counts import read_counts
-from coterie.estimation.histograms.store import open_store, save_counts
 from coterie.training import checkpoint
 
 SGD = ct.LocalSGD(steps=2, lr=0.1, batch_size=8)
@@ -132,6 +132,22 @@ def test_a_damaged_file_of_counts_is_never_a_raw_error(form: str, tmp_path: Path
     refused = fuzz(tmp_path, ["c.npz"], lambda: read_counts(path), 150, always=False)
     assert refused > 100
     fuzz(tmp_path, ["c.npz"], stream, 100, always=False)
+
+
+def test_a_description_opens_only_files_of_its_folder(fed: ct.Federation, tmp_path: Path) -> None:
+    """It may name a device, which would be read for ever, or a file elsewhere; a pipe is never opened."""
+    fed.save(tmp_path)
+    about = json.loads((tmp_path / "federation.json").read_text())
+    for name in ("/dev/zero", "../secret", "nothing.npy"):
+        told = {k: v for k, v in about.items() if k != "checksum"} | {"files": about["files"] | {name: "0"}}
+        (tmp_path / "federation.json").write_text(json.dumps(told | {"checksum": json_digest(told)}))
+        with pytest.raises(ct.errors.DataError, match="is no file of this folder"):
+            ct.Federation.load(tmp_path)
+    (tmp_path / "federation.json").write_text(json.dumps(about))
+    (tmp_path / "y.npy").unlink()
+    os.mkfifo(tmp_path / "y.npy")
+    with pytest.raises(ct.errors.DataError, match="is no file of this folder"):
+        ct.Federation.load(tmp_path)
 
 
 def test_a_damaged_folder_of_counts_is_never_a_raw_error(tmp_path: Path) -> None:

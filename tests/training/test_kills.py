@@ -95,7 +95,11 @@ def _plain(folder: Path) -> Any:
 
 def _files(folder: Path) -> dict[str, bytes]:
     """All files but those that hold times or drawn names."""
-    return {p.name: p.read_bytes() for p in folder.iterdir() if p.name not in TIMES | DRAWN}
+    return {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in folder.rglob("*")
+        if p.is_file() and p.name not in TIMES | DRAWN
+    }
 
 
 def _compared(folder: Path) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 from torch import nn
 
 import coterie as ct
+from coterie.cli.commands import main
+from coterie.cli.config import start
 from coterie.errors import ConfigError
 from coterie.privacy import non_private, public
 
@@ -111,3 +115,63 @@ def test_seeds_on_splits_of_clear_rows_are_remembered() -> None:
     receipt = run(split(2)).receipt
     assert receipt is not None
     assert "fit_seeds" in receipt.reasons[0]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
+def test_the_folder_of_a_private_run_is_for_its_owner_alone(fed: ct.Federation, tmp_path: Path) -> None:
+    """Beside the release it holds clients' states, clear scores and the ledger."""
+    old = os.umask(0o022)
+    try:
+        run(fed, out=tmp_path / "new" / "run")
+        (tmp_path / "own").mkdir()
+        run(fed, out=tmp_path / "own")  # its owner chose the mode
+        run(fed, out=tmp_path / "plain", privacy=None)
+        (tmp_path / "run.toml").write_text(CONFIG)
+        start(tmp_path / "run.toml", out=tmp_path / "command")
+    finally:
+        os.umask(old)
+    for folder in (tmp_path / "new" / "run", tmp_path / "command"):
+        assert (folder / "receipt.json").exists()
+        assert not [p for p in (folder, *folder.iterdir()) if p.stat().st_mode & 0o077]
+    assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("own", "plain", "new")} == {0o755}
+
+
+def test_a_receipt_is_that_of_the_result_beside_it(
+    fed: ct.Federation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plain run, a run of other rounds, and a run without its receipt."""
+    run(fed, out=tmp_path / "private")
+    run(fed, out=tmp_path / "shorter", rounds=1)
+    run(fed, out=tmp_path / "plain", privacy=None)
+    assert ct.Result.load(tmp_path / "private").receipt.valid  # type: ignore[union-attr]
+    assert receipt_command(tmp_path / "private") == 0
+    for name, why in (("shorter", "its checksum is wrong"), ("plain", "is not of the result beside it")):
+        shutil.copy(tmp_path / "private" / "receipt.json", tmp_path / name / "receipt.json")
+        with pytest.raises(ConfigError, match=why):
+            ct.Result.load(tmp_path / name)
+        capsys.readouterr()
+        assert receipt_command(tmp_path / name) == receipt_command(tmp_path / name / "receipt.json") == 2
+        assert "PRIVACY RECEIPT" not in capsys.readouterr().out
+    (tmp_path / "private" / "receipt.json").unlink()
+    with pytest.raises(ConfigError, match="damaged"):
+        ct.Result.load(tmp_path / "private")
+
+
+def receipt_command(place: Path) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["privacy", "receipt", str(place)])
+    return int(ended.value.code or 0)
+
+
+CONFIG = """
+[data]
+name = "heart"
+[algorithm]
+name = "fedavg"
+[run]
+rounds = 1
+[privacy]
+epsilon = 3
+delta = 1e-6
+clip = 0.5
+"""

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 
 import coterie as ct
 from coterie.aggregation import CentredClipping, Median
@@ -396,3 +397,13 @@ def test_after_kill_9_between_noise_and_save_the_lost_release_stays_paid(fed: ct
     loaded = ct.Result.load(tmp_path)
     assert loaded.receipt == result.receipt
     assert len(loaded.history) == 4
+
+
+def test_values_that_the_network_cannot_take_end_in_one_sentence(make_fed: Any) -> None:
+    rng = np.random.default_rng(0)
+    data = {f"c{i}": (rng.integers(0, 5, (8, 3)), np.arange(8) % 2) for i in range(3)}
+    data["c0"][0][:] = 10**6
+    fed = ct.Federation.from_arrays(data, dtype="int64")
+    task = ct.Task(lambda: nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 2)))
+    with pytest.raises(ct.errors.TaskError, match="cannot take the values of these clients: index out of range"):
+        ct.fit(ct.FedAvg(SGD), fed, task, rounds=1, progress=False, privacy=ct.Privacy(3.0, 1e-5, clip=1.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import signal
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,11 @@ import torch
 from torch import nn
 
 import coterie as ct
+from coterie.exchange.channels.attacks import SignFlip
 from coterie.exchange.channels.base import Channel
 from coterie.learning.standardised import standardised
 from coterie.privacy import ExactNoise, JointSum, Ledger, public
+from coterie.training.cohorts import Everyone, FixedSize, Poisson
 from coterie.tree import tree_map
 
 pytestmark = pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
@@ -212,3 +214,67 @@ def test_a_run_stopped_by_hand_has_no_number_of_rounds_fixed_in_advance(
     assert not receipt.valid
     assert "stopped by hand after 2 of 4" in receipt.reasons[0]
     assert run(fed, task, rounds=4, out=tmp_path, resume=True).valid
+
+
+class Federation(ct.Federation):
+    """Its rows may be anybody's."""
+
+
+class Task(ct.Task):
+    """Its losses may be of other rows."""
+
+
+class Budget(ct.Privacy):
+    """Says that there is more."""
+
+    @property
+    def total(self) -> float:
+        return 1e9
+
+
+def remade(kind: Any, made: Any) -> Any:
+    return kind(**{f.name: getattr(made, f.name) for f in fields(made) if f.init})
+
+
+def test_a_subclass_of_what_holds_rows_task_or_budget_voids_the_receipt(fed: ct.Federation, task: ct.Task) -> None:
+    assert run(fed, task).valid
+    own = remade(Task, task)
+    for made in (
+        run(remade(Federation, fed), task),
+        run(fed, own),
+        run(fed, task, privacy=remade(Budget, EXACT)),
+    ):
+        assert [reason for reason in made.reasons if "with methods of the user's" in reason], made.reasons
+    assert run(fed, public(own)).valid
+    with pytest.raises(ct.errors.ConfigError, match="got Budget"):
+        ct.BernoulliRates(privacy=remade(Budget, EXACT)).fit([[0, 1]] * 9)
+
+
+def test_a_method_put_into_an_object_is_the_users(fed: ct.Federation, task: ct.Task) -> None:
+    engine, algorithm, local, channel = (
+        ct.engines.LocalEngine(),
+        ct.FedAvg(FEW),
+        replace(FEW),
+        SignFlip([fed.clients[0]]),
+    )
+    assert run(fed, task, channels=[channel]).valid
+    for made in (engine.run, algorithm.round, local.fit, channel.up):
+        object.__setattr__(made.__self__, made.__name__, made)  # what it does is not known
+    for how in ({"engine": engine}, {"algorithm": algorithm}, {"algorithm": ct.FedAvg(local)}, {"channels": [channel]}):
+        assert not run(fed, task, **how).valid, how
+    assert run(fed, task, public(ct.FedAvg(local)), channels=[public(channel)]).valid
+
+
+def test_a_method_put_into_a_sampler_is_the_users(fed: ct.Federation, task: ct.Task) -> None:
+    """It may choose the clients of a round by somebody's rows."""
+    for sampler, method in ((Everyone(), "sample"), (FixedSize(2), "by_name"), (Poisson(0.5), "sample")):
+        assert run(fed, task, cohort=sampler).valid
+        object.__setattr__(sampler, method, lambda *_: np.arange(2 + int(fed.y[0])))
+        assert "the cohort must be" in run(fed, task, cohort=sampler).reasons[0]
+
+
+def test_rows_in_a_tensor_class_of_the_users_void_the_receipt(fed: ct.Federation, task: ct.Task) -> None:
+    class Rows(torch.Tensor):
+        pass
+
+    assert "the federation's x must be" in run(replace(fed, x=fed.x.as_subclass(Rows)), task).reasons[0]

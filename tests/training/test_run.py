@@ -263,7 +263,7 @@ def test_every_client_is_evaluated_and_gains_have_the_right_sign(fed: ct.Federat
     table = result.evaluate("equal budget")
     assert list(table.index) == list(fed.clients)
     assert table.index.name == "client"
-    assert list(table.columns) == ["accuracy", "log_loss", "alone", "gain", "cluster", "n_train", "n_test"]
+    assert list(table.columns) == ["accuracy", "log_loss", "alone", "gain", "cluster", "met", "n_train", "n_test"]
     np.testing.assert_allclose(table["gain"], table["accuracy"] - table["alone"])
     alone = ct.fit(ct.Local(SGD), fed, task, rounds=1, alone=False)  # 6 rounds of 2 of 12 clients: one each
     assert table["alone"].equals(alone.evaluate()["accuracy"].rename("alone"))

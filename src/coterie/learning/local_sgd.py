@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coterie.annotations import guarded
+from coterie.arguments import BelowOne, NotNegative, Positive, Steps
 from coterie.errors import ConfigError
 from coterie.learning.local_steps import LocalSteps, Schedule
 from coterie.learning.update_rules import Adam, Momentum, Rule
@@ -21,20 +22,20 @@ class LocalSGD(LocalSteps):
     client between rounds; otherwise every round starts without momentum.
     """
 
-    steps: int | None = None
-    lr: float = 0.1
-    batch_size: int | None = 32
-    epochs: int | None = None
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    decay: float = 1.0
+    steps: Steps | None = None
+    lr: NotNegative = 0.1
+    batch_size: Steps | None = 32
+    epochs: Steps | None = None
+    momentum: BelowOne = 0.0
+    weight_decay: NotNegative = 0.0
+    decay: Positive = 1.0
     nesterov: bool = False
-    clip: float | None = None
+    clip: Positive | None = None
     schedule: Schedule | None = None
     keep: bool = False
 
     def __post_init__(self) -> None:
-        _check(self, (("lr", None), ("momentum", 1.0), ("weight_decay", None)))
+        _count(self)
         if self.nesterov and not self.momentum:
             raise ConfigError("LocalSGD needs momentum above 0 for nesterov=True; got momentum 0.0.")
 
@@ -51,53 +52,40 @@ class LocalAdam(LocalSteps):
     Every round starts with new means, unless the client keeps them: `keep=True`, or in your own algorithm
     `fit(…, memory=ctx.state["adam"])`."""
 
-    steps: int | None = None
-    lr: float = 0.001
-    batch_size: int | None = 32
-    epochs: int | None = None
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 0.0
+    steps: Steps | None = None
+    lr: NotNegative = 0.001
+    batch_size: Steps | None = 32
+    epochs: Steps | None = None
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.999
+    eps: Positive = 1e-8
+    weight_decay: NotNegative = 0.0
     decoupled: bool = True
-    decay: float = 1.0
-    clip: float | None = None
+    decay: Positive = 1.0
+    clip: Positive | None = None
     schedule: Schedule | None = None
     keep: bool = False
 
     def __post_init__(self) -> None:
-        _check(self, (("lr", None), ("beta1", 1.0), ("beta2", 1.0), ("weight_decay", None)))
-        if not self.eps > 0:
-            raise ConfigError(f"LocalAdam needs eps above 0; got {self.eps}.")
+        _count(self)
 
     @property
     def rule(self) -> Rule:
         return Adam(self.beta1, self.beta2, self.eps, self.weight_decay, self.decoupled)
 
 
-def _check(settings: LocalSteps, bounds: tuple[tuple[str, float | None], ...]) -> None:
-    owner = type(settings).__name__
+def _count(settings: LocalSteps) -> None:
+    """Ten steps where neither steps nor epochs are given; whole floats such as 2.0 become whole numbers."""
     if settings.steps is None and settings.epochs is None:
         object.__setattr__(settings, "steps", 10)
     if settings.steps is not None and settings.epochs is not None:
         raise ConfigError(
-            f"{owner} takes steps or epochs, not both; got {settings.steps} and {settings.epochs}. Drop one."
+            f"{type(settings).__name__} takes steps or epochs, not both; got {settings.steps} and {settings.epochs}. "
+            "Drop one."
         )
     for name in ("steps", "epochs", "batch_size"):
-        value = getattr(settings, name)
-        if value is not None and (value < 1 or int(value) != value):
-            raise ConfigError(f"{owner} needs {name} to be a whole number of at least 1; got {value}.")
-        if value is not None:
-            object.__setattr__(settings, name, int(value))
-    for name, high in bounds:
-        value = getattr(settings, name)
-        if value < 0 or (high is not None and value >= high):
-            span = f"in [0.0, {high})" if high is not None else "at least 0.0"
-            raise ConfigError(f"{owner} needs {name} {span}; got {value}.")
-    if not settings.decay > 0:
-        raise ConfigError(f"{owner} needs decay above 0 (1: no decay); got {settings.decay}.")
-    if settings.clip is not None and not settings.clip > 0:
-        raise ConfigError(f"{owner} needs clip above 0 (None: no clipping); got {settings.clip}.")
+        if getattr(settings, name) is not None:
+            object.__setattr__(settings, name, int(getattr(settings, name)))
 
 
 LOCAL_STEPS: dict[str, type[LocalSteps]] = {"LocalSGD": LocalSGD, "LocalAdam": LocalAdam}

@@ -25,7 +25,7 @@ from coterie.learning.batches import Walk
 from coterie.learning.schedules import Cosine, StepDecay, Warmup
 from coterie.learning.task import Task
 from coterie.learning.update_rules import Descent, Rate, Rule
-from coterie.tree import Params, Tree, named_like, names
+from coterie.tree import Params, Tree, flatten, named_like, names, unflatten
 
 Schedule = Cosine | StepDecay | Warmup | Callable[[int, int], float]
 
@@ -149,7 +149,7 @@ class LocalSteps(ABC):
         model = params | dict(zip(moved, weights, strict=True))
         if memory is None:
             return model, loss
-        return model, loss, _as_memory(dict(zip(sgd.kept_names(plan.rule, trained), kept, strict=True)))
+        return model, loss, unflatten(dict(zip(sgd.kept_names(plan.rule, trained), kept, strict=True)))
 
     def each(self, ctx: Samples) -> Iterator[tuple[Any, Rate]]:
         """The mini-batches of these steps with the learning rate of each, for your own loops. The rate is 0 for the
@@ -197,7 +197,7 @@ class LocalSteps(ABC):
     def start_memory(self, params: Params, train: str | Iterable[str] | None = None) -> Tree:
         """What the optimiser remembers before its first step: zeros."""
         trained = _trained(params, train)
-        return _as_memory(self._remembered(params, trained, None))
+        return unflatten(self._remembered(params, trained, None))
 
     def _remembered(self, params: Params, trained: tuple[str, ...], memory: Tree | None) -> Given:
         """The memory by the names of `Given`: the one passed in, or zeros."""
@@ -205,11 +205,7 @@ class LocalSteps(ABC):
         if memory is None:
             zero = next(iter(params.values())).new_zeros(())
             return {n: zero if n == "count" else torch.zeros_like(params[n.split("/", 1)[1]]) for n in wanted}
-        flat = {
-            f"{slot}/{name}" if isinstance(value, dict) else slot: t
-            for slot, value in memory.items()
-            for name, t in (value.items() if isinstance(value, dict) else [("", value)])
-        }
+        flat = flatten(memory)
         if set(flat) != set(wanted):
             raise ConfigError(
                 f"The memory does not fit {type(self).__name__} and the trained parameters; it has {sorted(flat)}. "
@@ -256,17 +252,6 @@ def _part(kind: str, tree: Params, params: Params, trained: tuple[str, ...]) -> 
             f"{unknown or 'none'}. Give exactly {list(trained)}."
         )
     return {f"{kind}/{name}": tree[name] for name in trained}
-
-
-def _as_memory(given: Given) -> Tree:
-    tree: Tree = {}
-    for place, t in given.items():
-        slot, _, name = place.partition("/")
-        if name:
-            tree.setdefault(slot, {})[name] = t
-        else:
-            tree[slot] = t
-    return tree
 
 
 def _with_extra(plan: Plan, ctx: Samples, given: Given, extra: Callable[[Params, Any], Tensor]) -> tuple[Tensor, ...]:

@@ -13,6 +13,7 @@ from typing import Literal
 from torch import nn
 
 from coterie.annotations import guarded
+from coterie.arguments import Share
 from coterie.learning.big_models import Recurrent, ResNet, Transformer
 
 Factory = Callable[[], nn.Module]
@@ -76,14 +77,14 @@ def two_conv(n_out: int, channels: int = 3, side: int = 32, width: int = 64, hid
 
 
 @guarded
-def resnet8(n_out: int = 10, channels: int = 3, norm: Norm = "group", drop: float = 0.0) -> Factory:
+def resnet8(n_out: int = 10, channels: int = 3, norm: Norm = "group", drop: Share = 0.0) -> Factory:
     """Three stages of one residual block, 16-32-64 channels; `drop` is the share of branches that stochastic depth
     leaves out in the last block. 78,042 parameters for three channels and ten classes."""
     return partial(ResNet, n_out, channels, (16, 32, 64), 1, norm, drop)
 
 
 @guarded
-def resnet18(n_out: int = 10, channels: int = 3, norm: Norm = "group", drop: float = 0.0) -> Factory:
+def resnet18(n_out: int = 10, channels: int = 3, norm: Norm = "group", drop: Share = 0.0) -> Factory:
     """Four stages of two residual blocks, 64 to 512 channels, with a 3×3 first convolution for small pictures."""
     return partial(ResNet, n_out, channels, (64, 128, 256, 512), 2, norm, drop)
 
@@ -96,7 +97,7 @@ def transformer(
     width: int = 64,
     heads: int = 4,
     layers: int = 2,
-    dropout: float = 0.1,
+    dropout: Share = 0.1,
     per_token: bool = False,
 ) -> Factory:
     """A small transformer encoder for rows of token ids (`from_arrays(…, dtype="int64")`): one answer for a row, or with
@@ -112,7 +113,7 @@ def lstm(
     width: int = 8,
     hidden: int = 256,
     layers: int = 2,
-    dropout: float = 0.0,
+    dropout: Share = 0.0,
     per_token: bool = False,
 ) -> Factory:
     """An embedding, an LSTM and a linear layer for rows of token ids: the answer after the last token, or `per_token`. With

@@ -14,10 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from coterie.annotations import guarded
+from coterie.arguments import Count, Share
 from coterie.errors import ConfigError
 from coterie.learning.batched.network_traits import filled
 from coterie.learning.body_and_head import features
-from coterie.settings import whole_number
 from coterie.tree import Params
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Predictor(Protocol):
         """The same as a module, for a client with these training samples."""
 
 
+@guarded
 @dataclass(frozen=True)
 class NearestNeighbours:
     """p(y|x) = `lam` · (vote of the `neighbours` nearest own samples) + (1 − `lam`) · (the network's probability).
@@ -46,13 +48,8 @@ class NearestNeighbours:
     Distances are between the network's values before its last layer. A sample at distance d votes with weight exp(−d).
     Outputs are log-probabilities. The network must be an `nn.Sequential`."""
 
-    lam: float
-    neighbours: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.lam <= 1:
-            raise ConfigError(f"Nearest neighbours need lam in [0, 1]; got {self.lam}.")
-        whole_number("neighbours", self.neighbours)
+    lam: Share
+    neighbours: Count
 
     def outputs(self, task: Task, params: Params, x: Tensor, samples: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         own, labels, mask = samples

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coterie.annotations import guarded
-from coterie.errors import ConfigError
+from coterie.arguments import Positive, Share
 
 Over = Literal["rounds", "steps"]
 
@@ -26,12 +26,8 @@ class Cosine:
     """Half a cosine from 1 down to `floor` over `length` rounds (or steps), and `floor` from there on."""
 
     length: int
-    floor: float = 0.0
+    floor: Share = 0.0
     over: Over = "rounds"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.floor <= 1:
-            raise ConfigError(f"Cosine needs floor in [0, 1]; got {self.floor}.")
 
     def __call__(self, round: int, step: int) -> float:
         share = min(_at(self.over, round, step) / self.length, 1.0)
@@ -44,12 +40,8 @@ class StepDecay:
     """Times `factor` after every `every` rounds (or steps)."""
 
     every: int
-    factor: float = 0.1
+    factor: Positive = 0.1
     over: Over = "rounds"
-
-    def __post_init__(self) -> None:
-        if not self.factor > 0:
-            raise ConfigError(f"StepDecay needs factor above 0; got {self.factor}.")
 
     def __call__(self, round: int, step: int) -> float:
         return float(self.factor ** (_at(self.over, round, step) // self.every))

@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -240,7 +240,7 @@ class Task:
         )
 
     def network(self, names: tuple[str, ...], sample: torch.Size) -> Network | None:
-        """The form of the module with gradients written by hand, for chunks of clients; None where there is none, or
+        """The form of the module with gradients written by hand, for chunks of clients; None where it has no such form, or
         where the library's kernels are faster."""
         if (names, sample) not in self._networks:
             network = Network.of(self._master, names, self.loss, sample)
@@ -316,7 +316,9 @@ class Task:
             )
         kind = (x.shape[1:], x.dtype, y.shape[1:], y.dtype, look)  # the result may depend on the values of the samples
         if kind not in self._found:
-            self._found[kind] = self._traits(params, x[:_TRIED], y[:_TRIED])
+            traits = self._traits(params, x[:_TRIED], y[:_TRIED])
+            couples = callable(self.loss) and self._couples(outputs, y if look else _all_classes(y, federation))
+            self._found[kind] = replace(traits, alone=traits.alone or couples)
         self._found["last"] = self._found[kind]
 
     def _tried(self, params: Params, x: Tensor) -> Tensor:
@@ -394,6 +396,13 @@ class Task:
         batched = alone or self.convolutional or network_traits.batches(loss, params, x, y, key)
         return Traits(watched=drawing.used, alone=alone or not batched, addresses=addressing.used)
 
+    def _couples(self, outputs: Tensor, y: Tensor) -> bool:
+        """Whether the loss of a sample depends on other samples (a contrastive loss): padding must not enter it."""
+        with torch.no_grad():
+            return network_traits.mixes_rows(
+                lambda rows: self.sample_losses(outputs[rows], y[rows]), torch.arange(len(y))
+            )
+
     def _check_outputs(self, outputs: Tensor, federation: Federation) -> None:
         width = outputs.shape[-1] if outputs.dim() > 1 else 1
         entries = math.prod(federation.y.shape[1:])
@@ -432,6 +441,13 @@ def _instead_of(x: Tensor) -> Tensor:
     shape = (_ROWS, *x.shape[1:])
     numbers = torch.cos(torch.arange(math.prod(shape), dtype=torch.float32)).reshape(shape)
     return numbers.to(x.dtype) if x.is_floating_point() else x.new_zeros(shape)
+
+
+def _all_classes(y: Tensor, federation: Federation) -> Tensor:
+    """Labels of the same shape that have every class, in place of a private run's."""
+    if federation.kind != "classification":
+        return y
+    return (torch.arange(y.numel()) % federation.n_outputs).reshape(y.shape).to(y.dtype)
 
 
 def _one_tensor(outputs: Any) -> Tensor:

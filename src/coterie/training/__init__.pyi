@@ -1,14 +1,15 @@
 """The public names of `ct.training` and where each lives. `coterie.lazy` reads this file as a table."""
 
+from coterie.evidence.participation import Coalition as Coalition
+from coterie.evidence.participation import Participation as Participation
 from coterie.training.cohorts import Everyone as Everyone
 from coterie.training.cohorts import FixedSize as FixedSize
 from coterie.training.cohorts import Poisson as Poisson
 from coterie.training.evaluation import Evaluation as Evaluation
+from coterie.training.guarded import Guarded as Guarded
+from coterie.training.guarded import fit_guarded as fit_guarded
 from coterie.training.number_of_clusters import Choice as Choice
 from coterie.training.number_of_clusters import choose_clusters as choose_clusters
-from coterie.training.participation import Coalition as Coalition
-from coterie.training.participation import Participation as Participation
-from coterie.training.restarts import best_of as best_of
 from coterie.training.result import Result as Result
 from coterie.training.run import Run as Run
 from coterie.training.run import fit as fit
@@ -17,3 +18,4 @@ from coterie.training.sweeps import Seeds as Seeds
 from coterie.training.sweeps import fit_seeds as fit_seeds
 from coterie.training.sweeps import grid as grid
 from coterie.training.tensorboard import TensorBoard as TensorBoard
+from coterie.training.tuning import best_of as best_of

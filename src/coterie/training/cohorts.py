@@ -72,6 +72,20 @@ class Poisson:
         return np.flatnonzero(_draws(federation, seed, round) < self.rate)
 
 
+def checked(drawn: Any, sampler: Sampler, n_clients: int) -> Ints:
+    """What a sampler drew, in order: places of the federation, every client at most once."""
+    found = np.asarray(drawn)
+    if found.ndim == 1 and (not found.size or np.issubdtype(found.dtype, np.integer)):
+        clients: Ints = np.sort(found.astype(np.int64))
+        inside = not len(clients) or (clients[0] >= 0 and clients[-1] < n_clients)
+        if inside and (np.diff(clients) > 0).all():
+            return clients
+    raise ConfigError(
+        f"A sampler must return different places of clients, whole numbers from 0 to {n_clients - 1}; "
+        f"{type(sampler).__name__} returned {shown(found.tolist())}. Return np.array([0, 2]), say."
+    )
+
+
 SAMPLERS: dict[str, type] = {"everyone": Everyone, "fixed_size": FixedSize, "poisson": Poisson}
 
 

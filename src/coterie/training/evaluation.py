@@ -39,6 +39,7 @@ class Evaluation:
     state: Any
     env: Env
     engine: Any
+    met: npt.NDArray[np.bool_] | None = None  # which clients took part; None: all, or nobody may know
     most: int = 1 << 14  # clients evaluated together
 
     def everyone(self) -> Ints:
@@ -62,7 +63,7 @@ class Evaluation:
 
     def blocks(self, clients: Ints) -> list[Ints]:
         """The clients in blocks that fit into memory."""
-        step = int(np.clip(_BLOCK_BYTES // max(n_bytes(self.env.initial), 1), 16, 1 << 30))
+        step = int(np.clip(_BLOCK_BYTES // max(n_bytes(self.env.initial), 1), 1, 1 << 30))
         step = min(step, self.most)
         return [clients[i : i + step] for i in range(0, len(clients), step)]
 

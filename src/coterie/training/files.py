@@ -1,5 +1,5 @@
 """The files of a result. `result.json` is written last and holds the checksums of all files, so a folder is complete or
-refused."""
+refused. A private run's receipt is one of them: a receipt that was put beside another result is refused."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from coterie.errors import ConfigError
 from coterie.training import checkpoint
 
 FILES = ("result.json", "history.parquet", "evaluation.parquet", "models.safetensors")
+RECEIPT = "receipt.json"
 _ABOUT, _HISTORY, _EVALUATION, _MODELS = FILES
 _NEEDED = {"clients": list, "clusters": list, "metrics": list, "rounds": int, "seed": int, "files": dict}
 
@@ -35,8 +36,20 @@ def save(
         history.to_parquet(partial)
     with writing(folder / _EVALUATION) as partial:
         scores.reset_index(drop=True).to_parquet(partial)
-    sealed.seal(about, FILES[1:])
+    sealed.seal(about, [*FILES[1:], *([RECEIPT] if (folder / RECEIPT).exists() else [])])
     return folder
+
+
+def check_receipt(folder: Path) -> None:
+    """Refuse a receipt that was not written with the result in the folder."""
+    sealed = _sealed(folder)
+    kept = sealed.about().get("files")
+    if not isinstance(kept, dict):
+        raise sealed.damaged(_ABOUT, "it lacks 'files'")
+    if RECEIPT in kept:
+        sealed.check(RECEIPT, kept[RECEIPT])
+    elif (folder / RECEIPT).exists():
+        raise ConfigError(f"{folder / RECEIPT} is not of the result beside it, which has none. Take it away.")
 
 
 def load(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], pd.DataFrame, pd.DataFrame]:

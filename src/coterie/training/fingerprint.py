@@ -8,16 +8,16 @@ threads may move their last digits; everything else must be equal bit by bit.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from coterie.data.federation import Federation
-from coterie.disk import digest
-from coterie.errors import ConfigError
+from coterie.disk import digest, said
+from coterie.errors import ConfigError, TaskError
 from coterie.learning.task import Task
 from coterie.training.contract import parts
 from coterie.tree import Params, flatten
@@ -26,6 +26,7 @@ _ROWS = 32  # rows on which the model and the loss are computed
 _SHIFT = 0.05  # how far parameters are moved for it: at a start of zeros many models agree
 _TOLERANCE = 1e-5
 _HEAD = "probe/"
+_LOOKED = (0, 1, 2, 3, 4, 5, 7, 10, 20, 50, 100, 200, 500, 1000)  # rounds and steps at which schedules are compared
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ def fingerprint(
 ) -> Fingerprint:
     """settings: any object whose `repr` shows its value. state: a server state to start from, if one was given."""
     loss = task.loss if isinstance(task.loss, str) else getattr(task.loss, "__qualname__", "loss")
-    told = repr((settings, task.metrics, loss, task.skeleton, {k: tuple(t.shape) for k, t in initial.items()}))
+    shapes = {k: tuple(t.shape) for k, t in initial.items()}
+    told = repr((settings, _rates(settings), task.metrics, loss, task.skeleton, shapes))
     fed = federation
     data = (
         fed.x,
@@ -92,16 +94,39 @@ def fingerprint(
     return Fingerprint(sums, *_probe(task, federation, initial))
 
 
+def _rates(settings: Any) -> list[float]:
+    """What the learning-rate schedules in the settings give; functions of one name may differ."""
+    if isinstance(settings, tuple | list):
+        return [rate for part in settings for rate in _rates(part)]
+    if not is_dataclass(settings) or isinstance(settings, type):
+        return []
+    schedule = getattr(settings, "schedule", None)
+    here = [_rate(schedule, r, s) for r in _LOOKED for s in _LOOKED] if callable(schedule) else []
+    return here + [rate for f in fields(settings) for rate in _rates(getattr(settings, f.name))]
+
+
+def _rate(schedule: Callable[[int, int], float], round: int, step: int) -> float:
+    try:
+        return float(schedule(round, step))
+    except Exception:  # a list of rates ends somewhere
+        return float("nan")
+
+
 def _probe(task: Task, federation: Federation, initial: Params) -> tuple[dict[str, Tensor], float]:
     x, y, _ = federation.some_rows(_ROWS)
     moved = {
         name: t + _SHIFT * torch.cos(torch.arange(1, t.numel() + 1, dtype=t.dtype)).reshape(t.shape)
         for name, t in initial.items()
     }
-    with torch.no_grad():
-        start = task.sample_losses(task.outputs(initial, x), y)
-        outputs = task.outputs(moved, x)
-        losses = task.sample_losses(outputs, y)
+    try:
+        with torch.no_grad():
+            start = task.sample_losses(task.outputs(initial, x), y)
+            outputs = task.outputs(moved, x)
+            losses = task.sample_losses(outputs, y)
+    except (RuntimeError, ValueError, LookupError) as error:  # a private run's check has seen no values
+        raise TaskError(
+            f"The model cannot take the values of these clients: {said(error)}. Correct one of them."
+        ) from None
     return {"outputs": outputs.contiguous(), "losses": losses.contiguous()}, float(start.mean())
 
 

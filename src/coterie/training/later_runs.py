@@ -25,17 +25,6 @@ class Given:
         return self.result
 
 
-@dataclass(frozen=True)
-class TrainedAlone:
-    """Trains the clients alone when it is called."""
-
-    how: Alone
-    usual: str
-
-    def __call__(self, yardstick: str | None = None, sample: int | None = None) -> Result:
-        return (self.how if sample is None else self.how.sampled(sample)).train(check(yardstick or self.usual))
-
-
 def clients_alone(run: Any, alone: bool | str | Result) -> Callable[..., Result] | None:
     """How to get the result of training alone when it is needed.
 
@@ -47,8 +36,8 @@ def clients_alone(run: Any, alone: bool | str | Result) -> Callable[..., Result]
         return None
     part = sum(row["clients"] for row in run.history) / max(len(run.federation), 1)
     rounds = min(run.done, max(round(part), 1)) if run.history else run.done
-    how = Alone(local, run.federation, run.task, rounds, run.seed, run.engine)
-    return TrainedAlone(how, check(alone) if isinstance(alone, str) else "tuned")
+    usual = check(alone) if isinstance(alone, str) else "tuned"
+    return Alone(local, run.federation, run.task, rounds, run.seed, run.engine, usual)
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from coterie.annotations import guarded
-from coterie.arguments import check_arguments
+from coterie.arguments import check_arguments, whole_number
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError, DataError
 from coterie.learning.task import Task
-from coterie.settings import setting, whole_number, with_setting
+from coterie.settings import setting, with_setting
 from coterie.training.run import fit
 from coterie.training.validity import looked_at
 

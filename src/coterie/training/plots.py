@@ -10,8 +10,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from coterie.evidence.gains import GAINS
-
 GAIN, LOSS, NEUTRAL = "#2a7f62", "#b5443c", "#4a6fa5"
 
 
@@ -44,30 +42,6 @@ def plot_gains(evaluation: pd.DataFrame, ax: Axes | None = None) -> Axes:
         ax.fill_between(np.arange(len(gains)), gains.clip(lower=0), color=GAIN, step="mid")
         ax.fill_between(np.arange(len(gains)), gains.clip(upper=0), color=LOSS, step="mid")
         ax.set(xlabel="clients, sorted by gain", ylabel=f"gain ({evaluation.columns[0].replace('_', ' ')})")
-        ax.axhline(0, color="black", linewidth=0.8)
-    ax.spines[["top", "right"]].set_visible(False)
-    return ax
-
-
-def plot_participation(table: pd.DataFrame, marks: pd.Series[Any], metric: str, ax: Axes | None = None) -> Axes:
-    """Gains with their intervals: clients below one another, or sorted along the axis when they are many."""
-    shown = table.dropna(subset="gain").sort_values("gain")
-    few = len(shown) <= 40
-    ax = axes(ax, (6.0, max(2.0, 0.3 * len(shown) + 1.0) if few else 3.6))
-    sure = np.where(marks.loc[shown.index] == GAINS, GAIN, "#8a8a8a")
-    colours = np.where(shown["leaves"], LOSS, sure)
-    place = np.arange(len(shown))
-    label = f"gain over training alone ({metric.replace('_', ' ')})"
-    if few:
-        ax.hlines(place, shown["low"], shown["high"], colors=colours.tolist(), linewidth=2)
-        ax.scatter(shown["gain"], place, c=colours.tolist(), s=28, zorder=3)
-        ax.set_yticks(place, [f"{c}, leaves" if gone else str(c) for c, gone in shown["leaves"].items()])
-        ax.set(xlabel=label, ylim=(-0.6, len(shown) - 0.4))
-        ax.axvline(0, color="black", linewidth=0.8)
-    else:
-        ax.vlines(place, shown["low"], shown["high"], colors=colours.tolist(), linewidth=0.6, alpha=0.5)
-        ax.scatter(place, shown["gain"], c=colours.tolist(), s=4, zorder=3)
-        ax.set(xlabel="clients, sorted by gain", ylabel=label.replace(" over training alone", ""))
         ax.axhline(0, color="black", linewidth=0.8)
     ax.spines[["top", "right"]].set_visible(False)
     return ax

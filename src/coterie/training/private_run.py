@@ -34,7 +34,7 @@ from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import Released, public
 from coterie.settings import setting
 from coterie.training.cohorts import Everyone, FixedSize, Poisson, Sampler
-from coterie.training.validity import doubts, public_ranges, unpaid
+from coterie.training.validity import doubts, public_ranges
 
 SIMULATION_ONLY = (
     "history (losses, numbers of clients and bytes), and warnings that follow from it",
@@ -197,7 +197,15 @@ class Session:
 
     @classmethod
     def open(
-        cls, privacy: Privacy, algorithm: Any, sampler: Sampler, n_users: int, rounds: int, out: Path | None, state: Any
+        cls,
+        privacy: Privacy,
+        algorithm: Any,
+        sampler: Sampler,
+        n_users: int,
+        rounds: int,
+        out: Path | None,
+        state: Any,
+        secure: Any = None,
     ) -> Session:
         """Plan, and reserve the plan in the ledger (`state`: the ledger of a checkpoint, to go on with)."""
         drawn, expected = participation(sampler, n_users)
@@ -206,7 +214,7 @@ class Session:
         sampling = accounted_sampling(drawn, per_round)
         account = Account.open(privacy, lines, folder=out, state=state)
         z = account.noise_multiplier(RELEASE)
-        releases = Releases(account.privacy, account, z, n_users, sampling, expected)
+        releases = Releases(account.privacy, account, z, n_users, sampling, expected, secure)
         self = cls(account, sampler, n_users, releases)
         self.per_round = per_round
         if sampling > drawn:
@@ -229,8 +237,9 @@ class Session:
                 "The run in this folder is not private; resuming would mix two runs. Choose another folder."
             )
         state, n = (None if stored is None else stored["privacy"]), len(run.federation)
-        self = cls.open(run.privacy, run.algorithm, run.sampler, n, run.rounds, run.out, state)
-        paid = unpaid((*start.bookings, *run.declared.bookings), self.ledger)
+        secure = getattr(run.engine, "secure", None)
+        self = cls.open(run.privacy, run.algorithm, run.sampler, n, run.rounds, run.out, state, secure)
+        paid = self.ledger.unpaid((*start.bookings, *run.declared.bookings))
         for reason in (*start.taint, *paid, *_mixing(run.channels), *doubts(run)):
             self.ledger.void(reason)
         given = ["the start"] if run.start is not None and start.free else []

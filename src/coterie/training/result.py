@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
+from coterie.arguments import whole_number
 from coterie.data.federation import Federation
 from coterie.disk import write_text
 from coterie.errors import ConfigError, DataError
@@ -19,7 +20,6 @@ from coterie.learning import module_json, predictors
 from coterie.learning.batched.network_traits import filled
 from coterie.learning.task import Task
 from coterie.privacy.receipt import Receipt
-from coterie.settings import whole_number
 from coterie.training import files
 from coterie.training.evaluation import Evaluation
 from coterie.training.yardstick import SAMPLE, Yardstick, check
@@ -28,23 +28,25 @@ from coterie.tree import row
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from coterie.training.participation import Participation, Rule
+    from coterie.evidence.participation import Participation, Rule
 
 _COLUMNS = ["round", "loss", "clients", "lost", "bytes_down", "bytes_up", "seconds"]
-RECEIPT = "receipt.json"
-FILES = files.FILES
+RECEIPT, FILES = files.RECEIPT, files.FILES
 
 
-def _receipt(file: Path) -> Receipt | None:
-    """The receipt of a saved private run; an edited receipt is refused."""
-    if not file.is_file():
-        return None
-    try:
-        found = Receipt.from_json(file.read_text("utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{file} is not a privacy receipt ({error}). Put back the one that the run wrote.") from None
-    if fault := found.verify().fault:
-        raise ConfigError(f"{file} cannot be believed: {fault}. Put back the one that the run wrote.")
+def _receipt(folder: Path) -> Receipt | None:
+    """The receipt of a saved private run; one that was edited, or is another run's, is refused."""
+    file, found = folder / RECEIPT, None
+    if file.is_file():
+        try:
+            found = Receipt.from_json(file.read_text("utf-8"))
+        except ValueError as error:
+            raise ConfigError(
+                f"{file} is not a privacy receipt ({error}). Put back the one that the run wrote."
+            ) from None
+        if fault := found.verify().fault:
+            raise ConfigError(f"{file} cannot be believed: {fault}. Put back the one that the run wrote.")
+    files.check_receipt(folder)
     return found
 
 
@@ -147,6 +149,8 @@ class Result:
             table["alone"] = np.nan if alone is None else alone.scores()[first].reindex(table.index)
             table["gain"] = task.sign * (table[first] - table["alone"])
             table["cluster"] = self.clusters
+            if (met := self.evaluation.met) is not None and not met.all():
+                table["met"] = met
             table["n_train"], table["n_test"] = federation.n_train, federation.n_test
             part = f", {count} of {len(federation)} clients" if count < len(federation) and used != "given" else ""
             self._stored[key] = _headed(table.rename_axis("client"), f"{used}{part}")
@@ -177,8 +181,8 @@ class Result:
         seed: int = 0,
     ) -> Participation:
         """Which clients gain, which would leave, and whether the coalition is stable when they do; see
-        `participation.py`."""
-        from coterie.training.participation import audit
+        `evidence/participation.py`."""
+        from coterie.training.coalition import audit
 
         return audit(self, level=level, rule=rule, fewest=fewest, seed=seed)
 
@@ -286,7 +290,7 @@ class Result:
         if federation is not None:
             stored["federation"] = federation
         clusters = pd.Series(about.pop("clusters"), index=clients, name="cluster")
-        return cls(history, about, clients, clusters, _stored=stored, receipt=_receipt(folder / RECEIPT))
+        return cls(history, about, clients, clusters, _stored=stored, receipt=_receipt(folder))
 
     # ---- pictures ----------------------------------------------------------------------------------------------------
 

@@ -17,9 +17,10 @@ from coterie.errors import DataError
 from coterie.evidence.gains import Floats
 from coterie.learning.metrics import Metric
 from coterie.learning.scoring import Scorer
-from coterie.training.bootstrap import ROW_MEANS
 from coterie.training.result import Result
 from coterie.tree import Tree
+
+ROW_MEANS = frozenset({"accuracy", "log_loss", "mse", "mae", "top_3", "top_5"})  # means over rows
 
 
 def row_losses(result: Result, scorer: Scorer | None = None, guess: Tensor | None = None) -> list[Floats]:
@@ -75,8 +76,8 @@ def row_names(results: Sequence[Result]) -> list[list[np.ndarray]]:
         start = fed.starts("test")
         for i, n in enumerate(fed.n_test):
             rows = slice(int(start[i]), int(start[i] + n))
-            x = fed.features(rows).reshape(int(n), -1).double().numpy()
-            y = fed.y[rows].reshape(int(n), -1).double().numpy()
+            x = fed.features(rows).flatten(1).double().numpy()
+            y = fed.y[rows].unsqueeze(1).flatten(1).double().numpy()
             client = np.full((int(n), 1), float(int(results[0].clients.get_indexer(pd.Index([result.clients[i]]))[0])))
             parts.append(np.concatenate([client, x, y], axis=1))
             where.append((s, i))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import product
 from multiprocessing import get_context
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ def fit_seeds(
 ) -> Seeds:
     """The same run with several seeds (5: 0 … 4). federation: the data, or a function `seed → Federation` that splits them
     again. processes: so many runs at a time, each in a process with one worker; then everything must be picklable (a model
-    made by a named function, not a lambda). Other options are those of `fit`."""
+    made by a named function, not a lambda). Other options are those of `fit`; each seed has a folder of its own in `out`."""
     check_arguments(locals(), federation=FEDERATION | CALLABLE)
     chosen = tuple(range(int(seeds))) if isinstance(seeds, int | Integral) else tuple(int(s) for s in seeds)
     if not chosen:
@@ -80,8 +81,6 @@ def fit_seeds(
         _note_look(federation, options)
     if processes == 1:
         return Seeds(tuple(_one(algorithm, federation, task, seed, options) for seed in chosen), chosen)
-    if options.get("out") is not None:
-        raise ConfigError("fit_seeds with processes does not write files; got out=…. Save the results one by one.")
     options = {"engine": LocalEngine(workers=1), "progress": False} | options
     jobs = [(algorithm, federation, task, seed, options) for seed in chosen]
     try:
@@ -105,6 +104,8 @@ def _one(algorithm: Algorithm, federation: Any, task: Task | None, seed: int, op
     data = federation if isinstance(federation, Federation) else federation(seed)
     if isinstance(data, Federation):
         _note_look(data, options)
+    if options.get("out") is not None:
+        options = options | {"out": Path(options["out"]) / f"seed-{seed}"}
     return fit(algorithm, data, task, seed=seed, **options)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from types import FunctionType
@@ -28,8 +28,8 @@ from coterie.data.federation import Federation
 from coterie.exchange.channels import CHANNELS
 from coterie.learning.standardised import Rescaled
 from coterie.learning.task import Task
-from coterie.privacy.ledger import Ledger
-from coterie.privacy.taint import Booking, Released
+from coterie.privacy.settings import Privacy
+from coterie.privacy.taint import Booking, Released, patched
 from coterie.training.tensorboard import TensorBoard
 from coterie.tree import leaves
 
@@ -81,17 +81,6 @@ def opened(**given: Any) -> tuple[dict[str, Any], Declared]:
     return plain, Declared(tuple(dict.fromkeys(parts)), tuple(doubts), tuple(objects), tuple(bookings))
 
 
-def unpaid(bookings: Iterable[Booking], ledger: Ledger) -> Iterator[str]:
-    """Why a run that is made of released values gets no receipt: its ledger does not count what they cost."""
-    known = ledger.numbers(everyone=True)
-    for booking in bookings:
-        if booking.ledger != ledger.id or booking.number not in known:
-            yield (
-                f"unaccounted: a part of this run comes from the release {booking.event.name!r}, which its ledger does not "
-                "hold; name one ledger file for both"
-            )
-
-
 def looked_at(federation: Federation, how: str) -> None:
     """Remember that settings may have been chosen on these clear rows; they stay the same under other names and splits."""
     for trace in _traces(federation):
@@ -109,6 +98,7 @@ def doubts(run: Any) -> Iterator[str]:
     """Why a run cannot earn a receipt, for every part that its user has not declared public."""
     declared = run.declared
     yield from declared.doubts
+    yield from _of_classes(run)
     if "the algorithm" not in declared.parts:
         yield from _of_algorithm(run.algorithm)
         if _LOOKED and (how := next((_LOOKED[t] for t in _traces(run.federation) if t in _LOOKED), None)):
@@ -121,9 +111,26 @@ def doubts(run: Any) -> Iterator[str]:
     for channel in run.channels:
         if not _registered(channel, CHANNELS) and not declared.has(channel):
             yield _UNKNOWN.format(f"the channel {_name(channel)}", "it")
-    if not _ours(type(run.engine)):
+    if not _ours(type(run.engine)) or patched(run.engine):
         yield f"unaccounted: the engine {_name(run.engine)} is not one of this package's"
     yield from _of_callbacks(run.callbacks, declared)
+
+
+def _of_classes(run: Any) -> Iterator[str]:
+    """A subclass of what holds the rows, the budget or the task may do anything in their place."""
+    fed, task = run.federation, run.task
+    parts = [
+        ("federation", fed, Federation),
+        ("privacy", run.privacy, Privacy),
+        ("cohort", run.sampler, type(run.sampler)),
+    ]
+    parts += [] if "the task" in run.declared.parts else [("task", task, Task)]
+    parts += [
+        (f"federation's {name}", t, Tensor) for name in ("x", "y", "weights") if (t := getattr(fed, name)) is not None
+    ]
+    for name, part, kind in parts:
+        if type(part) is not kind or patched(part):
+            yield f"unaccounted: the {name} must be a {kind.__name__} itself; got {_name(part)} with methods of the user's"
 
 
 def _of_callbacks(callbacks: Sequence[Any], declared: Declared) -> Iterator[str]:
@@ -166,7 +173,7 @@ def _foreign(value: Any, path: str) -> Iterator[tuple[str, str]]:
             yield from _foreign(part, f"{path}.{name}")
     elif isinstance(value, tuple | list | set | frozenset):
         yield from _foreign_items(value, path)
-    elif not _ours(value):
+    elif not _ours(value) or patched(value):
         yield path, _name(value)
     elif is_dataclass(value) and not isinstance(value, type):
         for f in fields(value):
@@ -266,7 +273,7 @@ def _near(a: Tensor, b: Tensor) -> bool:
 
 def _registered(made: Any, registry: Mapping[str, type]) -> bool:
     """Whether the object's class is on this package's own list."""
-    return type(made) in registry.values() and _ours(type(made))
+    return type(made) in registry.values() and _ours(type(made)) and not patched(made)
 
 
 def _ours(value: Any) -> bool:

@@ -60,12 +60,14 @@ class Alone:
     rounds: int
     seed: int
     engine: Any
+    usual: Yardstick = "tuned"
 
-    def train(self, yardstick: Yardstick) -> Result:
-        """The clients alone, by this yardstick. This trains."""
-        if yardstick == "equal budget" or self.rounds == 0:
-            return self._fit(self.local.lr, self.federation, self.rounds)
-        return self._tuned()
+    def __call__(self, yardstick: str | None = None, sample: int | None = None) -> Result:
+        """The clients, or a sample of them, trained alone by a yardstick; by the usual one if none is named."""
+        how = self if sample is None else self.sampled(sample)
+        if check(yardstick or self.usual) == "equal budget" or self.rounds == 0:
+            return how._fit(self.local.lr, how.federation, self.rounds)
+        return how._tuned()
 
     def sampled(self, count: int) -> Alone:
         """The same with a random sample of the clients."""

@@ -88,6 +88,11 @@ def refuse_unsupported(module: nn.Module) -> None:
             raise TaskError(
                 f"'{name}' has no size yet: a lazy layer learns it from its first batch. Give the layer its input size."
             )
+        if isinstance(tensor, nn.Parameter) and tensor.is_complex():
+            raise TaskError(
+                f"'{name}' is complex, and models are trained as real numbers: its imaginary part would be lost. Hold both "
+                "parts as two real tensors (torch.view_as_real) and join them in forward."
+            )
     for name, part in module.named_modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None:
             raise TaskError(
