@@ -92,7 +92,7 @@ class Deployment:
             self.flwr("supernode", "register", str(self.folder / f"{name}.pub"), "lab", "--name", name)
         return self.folder / name
 
-    def supernode(self, name: str, key: Path, port: int, **config: str | int) -> subprocess.Popen[bytes]:
+    def supernode(self, name: str, key: Path, port: int, /, **config: str | int) -> subprocess.Popen[bytes]:
         told = " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())
         return self.start(
             name, str(BIN / "flower-supernode"), "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1",
@@ -100,14 +100,14 @@ class Deployment:
             "--auth-supernode-private-key", str(key), "--node-config", told, "--max-retries", "3",
         )  # fmt: skip
 
-    def workers(self, ports: list[int]) -> None:
+    def workers(self, ports: list[int], script: str = "faults.py") -> None:
         """Two processes that have torch loaded: the server's, and one forked for every site."""
         self.start(
             "worker", sys.executable, "-m", "coterie", "flower", "worker", f"https://127.0.0.1:{self.port}",
             "--root-certificates", str(self.tls / "ca.crt"), "--secret", str(self.secret),
         )  # fmt: skip
         there = [f"127.0.0.1:{port}" for port in ports]
-        self.start("sites", sys.executable, str(Path(__file__).with_name("faults.py")), *there)
+        self.start("sites", sys.executable, str(Path(__file__).with_name(script)), *there)
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
         done = subprocess.run(

@@ -190,9 +190,9 @@ def test_a_site_shows_a_server_state_only_as_far_as_it_is_its_own() -> None:
     from coterie.exchange.messages import shown_to
 
     models = {"w": torch.arange(12.0).reshape(4, 3) + 1}
-    state = FederatedClusteringState(
-        models, {"w": models["w"] * 2}, torch.ones(4, 4, dtype=torch.bool), torch.arange(4)
-    )
+    everyone = torch.ones(4, dtype=torch.bool)
+    velocity, members = {"w": models["w"] * 2}, torch.ones(4, 4, dtype=torch.bool)
+    state = FederatedClusteringState(models, velocity, members, torch.arange(4), everyone, {"w": torch.zeros(3)})
     seen = shown_to(state, np.array([2]))
     assert seen.models["w"][2].tolist() == [7, 8, 9]
     assert not seen.models["w"][[0, 1, 3]].any()

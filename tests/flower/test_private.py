@@ -75,6 +75,35 @@ def test_facts_that_sites_tell_void_the_receipt_unless_the_run_declares_them(tmp
         assert all(reason in r for r in receipt.reasons)
 
 
+class Looked(nn.Module):
+    """Looks its first feature up in a table, and fails for a number beyond the table."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.table, self.last = nn.Embedding(6, 3), nn.Linear(features, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(x) + self.table(x[:, 0].abs().long())
+
+
+@pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
+def test_a_client_whose_function_fails_does_not_take_the_others_of_its_site_along(tmp_path: Path) -> None:
+    rows, sums = table((60,) * 7), []
+    work = replace(private("exact", rounds=1), task=lambda fed: ct.Task(lambda: Looked(fed.n_features)))
+    for far in (False, True):
+        if far:  # 59 of 60 rows are alike: scaled by the client itself, the last one is 7.7
+            mine = rows["who"] == "client 00"
+            rows.loc[mine, "a"] = np.where(np.arange(int(mine.sum())) == 1, 1e6, 0.0)
+        _, nodes, _ = deployed(work, rows, tmp_path / str(far))
+        assert not (tmp_path / str(far) / "server" / "events.jsonl").read_text()
+        sums.append({n: tree["sums"][""] for n, a in nodes.got for _, tree in [wire.unpack(a)] if "sums" in tree})
+    assert sums[0].keys() == sums[1].keys()
+    before, after = (one[100].double() for one in sums)
+    moved, radius = float((before - after).norm()), 2.0**20 + len(before) ** 0.5
+    assert 0 < moved <= radius  # the clip of one client on the lattice
+    assert all(torch.equal(sums[0][node], sums[1][node]) for node in (101, 102))
+
+
 @pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
 def test_a_stray_label_at_a_site_neither_stops_nor_widens_a_private_run(tmp_path: Path) -> None:
     rows, work = table(SIZES), private("exact", rounds=1)
@@ -321,6 +350,40 @@ def test_a_site_writes_down_what_leaves(tmp_path: Path) -> None:
     ]
 
 
+def test_a_refusal_is_written_down_and_does_not_say_where_the_files_are(tmp_path: Path) -> None:
+    """The table holds text where a weight is expected, then it is gone; then files of the folder are links."""
+    rows, file, folder = table(SIZES).assign(weight="heavy"), tmp_path / "rows.csv", tmp_path / "site"
+    rows.to_csv(file, index=False)
+    work = replace(job(ct.FedAvg()), data=DATA | {"weight": "weight"})
+    site, join = Site(work, file, folder), wire.pack({"do": "join"})
+    spread = wire.pack({"do": "spread", "fills": {"a": 0.0}})
+    begin = {"do": "begin", "run": "r", "ticket": "t", "n_clients": len(SIZES)}
+    begin |= {"places": {f"client {i:02d}": i for i in range(len(SIZES))}}
+    begin |= {"agreement": {"plan": [], "classes": ["no", "perhaps", "yes"]}}
+    told = [refusal(site, wire.pack(begin))]
+    file.unlink()
+    told += [refusal(site, join)]
+    log = [json.loads(line) for line in (folder / "outgoing.jsonl").read_text().splitlines()]
+    assert [(line["message"], line["refused"]) for line in log] == [("begin", told[0]), ("join", told[1])]
+    assert log[0]["run"] == "r"
+    (folder / "statistics.json").symlink_to(tmp_path / "elsewhere")
+    told += [refusal(site, spread)]
+    (folder / "statistics.json").unlink()
+    (folder / "outgoing.jsonl").unlink()
+    (folder / "outgoing.jsonl").symlink_to(tmp_path / "elsewhere")
+    told += [refusal(site, join)]
+    assert "the site's table" in told[1]
+    assert "the site's folder/statistics.json is a symbolic link" in told[2]
+    assert "the site's folder/outgoing.jsonl is a symbolic link" in told[3]
+    assert not [sentence for sentence in told if str(tmp_path) in sentence]
+
+
+def refusal(site: Site, message: bytes) -> str:
+    with pytest.raises(ct.errors.CoterieError) as told:
+        site.answer(message)
+    return str(told.value)
+
+
 def test_a_cohort_that_draws_a_client_alone_costs_its_contribution(tmp_path: Path) -> None:
     budget = ct.Privacy(epsilon=8.0, delta=1e-5, clip=0.5, noise="exact")
     work = Job(ct.FedAvg(local=FEW), job(ct.FedAvg()).task, PRIVATE, 3, cohort=1, privacy=budget)
@@ -492,10 +555,13 @@ def test_the_error_of_a_private_question_does_not_tell_what_clients_chose(tmp_pa
     _, nodes, _ = deployed(work, table(SIZES), tmp_path, 1)
     head, tree = next(m for m in asked(nodes, 100) if m[0]["updates"])
     head |= {"run": "r", "have": None, "base": None, "number": 2**60, "reduce": ["MeanBy", 2]}
-    for t in tree["down"]["models"].values():
-        t[:2] = 1e3  # everybody chooses the third
+    models = dict(tree["down"]["models"])
+    for t in models.values():
+        t[:2] = 1e3  # clients that choose the third give nothing, and the server is not told so
+    assert not {"info", "why"} & {k for k, v in wire.unpack(site.answer(wire.pack(head, tree)))[0].items() if v}
+    tree["down"]["models"] = {name: t[..., :1] for name, t in models.items()}  # nobody can
     with pytest.raises(ct.errors.CoterieError, match=r"could not be worked on; the site's log says why\.$"):
-        site.answer(wire.pack(head, tree))
+        site.answer(wire.pack(head | {"ask": 1, "number": 2**60 + 1}, tree))
 
 
 def test_files_of_a_site_and_tickets_of_a_server_are_for_their_owners_alone(tmp_path: Path) -> None:
@@ -505,6 +571,6 @@ def test_files_of_a_site_and_tickets_of_a_server_are_for_their_owners_alone(tmp_
         deployed(work, table(SIZES), tmp_path)
     finally:
         os.umask(old)
-    found = [*(tmp_path / "site0").rglob("*"), tmp_path / "server" / "sites.json"]
+    found = [*(tmp_path / "site0").rglob("*"), *(tmp_path / "server").rglob("*"), tmp_path / "server"]
     assert len(found) > 12
     assert not [p for p in found if p.stat().st_mode & 0o077]

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import coterie as ct
 from coterie.data.digits import LEVELS, sortable, unsorted
-from coterie.flower.site_tables import Agreement, Columns, SiteTable, agreed_classes, require_named
+from coterie.flower.agreement import Agreement, Columns, agreed_classes
+from coterie.flower.site_tables import SiteTable, require_named
 
 OPTIONS: dict[str, Any] = {
     "client": "site", "target": "y", "features": ["age", "dose", "kind", "same"], "kind": "classification"

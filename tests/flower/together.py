@@ -48,11 +48,16 @@ def split(rows: pd.DataFrame, sites: int) -> list[pd.DataFrame]:
 
 
 class InProcess:
-    """Nodes whose sites are objects here. `change` may do something to the answer of a site; messages are kept."""
+    """Nodes whose sites are objects here. `change` may do something to the answer of a site; messages are kept. `keys` are
+    the files of the sites' keys."""
 
-    def __init__(self, job: Job, tables: list[Any], folder: Path) -> None:
+    def __init__(self, job: Job, tables: list[Any], folder: Path, keys: list[Path] | None = None) -> None:
         self.job, self.tables, self.folder = job, tables, folder
-        self.sites = {100 + i: Site(job, t, folder / f"site{i}") for i, t in enumerate(tables)}
+        given = keys or [None] * len(tables)
+        self.sites = {
+            100 + i: Site(job, t, folder / f"site{i}", key=key)
+            for i, (t, key) in enumerate(zip(tables, given, strict=True))
+        }
         self.change: Callable[[int, dict[str, Any], bytes | Failure], bytes | Failure] | None = None
         self.sent: list[tuple[int, bytes]] = []
         self.got: list[tuple[int, bytes]] = []
@@ -79,7 +84,7 @@ class InProcess:
     def restart(self, node: int) -> None:
         """The site comes back as another node, with nothing but its folder."""
         old = self.sites.pop(node)
-        self.sites[max(self.sites, default=100) + 50] = Site(self.job, old.table, old.folder)
+        self.sites[max(self.sites, default=100) + 50] = Site(self.job, old.table, old.folder, key=old.key)
 
 
 def job(algorithm: Any, **options: Any) -> Job:

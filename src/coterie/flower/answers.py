@@ -47,6 +47,16 @@ def ticket(told: Mapping[str, Any]) -> bytes:
     return (shown or "").encode("utf-8", "replace")
 
 
+def key(told: Mapping[str, Any], known: Mapping[str, str], others: Mapping[str, str]) -> str:
+    """The public key of a site of a run with secure sums; it is one of the run's, and no other site's."""
+    shown = told.get("key")
+    if not isinstance(shown, str) or shown not in known:
+        raise Malformed("Its key is not among those of [secure] sites. Add the line of its .pub file, at all sites.")
+    if (other := next((site for site, one in others.items() if one == shown), None)) is not None:
+        raise Malformed(f"It has the key of {other}; every site has a key of its own.")
+    return shown
+
+
 # ---- before a run ----------------------------------------------------------------------------------------------------
 
 

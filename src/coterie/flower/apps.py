@@ -24,6 +24,7 @@ from coterie.flower.engine import Failure
 from coterie.flower.job import Job
 from coterie.flower.server import serve
 from coterie.flower.site import Site
+from coterie.flower.studies import serve_study
 
 TYPE = "query.coterie"
 _RECORD, _FIELD, _ERROR = "coterie", "block", "error"
@@ -103,8 +104,9 @@ def server_app(job: Callable[[], Job]) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config = context.run_config
-        told = serve(
-            job(),
+        work = job()
+        told = (serve if work.ends is None else serve_study)(
+            work,
             GridNodes(grid, float(config.get("timeout", 600.0))),
             Path(str(config["out"])),
             sites=int(config["sites"]),
@@ -119,13 +121,14 @@ def server_app(job: Callable[[], Job]) -> ServerApp:
 def client_app(job: Callable[[], Job]) -> ClientApp:
     """The node configuration says `table` (the site's file), `folder` (where it keeps rows, states and results; left out:
     beside the table), where the table has no client column `client`, and `least`, the rows below which the site does not go
-    into detail before a run (5)."""
+    into detail before a run (5). For secure sums: `key`, the file of the site's private key, and `peers`, a file with the
+    public keys of all sites."""
     app = ClientApp()
     sites: dict[Any, Site] = {}
 
     @app.query("coterie")
     def answer(message: Message, context: Context) -> Message:
-        node = {k: context.node_config.get(k) for k in ("table", "folder", "client", "least")}
+        node = {k: context.node_config.get(k) for k in ("table", "folder", "client", "least", "key", "peers")}
         try:
             key = tuple(node.values())
             if key not in sites:
@@ -150,4 +153,5 @@ def _site(job: Job, node: Mapping[str, Any]) -> Site:
         raise ConfigError(f"least must be a whole number from 1; the node configuration says {least!r}.")
     folder = Path(str(node["folder"])) if node["folder"] else Path(f"{table}.coterie")
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    return Site(job, str(table), folder, None if node["client"] is None else str(node["client"]), least)
+    client, key, peers = (None if node[k] is None else str(node[k]) for k in ("client", "key", "peers"))
+    return Site(job, str(table), folder, client, least, key, peers)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -19,23 +19,24 @@ import torch
 from torch import Tensor
 
 from coterie.data.federation import Federation
-from coterie.engines.base import ClientStates, Env, Post, first_contact
-from coterie.engines.finite import only
+from coterie.engines.base import ClientStates, Env, Post
 from coterie.engines.private import Releases
-from coterie.engines.reduce import Share, assemble, merged
-from coterie.engines.vectorised import LocalEngine
+from coterie.engines.reduce import Share, assemble, only
+from coterie.engines.secure import SecureSums, count, number, require_additive
+from coterie.engines.trial import trial
 from coterie.errors import ConfigError, EngineError
 from coterie.exchange.messages import Ask, Ints, MeanBy, Reply
 from coterie.flower import answers, heads, wire
 from coterie.flower.site import write_ask
-from coterie.privacy.mechanisms import GroupSums
-from coterie.tree import Tree, finite_rows, flatten, leaves, n_bytes, take
+from coterie.privacy.mechanisms.sums import GroupSums
+from coterie.secure.server import Answer
+from coterie.secure.settings import Secure
+from coterie.tree import Tree, finite_rows, flatten, leaves, n_bytes
 
 log = logging.getLogger("coterie.flower")
 _SPARE = 1 << 20  # bytes of a message in addition to its tensors
 _POSITION = 24  # bytes of a client's position in JSON
 _ROUNDING = 1e-9  # relative, of norms in float64
-_ROWS = 8  # made-up rows of the trial
 
 
 @dataclass(frozen=True)
@@ -65,13 +66,20 @@ class SitesEngine:
     number: int = 0
     events: list[dict[str, Any]] = field(default_factory=list)
     attempt: str = field(default_factory=lambda: secrets.token_hex(4))
+    sums: SecureSums | None = None  # the server sees sums over sites only
     _tags: dict[str, str | None] = field(init=False, repr=False)
     _expected: dict[Any, Share] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._tags = dict(self.base)
 
+    @property
+    def secure(self) -> Secure | None:
+        return None if self.sums is None else self.sums.server.secure
+
     def run(self, ask: Ask, env: Env) -> Reply:
+        if self.sums is not None:
+            return self._summed(self.sums, ask, env)
         expected = self.expected(ask, env)
         asked = {site: np.flatnonzero(np.isin(ask.clients, own)) for site, own in self.places.items()}
         least = 2 if isinstance(env.private, Releases) and env.private.sampling == 1 else 1  # no sum of one client
@@ -95,6 +103,23 @@ class SitesEngine:
         answered = np.isin(ask.clients, there)
         reply = assemble(ask.only(answered), env, list(shares.values()))
         return replace(reply, lost=ask.clients[~answered])
+
+    def _summed(self, sums: SecureSums, ask: Ask, env: Env) -> Reply:
+        """The same with secure sums: all sites are asked, also those of which no client takes part."""
+        require_additive(ask)
+        expected, question = self.expected(ask, env), number(env.round, env.ask)
+        length = count(expected, env.private is not None)
+
+        def put(orders: dict[str, dict[str, Any]]) -> dict[str, Answer]:
+            self.number += 1
+            where = {site: np.flatnonzero(np.isin(ask.clients, self.places[site])) for site in orders}
+            messages = {s: self._message(ask, env, s, place, orders[s]) for s, place in where.items()}
+            return masked(self.exchange(messages), messages, length, lambda s, why: self.note(env, s, ask.name, why))
+
+        sums.server.forget(number(env.round))
+        reply, found = sums.reply(ask, env, question, expected, self.places, put)
+        self._tags |= found.kept
+        return reply
 
     def map(
         self, function: Callable[..., Tree], clients: Ints, env: Env, *, test: bool = False, post: Post | None = None
@@ -127,12 +152,12 @@ class SitesEngine:
 
     # ---- inside ----------------------------------------------------------------------------------------------------------
 
-    def _message(self, ask: Ask, env: Env, site: str, place: Ints) -> bytes:
+    def _message(self, ask: Ask, env: Env, site: str, place: Ints, order: Any = None) -> bytes:
         keep = np.zeros(len(ask.clients), np.bool_)
         keep[place] = True
         head, tree = write_ask(self.algorithm, ask.only(keep), private=env.private is not None)
         head |= {"do": "ask", "run": self.run_name, "round": env.round, "ask": env.ask, "attempt": self.attempt}
-        head |= {"have": self._tags.get(site), "base": self.base.get(site), "number": self.number}
+        head |= {"have": self._tags.get(site), "base": self.base.get(site), "number": self.number, "secure": order}
         if (private := env.private) is not None:
             told = ("noise_multiplier", "n_users", "sampling", "expected")
             head["private"] = {name: getattr(private, name) for name in told}
@@ -156,19 +181,38 @@ class SitesEngine:
         return share
 
     def expected(self, ask: Ask, env: Env) -> Share:
-        """The share that one client would give here on made-up rows; only its names, types and shapes count."""
+        """The share that one client would give here on made-up rows."""
         shapes = tuple((k, tuple(t.shape)) for k, t in flatten({"down": ask.down}).items())
         key = (wire.place_of(self.algorithm, ask.phase), ask.reduce, shapes)
         if key not in self._expected:
-            trial = Env(env.task, made_up(env.federation), env.initial, env.seed, env.round, ClientStates(1))
-            trial.private = env.private
-            each = take(ask.each, torch.zeros(1, dtype=torch.int64)) if ask.each else {}
-            one = replace(ask, clients=np.zeros(1, np.int64), each=each)
-            engine = LocalEngine(workers=1)
-            first_contact(self.algorithm, one.clients, trial, engine)
-            self._expected[key] = merged(engine.shares(one, trial))
-            engine.close()
+            self._expected[key] = trial(self.algorithm, ask, env)
         return self._expected[key]
+
+
+def masked(
+    got: Mapping[str, bytes | Failure], asked: Iterable[str], length: int, note: Callable[[str, str], None]
+) -> dict[str, Answer]:
+    """Sites' answers to a question for a secure sum; an unusable one is noted, and its site is lost in that sum."""
+    found = {}
+    for site in asked:
+        try:
+            head, tree = unpacked(got.get(site, Failure("no answer in time")), _SPARE + 8 * length)
+            numbers, tag = tree.get("masked"), head.get("tag")
+            if not isinstance(numbers, Tensor) or not isinstance(head.get("context"), str):
+                raise wire.Malformed("An answer for a secure sum has masked numbers and their context.")
+            if tag is not None and not heads.name(tag):
+                raise wire.Malformed("The name of an answer has 1 to 64 letters, digits and hyphens.")
+            found[site] = Answer(numbers.numpy(), head["context"], tag)
+        except wire.Malformed as why:
+            note(site, str(why))
+    return found
+
+
+def unpacked(answer: bytes | Failure, most: int) -> tuple[dict[str, Any], Tree]:
+    """What a site answered, or the reason why it did not, as an error."""
+    if isinstance(answer, Failure):
+        raise wire.Malformed(answer.reason)
+    return wire.unpack(answer, most)
 
 
 @dataclass
@@ -186,19 +230,6 @@ class StatesElsewhere(ClientStates):
 
     def rollback(self) -> None:
         self.engine.forget()
-
-
-def made_up(federation: Federation) -> Federation:
-    """One client with a few rows of the federation's shape."""
-    x = torch.linspace(-1, 1, _ROWS).reshape(-1, *[1] * (federation.x.dim() - 1)).expand(_ROWS, *federation.x.shape[1:])
-    y = torch.zeros(_ROWS, *federation.y.shape[1:], dtype=federation.y.dtype)
-    if federation.classes is not None:
-        y = torch.arange(_ROWS) % len(federation.classes)
-    return replace(
-        federation, x=x.to(federation.x.dtype).contiguous(), y=y.to(federation.y.dtype), weights=None, mapped=False,
-        order=None, offsets=np.array([0, _ROWS]), n_train=np.array([_ROWS - 2]), n_valid=np.zeros(1, np.int64),
-        clients=federation.clients[:1], keys=federation.keys[:1], clusters=None,
-    )  # fmt: skip
 
 
 def checked(

@@ -4,7 +4,7 @@
 runs' files say. It is written before the site computes an answer, so that neither a killed process nor a second
 run can regain any of it. `statistics.json` holds the one agreement on columns that
 this folder takes part in: the same questions are answered again, other questions are refused. `outgoing.jsonl` has a line
-per answer; lines are only added.
+per answer and refusal, written before it leaves; lines are only added.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from coterie.training.private_run import accounted_sampling, asks_per_round, par
 from coterie.tree import Tree, flatten
 
 BUDGET, OUTGOING, STATISTICS = "budget.json", "outgoing.jsonl", "statistics.json"
+MOST_ASKS = 100  # of a study
 MOST_RUNS = 64  # runs whose rows and results a site keeps at the same time
 _PATIENCE = 60.0  # seconds to wait for another message to this site
 _CONTENT = ("phase", "clients", "reduce", "updates", "auxiliary", "given", "test")
@@ -53,11 +54,6 @@ def planned(job: Job, n_users: int) -> dict[str, float]:
         "sampling": accounted_sampling(sampling, per_round),
         "expected": expected,
     }
-
-
-def _releases(job: Job) -> int:
-    """How often clients of a run may send updates."""
-    return job.rounds * asks_per_round(job.algorithm)
 
 
 @dataclass(frozen=True)
@@ -89,6 +85,8 @@ class Guard:
         self, head: Mapping[str, Any], tree: Tree, own: Ints, states: ClientStates, plan: Mapping[str, float]
     ) -> None:
         """Refuse an ask that an honest server does not send, and count a private ask."""
+        if self.job.ends is not None and (head["ask"] >= MOST_ASKS or head["reduce"] is not None or head["test"]):
+            raise ConfigError(f"A study asks at most {MOST_ASKS} questions, for sums of single clients.")
         most = max(int(setting(self.job.algorithm, "clusters", 1) or 1), MOST_GROUPS)
         if self.job.privacy is None:
             most = max(most, states.n_clients)
@@ -102,7 +100,8 @@ class Guard:
                     f"By this site's copy of the run {name} is {number:g}; the server says {head['private'][name]:g}. "
                     "Give both the same project."
                 )
-        if len(head["clients"]) == 1 < len(own) and not isinstance(sampler(self.job.cohort), Poisson):
+        alone = len(head["clients"]) == 1 < len(own) and self.job.secure is None  # in secure sums nobody is
+        if alone and not isinstance(sampler(self.job.cohort), Poisson):
             raise ConfigError("Several clients share this site, and the server asks one alone; a sum would be its own.")
         if head["updates"]:
             if len(head["clients"]) < len(own) and isinstance(sampler(self.job.cohort), Everyone):
@@ -128,7 +127,7 @@ class Guard:
 
     def _require_budget(self, spent: Mapping[str, Mapping[str, list[float]]], run: str) -> None:
         """Refuse more questions than a run has, and a question that would exceed the budget of all runs here."""
-        budget, most = self.job.privacy, _releases(self.job)
+        budget, most = self.job.privacy, self.job.rounds * asks_per_round(self.job.algorithm)
         assert budget is not None
         alone = sum(len(asked) for place, asked in spent.items() if place.split(" ")[0] == run)
         made = Counter((z, q) for asked in spent.values() for z, q in asked.values())
@@ -193,14 +192,21 @@ class Guard:
     def note(self, kind: str, head: Mapping[str, Any], answer: bytes) -> bytes:
         """Log what is about to leave."""
         told, tree = wire.unpack(answer)
-        line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "message": kind, "bytes": len(answer)}
-        line |= {name: head[name] for name in ("run", "round", "ask", "phase", "level") if name in head}
-        line["fields"] = sorted(told)
+        line: dict[str, Any] = {"bytes": len(answer), "fields": sorted(told)}
         line["tensors"] = {k: [str(t.dtype).removeprefix("torch."), list(t.shape)] for k, t in flatten(tree).items()}
         if self.job.privacy is not None:
             line["releases"] = sum(map(len, self.spent().values()))
-        add_lines(self.folder / OUTGOING, [json.dumps(line)], private=True)
+        self._log(kind, head, line)
         return answer
+
+    def note_refusal(self, kind: str, head: Mapping[str, Any], told: str) -> None:
+        """Log the sentence with which a question is refused; it may quote a cell of an unusable table."""
+        self._log(kind, head, {"refused": wire.one_line(told)})
+
+    def _log(self, kind: str, head: Mapping[str, Any], what: Mapping[str, Any]) -> None:
+        line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "message": kind}
+        line |= {name: head[name] for name in ("run", "round", "ask", "phase", "level") if name in head}
+        add_lines(self.folder / OUTGOING, [json.dumps(line | dict(what))], private=True)
 
 
 def _digest(head: Mapping[str, Any], tree: Tree, states: ClientStates) -> str:

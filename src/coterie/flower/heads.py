@@ -106,6 +106,7 @@ _ROUND: Check = (lambda v: whole(v, _MOST_ROUNDS), "a whole number from 0")
 _RUN: Check = (name, _PATTERN)
 _TAG: Check = (lambda v: v is None or name(v), f"{_PATTERN}, or null")
 _NUMBER: Check = (lambda v: whole(v, 1 << 80), "a whole number from 0")
+_ORDER: Check = (lambda v: v is None or isinstance(v, dict), "null, or an order of a secure sum")
 TABLE: dict[str, dict[str, Check]] = {
     "join": {},
     "digits": {
@@ -130,21 +131,22 @@ TABLE: dict[str, dict[str, Check]] = {
     "ask": {
         "run": _RUN, "round": _ROUND, "ask": _ROUND, "attempt": _RUN, "have": _TAG, "base": _TAG, "number": _NUMBER,
         "phase": (lambda v: isinstance(v, str) and _PLACE.fullmatch(v) is not None, "the place of a client function"),
-        "clients": (lambda v: _positions(v) and len(v) > 0, "positions of clients, each once"),
+        "clients": (_positions, "positions of clients, each once"),
         "reduce": (_reduce, "null, or MeanBy or SumBy with a number of groups"),
         "test": (lambda v: isinstance(v, bool), "true or false"),
         "updates": (lambda v: _dict(v, _from), "what each update is measured from"),
         "auxiliary": (lambda v: _list(v, text, 1000), "names"),
         "given": (_given, "the names of down and each"),
-        "private": (_private, "null, or the numbers of a private run"),
+        "private": (_private, "null, or the numbers of a private run"), "secure": _ORDER,
     },
     "finish": {
         "run": _RUN, "round": _ROUND, "have": _TAG, "number": _NUMBER,
-        "plain": (lambda v: isinstance(v, dict) and _plain(v), "plain values"),
+        "plain": (lambda v: isinstance(v, dict) and _plain(v), "plain values"), "secure": _ORDER,
     },
+    "secure": {"run": _RUN, "told": (lambda v: isinstance(v, dict), "a message of the protocol for secure sums")},
 }  # fmt: skip
 PARTS = {"ask": ("down", "each", "known"), "finish": ("state",)}
-_MAY_BE_NULL = ("have", "base", "reduce", "private")
+_MAY_BE_NULL = ("have", "base", "reduce", "private", "secure")
 
 
 def checked_tree(kind: str, tree: dict[str, Any]) -> dict[str, Any]:
@@ -167,6 +169,10 @@ def checked_head(head: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         if (field not in head and field not in _MAY_BE_NULL) or not fits(value):
             raise Malformed(f"{field!r} of the message {kind!r} must be {what}; it is missing or something else.")
         found[field] = value
+    if kind == "ask" and not found["clients"] and found["secure"] is None:
+        raise Malformed(
+            "'clients' of the message 'ask' must be positions of clients; without a secure sum, of at least one."
+        )
     if kind == "begin" and max(found["places"].values(), default=-1) >= found["n_clients"]:
         raise Malformed("'places' of the message 'begin' must be below n_clients; one is not.")
     return kind, found

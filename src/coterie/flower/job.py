@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.data.federation import Federation
+from coterie.engines.secure import additive
 from coterie.errors import ConfigError
 from coterie.flower.site_tables import LEAST, require_named
 from coterie.learning.task import Task
 from coterie.privacy.settings import Privacy
+from coterie.secure.roster import known_sites
+from coterie.secure.settings import Secure
 from coterie.settings import setting
 from coterie.training.private_run import private_form
 
@@ -28,13 +31,20 @@ class Job:
     privacy: Privacy | None = None
     reading: Mapping[str, Any] = field(default_factory=dict)
     least: int = LEAST  # a site sends no statistics of fewer rows before a run
+    secure: Secure | None = None  # the server sees sums over sites only
+    ends: Any = None  # of a study (`studies.Ends`): what its server and its sites make of the answers
 
     def __post_init__(self) -> None:
         require_named(self.data, self.privacy is not None)
+        if self.ends is not None:
+            return
         if setting(self.algorithm, "clusters", 1) is None:
             raise ConfigError(
                 "The number of clusters is chosen on all clients' held-out rows, which stay at their sites. Set clusters."
             )
+        if self.secure is not None:
+            known_sites(self.secure)
+            object.__setattr__(self, "algorithm", additive(self.algorithm))
         if self.privacy is not None:
             form, budget, changes = private_form(self.algorithm, self.privacy)
             for name, value in (("algorithm", form), ("privacy", budget), ("choices", changes)):

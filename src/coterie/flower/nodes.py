@@ -45,6 +45,12 @@ class Sites:
         late = Failure("no answer in time")
         return {s: got.get(self.where[s], late) if self.where.get(s) in sent else gone for s in messages}
 
+    def present(self) -> list[str]:
+        """The sites that can be reached now."""
+        self.find()
+        there = set(self.nodes.connected())
+        return [site for site in self.tickets if self.where.get(site) in there]
+
     def find(self) -> None:
         """Ask new nodes whether they are a lost site."""
         there = set(self.nodes.connected())

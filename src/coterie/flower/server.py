@@ -22,14 +22,18 @@ import torch
 from coterie.data.digits import LEVELS
 from coterie.data.federation import Federation
 from coterie.disk import add_lines, locked, unlinked, write_text, writing
+from coterie.engines.secure import SecureSums, decoded, number
 from coterie.errors import ConfigError, CoterieWarning, DataError, EngineError
 from coterie.exchange.messages import shown_to
 from coterie.flower import answers, wire
-from coterie.flower.engine import Failure, SitesEngine
+from coterie.flower.agreement import Agreement, Columns, agreed_classes
+from coterie.flower.engine import Failure, SitesEngine, masked, unpacked
 from coterie.flower.job import Job
 from coterie.flower.nodes import Nodes, Sites
-from coterie.flower.site_tables import Agreement, Columns, agreed_classes
 from coterie.privacy.ledger import BudgetSpent
+from coterie.secure.roster import known_sites
+from coterie.secure.server import Answer, SecureServer
+from coterie.secure.store import Store
 from coterie.training import checkpoint, cohorts
 from coterie.training.result import FILES, RECEIPT
 from coterie.training.run import Run
@@ -54,7 +58,7 @@ def serve(
 ) -> dict[str, Any]:
     """Wait for so many sites, agree, train, and let every site keep its clients' results; returns what the server knows."""
     folder = Path(out)
-    with locked(folder):
+    with locked(folder, private=job.privacy is not None):
         resume = (folder / checkpoint.FILE).exists() and (folder / SITES).exists()
         if not resume and any((folder / name).exists() for name in (checkpoint.FILE, *FILES, RECEIPT)):
             raise ConfigError(f"{folder} holds a run that has no sites. Choose another folder, or empty it.")
@@ -66,7 +70,7 @@ def serve(
             raise EngineError(
                 f"{sites} sites were to join within {patience:g} s; {found} did. Start the others, or wait longer."
             )
-        server = _again(job, nodes, folder) if resume else _meet(job, nodes, folder, sites, tell)
+        server = _again(job, nodes, folder) if resume else meet(job, nodes, folder, sites, tell)
         run, engine = server.begin(resume)
         if found > sites and not resume:
             tell(f"{found - sites} nodes that are connected were left out: the run is to have {sites} sites")
@@ -111,6 +115,7 @@ class Server:
     blind: dict[str, Any]  # what is known of all clients' rows: columns, classes, sizes
     tags: dict[str, dict[str, str | None]] = field(default_factory=dict)  # by rounds done, the last two
     starts: int = 0  # grows when the server is started again
+    keys: dict[str, str] = field(default_factory=dict)  # the public key of every site, in a run with secure sums
 
     @property
     def order(self) -> list[str]:
@@ -145,6 +150,7 @@ class Server:
             job.algorithm, self.sites.exchange, self.places(), self.sites.run, dict(self.tags.get(str(done), {})),
             number=self.starts << 32,
         )  # fmt: skip
+        engine.sums = self._sums(engine)
         self.save(engine, done)  # first: without it a checkpoint is of no use
         run = Run(
             job.algorithm, federation, job.task(federation), job.seed, cohorts.sampler(job.cohort), (), engine, self.folder,
@@ -155,14 +161,38 @@ class Server:
             run.save()
         return run, engine
 
+    def _sums(self, engine: SitesEngine) -> SecureSums | None:
+        """The server's side of secure sums."""
+        if self.job.secure is None:
+            return None
+
+        def note(site: str, why: str) -> None:
+            engine.note(None, site, "secure sums", why)
+
+        def tell(messages: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any] | str]:
+            head = {"do": "secure", "run": self.sites.run}
+            got = self.sites.exchange({site: wire.pack(head | {"told": told}) for site, told in messages.items()})
+            found: dict[str, dict[str, Any] | str] = {}
+            for site, answer in got.items():
+                try:
+                    found[site] = unpacked(answer, 64 << 20)[0]
+                except wire.Malformed as why:
+                    found[site] = str(why)
+            return found
+
+        store = Store(self.folder / "secure")
+        present = self.sites.present
+        return SecureSums(SecureServer(self.job.secure, self.sites.run, self.keys, tell, store, present, note))
+
     def save(self, engine: SitesEngine, done: int) -> None:
         self.tags = {k: v for k, v in self.tags.items() if int(k) == done - 1} | {str(done): dict(engine.base)}
-        kept = {"run": self.sites.run, "tickets": self.sites.tickets, "clients": self.clients, "blind": self.blind}
-        write_text(self.folder / SITES, json.dumps(kept | {"tags": self.tags, "starts": self.starts}), private=True)
+        kept: dict[str, Any] = {"run": self.sites.run, "tickets": self.sites.tickets, "clients": self.clients}
+        kept |= {"blind": self.blind, "tags": self.tags, "starts": self.starts, "keys": self.keys}
+        write_text(self.folder / SITES, json.dumps(kept), private=True)
 
     def log(self, engine: SitesEngine) -> None:
         """Add what was noted to the log."""
-        add_lines(self.folder / EVENTS, map(json.dumps, engine.events))
+        add_lines(self.folder / EVENTS, map(json.dumps, engine.events), private=self.job.privacy is not None)
         engine.events.clear()
 
     def finish(self, run: Run, engine: SitesEngine) -> dict[str, Any]:
@@ -170,20 +200,56 @@ class Server:
         with writing(self.folder / HISTORY) as partial:
             pd.DataFrame(run.history).to_parquet(partial)
         if run.session is not None:
-            receipt = replace(run.session.receipt(), trust=TRUST).signed(run.session.ledger)
+            receipt = replace(run.session.receipt(), **self._trust()).signed(run.session.ledger)
             write_text(self.folder / RECEIPT, receipt.to_json())
-        messages = {}
-        engine.number += 1
-        for site, own in engine.places.items():
-            tensors, plain = checkpoint.pack(shown_to(run.state, own), run.env.states)
-            state = {k: t for k, t in tensors.items() if k.startswith("state/")}
-            head = {"do": "finish", "run": self.sites.run, "round": run.done, "have": engine.tag(site), "plain": plain}
-            head["number"] = engine.number
-            messages[site] = wire.pack(head, unflatten(state))
-        result = self._about(run) | {"scores": self._scores(engine, self.sites.exchange(messages), run.task.metrics)}
+
+        def told(orders: Mapping[str, Any]) -> dict[str, bytes | Failure]:
+            messages = {}
+            engine.number += 1
+            for site, own in engine.places.items():
+                tensors, plain = checkpoint.pack(shown_to(run.state, own), run.env.states)
+                state = {k: t for k, t in tensors.items() if k.startswith("state/")}
+                head = {"do": "finish", "run": self.sites.run, "round": run.done, "have": engine.tag(site)}
+                head |= {"plain": plain, "number": engine.number, "secure": orders.get(site)}
+                messages[site] = wire.pack(head, unflatten(state))
+            return self.sites.exchange(messages)
+
+        if engine.sums is not None and self.job.privacy is None:
+            scores = self._summed_scores(engine, engine.sums.server, told, run.done, run.task.metrics)
+        else:
+            scores = self._scores(engine, told({}), run.task.metrics)
+        result = self._about(run) | {"scores": scores}
         self.log(engine)
         write_text(self.folder / RESULT, json.dumps(result, indent=1, default=str))
         return result
+
+    def _trust(self) -> dict[str, Any]:
+        """What a private run's receipt says of server and sites."""
+        secure = self.job.secure
+        if secure is None or secure.noise != "sites":
+            return {"trust": TRUST}
+        sees = f"the server saw only sums over at least {secure.threshold} sites"
+        noise = (
+            f"each sum carries noise for (ε, δ) against a server that colludes with at most {secure.colluding} sites"
+        )
+        return {"trust": f"{sees}; {noise}; sites clip their own clients' updates", "who_sees_what": f"{sees}; {noise}"}
+
+    def _summed_scores(
+        self, engine: SitesEngine, server: SecureServer, told: Any, done: int, metrics: Sequence[str]
+    ) -> dict[str, float]:
+        """Mean scores over all clients from a secure sum of scores and numbers; the sites keep their results in any case."""
+
+        def put(orders: dict[str, dict[str, Any]]) -> dict[str, Answer]:
+            length = 2 * len(metrics)
+            return masked(told(orders), orders, length, lambda s, why: engine.note(None, s, "finish", why))
+
+        try:
+            found = server.add(number(done), f"scores {' '.join(metrics)}", 2 * len(metrics), put)
+        except EngineError as why:
+            engine.note(None, "server", "finish", str(why))
+            return {}
+        sums = decoded(found.numbers).reshape(-1, 2)
+        return {name: total / many for name, (total, many) in zip(metrics, sums, strict=True) if many > 0.5}
 
     def _scores(
         self, engine: SitesEngine, got: Mapping[str, bytes | Failure], metrics: Sequence[str]
@@ -214,14 +280,21 @@ class Server:
 # ---- the start -------------------------------------------------------------------------------------------------------
 
 
-def _meet(job: Job, nodes: Nodes, folder: Path, count: int, tell: Callable[[str], None]) -> Server:
+def meet(job: Job, nodes: Nodes, folder: Path, count: int, tell: Callable[[str], None]) -> Server:
     """All sites join and agree; the first questions, before any training."""
     there = sorted(nodes.connected())[:count]
     for i, node in enumerate(there):
         tell(f"site {i + 1} is node {node}")
     ask = _asking(nodes, {f"site {i + 1}": node for i, node in enumerate(there)})
     private = job.privacy is not None
-    summaries = ask({"do": "join"}, lambda _, told: answers.joined(told, job.data, private=private))
+    keys: dict[str, str] = {}
+
+    def joined(site: str, told: dict[str, Any]) -> dict[str, Any]:
+        if job.secure is not None:
+            keys[site] = answers.key(told, known_sites(job.secure), keys)
+        return answers.joined(told, job.data, private=private)
+
+    summaries = ask({"do": "join"}, joined)
     owners: dict[str, str] = {}
     for site, told in summaries.items():
         for client in told["clients"]:
@@ -244,7 +317,7 @@ def _meet(job: Job, nodes: Nodes, folder: Path, count: int, tell: Callable[[str]
     plan = columns.plan(list(spreads.values()))
     agreement = Agreement(plan, list(job.data.get("classes") or ()) or agreed_classes(summaries))
     sites = Sites(nodes, secrets.token_hex(8), where=dict(zip(clients, there, strict=True)))
-    server = Server(job, folder, sites, clients, _blind(job, summaries, agreement, columns))
+    server = Server(job, folder, sites, clients, _blind(job, summaries, agreement, columns), keys=keys)
     position = {c: i for i, c in enumerate(server.order)}
     sites.tickets = {s: secrets.token_hex(16) for s in clients}
     begin = {"do": "begin", "run": sites.run, "agreement": agreement.to_json(), "n_clients": len(position)}
@@ -316,7 +389,8 @@ def _again(job: Job, nodes: Nodes, folder: Path) -> Server:
     try:
         kept = json.loads(unlinked(folder / SITES).read_text("utf-8"))
         sites = Sites(nodes, kept["run"], kept["tickets"])
-        server = Server(job, folder, sites, kept["clients"], kept["blind"], kept["tags"], kept.get("starts", 0))
+        clients, blind, starts = kept["clients"], kept["blind"], kept.get("starts", 0)
+        server = Server(job, folder, sites, clients, blind, kept["tags"], starts, kept.get("keys", {}))
     except wire.ODD:
         raise ConfigError(
             f"{folder / SITES} is damaged. Bring it back from a copy, or choose another folder."

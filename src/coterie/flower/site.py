@@ -5,6 +5,7 @@
     hello    after a restart: show the ticket this site got when the run began
     begin    prepare the rows by the agreement, and keep them for the run
     ask      run a client function of the algorithm and answer as the ask says: sums, or rows
+    secure   help with secure sums: sign keys, deal shares, open a sum
     finish   give every client here its model, its group and its scores; all of them stay here
 
 States survive a restart: each answer that changes them writes a new file, and the server's next message says which answers
@@ -32,22 +33,30 @@ from coterie.data.reading import read_table
 from coterie.disk import locked, private_folder, unlinked, write_text, writing
 from coterie.engines.base import ClientStates, Env, first_contact
 from coterie.engines.private import Releases, check_private
-from coterie.engines.reduce import merged
+from coterie.engines.reduce import Share, merged
+from coterie.engines.secure import about, encoded, integers, nothing, number, require_additive
+from coterie.engines.trial import trial
 from coterie.engines.vectorised import LocalEngine
 from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.exchange.messages import Ask, From, Ints, MeanBy, SumBy
 from coterie.flower import wire
+from coterie.flower.agreement import Agreement
 from coterie.flower.finish import keep_results
 from coterie.flower.guard import Guard, planned
 from coterie.flower.heads import checked_head, checked_tree
 from coterie.flower.job import Job
-from coterie.flower.site_tables import Agreement, SiteTable
+from coterie.flower.site_tables import SiteTable
+from coterie.secure.identity import Identity, public_key
+from coterie.secure.roster import known_sites, terms
+from coterie.secure.site import SecureSite
+from coterie.secure.store import Store
 from coterie.training import checkpoint
 from coterie.tree import Tree, flatten, unflatten
 
 log = logging.getLogger("coterie.flower")
 _STATE = "state-{}.safetensors"
 _NEWEST = "newest.txt"
+PEERS = "peers.json"  # the public keys of all sites, as this site first saw them
 _PATIENCE = 60.0  # seconds to wait for another message to this site that is being kept
 
 
@@ -55,13 +64,16 @@ _PATIENCE = 60.0  # seconds to wait for another message to this site that is bei
 class Site:
     """table: the site's own file, or its rows. folder: where prepared rows, states and results are kept. client: the name of
     the only client here, where the table has no column for it. least: this site sends no statistics of fewer rows, if
-    its owner wants another number than the run's."""
+    its owner wants another number than the run's. key: the file of its private key, with which it signs in secure sums.
+    peers: a file with the public keys of all sites; without one, this folder's first run says them for all others."""
 
     job: Job
     table: str | Path | pd.DataFrame
     folder: Path
     client: str | None = None
     least: int | None = None
+    key: str | Path | None = None
+    peers: str | Path | None = None
     _runs: dict[str, SiteRun] = field(default_factory=dict, repr=False)
 
     def answer(self, block: bytes) -> bytes:
@@ -70,16 +82,35 @@ class Site:
         kind, head = checked_head(told)
         tree = checked_tree(kind, sent)
         try:
-            return Guard(self.job, private_folder(self.folder)).note(kind, head, self._answer(kind, head, tree))
+            guard = Guard(self.job, private_folder(self.folder))
+            try:
+                return guard.note(kind, head, self._fitting(kind, head, tree))
+            except CoterieError as error:
+                guard.note_refusal(kind, head, self._without_places(error))
+                raise
+        except CoterieError as error:
+            error.args = (self._without_places(error),)
+            raise
+
+    def _without_places(self, error: CoterieError) -> str:
+        """The sentence that leaves the site: it does not say where its files are."""
+        told = str(error)
+        places = {"the site's folder": self.folder}
+        if not isinstance(self.table, pd.DataFrame):
+            places["the site's table"] = Path(self.table)
+        places |= {f"the site's {k}": Path(v) for k, v in (("key", self.key), ("peers", self.peers)) if v is not None}
+        for name, path in places.items():
+            for written in (path.resolve(), path.absolute(), path):
+                told = told.replace(str(written), name) if len(written.parts) > 1 else told
+        return told
+
+    def _fitting(self, kind: str, head: Mapping[str, Any], tree: Tree) -> bytes:
+        """The answer; an error that tensors of another run cause becomes a refusal."""
+        try:
+            return self._answer(kind, head, tree)
         except CoterieError:
             raise
-        except (
-            *wire.ODD,
-            RuntimeError,
-            ArithmeticError,
-            AssertionError,
-            MemoryError,
-        ) as error:  # tensors of another run
+        except (*wire.ODD, RuntimeError, ArithmeticError, AssertionError, MemoryError) as error:
             log.warning("a message %r could not be worked on", kind, exc_info=error)
             raise wire.Malformed(
                 f"The message {kind!r} does not fit this run ({type(error).__name__}); the site's log says more."
@@ -87,13 +118,14 @@ class Site:
 
     def _answer(self, kind: str, head: Mapping[str, Any], tree: Tree) -> bytes:
         if kind == "join":
-            return wire.pack(self._rows().facts(private=self.job.privacy is not None))
+            signs = {} if self.job.secure is None else {"key": self._identity().public}
+            return wire.pack(self.table_here().facts(private=self.job.privacy is not None) | signs)
         if kind in ("digits", "spread") and self.job.privacy is not None:
             raise ConfigError("With a privacy budget this site sends no statistics of its rows.")
         if kind in ("digits", "spread"):
             Guard(self.job, self.folder).admit_statistics(kind, head)
             with untold("This site's table has no such statistics"):
-                rows = self._rows()
+                rows = self.table_here()
                 told = rows.spread(head["fills"]) if kind == "spread" else rows.digits(head["level"], head["prefixes"])
             return wire.pack({kind: told})
         if kind == "begin":
@@ -101,12 +133,49 @@ class Site:
         if kind == "hello":
             ticket = self.folder / head["run"] / "ticket.txt"
             return wire.pack({"ticket": unlinked(ticket).read_text() if ticket.exists() else None})
+        if kind == "secure":
+            return wire.pack(self._secure(head["run"]).answer(head["told"]))
         Guard(self.job, self.folder).admit_round(kind, head)
+        secure = None if self.job.secure is None else self._secure(head["run"])
         if kind == "ask":
-            return self._run(head["run"]).ask(head, tree)
-        return self._run(head["run"]).finish(head, tree)
+            return self._run(head["run"]).ask(head, tree, secure)
+        return self._run(head["run"]).finish(head, tree, secure)
 
-    def _rows(self) -> SiteTable:
+    def _identity(self) -> Identity:
+        if self.key is None:
+            raise ConfigError(
+                "This run has secure sums, and this site has no key to sign with. Start its SuperNode with --node-config "
+                "'key=\"…\"', the file of its private key."
+            )
+        return Identity.load(self.key)
+
+    def _secure(self, run: str) -> SecureSite:
+        """This site's side of secure sums; the keys of the other sites must be those that it knows."""
+        if self.job.secure is None:
+            raise ConfigError("This run has no secure sums by this site's file. Give server and site the same project.")
+        if not (self.folder / run / "n_clients.txt").exists():
+            raise ConfigError(f"This site has not begun the run {run}, or its folder was removed.")
+        keys, pinned = sorted(known_sites(self.job.secure)), self.folder / PEERS
+        if self.peers is not None:
+            lines = unlinked(self.peers).read_text("utf-8").splitlines()
+            trusted = sorted(public_key(line) for line in lines if line.strip())
+        else:
+            if not pinned.exists():
+                write_text(pinned, json.dumps([keys, terms(self.job.secure)]), private=True)
+            trusted, agreed = json.loads(unlinked(pinned).read_text())
+            if trusted == keys and agreed != terms(self.job.secure):
+                raise ConfigError(
+                    f"{PEERS} of this site has other [secure] settings than the run; its owner may remove it."
+                )
+        if keys != trusted:
+            raise ConfigError(
+                "The sites of this run are not those that this site trusts, so the server may play some of them. If its "
+                f"owner knows the new list, name it as peers in the node configuration, or remove {PEERS}."
+            )
+        return SecureSite(self._identity(), self.job.secure, run, Store(self.folder / run / "secure"))
+
+    def table_here(self) -> SiteTable:
+        """This site's rows, as the job reads them."""
         options = dict(self.job.data)
         frame = self.table
         if not isinstance(frame, pd.DataFrame):
@@ -127,7 +196,7 @@ class Site:
                 "The server uses other classes or columns than the run's file. Give both the same project."
             )
         with untold("This site's table does not fit what was agreed on columns and classes"):
-            fed = self._rows().federation(agreement)
+            fed = self.table_here().federation(agreement)
         places = [head["places"].get(str(c)) for c in fed.clients]
         if None in places or len(places) != len(head["places"]):
             raise DataError("The clients of this site are not those it named when it joined. Start the run again.")
@@ -167,20 +236,28 @@ class SiteRun:
 
     # ---- a question ------------------------------------------------------------------------------------------------------
 
-    def ask(self, head: Mapping[str, Any], tree: Tree) -> bytes:
+    def ask(self, head: Mapping[str, Any], tree: Tree, secure: SecureSite | None) -> bytes:
         ask = read_ask(self.job.algorithm, head, tree)
         if not np.isin(ask.clients, self.own).all():
             raise wire.Malformed("The server asks clients that are not here.")
+        if (secure is None) != (head["secure"] is None):
+            raise ConfigError("Server and site differ in whether sums are secure. Give both the same project.")
         private = releases(self.job, ask, head["private"], self.plan)
         states = self._states(head.get("have"))
         Guard(self.job, self.folder.parent).admit(head, tree, self.own, states, self.plan)
         with self._newest(head):
             pass
         env = replace(self.env, round=head["round"], ask=head["ask"], states=states, private=private)
+        if secure is not None:
+            require_additive(ask)
+            secure.admit(head["secure"], number(env.round, env.ask))
         with untold(f"The question {ask.name!r} could not be worked on") if private is not None else nullcontext():
-            first_contact(self.job.algorithm, ask.clients, env, self.engine)
-            share = merged(self.engine.shares(ask, env))
+            share = self._share(ask, env) if secure is None else self._hidden(ask, env)
         tag = self._keep(head, states)
+        if secure is not None:
+            mine = integers(share, ask, env, secure.secure.count)
+            masked = secure.mask(head["secure"], number(env.round, env.ask), about(ask, env), mine)
+            return wire.pack({"tag": tag, "context": masked["context"]}, {"masked": torch.from_numpy(masked["masked"])})
         if private is not None:  # only the sum shows whether a client's update was a number
             share |= {"clients": ask.clients, "dropped": ask.clients[:0]}
         answer = {"clients": share["clients"].tolist(), "dropped": share["dropped"].tolist(), "bytes": share["bytes"]}
@@ -190,6 +267,41 @@ class SiteRun:
             k: share[k] for k in ("sums", "weights", "counts", "send", "weight", "group") if k in share
         }
         return wire.pack({**answer, "info": told, "tag": tag, "shapes": shapes}, sent)
+
+    def _share(self, ask: Ask, env: Env) -> Share:
+        """What the clients here give. With a budget, a client whose function fails gives nothing, as one whose update is no
+        number does: its rows must not decide whether the other clients of this site are in the sum."""
+        try:
+            first_contact(self.job.algorithm, ask.clients, env, self.engine)
+            return merged(self.engine.shares(ask, env))
+        except Exception:
+            if env.private is None or len(ask.clients) == 1:
+                raise
+            env.states.rollback()
+        found, why = [], Exception()
+        for client in ask.clients:
+            try:
+                found.append(self._share(ask.only(ask.clients == client), env))
+                env.states.commit()
+            except Exception as error:
+                env.states.rollback()
+                log.warning("client %s gives nothing: %s", self.env.federation.name(int(client)), wire.one_line(error))
+                why = error
+        if not found:
+            raise why
+        return merged(found)
+
+    def _hidden(self, ask: Ask, env: Env) -> Share:
+        """The same for a secure sum, in which this site takes part with zeros where nobody here gives anything."""
+        try:
+            if len(ask.clients):
+                return self._share(ask, env)
+        except Exception as error:
+            if env.private is None:
+                raise
+            env.states.rollback()
+            log.warning("no client gives anything: %s", wire.one_line(error))
+        return nothing(trial(self.job.algorithm, ask, env))
 
     def _states(self, have: str | None) -> ClientStates:
         """The states after the last answer that the server received."""
@@ -234,14 +346,27 @@ class SiteRun:
 
     # ---- the end ---------------------------------------------------------------------------------------------------------
 
-    def finish(self, head: Mapping[str, Any], tree: Tree) -> bytes:
+    def finish(self, head: Mapping[str, Any], tree: Tree, secure: SecureSite | None) -> bytes:
         with self._newest(head):
             pass
+        if self.job.ends is not None:
+            folder = private_folder(self.folder / "result")
+            with untold("The end of the study could not be worked on"):
+                self.job.ends.keep(
+                    head["plain"], tree.get("state", {}), self.job, self.env.federation, self.own, folder
+                )
+            return wire.pack({"scores": {}})
         env = replace(self.env, round=head["round"], states=self._states(head.get("have")))
         state = server_state(self.job, self.env, tree.get("state", {}), head["plain"])
         with untold("The end of the run could not be worked on") if self.job.privacy is not None else nullcontext():
             told = keep_results(self.job.algorithm, env, state, self.own, self.engine, self.folder / "result")
-        return wire.pack({"scores": {} if self.job.privacy is not None else told})
+        if self.job.privacy is not None or (secure is not None and head["secure"] is None):
+            return wire.pack({"scores": {}})
+        if secure is None:
+            return wire.pack({"scores": told})
+        sums = encoded([v for m in self.task.metrics for v in told[m]], secure.secure.count)
+        masked = secure.mask(head["secure"], number(env.round), f"scores {' '.join(self.task.metrics)}", sums)
+        return wire.pack({"context": masked["context"]}, {"masked": torch.from_numpy(masked["masked"])})
 
 
 @contextmanager
@@ -292,7 +417,7 @@ def releases(job: Job, ask: Ask, told: Mapping[str, Any] | None, plan: Mapping[s
     if job.privacy is None or told is None:
         return None
     check_private(ask)
-    return Releases(job.privacy, None, **plan)  # type: ignore[arg-type]
+    return Releases(job.privacy, None, secure=job.secure, **plan)  # type: ignore[arg-type]
 
 
 def among_all(rows: Federation, own: Ints, n_clients: int) -> Federation:
