@@ -26,15 +26,18 @@ from coterie.learning.cluster_metrics import adjusted_rand
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.models import mlp
 from coterie.learning.task import Task
+from coterie.training.guarded import fit_guarded
 from coterie.training.run import fit
+from reproductions.claims import Claim
 from reproductions.drawing import panels
-from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
+from reproductions.experiment import Cells, Experiment, Measured, Records, Row, Scale
 from reproductions.lopsided import FIRST_SEED, World, federation
 
 GROUPS, MEMBERS, ROUNDS = 3, 10, 8
 WORLD = World((1 / 3, 1 / 3, 1 / 3), relabelled=True, clusters=GROUPS, clients=GROUPS * MEMBERS)
 SHARES: dict[str, tuple[int, ...]] = {"30 %": (3, 3, 3), "10 %": (1, 1, 1), "6 of one group's 10": (6, 0, 0)}
 """Liars per group."""
+GUARDED = ", guarded"
 SLOW, CAPTURED = "Federated-Clustering", "6 of one group's 10"
 STEPS = LocalSGD(steps=10, lr=0.1, batch_size=None)
 BALL = Percentile(20)
@@ -65,6 +68,8 @@ def methods(liars: int) -> dict[str, tuple[Any, int]]:
         "IFCA, multi-Krum": ifca(MultiKrum(liars)),
         "IFCA, mixing and median": ifca(NearestNeighbourMixing(liars)),
         SLOW: (FederatedClustering(lr=1.0, radius=BALL), 2 * ROUNDS),
+        "IFCA" + GUARDED: (IFCA(clusters=GROUPS, local=STEPS), ROUNDS),
+        SLOW + GUARDED: (FederatedClustering(lr=1.0, radius=BALL), 2 * ROUNDS),
         "Local": (Local(STEPS), ROUNDS),
     }
 
@@ -84,6 +89,13 @@ def one(attack: str, share: str, method: str, seed: int) -> dict[str, Any]:
     algorithm, rounds = methods(len(liars))[method]
     channels = [] if attack == "none" else [ATTACKS[attack](liars)]
     task = Task(model=mlp(196, 32, 10), loss="cross_entropy", metric="accuracy")
+    if method.endswith(GUARDED):
+        told: dict[str, Any] = {"channels": channels, "progress": False}
+        kept = fit_guarded(
+            algorithm, data, task, rounds=rounds, alone=Local(STEPS), alone_rounds=ROUNDS, seed=seed, **told
+        )
+        shares = (kept.table["uses"] == "shared").to_numpy()[honest].mean()
+        return {"accuracy": float(kept.scores()["accuracy"].to_numpy()[honest].mean()), "shared": float(shares)}
     try:
         result = fit(algorithm, data, task, rounds=rounds, seed=seed, channels=channels, alone=False, progress=False)
     except Diverged:
@@ -97,12 +109,14 @@ def one(attack: str, share: str, method: str, seed: int) -> dict[str, Any]:
 
 def planned(attack: str, share: str, method: str) -> bool:
     """Local models hear nobody, so no attack reaches them. Federated-Clustering, ten times as slow as the rest, is attacked
-    by 30 % only. A captured group meets three attacks."""
+    by 30 % only, and so are guarded methods. A captured group meets three attacks."""
     if method == "Local" and attack != "none":
         return False
     if share == CAPTURED and attack not in ("none", "sign flip ×3", "large ×100", "label flip"):
         return False
-    return method != SLOW or share == "30 %"
+    if method == SLOW + GUARDED and attack not in ("none", "inner product", "edge of the ball"):
+        return False
+    return share == "30 %" or (not method.startswith(SLOW) and GUARDED not in method)
 
 
 def cells(scale: Scale) -> Cells:
@@ -145,13 +159,24 @@ def rows(found: Records) -> list[Row]:
 
 def claims(found: Records) -> list[Claim]:
     plain, robust = (found.mean(f"sign flip ×3/30 %/{m}", "accuracy") for m in ("IFCA", "IFCA, geometric median"))
+    kept = [cell for cell in found.values if cell.endswith(GUARDED)] or ["none/30 %/IFCA"]
     before, alone = (found.mean(f"none/30 %/{m}", "accuracy") for m in ("IFCA", "Local"))
     return [
-        Claim("A third of liars breaks plain IFCA.", plain < alone, f"{before:.2f} without, {plain:.2f} with them."),
+        Claim(
+            "A third of liars breaks plain IFCA.",
+            [found.above("none/30 %/Local", "sign flip ×3/30 %/IFCA", "accuracy")],
+            f"{before:.2f} without, {plain:.2f} with them.",
+        ),
         Claim(
             "A geometric median keeps it above training alone.",
-            robust > alone,
+            [found.above("sign flip ×3/30 %/IFCA, geometric median", "none/30 %/Local", "accuracy")],
             f"{robust:.2f} under a sign flip by 30 %, {alone:.2f} alone.",
+        ),
+        Claim(
+            "No attack leaves clients that may fall back on their own models two points below training alone, in the mean.",
+            [found.above(cell, "none/30 %/Local", "accuracy", -0.02) for cell in kept],
+            f"The lowest of {len(kept)} means is {min((found.mean(cell, 'accuracy') for cell in kept), default=0):.3f}; "
+            f"training alone has {found.mean('none/30 %/Local', 'accuracy'):.3f}.",
         ),
     ]
 
@@ -190,6 +215,7 @@ EXPERIMENT = Experiment(
         "8 rounds of ten full-batch steps (Federated-Clustering: 16 steps of 1, 20th percentile). Accuracy of the honest "
         "clients' own models; rules that need the number of liars get the right one."
     ),
+    size="not in the paper",
     wide=table,
     ragged=True,
 )

@@ -25,8 +25,8 @@ def reproduce(name: str, scale: str, seeds: int | None, out: Path) -> None:
     console.print(f"\n{one.work}: {one.shows}. {one.setting(chosen)}", highlight=False)
     console.print(summary.to_string(index=False), highlight=False, soft_wrap=True)
     for claim in one.claims(records(kept)):
-        mark = "holds" if claim.holds else "paper is wrong" if claim.paper_is_wrong else "does not hold"
-        console.print(f"[{mark}] {claim.says} {claim.found}", markup=False, highlight=False, soft_wrap=True)
+        text = f"[{claim.mark}] {claim.says} {claim.found} {claim.decided_by}"
+        console.print(text.rstrip(), markup=False, highlight=False, soft_wrap=True)
     console.print(f"\nNumbers, table and figure: {out}/{name}.json, .csv, .png, .svg", highlight=False)
 
 

@@ -25,7 +25,7 @@ def beside(rows: Sequence[Row], label: str, zero: bool = True) -> Figure:
     printed = [np.nan if row.paper is None else row.paper for row in rows]
     any_printed = bool(np.isfinite(printed).any())
     shift = 0.2 if any_printed else 0.0
-    means, errors = [row.mean for row in rows], [2 * row.error for row in rows]
+    means, errors = [row.mean for row in rows], [2 * np.nan_to_num(row.error) for row in rows]
     ours = "ours ± 2 standard errors" if any(errors) else "ours"
     if zero:
         if any_printed:

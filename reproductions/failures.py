@@ -16,8 +16,9 @@ from matplotlib.figure import Figure
 from coterie.algorithms import IFCA, FedAvg, FederatedClustering, HypCluster, MyopicClustering
 from coterie.learning.local_sgd import LocalSGD
 from coterie.training.run import fit
+from reproductions.claims import Claim, Margin, Share, sure
 from reproductions.drawing import COLOURS, curves, panels
-from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
+from reproductions.experiment import Cells, Experiment, Measured, Records, Row, Scale
 from reproductions.failing_worlds import (
     ETA,
     noisy,
@@ -44,6 +45,7 @@ STUCK: dict[str, Any] = {  # IFCA's options I and II, and HypCluster
     "IFCA, option II": IFCA(clusters=2, local=LocalSGD(steps=5, lr=0.2, batch_size=None)),
     "HypCluster": HypCluster(clusters=2, local=LocalSGD(steps=5, lr=0.2, batch_size=None)),
 }
+SHOWN = 20  # seeds whose paths are kept
 GOALS = {"a": (0.0, 0.0, 2.0), "b": (-0.5, 0.5), "c": (0.0, 0.5, 0.5)}
 
 
@@ -58,7 +60,8 @@ def measure(cell: Any, seed: int, scale: Scale) -> Measured:
     world, name = cell.split(": ")
     path, also = _noisy(name, seed) if world == "c" else (_exact(world, name), {})
     tail = path[len(path) // 2 :]
-    return {"path": path.round(5).tolist(), "end": tail.mean(0).round(5).tolist(), **also}
+    shown = {"path": path.round(5).tolist()} if seed < SHOWN else {}
+    return {**shown, "end": tail.mean(0).round(5).tolist(), **also}
 
 
 @cache
@@ -99,14 +102,21 @@ def rows(found: Records) -> list[Row]:
     def ends(cell: str, client: int) -> list[float]:
         return [one["end"][client - 1] for one in found.of(cell)]
 
+    sharp: dict[str, Any] = {"tolerance": 1e-3, "exact": True}
     return [
-        Row("(a) today's gradients grouped: client 2 stays at", 1.0, ends("a: myopic", 2), tolerance=1e-3),
-        Row(f"(a) {FC}: client 2 ends at", 0.0, ends(f"a: {FC}", 2), tolerance=1e-3),
-        Row(f"(a) {FC} with the figure's η = 0.5: client 2 around", 0.0, ends(f"a: {FC}, η = 0.5", 2), tolerance=1e-3),
-        *(Row(f"(b) {name}: both clients stay at", 0.0, ends(f"b: {name}", 1), tolerance=1e-3) for name in STUCK),
-        Row(f"(b) {FC}: client 1 ends at", -0.5, ends(f"b: {FC}", 1), tolerance=1e-3),
-        Row("(c) optimum of one model for all", 0.25, ends("c: one model", 1), tolerance=1e-3),
-        Row("(c) CFL parts clients 2 and 3 with probability", 0.5, found.numbers("c: CFL", "parted"), digits=2),
+        Row("(a) today's gradients grouped: client 2 stays at", 1.0, ends("a: myopic", 2), **sharp),
+        Row(f"(a) {FC}: client 2 ends at", 0.0, ends(f"a: {FC}", 2), **sharp),
+        Row(f"(a) {FC} with the figure's η = 0.5: client 2 around", 0.0, ends(f"a: {FC}, η = 0.5", 2), **sharp),
+        *(Row(f"(b) {name}: both clients stay at", 0.0, ends(f"b: {name}", 1), **sharp) for name in STUCK),
+        Row(f"(b) {FC}: client 1 ends at", -0.5, ends(f"b: {FC}", 1), **sharp),
+        Row("(c) optimum of one model for all", 0.25, ends("c: one model", 1), **sharp),
+        Row(
+            "(c) CFL parts clients 2 and 3 with probability",
+            0.5,
+            found.numbers("c: CFL", "parted"),
+            digits=2,
+            tolerance=0.1,
+        ),
         Row(f"(c) {FC}: client 3, average over time", 0.5, ends(f"c: {FC}", 3), tolerance=0.03),
     ]
 
@@ -122,27 +132,39 @@ def claims(found: Records) -> list[Claim]:
         return float(np.abs(ends - np.array(GOALS[cell[0]])).max())
 
     right = {world: off(f"{world}: {FC}") for world in "ab"} | {"c": mean_off(f"c: {FC}")}
-    wild = max(np.abs(np.array(one["path"])[20:, 1]).max() for one in found.of(f"a: {FC}, η = 0.5"))
+    parted = [bool(one["parted"]) for one in found.of("c: CFL")]
+    noisy = [
+        Margin(
+            f"0.05 less {sign:+d} × (client {i + 1}'s end less its optimum)", [0.05 - sign * (e - goal) for e in ends]
+        )
+        for i, goal in enumerate(GOALS["c"])
+        for ends in [[one["end"][i] for one in found.of(f"c: {FC}")]]
+        for sign in (1, -1)
+    ]
+    wild = max(np.abs(np.array(one["path"])[20:, 1]).max() for one in found.of(f"a: {FC}, η = 0.5")[:SHOWN])
     printed = sum(one["12"] for one in found.of("c: CFL"))
     return [
         Claim(
             "Grouping today's gradients leaves client 2 on its saddle for ever (a).",
-            off("a: myopic") > 0.99,
+            [sure("so", off("a: myopic") > 0.99)],
             f"It ends {off('a: myopic'):.2f} away from its optimum.",
         ),
         Claim(
             "IFCA, by option I or II, and HypCluster are stuck (b).",
-            min(off(f"b: {name}") for name in STUCK) > 0.49,
+            [sure("so", min(off(f"b: {name}") for name in STUCK) > 0.49)],
             "Their clients end " + ", ".join(f"{off(f'b: {name}'):.2f}" for name in STUCK) + " from their optima.",
         ),
         Claim(
             "A split by CFL parts clients 2 and 3 for ever, half of the time (c).",
-            abs(found.mean("c: CFL", "parted") - 0.5) <= 1 / np.sqrt(len(found.of("c: CFL"))),  # two standard errors
+            [
+                Share("share of seeds less 1/4", parted, 0.25),
+                Share("share of the other seeds less 1/4", [not one for one in parted], 0.25),
+            ],
             f"Share of seeds: {found.mean('c: CFL', 'parted'):.2f}.",
         ),
         Claim(
             "Federated-Clustering brings every client to its optimum in all three.",
-            right["a"] < 1e-3 and right["b"] < 1e-3 and right["c"] < 0.05,
+            [sure("in (a) and (b)", max(right["a"], right["b"]) < 1e-3), *noisy],
             "It ends at most "
             + ", ".join(f"{v:.3f}" for v in right.values())
             + " away, in (c) in the mean over time and "
@@ -150,13 +172,13 @@ def claims(found: Records) -> list[Claim]:
         ),
         Claim(
             "It does so in (a) with the figure's η = 0.5 (EC-11 says no).",
-            bool(wild < 0.1),
+            [sure("so", bool(wild < 0.1))],
             f"As f₂''(0) = 12, client 2 keeps jumping as far as {wild:.2f}; η = {ETA} works.",
             paper_is_wrong=True,
         ),
         Claim(
             "CFL's wrong split is {1, 2}, {3} (EC-10 says {1, 3}, {2}).",
-            printed > 0,
+            [Share("share of seeds less 1/5", [bool(one["12"]) for one in found.of("c: CFL")], 0.2)],
             f"{printed:.0f} of {len(found.of('c: CFL'))} seeds.",
             paper_is_wrong=True,
         ),
@@ -165,7 +187,7 @@ def claims(found: Records) -> list[Claim]:
 
 def draw(found: Records) -> Figure:
     figure, axes = panels(6, columns=6, width=2.5, height=2.9)
-    seed = next((i for i, one in enumerate(found.of("c: CFL")) if one["parted"]), 0)
+    seed = next((i for i, one in enumerate(found.of("c: CFL")[:SHOWN]) if one["parted"]), 0)
     for ax, (cell, title) in zip(axes, TITLES.items(), strict=True):
         path = np.array(found.of(cell)[seed]["path"])
         for goal in set(GOALS[cell[0]]):
@@ -187,7 +209,8 @@ EXPERIMENT = Experiment(
     rows=rows,
     claims=claims,
     draw=draw,
-    seeds={"quick": 4, "paper": 20},
+    size="as printed",
+    seeds={"quick": 4, "paper": 150},
     setting=lambda scale: (
         f"The three worlds as printed, with η = {ETA} in (a). Seeds matter only for the noise in (c)."
     ),

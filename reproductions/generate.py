@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 from scipy.stats import truncnorm
 
-from coterie.estimation.checks import Array, Ints, choice
+from coterie.errors import ConfigError
+from coterie.estimation.conventions import Array, Ints
 
 POPULATIONS = ("normal", "uniform", "spikes", "beta", "constant")
 
@@ -90,7 +91,8 @@ def bernoulli_clients(
 ) -> RatesData:
     """The paper's populations: N(.5, .15²) truncated to [0, 1], uniform, spikes at ¼ ½ ¾, Beta(4, 4); and p = ½ for
     every client."""
-    choice("population", population, POPULATIONS)
+    if population not in POPULATIONS:
+        raise ConfigError(f"population must be one of {', '.join(POPULATIONS)}; got {population!r}.")
     if population == "normal":
         truth = truncnorm.rvs(-0.5 / 0.15, 0.5 / 0.15, loc=0.5, scale=0.15, size=clients, random_state=rng)
     elif population == "uniform":

@@ -18,10 +18,11 @@ from matplotlib.figure import Figure
 from coterie.estimation.histograms.baselines import FedAvgHistogram, IFCAHistograms
 from coterie.estimation.histograms.mixture import HistogramMixture, TokenReduction
 from coterie.estimation.histograms.personal import CenterModel
-from coterie.estimation.histograms.rows import HistogramRows
+from coterie.estimation.histograms.user_rows import HistogramRows
 from coterie.privacy import Privacy
+from reproductions.claims import Claim, Margin
 from reproductions.drawing import beside
-from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
+from reproductions.experiment import Cells, Experiment, Measured, Records, Row, Scale
 from reproductions.histograms import CLUSTERS, QUICK, Choices, Corpus, Split, load_counts, risk, run, tune
 from reproductions.printed.histograms import PrintedHistogramMixture
 
@@ -41,7 +42,7 @@ FEW = (
     "Twelve thousand reviews of 82 tokens in the median are few for ten clusters: with 100,000 Alg. 2 has 1.865 fine-tuned, "
     "FedAvg 1.892 (20 runs)."
 )
-OPEN, EPSILON, DELTA = "not private", 15.0, 1e-10
+OPEN, NOISY, EPSILON, DELTA = "not private", "private", 15.0, 1e-10
 OURS = ("A+", "B+")
 HALF_WIDTH = 0.01  # "95 % CI of at most ±0.01"
 USERS: dict[str, dict[Scale, int]] = {
@@ -83,7 +84,7 @@ def private_model(method: str, data: Split, kept: int, seed: int) -> CenterModel
 
 def reduced_model(data: Split, budget: Privacy, kept: int, seed: int) -> CenterModel:
     """Algorithm 3 on the tokens of section 3, chosen without privacy as in the paper, and lifted to all tokens."""
-    rows = HistogramRows.in_memory(data.train, "user", None, 1)
+    rows = HistogramRows.in_memory(data.train, threads=1)
     reduction = TokenReduction(keep=kept).fit(rows, rows.mean(), CLUSTERS)
     small = PrintedHistogramMixture(CLUSTERS, privacy=budget, rounds=10, random_state=seed).fit(
         reduction.reduce(data.train)
@@ -130,43 +131,50 @@ class Table:
         return [
             Claim(
                 "Fine-tuning helps every shared model, with and without privacy.",
-                all(of[f"{name} + FT"] < of[name] for of in (mean, noisy) for name in SHARED),
+                [less(found, f"{name} + FT", name, kind, kind) for kind in (OPEN, NOISY) for name in SHARED],
                 f"Alg. 2: {mean['Alg. 2']:.3f} to {mean['Alg. 2 + FT']:.3f}.",
             ),
             Claim(
                 "Without privacy Alg. 2 is better than Local, FedAvg and IFCA, with and without fine-tuning.",
-                all(mean[f"Alg. 2{ft}"] < mean[f"{other}{ft}"] for ft in ("", " + FT") for other in SHARED[:2])
-                and mean["Alg. 2"] < mean["Local"],
+                [less(found, f"Alg. 2{ft}", f"{other}{ft}") for ft in ("", " + FT") for other in SHARED[:2]]
+                + [less(found, "Alg. 2", "Local")],
                 f"Fine-tuned: {mean['Alg. 2 + FT']:.3f}, {mean['FedAvg + FT']:.3f}, {mean['IFCA + FT']:.3f}; Local "
                 f"{mean['Local']:.3f}.",
                 unlike=FEW if self.name == "imdb" else "",
             ),
             Claim(
                 "Without privacy choosing tokens costs a little; with privacy it gains.",
-                mean["Alg. 2"] < mean["Alg. 2 + reduction"] and noisy["Alg. 2 + reduction"] < noisy["Alg. 2"],
+                [
+                    less(found, "Alg. 2", "Alg. 2 + reduction"),
+                    less(found, "Alg. 2 + reduction", "Alg. 2", NOISY, NOISY),
+                ],
                 f"{mean['Alg. 2']:.3f} to {mean['Alg. 2 + reduction']:.3f}, and {noisy['Alg. 2']:.3f} to "
                 f"{noisy['Alg. 2 + reduction']:.3f}.",
                 unlike="Where rows are short, fewer tokens help without noise too." if self.name == "imdb" else "",
             ),
             Claim(
                 "Every private method is worse than its own form without privacy.",
-                all(noisy[name] > mean[name] - 0.001 for name in SHARED)
-                and all(noisy[f"{n} + FT"] > found.mean(OPEN, f"{n} + FT by estimated α") - 0.001 for n in SHARED),
+                [less(found, name, name, OPEN, NOISY) for name in SHARED]
+                + [less(found, f"{name} + FT by estimated α", f"{name} + FT", OPEN, NOISY) for name in SHARED],
                 f"FedAvg by {noisy['FedAvg'] - mean['FedAvg']:.1g}, Alg. 2 by {noisy['Alg. 2'] - mean['Alg. 2']:.3f}; with "
                 "fine-tuning by estimated α in both forms, too.",
             ),
             Claim(
-                "Private Alg. 2 is better than private FedAvg, and more so on chosen tokens.",
-                max(noisy["Alg. 2"], noisy["Alg. 2 + reduction"]) < noisy["FedAvg"],
+                "Private Alg. 2 is better than private FedAvg, and more so on chosen tokens (here untuned).",
+                [
+                    less(found, "Alg. 2", "FedAvg", NOISY, NOISY),
+                    less(found, "Alg. 2 + reduction", "Alg. 2", NOISY, NOISY),
+                ],
                 f"Algorithm 3 has {noisy['Alg. 2']:.3f}, on chosen tokens {noisy['Alg. 2 + reduction']:.3f}, private "
                 f"FedAvg {noisy['FedAvg']:.3f}; A+ has {ours['A+']:.3f}, B+ {ours['B+']:.3f}.",
                 unlike=f"The paper's private FedAvg loses .06 to noise, where a mean at ε = {EPSILON:g} loses "
-                f"{noisy['FedAvg'] - mean['FedAvg']:.4f} (H17); and Algorithm 3 depends on a clip and a floor that are not "
-                "printed (H27).",
+                f"{noisy['FedAvg'] - mean['FedAvg']:.4f} (H17). Algorithm 3 depends on a clip and a floor that are not "
+                "printed (H27); the paper tunes on validation users, and here neither they nor T, K and the tokens are "
+                "tuned for privacy, so that this says nothing of its best.",
             ),
             Claim(
                 "Private clustering can be better than private FedAvg.",
-                min(ours.values()) < noisy["FedAvg + FT"],
+                [less(found, f"{method} + FT", "FedAvg + FT", NOISY, NOISY) for method in OURS],
                 f"Fine-tuned: A+ {ours['A+ + FT']:.3f}, B+ {ours['B+ + FT']:.3f}, FedAvg {noisy['FedAvg + FT']:.3f}.",
             ),
         ]
@@ -183,6 +191,15 @@ class Table:
             return f"{which}, 300 train tokens each (paper: 10⁵ Reddit users, 500 tokens); K = 10."
         which = "10⁵" if scale == "paper" else f"the first {users:,}"
         return f"{which} film reviews, three fifths of each one's tokens to train on, judged on 15,000 at most; K = 10."
+
+
+def less(found: Records, one: str, other: str, kind: str = OPEN, other_kind: str = OPEN) -> Margin:
+    """By how much the first has a smaller KL than the other."""
+    pair = [
+        np.array(private(found, n) if k == NOISY else found.numbers(OPEN, n))
+        for n, k in ((other, other_kind), (one, kind))
+    ]
+    return Margin(f"{other}, {other_kind}, less {one}, {kind}", (pair[0] - pair[1]).tolist())
 
 
 def private(found: Records, name: str) -> list[float]:
@@ -224,6 +241,7 @@ def experiment(name: str) -> Experiment:
         draw=one.draw,
         needs=(f"user_tokens_{name}.npz",),
         seeds={"quick": 2, "paper": 20},
+        size="16,555 bloggers for 10⁵ users" if name == "blogs" else "10⁵ reviews for 10⁵ users",
         setting=one.setting,
         why=WHY,
     )

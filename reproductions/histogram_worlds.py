@@ -16,7 +16,7 @@ from scipy.stats import betabinom
 
 from coterie.estimation.histograms.counts import Floats, Source, read_counts
 from coterie.estimation.histograms.kl import safe_log
-from coterie.estimation.histograms.model import dirichlet_multinomial_log_likelihood, posterior_mean
+from coterie.estimation.histograms.model import Cells, posterior_mean
 
 
 def bayes_histograms(
@@ -38,7 +38,7 @@ def bayes_histograms(
         responsibilities = np.eye(len(centers))[np.asarray(labels)]
     else:
         share = np.full(len(centers), 1 / len(centers)) if weights is None else np.asarray(weights, dtype=np.float64)
-        log_joint = dirichlet_multinomial_log_likelihood(table, alpha[:, None] * centers) + safe_log(share)
+        log_joint = Cells(table).log_likelihood(alpha[:, None] * centers) + safe_log(share)
         responsibilities = np.exp(log_joint - logsumexp(log_joint, axis=1, keepdims=True))
     return posterior_mean(table, centers, alpha, responsibilities)
 

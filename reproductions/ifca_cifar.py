@@ -22,8 +22,9 @@ from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.models import mlp, two_conv
 from coterie.learning.task import Task
 from coterie.training.run import Run
+from reproductions.claims import Claim, Share
 from reproductions.drawing import curves, panels
-from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
+from reproductions.experiment import Cells, Experiment, Measured, Records, Row, Scale
 from reproductions.pictures import federation
 from reproductions.training import begin, follow, worker_accuracy
 
@@ -115,16 +116,18 @@ def claims(found: Records) -> list[Claim]:
     return [
         Claim(
             "IFCA is better than one global model.",
-            mean["IFCA"] > mean["global"],
+            [found.above("IFCA", "global", "last")],
             f"IFCA {mean['IFCA']:.1f} (our start {mean['IFCA from updates']:.1f}), global {mean['global']:.1f}{often}.",
             unlike=parted,
         ),
         Claim(
-            "IFCA is better than local models.", mean["IFCA"] > mean["local"], f"Local models have {mean['local']:.1f}."
+            "IFCA is better than local models.",
+            [found.above("IFCA", "local", "last")],
+            f"Local models have {mean['local']:.1f}.",
         ),
         Claim(
-            "The clusters are found within about ten rounds (Figure 4).",
-            min(at_ten) == 1,
+            "The clusters are found within about ten rounds, in most runs (Figure 4).",
+            [Share("share of such runs less 1/2", [share == 1 for share in at_ten], 0.5)],
             f"Clients in their cluster after {EARLY[-1]} rounds: {_percents(at_ten)} from random models; at the end "
             f"{_percents(ends['IFCA'])}, from updates {_percents(ends['IFCA from updates'])}. With ten rounds of "
             f"five steps for one of five epochs {_percents(ends[FIVE])} at the end{chance}.",
@@ -164,7 +167,8 @@ EXPERIMENT = Experiment(
     claims=claims,
     draw=draw,
     needs=("cifar10",),
-    seeds={"quick": 1, "paper": 2},
+    seeds={"quick": 1, "paper": 5},
+    size="1/5 of the clients, 1/4 of the pixels, 1/10 of the rounds",
     first_seed=20,
     setting=lambda scale: (
         f"40 clients of 500 pictures of {32 // SIZES[scale].by} × {32 // SIZES[scale].by} pixels (the paper: 200, 32 × 32), "

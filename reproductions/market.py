@@ -12,8 +12,9 @@ from coterie.incentives import nash_bargaining
 from coterie.incentives.figures import plot_revenues
 from coterie.incentives.market.bargaining import nash_product, pacing_bound, quality_cap
 from coterie.incentives.market.duopoly import equilibrium_revenues
+from reproductions.claims import Claim, Margin, sure
 from reproductions.drawing import curves, panels
-from reproductions.experiment import Cells, Claim, Experiment, Measured, Records, Row, Scale
+from reproductions.experiment import Cells, Experiment, Measured, Records, Row, Scale
 
 GRID: dict[Scale, int] = {"quick": 12, "paper": 40}  # starting qualities on either axis
 RATIOS = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -95,12 +96,27 @@ def rows(found: Records) -> list[Row]:
     pace, bargain = found.of("3.6")[0], found.of("3.7, 3.8")[0]
     top = found.of("3.4")[0]["best_low_quality"]
     return [
-        Row("3.4: quality of the low firm at which it earns most (q_h = 1)", 4 / 7, [top], tolerance=1e-3, digits=4),
-        Row("3.6: least bound of the growth of q_h, b̃", 1.03, [pace["least"]], tolerance=0.005, digits=4),
-        Row("3.6: ratio ρ where b_ρ is least", 0.33, [pace["where"]], tolerance=0.02, digits=2),
-        Row("3.8: largest bargain ρ* of starts with ρ₀ ≤ ρ*", 0.43, [bargain["largest"]], tolerance=0.01, digits=3),
-        Row("3.8: the same where ρ₀ > ρ*", None, [bargain["beyond"]], digits=3),
-        Row("3.7: least gap between the two sides", None, [bargain["gap"]], digits=4),
+        Row(
+            "3.4: quality of the low firm at which it earns most (q_h = 1)",
+            4 / 7,
+            [top],
+            tolerance=1e-3,
+            digits=4,
+            exact=True,
+            reference="closed form",
+        ),
+        Row("3.6: least bound of the growth of q_h, b̃", 1.03, [pace["least"]], tolerance=0.005, digits=4, exact=True),
+        Row("3.6: ratio ρ where b_ρ is least", 0.33, [pace["where"]], tolerance=0.02, digits=2, exact=True),
+        Row(
+            "3.8: largest bargain ρ* of starts with ρ₀ ≤ ρ*",
+            0.43,
+            [bargain["largest"]],
+            tolerance=0.01,
+            digits=3,
+            exact=True,
+        ),
+        Row("3.8: the same where ρ₀ > ρ*", None, [bargain["beyond"]], digits=3, exact=True),
+        Row("3.7: least gap between the two sides", None, [bargain["gap"]], digits=4, exact=True),
     ]
 
 
@@ -109,18 +125,22 @@ def claims(found: Records) -> list[Claim]:
     return [
         Claim(
             "Both revenues rise with the high firm's quality, and the high firm's falls with the low firm's (3.4).",
-            bool(slopes["rise_in_high"] and slopes["high_falls_in_low"]),
+            [sure("so", bool(slopes["rise_in_high"] and slopes["high_falls_in_low"]))],
             "So at every point of the grid.",
         ),
-        Claim("B(a, b) ≥ a for all b ≥ 1 (3.5).", least >= -1e-12, f"The least difference is {least:.1g}."),
+        Claim(
+            "B(a, b) ≥ a for all b ≥ 1 (3.5).",
+            [Margin("least difference", [least + 1e-12], True)],
+            f"The least difference is {least:.1g}.",
+        ),
         Claim(
             "(4 − 5ρ*) log₁₀(q_h*/q_h,0) ≥ ρ* − ρ₀ (3.7).",
-            bargain["gap"] >= 0,
+            [Margin("smallest gap", [bargain["gap"]], exact=True)],
             f"So for all {bargain['starts']} starts with ρ₀ ≤ ρ*; the smallest gap is {bargain['gap']:.4f}.",
         ),
         Claim(
             "The bargain's ρ* is at most 0.43 (3.8).",
-            bargain["largest"] <= 0.43,
+            [Margin("0.43 less the largest", [0.43 - bargain["largest"]], exact=True)],
             f"At most {bargain['largest']:.3f} where ρ₀ ≤ ρ*, and up to {bargain['beyond']:.2f} for other starts.",
         ),
     ]
@@ -171,7 +191,9 @@ EXPERIMENT = Experiment(
     rows=rows,
     claims=claims,
     draw=draw,
+    size="as printed",
     seeds={"quick": 1, "paper": 1},
+    drawn=False,
     setting=lambda scale: (
         f"Exact; {GRID[scale]} × {GRID[scale]} starting qualities (the dissertation's grids are not printed)."
     ),

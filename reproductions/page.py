@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from coterie.disk import write_text
+from reproductions.claims import PAPER_IS_WRONG, Claim
 from reproductions.experiment import Experiment, Records
 from reproductions.names import EXPERIMENTS
 from reproductions.registry import experiment
@@ -25,16 +27,31 @@ HEAD = """# Reproduction
 Every table and figure of the four works, by one command each. This page is made from the JSON files in
 `benchmarks/reproduction/` by `python -m reproductions.page benchmarks/reproduction docs/reproduction.md`.
 
-**agrees**: within two standard errors, ours and the paper's, or within a difference that nobody would act on.
-**same order**: another value, but above and below the same rows of its table as in the paper.
-**differs**: neither; the reason stands below the table. Our errors are standard errors over seeds; the paper's stand as
-printed, and where it does not say of how many runs, they are taken for standard errors.
-What of a claim does not hold is either an error of the paper, by a code of the [errata](errata.md), or explained beside it.
-In tables of ours, "tied" is within two standard errors of the best, by differences on equal seeds. Where no paper has a
-value, the column "paper" may hold a closed form or another program's value; the row or the text above says so.
-Seeds start above 0 where the settings of a file were chosen while looking at the first ones.
-`coterie reproduce NAME` also draws each figure; the site shows them here.
+**A row of a table** has one of these verdicts. All intervals are 95 % intervals over seeds; fewer than three seeds decide
+nothing.
+
+- **agrees**: the paper's value is inside our interval widened by the paper's error, and our interval is no wider than
+  that error or 1 % of the value; or the difference is one that nobody would act on.
+- **same order**: another value, but clearly above and below the same rows of its table as in the paper.
+- **differs**: clearly neither; the reason stands below the table.
+- **undecided**: too few seeds, or an interval too wide to tell.
+- **impossible**: our value agrees, but an erratum shows that the printed value cannot be what it is said to be.
+- **matches**: the value that stands in the column "paper" is not from the paper. It is a closed form or another program's,
+  named in brackets.
+
+**A claim** is a sentence of the paper and one or more quantities that it says are above zero: mostly the difference of two
+methods under the same seeds. It holds if the interval of each of them is above zero. It does not hold if the interval of one
+is below zero, at a level corrected for their number. Otherwise it is undecided. The quantity that is clearest against the
+claim stands at its end, with its interval. What is computed and not drawn needs no interval.
+
+Our errors are standard errors over seeds; the paper's stand as printed, and where it does not say of how many runs, they are
+taken for standard errors. Where a claim does not hold, this is either an error of the paper, named by a code of the
+[errata](errata.md), or it is explained beside it. In tables of ours, "undecided" means that the 95 % interval of the
+difference from the best, on equal seeds, contains zero. Seeds start above 0 where the settings of a file were chosen while
+looking at the first ones. `--scale paper` is the largest scale of an experiment; the column "size" says how far it is from
+the paper's own. `coterie reproduce NAME` also draws each figure; the site shows them here.
 """
+VERDICTS = ("agrees", "same order", "matches", "undecided", "differs", "impossible")
 
 
 def page(folder: Path) -> str:
@@ -52,7 +69,7 @@ def page(folder: Path) -> str:
 
 
 def overview(folder: Path) -> str:
-    """A line for every experiment: how many rows agree, and how many claims hold."""
+    """A line for every experiment: its size and seeds, the verdicts of its rows, and what its claims come to."""
     lines = []
     for name in EXPERIMENTS:
         path = folder / f"{name}.json"
@@ -65,13 +82,25 @@ def overview(folder: Path) -> str:
             {
                 "experiment": f"`{name}`",
                 "work": one.work,
-                "scale": kept["scale"],
-                **{verdict: verdicts.count(verdict) or "" for verdict in ("agrees", "same order", "differs")},
-                "claims that hold": f"{sum(c.holds for c in claims)} of {len(claims)}" if claims else "",
-                "where the paper is wrong": sum(c.paper_is_wrong and not c.holds for c in claims) or "",
+                "size": one.size if kept["scale"] == "paper" else "a quick run, far smaller",
+                "seeds": _seeds(found) if one.drawn else "exact",
+                "rows": _counted(verdicts, VERDICTS),
+                "claims": _counted(
+                    [claim.mark for claim in claims], ("holds", "undecided", "does not hold", PAPER_IS_WRONG)
+                ),
             }
         )
     return markdown(pd.DataFrame(lines))
+
+
+def _counted(found: list[str], names: Sequence[str]) -> str:
+    return ", ".join(f"{name} {found.count(name)}" for name in names if name in found)
+
+
+def _seeds(found: Records) -> str:
+    """The number of seeds; where cells have different numbers, the least and the largest."""
+    counts = sorted({len(by) for by in found.values.values()})
+    return "–".join(dict.fromkeys(str(n) for n in (counts[0], counts[-1]))) if counts else "0"
 
 
 def section(one: Experiment, kept: dict[str, Any]) -> str:
@@ -90,16 +119,21 @@ def section(one: Experiment, kept: dict[str, Any]) -> str:
         "",
     ]
     for claim in one.claims(found):
-        mark = "Holds" if claim.holds else "The paper is wrong here" if claim.paper_is_wrong else "**Does not hold**"
-        because = "" if claim.holds or not claim.unlike else f" {claim.unlike}"
-        lines.append(f"- {claim.says} {mark}. {claim.found}{because}")
+        lines.append(f"- {claim.says} {told(claim)}")
     lines += reasons(one, table(one, found))
     return "\n".join([*lines, ""])
 
 
+def told(claim: Claim) -> str:
+    """The verdict, what was found, the margin that decides, and why a claim that does not hold need not."""
+    mark = claim.mark[:1].upper() + claim.mark[1:]
+    parts = (f"**{mark}**." if not claim.holds else f"{mark}.", claim.found, claim.decided_by)
+    return " ".join(part for part in (*parts, "" if claim.holds else claim.unlike) if part)
+
+
 def reasons(one: Experiment, summary: pd.DataFrame) -> list[str]:
     """Why rows differ; a reason that several rows share is said once."""
-    differ = set(summary.what[summary.verdict == "differs"])
+    differ = set(summary.what[summary.verdict.isin(["differs", "impossible"])])
     by_text: dict[str, list[str]] = {}
     for what, text in one.why.items():
         if not what or what in differ:

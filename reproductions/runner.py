@@ -15,14 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
 import coterie
 from coterie.disk import locked, write_text, writing
 from coterie.errors import ConfigError
-from reproductions.experiment import Experiment, Records, Row, Scale
+from reproductions.experiment import Experiment, Records, Scale
 
 _PATIENCE = 60.0  # seconds to wait while another experiment writes into the same folder
 
@@ -66,24 +65,8 @@ def records(kept: dict[str, Any]) -> Records:
 def table(experiment: Experiment, found: Records) -> pd.DataFrame:
     """The paper's values beside ours, with a verdict for every row."""
     rows = [row for row in experiment.rows(found) if len(row.ours)]  # others are not yet measured
-    lines = [_line(experiment, row, rows) for row in rows]
+    lines = [(row.what, row.printed, row.shown, len(row.ours), row.verdict(rows)) for row in rows]
     return pd.DataFrame(lines, columns=["what", "paper", "ours", "seeds", "verdict"])
-
-
-def _line(experiment: Experiment, row: Row, rows: list[Row]) -> tuple[str, str, str, int, str]:
-    paper = "" if row.paper is None else f"{row.paper:.{row.digits}f}" + _error(row.paper_error, row.digits)
-    ours = f"{row.mean:.{row.digits}f}" + _error(row.error, row.digits)
-    if lost := sum(one != one for one in row.ours):  # NaN: a run ended in no numbers
-        ours = f"diverged in {lost} of {len(row.ours)}"
-    return row.what, paper, ours, len(row.ours), experiment.verdict(row, rows)
-
-
-def _error(error: float, digits: int) -> str:
-    """An error too small for the digits is told by its first own digit; one of rounding alone is not told."""
-    if error < 1e-9:
-        return ""
-    shown = f"{error:.{digits}f}"
-    return f" ± {shown if float(shown) else np.format_float_positional(error, precision=1, fractional=False)}"
 
 
 def finish(experiment: Experiment, kept: dict[str, Any], out: Path) -> pd.DataFrame:

@@ -20,8 +20,8 @@ from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.kl import normalise, one_hot
 from coterie.estimation.histograms.mixture import HistogramMixture
 from coterie.estimation.histograms.private.designs import PrivateFit, Users
-from coterie.estimation.histograms.private.lloyd import Shared, nearest
-from coterie.estimation.histograms.rows import HistogramRows
+from coterie.estimation.histograms.private.noisy_lloyd import Shared, nearest
+from coterie.estimation.histograms.user_rows import HistogramRows
 from coterie.privacy import Event, Ledger, Privacy, Receipt, Released, non_private, write_receipt
 
 REASONS = (

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.estimation.checks import Array, ClientSums
+from coterie.estimation.client_sums import ClientSums
+from coterie.estimation.conventions import Array
 from coterie.estimation.mixtures import MixtureMeans
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.estimation.checks import Array
+from coterie.estimation.conventions import Array
 
 
 class PrintedRates(NamedTuple):

@@ -61,12 +61,12 @@ def test_methods_run_and_are_scored(tiny):
         assert 0 <= personalisation.score(name, personal.SETTINGS["mnist"], fed, 1, 0.1, 0) <= 1
 
 
-def test_the_table_says_who_is_tied():
+def test_the_table_says_who_cannot_be_told_from_the_best():
     runs = {"a": (0.90, 0.92, 0.91), "b": (0.91, 0.90, 0.91), "c": (0.80, 0.82, 0.81), "d": (0.9, float("nan"), 0.9)}
     cells = {n: {str(s): {"accuracy": v, "rate": 0.1} for s, v in enumerate(vs)} for n, vs in runs.items()}
     shown = personal.standing(Records("paper", cells)).set_index("method")
     assert shown.index.tolist() == ["a", "b", "c", "d"]
-    assert shown["behind the best"].tolist() == ["best", "0.33 (tied)", "10.00", ""]
+    assert shown["behind the best"].tolist() == ["best", "0.33 (undecided)", "10.00", ""]
     assert shown["accuracy (%)"]["d"] == "diverged in 1 of 3"
 
 

@@ -20,6 +20,7 @@ FORMER = {
     "BernoulliRates variance": lambda: ct.BernoulliRates(variance="paper"),
     "BernoulliRates minus_one": lambda: ct.BernoulliRates(minus_one=False),
     "MixtureMeans method": lambda: ct.MixtureMeans(2, method="paper"),
+    "DiscretePrior repair": lambda: ct.DiscretePrior(repair="none"),
     "HistogramMixture method": lambda: ct.HistogramMixture(2, method="paper").fit(COUNTS),
     "clipping_radius printed": lambda: clipping_radius(
         clients=9, samples=5, prior_variance=1.0, noise_variance=1.0, printed=True
