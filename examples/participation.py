@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import coterie as ct
-from coterie.training.participation import audit
+from coterie.training.coalition import audit
 
 
 def main(out: Path) -> None:

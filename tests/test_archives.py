@@ -24,8 +24,8 @@ from coterie.archives import VARIABLE, check_unpacked, most_unpacked
 from coterie.data.reading import read_table
 from coterie.datasets.files import convert_cifar10
 from coterie.errors import ConfigError, DataError
+from coterie.estimation.histograms.count_store import open_store
 from coterie.estimation.histograms.counts import read_counts
-from coterie.estimation.histograms.store import open_store
 
 LIMIT = 1_000_000
 ROWS = 200_000

@@ -90,7 +90,7 @@ OTHERS = [
         {"folds": [1, 2.5, "x", None], "seed": ["x", -1], "level": ["x", 2]},
     ),
     (lambda **k: ct.comparison.decide(X, Y, FRAME["c"], **k), {"repeats": ["x", 0], "metric": [3], "progress": [3]}),
-    (lambda **k: ct.advise(FED, **k), {"seed": ["x", None], "level": ["x", None], "metric": [3], "progress": [3]}),
+    (lambda **k: ct.advise(samples=np.ones((4, 3)), **k), {"seed": ["x", None], "level": ["x", None], "counts": [3]}),
     (
         lambda **k: ct.engines.LocalEngine(**k),
         {"workers": ["x", 0, 1.5, None], "chunk": ["x", 0], "cache_bytes": ["x", None]},

@@ -41,7 +41,6 @@ ENTRANCES: dict[str, Callable[[Any], Any]] = {
     "advise block": lambda m: ct.advise(samples=m(X.reshape(5, 6, 2))),
     "advise rates": lambda m: ct.advise(successes=m(np.full(5, 3)), trials=np.full(5, 6)),
     "advise counts": lambda m: ct.advise(counts=m(np.ones((5, 4), int))),
-    "advise table": lambda m: ct.advise(X=m(X), y=Y, groups=OWNER),
     "GaussianMeans": lambda m: ct.GaussianMeans().fit(m(X.reshape(5, 6, 2))),
     "GaussianMeans dict": lambda m: ct.GaussianMeans().fit({"a": m(X[:6]), "b": X[6:12], "c": X[12:18]}),
     "GaussianMeans groups": lambda m: ct.GaussianMeans().fit(X, groups=m(OWNER)),

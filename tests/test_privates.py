@@ -28,6 +28,8 @@ ALLOWED = {
     ("learning/batched/chunks.py", "_add_batch_dim"): "the same",
     ("learning/batched/forward_and_back.py", "_C"): "torch has no public test of whether a tensor is batched by vmap",
     ("learning/batched/forward_and_back.py", "_functorch"): "the same",
+    ("comparison/deploy/forest.py", "_predictors"): "scikit-learn has no public way to the nodes of its boosted trees",
+    ("comparison/deploy/forest.py", "_baseline_prediction"): "the same, for the value that the trees are added to",
     ("engines/error_location.py", "_version"): "torch has no public count of the writes into a tensor",
     ("learning/batched/network_traits.py", "_version"): "the same",
     (

@@ -19,6 +19,7 @@ import pytest
 import coterie as ct
 from coterie import aggregation, algorithms, datasets, engines, learning, training
 from coterie.aggregation.radius import RADIUS_RULES
+from coterie.algorithms import families
 from coterie.cli.build import REGISTRIES
 from coterie.data.federation import Federation
 from coterie.datasets import DATASETS
@@ -57,6 +58,11 @@ def below(base: type) -> Kind:
     return lambda thing: isinstance(thing, type) and base in thing.__mro__[1:]
 
 
+def is_an_algorithm(thing: Any) -> bool:
+    """Algorithms, and not what families of them inherit."""
+    return below(ct.exchange.Algorithm)(thing) and thing.__module__ != families.__name__
+
+
 def acts_like(model: type) -> Kind:
     """Classes with all public methods of a protocol (or of one of the classes), taking arguments of the same names."""
     wanted = _methods(model)
@@ -70,7 +76,8 @@ def acts_like(model: type) -> Kind:
 def _methods(kind: type) -> dict[str, tuple[str, ...]]:
     return {
         name: tuple(inspect.signature(method).parameters)
-        for name, method in vars(kind).items()
+        for base in reversed(kind.__mro__)
+        for name, method in vars(base).items()
         if isinstance(method, FunctionType) and (name == "__call__" or not name.startswith("_"))
     }
 
@@ -105,7 +112,7 @@ class Registry:
 
 
 CASES = {
-    "ALGORITHMS": Registry(algorithms.ALGORITHMS, algorithms, below(ct.exchange.Algorithm), ct),
+    "ALGORITHMS": Registry(algorithms.ALGORITHMS, algorithms, is_an_algorithm, ct),
     "AGGREGATORS": Registry(aggregation.AGGREGATORS, aggregation, acts_like(aggregation.Aggregator), ct.robust),
     "RADIUS_RULES": Registry(RADIUS_RULES, aggregation, acts_like(ct.robust.Percentile), ct.robust),
     "SAMPLERS": Registry(SAMPLERS, training, acts_like(Sampler), ct.training),

@@ -26,6 +26,7 @@ SAYS = {
     "evidence": "when a gain is clear, what to recommend, which coalitions would hold",
     "estimation": "means, rates, regressions, histograms",
     "privacy": "mechanisms, accounting, ledger, receipt, audit",
+    "secure": "sums that a server cannot take apart",
 }  # single files have their name alone
 WIDTH, HIGH, GAP, LEFT = 972, 42, 8, 14
 STYLE = """

@@ -15,6 +15,9 @@ from coterie.algorithms import *  # noqa: F403
 from coterie.comparison.advice import advise as advise
 from coterie.comparison.compare import Comparison as Comparison
 from coterie.comparison.compare import compare as compare
+from coterie.comparison.deploy.estimator import CoterieClassifier as CoterieClassifier
+from coterie.comparison.deploy.estimator import CoterieRegressor as CoterieRegressor
+from coterie.comparison.deploy.stored import load_model as load_model
 from coterie.data.federation import Federation as Federation
 from coterie.estimation import histograms as histograms
 from coterie.estimation.histograms.mixture import HistogramMixture as HistogramMixture
@@ -33,11 +36,11 @@ from coterie.learning.scoring import Scorer as Scorer
 from coterie.learning.task import Task as Task
 from coterie.privacy.settings import Privacy as Privacy
 from coterie.training.number_of_clusters import choose_clusters as choose_clusters
-from coterie.training.restarts import best_of as best_of
 from coterie.training.result import Result as Result
 from coterie.training.run import fit as fit
 from coterie.training.sweeps import fit_seeds as fit_seeds
 from coterie.training.sweeps import grid as grid
+from coterie.training.tuning import best_of as best_of
 
 robust = _aggregation
 __version__: str

@@ -1,7 +1,8 @@
 """Arguments checked by their annotations: `@guarded` on a public function or dataclass, `check_settings` in an estimator.
 
 `float` is a finite number, `int` a whole number (or what the table of `coterie.arguments` says of the name), `Literal` one
-of its words, a protocol an object with its methods, and so on. Arrays and `Any` pass: functions that take data check them.
+of its words, a protocol an object with its methods, and so on; types such as `Positive` and `Count` of `coterie.arguments`
+carry their rule. Arrays and `Any` pass: functions that take data check them.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import sys
 import types
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
+from fractions import Fraction
 from functools import lru_cache, wraps
 from math import isinf, isnan
-from typing import Any, Literal, Protocol, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, cast, get_args, get_origin
 
 import numpy as np
 
@@ -25,7 +27,6 @@ from coterie.arguments import (
     NONE,
     NUMBER,
     PATH,
-    SHARE,
     TABLE,
     TEXT,
     WHOLE,
@@ -58,6 +59,7 @@ _EXAMPLES = {
     "Mapping": "a dict",
     "Privacy": "a Privacy such as Privacy(epsilon=2.0, delta=1e-6, clip=1.0)",
 }
+_FOREIGN = (np.integer, np.floating, Fraction)
 _SIZES = ("n_in", "n_out", "hidden", "channels", "side", "vocabulary", "length", "width", "heads", "layers")
 _COUNTS = ("clusters", "evaluate_clients", "max_iter", "n_init", "repeats", "seeds")
 _SETTINGS = (  # of algorithms, rules, schedules and estimators
@@ -68,8 +70,6 @@ _SETTINGS = (  # of algorithms, rules, schedules and estimators
 _FROM_ZERO = ("catch_up", "first", "halvings", "n_corrupted", "random_state")
 _BY_NAME = TABLE | dict.fromkeys((*_SIZES, *_COUNTS, *_SETTINGS), whole(1)) | dict.fromkeys(_FROM_ZERO, whole(0))
 _MAY_BE_INFINITE = ("std",)  # of a lie
-_WHOLE_FLOATS = ("steps", "epochs", "batch_size")  # 2.0 steps are two
-_SHARES = ("dropout", "drop")
 _INFINITE = Rule("a number, or infinite", lambda v: is_number(v) or (isinstance(v, float) and not isnan(v)))
 
 
@@ -91,6 +91,9 @@ def _checking(function: Callable[..., Any], owner: type | None) -> Callable[...,
             bound = signature.bind(*args, **given)
         except TypeError:  # a name that is not there, or one too few: Python's own sentence
             return function(*args, **given)
+        if any(isinstance(value, _FOREIGN) for value in bound.arguments.values()):
+            bound.arguments = {name: _plain(value) for name, value in bound.arguments.items()}
+            args, given = bound.args, bound.kwargs
         try:
             _check(function, bound.arguments, owner, "{owner} needs {name} to be" if owner else "{name} must be")
         except ConfigError:
@@ -101,6 +104,14 @@ def _checking(function: Callable[..., Any], owner: type | None) -> Callable[...,
         return function(*args, **given)
 
     return call
+
+
+def _plain(value: Any) -> Any:
+    """A number of another type as Python's, which JSON knows and which has the full precision."""
+    try:
+        return int(value) if isinstance(value, np.integer) else float(value) if isinstance(value, _FOREIGN) else value
+    except OverflowError:  # of a fraction; the check refuses it
+        return value
 
 
 def _own_words(init: Callable[..., Any], args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
@@ -173,15 +184,15 @@ class _Names(dict[str, Any]):
 
 def rule_of(annotation: Any, name: str = "") -> Rule:
     """The rule that an annotation gives an argument of this name; `ANYTHING` where it gives none."""
-    if annotation is int and name in _WHOLE_FLOATS:
-        return Rule("a whole number", lambda v: WHOLE.holds(v) or (isinstance(v, float) and v.is_integer()))
     if annotation is int:
         return _BY_NAME.get(name, WHOLE)
     if annotation is float:
-        return SHARE if name in _SHARES else TABLE.get(name, NUMBER)
+        return TABLE.get(name, NUMBER)
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     origin, inside = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return cast(Rule, inside[1])
     if origin is Literal:
         return one_of(*inside) if all(isinstance(word, str) for word in inside) else ANYTHING
     if origin in (Union, types.UnionType):

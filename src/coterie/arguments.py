@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import isfinite
 from numbers import Integral, Real
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,12 +40,19 @@ def is_whole(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     """Whether a value is a finite number, Python's or NumPy's, and neither a bool nor too large for a tensor."""
-    fits = not isinstance(value, Integral) or abs(int(value)) < _MOST
-    return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value) and bool(fits)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    if isinstance(value, Integral):
+        return abs(int(value)) < _MOST
+    try:
+        return isfinite(value)
+    except OverflowError:  # of a fraction
+        return False
 
 
-def whole(least: int) -> Rule:
-    return Rule(f"a whole number ≥ {least}", lambda v: is_whole(v) and least <= v < _MOST)
+def whole(least: int, most: int | None = None) -> Rule:
+    words = f"a whole number ≥ {least}" if most is None else f"a whole number from {least} to {most}"
+    return Rule(words, lambda v: is_whole(v) and least <= v < (_MOST if most is None else most + 1))
 
 
 def made_by(*names: str) -> Rule:
@@ -62,6 +69,10 @@ def having(words: str, *methods: str) -> Rule:
 
 def several(words: str, one: Rule) -> Rule:
     return Rule(words, lambda v: isinstance(v, Sequence) and not isinstance(v, str) and all(map(one.holds, v)))
+
+
+def up_to(most: float) -> Rule:
+    return Rule(f"a number above 0 and at most {most:g}", lambda v: is_number(v) and 0 < v <= most)
 
 
 def one_of(*words: str) -> Rule:
@@ -84,6 +95,21 @@ NUMBER = Rule("a finite number", is_number)
 WHOLE = Rule("a whole number", lambda v: is_whole(v) and abs(v) < _MOST)
 LEVEL = Rule("a number between 0 and 1", lambda v: is_number(v) and 0 < v < 1)
 SHARE = Rule("a number from 0 to 1", lambda v: is_number(v) and 0 <= v <= 1)
+
+# Types that say a rule where an argument or a setting is declared: `tol: NotNegative = 1e-6`.
+Positive = Annotated[float, Rule("a finite number above 0", lambda v: is_number(v) and v > 0)]
+NotNegative = Annotated[float, Rule("a finite number of at least 0", lambda v: is_number(v) and v >= 0)]
+Level = Annotated[float, LEVEL]
+Share = Annotated[float, SHARE]
+Part = Annotated[float, up_to(1)]
+Percent = Annotated[float, up_to(100)]
+BelowOne = Annotated[float, Rule("a number of at least 0 and below 1", lambda v: is_number(v) and 0 <= v < 1)]
+AboveOne = Annotated[float, Rule("a number above 1", lambda v: is_number(v) and v > 1)]
+Count = Annotated[int, whole(1)]
+CountFromZero = Annotated[int, whole(0)]
+Bits = Annotated[int, whole(1, 8)]
+Steps = Annotated[int, Rule("a whole number ≥ 1", lambda v: is_number(v) and v >= 1 and v == int(v))]  # 2.0 are two
+
 SEEDS = whole(1) | Rule(
     "a list of whole numbers",
     lambda v: isinstance(v, Sequence) and len(v) > 0 and all(map(whole(0).holds, v)),
@@ -142,6 +168,12 @@ def check_arguments(given: Mapping[str, Any], **own: Rule) -> None:
         rule = rules.get(name)
         if rule is not None and not holds(rule, value):
             raise ConfigError(f"{name} must be {rule.words}; got {shown(value)}.")
+
+
+def whole_number(name: str, value: Any, least: int = 1) -> int:
+    """An argument as a plain int."""
+    check_arguments({name: value}, **{name: whole(least)})
+    return int(value)
 
 
 def refuse_masked(**given: Any) -> None:

@@ -16,7 +16,6 @@ from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from coterie.errors import ConfigError, OldSpelling
-from coterie.settings import brief
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 
@@ -66,6 +65,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 GONE: dict[str, tuple[str, dict[str, Any]]] = {
     "AdaPeD": ("printed/adaped.py", {"mode": "corrected", "clips": (1.0, 1.0), "noises": (0.0, 0.0)}),
     "BernoulliRates": ("printed/rates.py", {"variance": "corrected", "minus_one": True}),
+    "DiscretePrior": ("printed/discrete_prior.py", {"repair": "em"}),
     "MixtureMeans": ("printed/mixtures.py", {"method": "em"}),
     "clipping_radius": ("private_means.py", {"printed": False}),
 }
@@ -135,7 +135,7 @@ def today(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def no_longer_here(owner: str, name: str, value: Any, home: str) -> ConfigError:
     """One sentence that says where a paper's failing variant is now."""
     return ConfigError(
-        f"{owner} has no {name}={brief(value)} any more: the paper's variant, which fails, is in reproductions/{home} of "
+        f"{owner} has no {name}={value!r} any more: the paper's variant, which fails, is in reproductions/{home} of "
         f"the repository. Leave {name} out."
     )
 

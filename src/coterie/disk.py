@@ -323,7 +323,10 @@ class SealedFolder:
             raise self.damaged(name, "its checksum is wrong")
 
     def read(self, name: str, reader: Callable[[Path], Any]) -> Any:
-        """The value that `reader` makes of a file; an error of the reader means that the file is damaged."""
+        """The value that `reader` makes of a file; an error of the reader means that the file is damaged. A description may
+        name anything: only files of this folder are opened, and no pipe or device, which would be read for ever."""
+        if Path(name).name != name or not (self.folder / name).is_file():
+            raise self.damaged(name, "it is no file of this folder")
         try:
             return reader(self.folder / name)
         except Exception as error:

@@ -1,26 +1,11 @@
-"""Settings of algorithms and rules: how counts are checked, and how one setting is replaced inside a wrapper."""
+"""Settings of algorithms and rules: one setting is read or replaced, also inside a wrapper."""
 
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
-from numbers import Integral
 from typing import Any
 
 from coterie.errors import ConfigError
-
-
-def whole_number(name: str, value: Any, least: int = 1, *, owner: Any = None) -> int:
-    """A setting as a plain int; the caller handles None. `owner` is the object that has the setting."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        needs = f"{name} must be" if owner is None else f"{type(owner).__name__} needs {name} to be"
-        raise ConfigError(f"{needs} a whole number ≥ {least}; got {brief(value)}.")
-    return int(value)
-
-
-def brief(value: Any) -> str:
-    """A value as text on one line, cut if it is long."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def cluster_count(owner: Any) -> int:

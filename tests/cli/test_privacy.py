@@ -132,9 +132,9 @@ def test_compare_with_half_a_budget_or_a_strange_range_is_refused(
     table.write_text("who,a,y\n" + "\n".join(rows))
     for options, told in (
         (["--epsilon", "3"], "needs both --epsilon and --delta"),
-        (["--epsilon", "0", "--delta", "1e-6"], "epsilon must be a finite number above 0"),
+        (["--epsilon", "0", "--delta", "1e-6"], "epsilon to be a finite number above 0"),
         (["--epsilon", "3", "--delta", "1e-6", "--target-range", "low"], "--target-range must be two numbers"),
-        (["--epsilon", "3", "--delta", "1e-6", "--clip", "-1"], "clip must be"),
+        (["--epsilon", "3", "--delta", "1e-6", "--clip", "-1"], "clip to be a number from"),
     ):
         with pytest.raises(SystemExit) as ended:
             main(["compare", str(table), "--client", "who", "--target", "y", *options])

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import coterie as ct
+from coterie.cli import commands as cli
 from coterie.disk import json_digest
 
 ASCII = {"LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -61,6 +62,19 @@ def test_a_folder_of_others_does_not_steer_the_terminal(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stderr
     assert not set(steer) & set(told.stdout + told.stderr) - set("]0;x[2J31m")
     assert r"\x1b" in told.stdout
+
+
+def test_a_name_like_markup_or_an_emoji_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["[/]", "[red]x[/red]", ":smile:", "[bold"]
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"who": np.resize(names, 80), "[/x]": rng.normal(size=80), "y": rng.normal(size=80)})
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(SystemExit) as end:
+        cli.main(["compare", str(tmp_path / "t.csv"), "--client", "who", "--target", "y", "--out", str(tmp_path / "o")])
+    told = capsys.readouterr().out
+    assert end.value.code == 0
+    assert all(f"\n {name} " in told for name in names)
+    assert "used: [/x]" in told
 
 
 def test_a_run_that_was_compared_with_nothing_has_a_report(tmp_path: Path) -> None:

@@ -183,3 +183,20 @@ def test_undeclared_facts_void_every_receipt(
         built += 1
         assert not receipt(fed).valid, change
     assert built > 3
+
+
+def test_a_row_without_a_client_changes_no_other_clients_random_numbers() -> None:
+    """It makes floats of whole-numbered ids, and the ids are where the split and the order of batches come from."""
+    rows = frame(None).assign(who=np.repeat(np.arange(5), 8))
+    lost = rows.assign(who=rows["who"].where(np.arange(len(rows)) != 3))
+    made, other = (
+        ct.Federation.from_frame(table, client="who", target="y", drop_missing=True, **TOLD).declare_public("clients")
+        for table in (rows, lost)
+    )
+    assert np.array_equal(made.keys, other.keys)
+    for client in range(1, 5):
+        assert all(map(torch.equal, made.train(client), other.train(client)))
+    assert receipt(made).valid
+    assert receipt(other).valid
+    with pytest.raises(ct.errors.DataError, match="as text and as a number"):
+        ct.Federation.from_arrays({1.0: numbers(None)["c1"], "1": numbers(None)["c2"]})

@@ -102,6 +102,10 @@ def regressions(model: Any) -> None:
     model.fit(X, Y, groups=OWNER).predict(X, groups=OWNER)
 
 
+def routed(model: Any) -> None:
+    model.fit(X, Y, clients=OWNER).predict(X, clients=OWNER)
+
+
 def noisy(mechanism: Any) -> None:
     mechanism(np.zeros((4, mechanism.dimension)), privacy.make_noise("simulation", 0))
 
@@ -163,7 +167,7 @@ RECORDS = set(
     Advice Choice Coalition Cohort Comparison Context Coalitions Decision Evaluation Grid Participation Reply
     Result Run Seeds Audit Plan Receipt Signal Predictor Scores Table Verdict Bargain Climb Collaboration
     Commitment DeviationGains Equilibrium Pair Prices Sales Simulation View RevenueLedger Elections UserTokens
-    Told Truth Blobs Partition Population Env Composition Booking Mixed Firm Ask Up From Event Released
+    Guarded Told Truth Blobs Partition Population Env Composition Booking Mixed Firm Ask Up From Event Released
     """.split()  # noqa: SIM905
 )
 PROTOCOLS = {
@@ -226,7 +230,7 @@ STARTS_PROCESSES = {"RayEngine"}
 HEAVY_DATA = {"cifar10", "femnist", "mnist", "har", "train_tickets", "user_tokens"}
 
 VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
-    "advise": ({"federation": federation()}, nothing),
+    "advise": ({"samples": [x for x, _ in PAIRS.values()], "resamples": 20}, nothing),
     "best_of": ({"restarts": 1, "algorithm": ct.FedAvg(), "federation": federation(), "rounds": 1}, nothing),
     "choose_clusters": (
         {"algorithm": ct.IFCA(), "federation": federation(), "candidates": [1, 2], "rounds": 1},
@@ -265,6 +269,10 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
     "robust.Proof": ({"delta": 1.0, "sigma": 1.0, "separation": 3.0, "members": 4}, nothing),
     "exchange.Dropout": ({"rate": 0.1}, attack),
     "FedBN": ({"keep": ["1.bias"]}, learn),
+    "training.fit_guarded": (
+        {"algorithm": ct.FedAvg(), "federation": federation(), "task": task(), "rounds": 1},
+        lambda made: made.scores(),
+    ),
     "training.FixedSize": ({"size": 2}, sample),
     "training.Poisson": ({"rate": 0.5}, sample),
     "training.Everyone": ({}, sample),
@@ -285,6 +293,8 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
     "MixtureMeans": ({"n_init": 1, "max_iter": 5}, means),
     "LinearModels": ({}, regressions),
     "LogisticModels": ({}, regressions),
+    "CoterieRegressor": ({"client": None, "family": "linear"}, routed),
+    "CoterieClassifier": ({"client": None, "family": "linear"}, routed),
     "MixtureModels": ({"rounds": 2}, regressions),
     "HistogramMixture": ({"clusters": 2, "max_iter": 3}, histograms),
     "histograms.IFCAHistograms": ({"clusters": 2, "max_iter": 3}, histograms),
@@ -297,6 +307,7 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
         nothing,
     ),
     "estimation.least_risk": ({"samples": 5.0, "prior_variance": 1.0, "noise_variance": 1.0, "clients": 9}, nothing),
+    "estimation.rates_bound": ({"prior": (4.0, 2.0), "samples": 5, "clients": 9}, nothing),
     "estimation.norm_bound": ({"clients": 9, "samples": 5.0, "noise_variance": 1.0, "center_bound": 1.0}, nothing),
     "privacy.ExactNoise": ({}, nothing),
     "privacy.GroupSums": (
@@ -404,6 +415,7 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
         {"mu": 0.5, "low": 1.0, "high": 2.0, "buyer_cost": 0.1, "seller_cost": 0.1},
         lambda game: ct.incentives.simulate(game, "exp3", rounds=20, seeds=1),
     ),
+    "incentives.LearningSeller": ({}, lambda made: ct.incentives.simulate(GAME, made, rounds=20, seeds=1)),
     "incentives.Stackelberg": ({}, lambda made: ct.incentives.simulate(GAME, made, rounds=20, seeds=1)),
     "incentives.climb": (
         {"learner": ct.incentives.Learner(lambda s: 0.5, lambda s, size: s), "state": 1.0},
@@ -493,6 +505,7 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
     "Federation.from_folder": ({"folder": folder() / "none"}, nothing),
     "Federation.from_datasets": ({"data": {"a": [(np.ones(2), 0), (np.zeros(2), 1)] * 4}}, nothing),
     "Federation.load": ({"folder": folder() / "none"}, nothing),
+    "load_model": ({"path": folder() / "none"}, nothing),
     "Federation.save": ({"folder": folder() / "saved"}, nothing),
     "Federation.holdout": ({"fraction": 0.25}, nothing),
     "Federation.subset": ({"clients": ["a", "b"]}, nothing),
@@ -536,7 +549,16 @@ def _fitted() -> dict[str, Any]:
     }
 
 
-PLUMBING = {"set_params", "get_params", "fit_sums", "shared_weight", "set_output", "get_metadata_routing", "fit_stream"}
+PLUMBING = {
+    "set_params",
+    "get_params",
+    "fit_sums",
+    "fit_told",
+    "shared_weight",
+    "set_output",
+    "get_metadata_routing",
+    "fit_stream",
+}
 
 
 def _fresh(fitted: Any, name: str) -> Callable[..., Any]:

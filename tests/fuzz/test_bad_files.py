@@ -107,12 +107,11 @@ def commands(name: str) -> dict[str, list[str]]:
     columns = ["--client", "shop", "--target", "y"]
     return {
         "compare": ["compare", name, *columns, "--out", "out"],
-        "advise": ["advise", name, *columns],
         "run": ["run", "run.toml"],
     }
 
 
-SLOWLY = [pytest.param(command, marks=pytest.mark.slow) for command in ("advise", "run")]
+SLOWLY = [pytest.param(command, marks=pytest.mark.slow) for command in ("run",)]
 
 
 @pytest.mark.parametrize("command", ["compare", *SLOWLY])

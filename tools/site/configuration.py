@@ -30,6 +30,7 @@ from coterie.learning.local_sgd import LOCAL_STEPS
 from coterie.learning.metrics import LOSSES, METRICS
 from coterie.learning.models import MODELS
 from coterie.privacy.settings import Privacy
+from coterie.secure.settings import Secure
 from coterie.training.cohorts import SAMPLERS
 
 NEEDED = {  # what stands for a key without default in the example
@@ -108,6 +109,7 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "radius": lambda: _named('[algorithm]\nname = "federated_clustering"\n\n[algorithm.radius]', RADIUS_RULES, _fields),
     "channels": lambda: _named("[[channels]]", CHANNELS, _fields),
     "privacy": lambda: iter([_block("", ["[privacy]", *_lines(_fields(Privacy, {"delta": 1e-6}))])]),
+    "secure": lambda: iter([_block("", ["[secure]", *_lines(_fields(Secure, {"sites": 5}))])]),
     "run": _run,
     "cohort": lambda: _named("[run.cohort]", SAMPLERS, _fields),
     "compare": lambda: iter([_block("", ["[compare]", *_lines(_model_fields(CompareSection))])]),

@@ -11,9 +11,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import SchemaError
 
@@ -29,6 +29,7 @@ from coterie.learning.local_steps import LocalSteps
 from coterie.text import suggest
 from coterie.training.cohorts import SAMPLERS, Sampler
 
+S = TypeVar("S", bound=BaseModel)
 REGISTRIES: dict[Any, Mapping[str, type]] = {
     Algorithm: ALGORITHMS,
     Aggregator: AGGREGATORS,
@@ -88,7 +89,7 @@ def convert(hint: Any, value: Any, place: str, usual: Any = None) -> Any:
         return None
     if isinstance(value, Mapping) and not any(get_origin(o) in (dict, Mapping) for o in options):
         return _nested([o for o in options if o is not NoneType], value, place, usual)
-    if isinstance(value, str) and not _takes_text(options):
+    if isinstance(value, str) and not any(o is str or get_origin(o) is Literal for o in options):
         candidates = _candidates(options)
         if candidates:  # aggregate = "median": a class with its defaults
             return build(pick(value, candidates, place), {}, place)
@@ -105,6 +106,10 @@ def _nested(options: list[Any], table: Mapping[str, Any], place: str, usual: Any
         return build(next(iter(candidates.values())), table, place)
     if type(usual) in candidates.values():
         return build(type(usual), table, place)
+    plain = [kind for kind in options if kind in candidates.values()]  # a class of a registry needs its name
+    fitting = [kind for kind in plain if all(_has_field(kind, key) for key in table)]
+    if len(fitting) == 1:
+        return build(fitting[0], table, place)
     if LocalSteps in options:  # without a name and a default: SGD's
         return build(LocalSGD, table, place)
     if not candidates:
@@ -121,6 +126,29 @@ def pick(name: Any, candidates: Mapping[str, type], place: str) -> type:
     return plain[key]
 
 
+def require_known(name: Any, known: Iterable[str], place: str) -> None:
+    if name not in known:
+        raise ConfigError(f"{place} {name!r} is unknown. {suggest(name, known)}")
+
+
+def checked_sections(
+    table: Mapping[str, Any], model: type[S], known: Iterable[str], needed: Iterable[str], **more: Any
+) -> S:
+    """The sections of a file, checked; the first problem is one sentence."""
+    for name, value in table.items():
+        if name not in known:
+            raise ConfigError(f"Unknown section [{name}]. {suggest(name, known)}")
+        if name != "channels" and not isinstance(value, Mapping):
+            raise ConfigError(f"[{name}] must be a section; got {value!r}. Write [{name}] on a line of its own.")
+    for name in needed:
+        if name not in table:
+            raise ConfigError(f"The section [{name}] is missing. Add it.")
+    try:
+        return model.model_validate({**table, **more})
+    except ValidationError as error:
+        raise ConfigError(_sentence(error, model)) from None
+
+
 def _candidates(options: list[Any]) -> dict[str, type]:
     """The classes that a hint allows: those of its registry, or the dataclass itself."""
     found: dict[str, type] = {}
@@ -134,10 +162,6 @@ def _candidates(options: list[Any]) -> dict[str, type]:
 
 def _has_field(option: Any, name: str) -> bool:
     return isinstance(option, type) and is_dataclass(option) and name in {f.name for f in fields(option)}
-
-
-def _takes_text(options: list[Any]) -> bool:
-    return any(o is str or get_origin(o) is Literal for o in options)
 
 
 def _scalar(hint: Any, value: Any, place: str) -> Any:
@@ -191,13 +215,14 @@ def _refuse_unknown(table: Mapping[str, Any], names: Iterable[str], place: str, 
             raise ConfigError(f"Unknown key {place}.{key}. {suggest(key, names)}")
 
 
-def sentence(error: ValidationError, known: Callable[[tuple[Any, ...]], list[str]]) -> str:
+def _sentence(error: ValidationError, model: type[BaseModel]) -> str:
     """The first problem pydantic found, in one sentence."""
     first = error.errors()[0]
     place = tuple(p for p in first["loc"] if isinstance(p, str) and p not in ("int", "float", "str", "list[str]"))
     dotted = ".".join(place)
     if first["type"] == "extra_forbidden":
-        return f"Unknown key {dotted}. {suggest(place[-1], known(place))}"
+        sections = {f.alias or name: f.annotation for name, f in model.model_fields.items()}
+        return f"Unknown key {dotted}. {suggest(place[-1], getattr(sections[place[0]], 'model_fields', sections))}"
     if first["type"] == "missing":
         return f"{dotted} is missing. Add it."
     wanted = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")

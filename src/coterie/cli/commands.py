@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
@@ -21,13 +21,11 @@ from rich.console import Console
 import coterie
 from coterie.cli.comparing import (
     EXIT_CODES,
-    advice_json,
     check_folder,
     comparison_of,
     print_comparison,
     print_json,
     private_options,
-    shown_progress,
     write,
 )
 from coterie.cli.flower import app as flower_commands
@@ -36,8 +34,9 @@ from coterie.cli.reproduce import reproduce
 from coterie.cli.screen import Screen
 from coterie.cli.table_options import TableSource, names, reads_table
 from coterie.cli.usage import is_usage_error, usage_sentence
+from coterie.cli.using import predict, update
 from coterie.comparison.methods import NAMES
-from coterie.errors import CoterieError, CoterieWarning, DataError
+from coterie.errors import ConfigError, CoterieError, CoterieWarning
 from coterie.text import harmless
 
 app = typer.Typer(
@@ -51,6 +50,12 @@ app = typer.Typer(
 )
 console = Screen()
 errors = Screen(stderr=True, soft_wrap=True, highlight=False)
+
+
+class Family(StrEnum):
+    auto = "auto"
+    linear = "linear"
+    trees = "trees"
 
 
 class OneClass(StrEnum):
@@ -112,6 +117,9 @@ def demo(
 @reads_table
 def compare(
     source: TableSource,
+    more: Annotated[
+        list[Path] | None, typer.Argument(metavar="[TABLE…]", help="Further tables, with --sites.", show_default=False)
+    ] = None,
     algorithms: Algorithms = None,
     rounds: Rounds = None,
     seeds: Seeds = 3,
@@ -119,8 +127,29 @@ def compare(
     cluster: Annotated[str | None, typer.Option(help="A column with each client's true group (for `oracle`).")] = None,
     one_class: Annotated[
         OneClass, typer.Option("--one-class", help="Whether a client may have only one class in its rows.")
-    ] = OneClass.error,
+    ] = OneClass.allow,
     test_fraction: Annotated[float, typer.Option(help="Share of rows held out when methods are trained.")] = 0.25,
+    unit: Annotated[
+        str | None, typer.Option(help="The column of units with several rows (patients, devices), or none.")
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(help="The column of times: judge the future by models of the past; or none.")
+    ] = None,
+    weights: Annotated[str | None, typer.Option(help="The column that says how much a row counts.")] = None,
+    exposure: Annotated[
+        str | None, typer.Option(help="The column over which events were counted (with --kind count).")
+    ] = None,
+    family: Annotated[
+        Family, typer.Option(help="Models that may be deployed: linear, boosted trees, or auto for both.")
+    ] = Family.auto,
+    folds_by_client: Annotated[
+        bool,
+        typer.Option("--folds-by-client", help="Ask clients for sums only, as where tables stay; linear models alone."),
+    ] = False,
+    sites: Annotated[
+        bool, typer.Option("--sites", help="Each table (or each file of a folder) is a site that tells sums alone.")
+    ] = False,
+    least: Annotated[int | None, typer.Option(min=1, help="There: the fewest rows of a sum; else columns + 2.")] = None,
     out: Out = None,
     report: Report = False,
     json: Json = False,
@@ -135,58 +164,40 @@ def compare(
 ) -> None:
     """Your own table: should its clients learn alone, together, shrunk or in groups, and what does each gain?"""
     options: dict[str, Any] = {"test_fraction": test_fraction, "one_class": one_class.value, "cluster": cluster}
+    options |= {"unit": unit, "time": time, "weight": weights, "exposure": exposure}
     if report and out is None:
         out = Path("coterie-report")
     check_folder(out)
+    if more and not sites:
+        raise ConfigError(f"There are {1 + len(more)} tables. Give one, or each as a site with --sites.")
+    if folds_by_client or sites:
+        options |= {"test_fraction": 0.0, "dtype": "float64"}
+    tables = {} if not sites else source.of_sites([source.table, *(more or [])])
     split = cache(lambda seed: source.federation(seed=seed, **options))
     _show_columns(split(0), errors if json else console)
     chosen: dict[str, Any] = {"algorithms": names(algorithms), "rounds": rounds, "seeds": seeds, "metric": metric}
+    chosen |= {"family": family.value, "across": "sites" if folds_by_client or sites else "rows", "least": least}
     chosen |= private_options(source, options, epsilon, delta, clip, private, target_range, ledger)
     from coterie.cli.rerun import settings_of
     from coterie.data.positions import positions_of
 
     where, rerun = positions_of(source.frame, source.client), settings_of(source, options, chosen)
-    with _stoppable("nothing was written"):
-        comparison, coalition = comparison_of(split, errors if json else console, **chosen)
-    comparison = replace(comparison, about=comparison.about | {"rerun": rerun}, positions=where)
-    if json:
-        print_json(comparison.to_json())
+    if sites:
+        from coterie.cli.consortium import tried_on
+
+        with _stoppable("nothing was written"):
+            comparison = tried_on(tables, source, split(0), options, chosen)
+        _shown(replace(comparison, positions=where), None, out, json)
     else:
-        print_comparison(console, comparison, coalition)
-    if out is not None:
-        write(errors if json else console, comparison, coalition, out)
+        _compared(split, chosen, None if folds_by_client else rerun, where, out, json)
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command(deprecated=True, hidden=True)
 @reads_table
-def advise(
-    source: TableSource,
-    metric: Metric = None,
-    seed: Annotated[int, typer.Option(help="Seed of the cross-validation.")] = 0,
-    json: Json = False,
-) -> None:
-    """In short: would the clients of your table gain by learning together, and how? The same answer as `compare`."""
-    from coterie.comparison.advice import advise as predict_gain
-
-    federation = source.federation(test_fraction=0.0, one_class="allow")
-    screen = errors if json else console
-    _show_columns(federation, screen)
-    with _stoppable("nothing was written"), shown_progress(screen) as tell:
-        try:
-            told = predict_gain(
-                federation, metric=metric, seed=seed, progress=lambda done, all_: tell("exact models", done / all_)
-            )
-        except CoterieError:
-            raise
-        except ValueError as error:
-            raise DataError(str(error)) from None
-    if json:
-        print_json(advice_json(told))
-        return
-    console.print(told.explain(), highlight=False, soft_wrap=True)
-    shown = told.table.rename(columns={"gain": "gain over local"})[["method", "risk", "low", "high", "gain over local"]]
-    shown["gain over local"] = shown["gain over local"].map("{:+.1%}".format)
-    console.print("\n" + shown.to_string(index=False, float_format="%.4g"), highlight=False, soft_wrap=True)
+def advise(source: TableSource, metric: Metric = None, json: Json = False) -> None:
+    """The former name of `compare` for a short answer; it works for one more release."""
+    errors.print("coterie advise is now coterie compare; the old name works for one more release.")
+    compare(**{f.name: getattr(source, f.name) for f in fields(source)}, metric=metric, json=json)
 
 
 @app.command()
@@ -247,6 +258,8 @@ if importlib.util.find_spec("coterie.incentives") and importlib.util.find_spec("
 app.add_typer(privacy_commands, name="privacy")
 app.add_typer(flower_commands, name="flower")
 app.command()(reproduce)
+app.command(epilog=EXIT_CODES)(predict)
+app.command(epilog=EXIT_CODES)(update)
 
 
 # ---- shared ----------------------------------------------------------------------------------------------------------
@@ -279,12 +292,25 @@ def _compare_again(table: dict[str, Any], path: Path, out: Path | None) -> None:
     folder = Path(section.out) if out is None else out
     check_folder(folder)
     _show_columns(split(0), console)
-    where = positions(table["data"], path.parent)
+    _compared(split, section.model_dump(exclude={"out"}), table, positions(table["data"], path.parent), folder)
+
+
+def _compared(split: Any, chosen: Any, rerun: Any, where: Any, out: Path | None, json: bool = False) -> None:
+    """Compare, show the answer, and write it. `rerun` are the sections that run it again; `where` is where clients are."""
+    screen = errors if json else console
     with _stoppable("nothing was written"):
-        comparison, coalition = comparison_of(split, console, **section.model_dump(exclude={"out"}))
-    comparison = replace(comparison, about=comparison.about | {"rerun": table}, positions=where)
-    print_comparison(console, comparison, coalition)
-    write(console, comparison, coalition, folder)
+        comparison, coalition = comparison_of(split, screen, **chosen)
+    about = comparison.about | ({} if rerun is None else {"rerun": rerun})
+    _shown(replace(comparison, about=about, positions=where), coalition, out, json)
+
+
+def _shown(comparison: Any, coalition: Any, out: Path | None, json: bool) -> None:
+    if json:
+        print_json(comparison.to_json())
+    else:
+        print_comparison(console, comparison, coalition)
+    if out is not None:
+        write(errors if json else console, comparison, coalition, out)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What `compare`, `advise` and `demo` share: progress, printing, JSON and the report."""
+"""What `compare` and `demo` share: progress, printing, JSON and the report."""
 
 from __future__ import annotations
 
@@ -134,25 +134,3 @@ def write(console: Console, comparison: Comparison, coalition: Any, out: Path) -
 def print_json(value: dict[str, Any]) -> None:
     """One JSON object on standard output, and nothing else."""
     print(json.dumps(value, indent=1, default=str, allow_nan=False))
-
-
-def advice_json(told: Any) -> dict[str, Any]:
-    """An advice for a table as plain values."""
-    table = told.table.astype(object).where(told.table.notna(), None)
-    decision = told.decision
-    groups = decision.groups if decision.predictors else {}
-    return {
-        "recommendation": told.way,
-        "alias": told.recommendation,
-        "sure": told.sure,
-        "measure": told.measure,
-        "level": told.level,
-        "table": table.to_dict("records"),
-        "tied": list(told.tied),
-        "groups": {str(c): int(g) for c, g in groups.items()},
-        "continuum": decision.against_continuum(),
-        "marks": {str(c): str(m) for c, m in decision.marks.items()},
-        "warnings": list(decision.warnings),
-        "settings": {"folds": decision.folds, "repeats": decision.repeats, "seed": decision.seed},
-        "explanation": told.explain(),
-    }

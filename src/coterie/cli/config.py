@@ -1,4 +1,5 @@
-"""A run as a TOML file: [data], [task], [algorithm], [privacy], [run]. Unknown keys are errors that say what was meant.
+"""A run as a TOML file: [data], [task], [algorithm], [privacy], [secure], [run]. Unknown keys are errors
+that say what was meant.
 
     [data]
     name = "digits"              # a built-in data set and its loader's options; or path, client and target
@@ -24,16 +25,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from coterie import datasets
 from coterie.algorithms import ALGORITHMS
-from coterie.cli.build import arguments, build, convert, sentence
+from coterie.cli.build import arguments, build, checked_sections, convert, require_known
 from coterie.data.federation import Federation
 from coterie.data.provenance import checked_facts
 from coterie.data.tables import federation_from_frame, read_table
 from coterie.disk import locked, unlinked, write_text
 from coterie.engines import ENGINES
+from coterie.engines.secure import additive
 from coterie.errors import ConfigError, DataError, TaskError
 from coterie.exchange.channels import Channel
 from coterie.learning.metrics import LOSSES, METRICS
@@ -41,6 +43,7 @@ from coterie.learning.models import MODELS
 from coterie.learning.task import Task
 from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import public
+from coterie.secure.settings import Secure
 from coterie.text import suggest
 from coterie.training import checkpoint
 from coterie.training.cohorts import Sampler
@@ -50,7 +53,7 @@ from coterie.training.run import fit
 
 COPY = "config.toml"
 _ORIGIN = "origin.txt"
-SECTIONS = ("data", "task", "algorithm", "channels", "privacy", "run")
+SECTIONS = ("data", "task", "algorithm", "channels", "privacy", "secure", "run")
 _READING: tuple[str, ...] = ("delimiter", "decimal", "encoding")  # of [data] with a path
 _EITHER = "[data] needs either name (a built-in data set) or path (a table). Give one of the two."
 _KNOWN_SIZES = ("n_in", "n_out", "channels", "side")  # follow from the data
@@ -86,22 +89,22 @@ def loader(
     In a `private` run the named classes, categories and kind are declared public, and so are the facts of the key `public`:
     a configuration is written without reading anybody's rows."""
     options = dict(data)
-    facts = _facts(options.pop("public", []))
-    load = _named(options, seed) if "name" in options else _table(options, folder, seed, private)
-    return (lambda: _declaring(load(), facts)) if facts else load
-
-
-def _facts(told: Any) -> frozenset[str]:
+    told = options.pop("public", [])
     if not isinstance(told, list) or not all(isinstance(fact, str) for fact in told):
         raise ConfigError(
             f'data.public must be a list of facts, such as ["clients"]; got {told!r}. Put it in brackets.'
         )
-    return checked_facts(told)
+    facts, load = (
+        checked_facts(told),
+        _named(options, seed) if "name" in options else _table(options, folder, seed, private),
+    )
 
+    def declaring() -> Any:
+        data = load()
+        federation = data[0] if isinstance(data, tuple) else data
+        return federation.declare_public(*facts) if isinstance(federation, Federation) else data
 
-def _declaring(data: Any, facts: frozenset[str]) -> Any:
-    federation = data[0] if isinstance(data, tuple) else data
-    return federation.declare_public(*facts) if isinstance(federation, Federation) else data
+    return declaring if facts else load
 
 
 def _named(options: dict[str, Any], seed: int | None) -> Callable[[], Any]:
@@ -110,8 +113,7 @@ def _named(options: dict[str, Any], seed: int | None) -> Callable[[], Any]:
         raise ConfigError(_EITHER)
     name = options.pop("name")
     known = [n for n in datasets.DATASETS if callable(getattr(datasets, n, None))]
-    if name not in known:
-        raise ConfigError(f"data.name {name!r} is unknown. {suggest(name, known)}")
+    require_known(name, known, "data.name")
     make = getattr(datasets, str(name))
     given = arguments(make, options, "data")
     if seed is not None and "seed" in inspect.signature(make).parameters:
@@ -181,6 +183,7 @@ class Config(Section):
     algorithm_: Named = Field(alias="algorithm")
     channels_: list[dict[str, Any]] = Field(default_factory=list, alias="channels")
     privacy_: dict[str, Any] | None = Field(default=None, alias="privacy")
+    secure_: dict[str, Any] | None = Field(default=None, alias="secure")
     run: RunSection = Field(default_factory=RunSection)
     folder: Path = Field(Path("."), exclude=True)
     """The folder of the file; relative data paths start here."""
@@ -194,19 +197,7 @@ class Config(Section):
 
     @classmethod
     def parse(cls, table: Mapping[str, Any], folder: Path = Path(".")) -> Config:
-        for name in table:
-            if name not in SECTIONS:
-                raise ConfigError(f"Unknown section [{name}]. {suggest(name, SECTIONS)}")
-        for name in ("data", "algorithm"):
-            if name not in table:
-                raise ConfigError(f"The section [{name}] is missing. Add it.")
-        for name, value in table.items():
-            if name != "channels" and not isinstance(value, Mapping):
-                raise ConfigError(f"[{name}] must be a section; got {value!r}. Write [{name}] on a line of its own.")
-        try:
-            config = cls.model_validate({**table, "folder": folder})
-        except ValidationError as error:
-            raise ConfigError(sentence(error, _fields)) from None
+        config = checked_sections(table, cls, SECTIONS, ("data", "algorithm"), folder=folder)
         config.check()
         return config
 
@@ -215,25 +206,17 @@ class Config(Section):
         self.algorithm()
         self.channels()
         self.privacy()
+        self.secure()
         self.cohort()
         self._loader()
-        if self.run.engine not in ENGINES:
-            raise ConfigError(
-                f"run.engine must be a known engine; got {self.run.engine!r}. {suggest(self.run.engine, ENGINES)}"
-            )
+        require_known(self.run.engine, ENGINES, "run.engine")
         metric = self.task_.metric
-        for key, named, known in (
-            ("metric", [metric] if isinstance(metric, str) else metric or [], METRICS),
-            ("loss", [] if self.task_.loss is None else [self.task_.loss], LOSSES),
-        ):
-            for name in named:
-                if name not in known:
-                    raise ConfigError(f"task.{key} {name!r} is unknown. {suggest(name, known)}")
+        for name in [metric] if isinstance(metric, str) else metric or []:
+            require_known(name, METRICS, "task.metric")
+        if self.task_.loss is not None:
+            require_known(self.task_.loss, LOSSES, "task.loss")
         if self.task_.model != "auto":
-            if self.task_.model not in MODELS:
-                raise ConfigError(
-                    f"task.model {self.task_.model!r} is unknown. {suggest(self.task_.model, ['auto', *MODELS])}"
-                )
+            require_known(self.task_.model, ["auto", *MODELS], "task.model")
             self._sizes()
         elif self.task_.model_extra:
             key = next(iter(self.task_.model_extra))
@@ -244,9 +227,7 @@ class Config(Section):
     # ---- parts -------------------------------------------------------------------------------------------------------
 
     def algorithm(self) -> Any:
-        if self.algorithm_.name not in ALGORITHMS:
-            name = self.algorithm_.name
-            raise ConfigError(f"algorithm.name {name!r} is unknown. {suggest(name, ALGORITHMS)}")
+        require_known(self.algorithm_.name, ALGORITHMS, "algorithm.name")
         return build(ALGORITHMS[self.algorithm_.name], self.algorithm_.options, "algorithm")
 
     def channels(self) -> list[Channel]:
@@ -264,6 +245,23 @@ class Config(Section):
     def privacy(self) -> Privacy | None:
         """[privacy]: a budget, with the fields of `coterie.Privacy`."""
         return None if self.privacy_ is None else build(Privacy, self.privacy_, "privacy")
+
+    def secure(self) -> Secure | None:
+        """[secure]: sums that their server cannot take apart, with the fields of `Secure`."""
+        return None if self.secure_ is None else build(Secure, self.secure_, "secure")
+
+    def engine(self) -> Any:
+        """The engine of a run in this process; with [secure] it rehearses a deployment."""
+        secure = self.secure()
+        if secure is not None and self.run.engine != "local":
+            raise ConfigError(
+                f"Secure sums in one process need the engine 'local'; got {self.run.engine!r}. Leave out run.engine."
+            )
+        if secure is None:
+            return self.run.engine
+        from coterie.flower.rehearsal import RehearsalEngine
+
+        return RehearsalEngine(secure)
 
     def federation(self) -> Federation:
         data = self._loader()()
@@ -301,15 +299,18 @@ class Config(Section):
 
     def fit(self, *, out: Path, resume: bool = False, overwrite: bool = False) -> Result:
         federation = self.federation()
+        algorithm, engine = self.algorithm(), self.engine()
+        if self.secure() is not None:
+            algorithm = additive(algorithm)
         return fit(
-            self.algorithm(),
+            algorithm,
             federation,
             self.task(federation),
             rounds=self.run.rounds,
             seed=self.run.seed,
             cohort=self.cohort(),
             channels=self.channels(),
-            engine=self.run.engine,
+            engine=engine,
             evaluate_every=self.run.evaluate_every,
             evaluate_clients=self.run.evaluate_clients,
             checkpoint_every=self.run.checkpoint_every,
@@ -318,12 +319,6 @@ class Config(Section):
             overwrite=overwrite,
             privacy=self.privacy(),
         )
-
-
-def _fields(place: tuple[Any, ...]) -> list[str]:
-    """The keys a section knows, for suggestions."""
-    sections: dict[str, type[BaseModel]] = {"run": RunSection, "task": TaskSection, "algorithm": Named}
-    return list(sections[place[0]].model_fields) if place and place[0] in sections else list(sections)
 
 
 # ---- run and resume --------------------------------------------------------------------------------------------------
@@ -344,7 +339,7 @@ def start(path: Path, *, out: Path | None = None, overwrite: bool = False) -> Re
         raise ConfigError(
             f"The folder of a run keeps its file as {COPY}; {copy} is another one. Name another folder with --out."
         )
-    with locked(folder):  # before any file of another process's run is changed
+    with locked(folder, private=config.privacy() is not None):  # before any file of another process's run is changed
         if overwrite:  # nothing of the old run may pass for the new one
             for name in (checkpoint.FILE, *RESULT_FILES):
                 (folder / name).unlink(missing_ok=True)

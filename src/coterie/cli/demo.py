@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coterie.cli.comparing import comparison_of, print_comparison, write
+from coterie.cli.using import show as show_predictions
 from coterie.comparison.result import Comparison
 from coterie.data.federation import Federation
 from coterie.data.tables import federation_from_frame
@@ -29,26 +30,38 @@ def show(console: Console, out: Path, seeds: int) -> None:
     console.print(
         "[bold]360 rain gauges around Colorado[/], 36 months each: how much rain falls in a month? Each gauge can learn "
         "[bold]alone[/], all can share [bold]one model[/], each can be [bold]shrunk[/] towards the others, or gauges can "
-        "form [bold]groups[/]. The methods do not know where a gauge stands.\n"
+        "form [bold]groups[/]. The methods do not know where a gauge stands.\n",
+        markup=True,
     )
-    comparison, _ = comparison_of(rain(), console, seeds=seeds)
+    comparison, _ = comparison_of(rain(), console, seeds=seeds, family="linear")
     print_comparison(console, comparison)
     console.print()
     if comparison.groups is not None:
         show_map(console, comparison.groups, rain_stations())
-    console.print("\n[bold]Two tables with another answer[/]\n")
+    console.print("\n[bold]Two tables with another answer[/]\n", markup=True)
     others = {name: _compared(make, console, seeds) for name, make in COUNTER_EXAMPLES.items()}
     console.print(_short_table(others))
     for name, found in others.items():
         console.print(
-            f"\n[bold]{name}[/] (measured by {metric_name(found.metric)}): {found.verdict()}", highlight=False
-        )
+            f"\n[bold]{name}[/] (measured by {metric_name(found.metric)}): {found.verdict()}",
+            highlight=False, markup=True,
+        )  # fmt: skip
     about = comparison.about | {"rerun": {"data": {"name": "rain"}, "compare": {"seeds": seeds}}}
     write(console, replace(comparison, about=about, positions=rain_stations()[["lon", "lat"]]), None, out)
+    _predict(console, comparison)
+
+
+def _predict(console: Console, comparison: Comparison) -> None:
+    """Next May at three gauges that are known, and at one that is new."""
+    assert comparison.model is not None
+    known = [str(c) for c in comparison.table.columns[:3]]
+    may = pd.DataFrame({"station": [*known, "a new gauge"], "month": "May"})
+    console.print()
+    show_predictions(console, comparison.model.table(may), "Rain of next May, with 90 % intervals")
 
 
 def _compared(make: Callable[[], Federation], console: Console, seeds: int) -> Comparison:
-    return comparison_of(make(), console, seeds=seeds)[0]
+    return comparison_of(make(), console, seeds=seeds, family="linear")[0]
 
 
 def states() -> Federation:
@@ -87,13 +100,14 @@ def show_map(console: Console, groups: pd.Series[Any], stations: pd.DataFrame) -
     names = {int(g): landscape(row["lon"], row["elevation_m"]) for g, row in middle.iterrows()}  # type: ignore[call-overload]
     console.print("The groups found, where their gauges stand (north is up):", highlight=False)
     for line in map_lines(at["lon"].to_numpy(), at["lat"].to_numpy(), groups.to_numpy()):
-        console.print(_coloured(line), highlight=False)
+        console.print(_coloured(line), highlight=False, markup=True)
     for group in sorted(names, key=lambda g: names[g]):
         inside = at[(groups == group).to_numpy()]
         console.print(
             f"{_coloured(SYMBOLS[group % len(SYMBOLS)])} group {group}, {names[group]}: {len(inside)} gauges, median height "
             f"{inside['elevation_m'].median():.0f} m",
             highlight=False,
+            markup=True,
         )
 
 

@@ -24,7 +24,8 @@ app = typer.Typer(help="Deploy a run on real clients with Flower.", no_args_is_h
 _READING = ("delimiter", "decimal", "encoding")
 _USED = ("rounds", "seed", "cohort")  # of [run]
 _INSTALL = (
-    "Flower is not installed here. Install it with `pip install 'coterie[flower]' --constraint constraints-flower.txt`."
+    "Flower is not installed here. In a clone, run `pip install torch==2.13.0` and then "
+    "`pip install --constraint constraints-flower.txt '.[flower]'`."
 )
 
 
@@ -42,7 +43,7 @@ def for_sites(path: Path, sites: int) -> tuple[str, dict[str, pd.DataFrame]]:
     at_hand = isinstance(data.get("path"), str) and (path.parent / data["path"]).is_file()
     if not ("name" in data or (at_hand and not ("features" in data and "kind" in data))):
         return text, {}
-    federation = Config.parse(table, path.parent).federation()
+    federation = Config.parse({k: v for k, v in table.items() if k != "compare"}, path.parent).federation()
     if "name" in data:
         named, example = _dealt(federation, sites)
     else:
@@ -98,6 +99,13 @@ def job_of(text: str, folder: Path) -> Job:
         raise ConfigError(
             "Channels are faults and attacks of a simulation; a deployment has its own. Leave out [[channels]]."
         )
+    reading = {k: v for k, v in data.items() if k in _READING}
+    if "compare" in table:
+        from coterie.cli.consortium import study_job
+
+        for name in (n for n in table if n not in ("data", "compare")):
+            raise ConfigError(f"[{name}] does not go with [compare]: a study has no training. Take one of the two out.")
+        return study_job({k: v for k, v in data.items() if k in OPTIONS}, table["compare"], reading)
     config = Config.parse({**table, "data": {"path": "the site's own table", **data}}, folder)
     return Job(
         config.algorithm(),
@@ -107,7 +115,8 @@ def job_of(text: str, folder: Path) -> Job:
         config.run.seed,
         config.cohort(),
         config.privacy(),
-        {k: v for k, v in data.items() if k in _READING},
+        reading,
+        secure=config.secure(),
     )
 
 
@@ -142,11 +151,33 @@ def init(
         (folder / place).parent.mkdir(exist_ok=True)
         table.to_csv(folder / place, index=False)
     typer.echo(f"Wrote {folder}. Its README.md says how to start the SuperLink, the sites and the run.")
+    if "compare" in tomllib.loads(text):
+        typer.echo(f"Each site sees what would leave it: coterie flower show {folder} --table ITS.csv")
     unused = [f"run.{key}" for key in tomllib.loads(text).get("run", {}) if key not in _USED]
     if unused:
         typer.echo(f"A deployment does not use {', '.join(unused)}: sites work where they are and score at the end.")
     if example:
         typer.echo(f"The clients of the built-in data set are dealt out to {', '.join(example)} there.")
+
+
+@app.command()
+def show(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The project of a study.")],
+    table: Annotated[Path, typer.Option(help="This site's table.")],
+    client: Annotated[str | None, typer.Option(help="The name of the only client, without a client column.")] = None,
+) -> None:
+    """Say what a study would tell of this site's table, before anything leaves it."""
+    from coterie.cli.consortium import what_leaves
+    from coterie.flower.project import PACKAGE
+
+    file = folder / PACKAGE / "run.toml"
+    if not file.is_file():
+        raise ConfigError(f"There is no project in {folder}. Name the folder that `coterie flower init` wrote.")
+    job = job_of(file.read_text("utf-8"), folder)
+    if job.ends is None:
+        raise ConfigError(f"{folder} trains a run and holds no study; docs/deployment.md says what leaves its sites.")
+    for line in what_leaves(job, table, client):
+        typer.echo(line)
 
 
 @app.command()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -18,20 +17,6 @@ from coterie.incentives.pricing.sellers import SELLERS
 from coterie.incentives.pricing.simulation import simulate
 
 app = typer.Typer(no_args_is_help=True, help="Who would stay? Competing firms, and privacy as an equilibrium.")
-T = TypeVar("T")
-
-
-@app.callback()
-def _group() -> None:
-    """Who would stay? Competing firms, and privacy as an equilibrium."""
-
-
-def _or_exit(make: Callable[[], T]) -> T:
-    """Turn the one-sentence errors of the library into the command line's own (exit code 2)."""
-    try:
-        return make()
-    except (ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 def _save(figure: Any, out: Path) -> None:
@@ -59,7 +44,7 @@ def duopoly(
 ) -> None:
     """What two competing firms earn today, if they share everything, and if they bargain."""
     _check_file(out)
-    bargain = _or_exit(lambda: nash_bargaining(q_low, q_high, q_max))
+    bargain = nash_bargaining(q_low, q_high, q_max)
     now, free, agreed = (Duopoly(q_low, q_high), Duopoly(q_max, q_max), Duopoly(bargain.q_low, bargain.q_high))
     table = Table(title="Two firms, one market")
     for column in ("", "firm", "quality", "price", "demand", "revenue"):
@@ -77,7 +62,7 @@ def duopoly(
         typer.echo("That is below the low firm's model of today, so training alone cannot reach this bargain.")
     from coterie.incentives.figures import duopoly_figure
 
-    _or_exit(lambda: _save(duopoly_figure(bargain, now), out))
+    _save(duopoly_figure(bargain, now), out)
     typer.echo(f"Figure: {out}")
 
 
@@ -96,9 +81,9 @@ def pricing(
 ) -> None:
     """What a seller earns by using, ignoring, or promising to ration what it knows about its buyers."""
     _check_file(out)
-    game = _or_exit(lambda: PricingGame(mu, low, high, buyer_cost, seller_cost))
+    game = PricingGame(mu, low, high, buyer_cost, seller_cost)
     chosen = seller or list(SELLERS)
-    played = _or_exit(lambda: simulate(game, chosen, rounds=rounds, seeds=seeds, n_buyers=n_buyers))
+    played = simulate(game, chosen, rounds=rounds, seeds=seeds, n_buyers=n_buyers)
     table = Table(title=f"Averages over {rounds:,} rounds and {seeds} seeds, per buyer")
     for column in ("seller", "earns", "10–90 %", "buyer", "belief", "truthful", "regret"):
         table.add_column(column, justify="left" if column == "seller" else "right", no_wrap=True)
@@ -115,5 +100,5 @@ def pricing(
     )
     from coterie.incentives.figures import utilities_figure
 
-    _or_exit(lambda: _save(utilities_figure(played), out))
+    _save(utilities_figure(played), out)
     typer.echo(f"Figure: {out}")

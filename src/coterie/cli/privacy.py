@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from coterie.errors import ConfigError
 
 if TYPE_CHECKING:
-    from coterie.privacy import Audit, Receipt
+    from coterie.privacy import Receipt
 
 app = typer.Typer(no_args_is_help=True, help="Differential privacy: budgets, receipts and audits.")
 
@@ -20,11 +21,6 @@ Rounds = Annotated[int, typer.Option(min=1, help="Number of releases.")]
 Sampling = Annotated[float, typer.Option(help="Probability with which a client takes part in a round (Poisson).")]
 Adjacency = Annotated[str, typer.Option(help="zero-out or replace.")]
 MECHANISMS = ("joint-sum", "group-sums", "local-gaussian", "one-bit", "noisy-power", "quantile")
-
-
-@app.callback()
-def _group() -> None:
-    """Differential privacy: budgets, receipts and audits."""
 
 
 @app.command()
@@ -54,10 +50,16 @@ def receipt(
     ] = None,
 ) -> None:
     """What a private run released, what it cost, and what is not covered. The receipt is checked against its ledger."""
+    from coterie.training.files import FILES, check_receipt
+
     found = _read(run)
     checked = found.verify(ledger)
     if not checked.fault:
-        typer.echo(found.to_json() if json else found.to_text())
+        folder = run if run.is_dir() else run.parent
+        if (folder / FILES[0]).is_file():  # refuse a receipt that lies beside the result of another run
+            check_receipt(folder)
+        # JSON without characters that could steer a terminal
+        typer.echo(dumps(loads(found.to_json()), indent=2) if json else found.to_text())
     typer.echo(checked.sentence, err=json or bool(checked.fault))
     if checked.fault or not found.valid:
         raise typer.Exit(1)
@@ -90,26 +92,25 @@ def audit(
     A mechanism is run with simulated noise at --epsilon and --delta. For a run, its booked releases are simulated again,
     which audits its accounting. With an algorithm's name neighbouring federations are searched for a pair in which one
     client changes the messages of others, or the shape of a release. An audit can refute a claim, never prove it."""
+    from coterie.algorithms import NAMES
     from coterie.privacy import audit as run_audit
 
-    if _is_algorithm(what):
+    if what in NAMES and not Path(what).exists():
         return _neighbours(what)
     if not out.parent.is_dir():
         raise ConfigError(f"The folder of --out must exist; {out.parent} does not. Create it first.")
+    from matplotlib.figure import Figure
+
     worlds, claim, at = _mechanism(what, epsilon, delta) if what in MECHANISMS else _events(Path(what))
     found = run_audit(worlds, claim, trials, seed, delta=at)
     typer.echo(found.to_text())
-    _draw(found, out)
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    found.plot(figure.subplots())
+    figure.savefig(out, dpi=150)
     typer.echo(f"Figure: {out}")
     if found.verdict == "fail":
         raise typer.Exit(1)
     return None
-
-
-def _is_algorithm(what: str) -> bool:
-    from coterie.algorithms import NAMES
-
-    return what in NAMES and not Path(what).exists()
 
 
 def _neighbours(name: str) -> None:
@@ -180,11 +181,3 @@ def _mechanism(name: str, epsilon: float, delta: float) -> tuple[Any, Any, float
             "quantile": Quantile("audit", 0.5, 1e-3, 1e3, z, 100),
         }[name]
     return mechanism_worlds(made, "simulation"), compose([made.event("simulation")]), delta
-
-
-def _draw(found: Audit, out: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    found.plot(figure.subplots())
-    figure.savefig(out, dpi=150)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from coterie.cli.build import sentence
+from coterie.cli.build import checked_sections
 from coterie.cli.config import Section, loader
 from coterie.cli.table_options import TableSource, names
 from coterie.data.federation import Federation
@@ -20,7 +20,6 @@ from coterie.data.positions import positions_of
 from coterie.data.tables import federation_from_frame, read_table
 from coterie.datasets import rain_stations
 from coterie.errors import ConfigError
-from coterie.text import suggest
 
 _LISTS = ("features", "exclude")
 
@@ -30,6 +29,9 @@ class CompareSection(Section):
     rounds: int | None = Field(None, ge=1)
     seeds: int = Field(3, ge=1)
     metric: str | None = None
+    family: Literal["auto", "linear", "trees"] = "auto"
+    across: Literal["rows", "sites"] = "rows"
+    least: int | None = Field(None, ge=1)
     out: str = "coterie-report"
 
 
@@ -50,22 +52,12 @@ def settings_of(source: TableSource, options: Mapping[str, Any], chosen: Mapping
     usual = inspect.signature(federation_from_frame).parameters
     data |= {k: v for k, v in options.items() if v is not None and v != usual[k].default}
     known = {name: chosen.get(name) for name in CompareSection.model_fields if name != "out"}
-    return {"data": data, "compare": {k: v for k, v in known.items() if v is not None}}
+    return {"data": data, "compare": {k: v for k, v in known.items() if v not in (None, "auto", "rows")}}
 
 
 def parse(table: Mapping[str, Any], folder: Path) -> tuple[CompareSection, Callable[[int], Federation]]:
     """The checked [compare], and a function seed → Federation."""
-    for name, value in table.items():
-        if name not in CompareFile.model_fields:
-            raise ConfigError(f"Unknown section [{name}] beside [compare]. {suggest(name, CompareFile.model_fields)}")
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"[{name}] must be a section; got {value!r}. Write [{name}] on a line of its own.")
-    if "data" not in table:
-        raise ConfigError("The section [data] is missing. Add it.")
-    try:
-        section = CompareFile.model_validate(dict(table)).compare
-    except ValidationError as error:
-        raise ConfigError(sentence(error, lambda place: list(CompareSection.model_fields))) from None
+    section = checked_sections(table, CompareFile, CompareFile.model_fields, ("data",)).compare
     loader(table["data"], folder)  # refuse what can be refused before data are read
 
     @cache

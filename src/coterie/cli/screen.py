@@ -12,7 +12,12 @@ from coterie.text import harmless
 
 
 class Screen(Console):
-    """Rich keeps colours apart from the text; an escape sequence inside the text is foreign, and is shown as a code."""
+    """Rich keeps colours apart from the text; an escape sequence inside the text is foreign, and is shown as a code.
+
+    A name such as `[/]` or `:smile:` is shown as it is, also in the cells of tables."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"markup": False, "emoji": False} | options)
 
     def render(self, *given: Any, **options: Any) -> Iterable[Segment]:
         for segment in super().render(*given, **options):

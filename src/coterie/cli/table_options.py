@@ -34,6 +34,10 @@ _GROUP = "Table"
 class Kind(StrEnum):
     classification = "classification"
     regression = "regression"
+    counts = "count"
+    amount = "amount"
+    share = "share"
+    robust = "robust"
 
 
 def _option(help: str, *names: str, **more: Any) -> Any:
@@ -49,7 +53,7 @@ class TableSource:
     target: Annotated[str, _option("The column to predict.")]
     features: Annotated[str | None, _option("Use only these columns, separated by commas.")] = None
     exclude: Annotated[str | None, _option("Leave these columns out, separated by commas.")] = None
-    kind: Annotated[Kind | None, _option("Override what is inferred from the target.")] = None
+    kind: Annotated[Kind | None, _option("What the target is, instead of what is inferred.")] = None
     classes: Annotated[
         str | None, _option("The labels of the target, separated by commas; this declares them public.")
     ] = None
@@ -81,6 +85,16 @@ class TableSource:
 
         reading = {"delimiter": self.delimiter, "decimal": self.decimal, "encoding": self.encoding}
         return read_table(self.table, client=self.client, text=True, **reading)
+
+    def of_sites(self, places: list[Path]) -> dict[str, pd.DataFrame]:
+        """The tables of sites by name; from here on this source holds the rows of all of them."""
+        from coterie.cli.consortium import files_of, together
+        from coterie.data.reading import read_table
+
+        reading: dict[str, Any] = {"delimiter": self.delimiter, "decimal": self.decimal, "encoding": self.encoding}
+        tables = {p.stem: read_table(p, **reading) for p in files_of(places)}
+        self.__dict__["frame"] = together(tables, self.client)
+        return tables
 
     def federation(self, *, private: bool = False, **options: Any) -> Federation:
         """The table as a federation; options as of `federation_from_frame` (seed, test_fraction, one_class, …).

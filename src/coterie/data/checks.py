@@ -28,6 +28,12 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else str(value)
 
 
+def id_text(client: Any) -> str:
+    """The text that a client's random numbers are made from. 1 and 1.0 are one, because a missing id elsewhere in a table
+    makes floats of whole numbers."""
+    return str(int(client)) if isinstance(client, float) and client.is_integer() else str(client)
+
+
 def checked_ids(clients: Iterable[Any]) -> pd.Index[Any]:
     plain = [c.item() if isinstance(c, np.generic) else c for c in clients]
     for odd in (c for c in plain if not isinstance(c, str | int | float) or c != c):
@@ -36,7 +42,7 @@ def checked_ids(clients: Iterable[Any]) -> pd.Index[Any]:
     if not ids.is_unique:
         twice = ids[ids.duplicated()][0]
         raise DataError(f"Client ids must be unique; {shown(twice)} occurs more than once. Merge or rename.")
-    alike = pd.Index([str(c) for c in plain])
+    alike = pd.Index([id_text(c) for c in plain])
     if not alike.is_unique:  # a client's random numbers are made from its name
         raise DataError(
             f"Client ids must differ as text; {alike[alike.duplicated()][0]!r} is there as text and as a number. "

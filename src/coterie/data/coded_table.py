@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,16 @@ from coterie.errors import ConfigError, DataError
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+_BY_ROW = ("X", "y", "owner", "unit", "time", "weight", "exposure")
 KINDS = ("regression", "classification")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Numeric columns, a target (numbers, or class codes) and the client of every row, coded 0…m−1."""
+    """Numeric columns, a target (numbers, or class codes) and the client of every row, coded 0…m−1.
+
+    ``unit`` is the patient, device or pupil whose several rows belong together, and ``time`` orders rows, which are then
+    sorted by it. ``weight`` says how much a row counts, ``exposure`` over what its events were counted."""
 
     X: Floats
     y: Floats
@@ -29,6 +33,11 @@ class Table:
     clients: pd.Index[Any]
     names: tuple[str, ...]
     classes: pd.Index[Any] | None
+    unit: Ints | None = None
+    time: Floats | None = None
+    weight: Floats | None = None
+    exposure: Floats | None = None
+    kind: str = ""  # count, amount, share or robust (`comparison.exact.families`)
 
     def __post_init__(self) -> None:
         if len(self.clients) < 2:
@@ -43,12 +52,52 @@ class Table:
         return len(self.clients)
 
     @property
+    def relative_weight(self) -> Floats:
+        """The weight of every row as a multiple of its client's mean weight."""
+        assert self.weight is not None
+        mean = np.bincount(self.owner, weights=self.weight, minlength=self.n_clients) / np.maximum(self.sizes, 1)
+        return np.asarray(self.weight / mean[self.owner])
+
+    @property
+    def judged_as(self) -> str:
+        """The kind of target, which says how it is fitted and judged."""
+        return "classification" if self.classes is not None else self.kind or "regression"
+
+    @property
     def n_classes(self) -> int:
         return 0 if self.classes is None else len(self.classes)
 
     @property
     def sizes(self) -> Ints:
         return np.bincount(self.owner, minlength=self.n_clients)
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.y)
+
+    @property
+    def variance(self) -> float:
+        """Of the target."""
+        return float(self.y.var())
+
+    def means(self) -> Floats:
+        """(clients, columns)."""
+        sums = [np.bincount(self.owner, weights=v, minlength=self.n_clients) for v in self.X.T]
+        return np.stack(sums, 1) / self.sizes[:, None]
+
+    def deviations(self) -> Floats:
+        """The standard deviation of every column."""
+        return np.asarray(self.X.std(0))
+
+    def second_moments(self, mean: Floats, inverse: Floats) -> Floats:
+        """The mean of z zᵀ over rows z = (1, (x − mean) · inverse)."""
+        Z = np.hstack([np.ones((len(self.X), 1)), (self.X - mean) * inverse])
+        return np.asarray(Z.T @ Z / len(Z))
+
+    def rows(self, keep: npt.NDArray[Any]) -> Table:
+        """The same clients with some of the rows."""
+        some = {n: v[keep] for n in _BY_ROW if (v := getattr(self, n)) is not None}
+        return replace(self, **some)
 
     def outputs(self) -> Floats:
         """The target as (rows, outputs), see `Rows`."""
@@ -57,6 +106,45 @@ class Table:
         if self.n_classes == 2:
             return np.asarray(self.y == 1, dtype=np.float64)[:, None]
         return np.asarray(np.eye(self.n_classes)[self.y.astype(np.int64)])
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """What is known of a table whose rows stay where they are. ``moments`` is the mean of z zᵀ over z = (1, x − centre)."""
+
+    sizes: Ints
+    clients: pd.Index[Any]
+    names: tuple[str, ...]
+    classes: pd.Index[Any] | None
+    variance: float
+    client_means: Floats
+    centre: Floats
+    moments: Floats
+    unit: Ints | None = None
+    time: Floats | None = None
+
+    @property
+    def n_clients(self) -> int:
+        return len(self.clients)
+
+    @property
+    def n_classes(self) -> int:
+        return 0 if self.classes is None else len(self.classes)
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.sizes.sum())
+
+    def means(self) -> Floats:
+        return self.client_means
+
+    def deviations(self) -> Floats:
+        return np.asarray(np.sqrt(np.maximum(np.diag(self.moments)[1:] - self.moments[0, 1:] ** 2, 0)))
+
+    def second_moments(self, mean: Floats, inverse: Floats) -> Floats:
+        turn = np.diag(np.append(1.0, inverse))
+        turn[1:, 0] = (self.centre - mean) * inverse
+        return np.asarray(turn @ self.moments @ turn.T)
 
 
 @guarded

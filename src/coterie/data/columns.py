@@ -12,7 +12,7 @@ A column named by the user (`features`) is always used; the reason then becomes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -29,10 +29,12 @@ _CONSTANT_IN_CLIENTS = "the same in all rows of each client: it can tell clients
 
 @dataclass(frozen=True, eq=False)
 class ColumnReport:
-    """One row per column in `table` (column, role, why), and remarks on rows and clients in `notes`."""
+    """One row per column in `table` (column, role, why), and remarks on rows and clients in `notes`. ``suspects`` names the
+    columns that look like a unit or a time and about which nobody has said anything (`repeated`)."""
 
     table: pd.DataFrame
     notes: tuple[Note, ...] = field(default=())
+    suspects: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def chosen(cls, columns: Sequence[Any], used: Sequence[Any]) -> ColumnReport:
@@ -85,12 +87,14 @@ class ColumnReport:
 
     def to_json(self) -> dict[str, Any]:
         table = self.table.assign(column=self.table["column"].map(str))
-        return {"columns": table.to_dict("records"), "notes": [[n.text, n.python, n.cli] for n in self.notes]}
+        return {"columns": table.to_dict("records"), "notes": [[n.text, n.python, n.cli] for n in self.notes]} | (
+            {"suspects": dict(self.suspects)} if self.suspects else {}
+        )
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> ColumnReport:
         table = pd.DataFrame(saved["columns"], columns=["column", "role", "why"])
-        return cls(table, tuple(Note(*note) for note in saved["notes"]))
+        return cls(table, tuple(Note(*note) for note in saved["notes"]), saved.get("suspects", {}))
 
     def _explained(self, role: str) -> pd.DataFrame:
         return self.table[(self.table["role"] == role) & (self.table["why"] != "")]

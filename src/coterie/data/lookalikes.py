@@ -101,7 +101,7 @@ def useless(values: pd.Series[Any], look: Columns) -> str:
         return f"constant ({present.iloc[0]})"
     if pd.api.types.is_bool_dtype(values):
         return ""
-    if _is_date(present):
+    if is_date(present):
         return "dates or times; turn them into numbers to use them"
     if numbers is not None:
         return _counter(values, numbers, look)
@@ -110,7 +110,7 @@ def useless(values: pd.Series[Any], look: Columns) -> str:
     return _wordy(values, present, look)
 
 
-def _is_date(present: pd.Series[Any]) -> bool:
+def is_date(present: pd.Series[Any]) -> bool:
     types = pd.api.types
     if types.is_datetime64_any_dtype(present) or types.is_timedelta64_dtype(present):
         return True

@@ -47,10 +47,12 @@ def _table(data: str | Path | pd.DataFrame, reading: dict[str, Any]) -> Split:
             f"A table needs the names of two columns, client= (whose row it is) and target= (what to predict); "
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing. Name them."
         )
+    if "weights" in reading:
+        reading["weight"] = reading.pop("weights")
     _refuse_unknown(reading, (*signature(federation_from_frame).parameters, *_READING))
     how = {name: reading.pop(name) for name in _READING if name in reading}
     frame = data if isinstance(data, pd.DataFrame) else read_table(data, client=reading["client"], **how)
-    return cache(lambda seed: Federation.from_frame(frame, **{"seed": seed, **reading}))
+    return cache(lambda seed: Federation.from_frame(frame, **{"seed": seed, "one_class": "allow", **reading}))
 
 
 def _refuse_unknown(reading: Iterable[str], known: Iterable[str]) -> None:

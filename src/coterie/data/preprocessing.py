@@ -190,8 +190,12 @@ def _fit_category(values: pd.Series[Any], train: npt.NDArray[np.int64], max_cate
 
 
 def numeric_rows(name: Any, fill: float, mean: float, scale: float, unit: float, missing: float) -> list[PlanRow]:
-    """The plan of a numeric column with these statistics; `unit` is its largest absolute value, `missing` a share."""
+    """The plan of a numeric column with these statistics; `unit` is its largest absolute value, `missing` a share.
+
+    Mean and scale are rounded to ten digits, so that they do not depend on the order in which rows, or sites, are added."""
     if scale > max(1e-12 * unit, 1e-300):  # smaller differences are rounding errors
+        scale = float(f"{scale:.9e}")
+        mean = round(mean / scale, 9) * scale
         first = plan_row(name, "numeric", fill=fill, mean=mean, scale=scale)
     else:
         first = dropped_row(name, f"constant in the training rows ({fill:g})")

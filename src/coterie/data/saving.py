@@ -39,6 +39,7 @@ def save(federation: Federation, folder: Path) -> Path:
         arrays["n_valid"] = federation.n_valid
     if federation.weights is not None:
         arrays["weights"] = federation.weights.numpy()
+    arrays |= {f"beside.{name}": np.asarray(values) for name, values in federation.beside.items()}
     for name, values in arrays.items():
         with writing(folder / f"{name}.npy") as partial, partial.open("wb") as file:
             np.save(file, values)
@@ -49,12 +50,14 @@ def save(federation: Federation, folder: Path) -> Path:
         files.append(_TABLE)
     about: dict[str, Any] = {
         "kind": federation.kind,
+        "judged_as": federation.judged_as,
         "classes": federation.classes,
         "columns": federation.columns,
         "clients": federation.clients.tolist(),
         "declared": sorted(federation.declared),
         "filtered": federation.filtered,
         "encoded": federation.encoded,
+        "labels": dict(federation.labels),
     }
     about["notes"] = None if federation.notes is None else federation.notes.to_json()
     sealed.seal(about, files, plain)
@@ -111,6 +114,7 @@ def _assembled(sealed: SealedFolder, about: dict[str, Any], mapped: bool) -> Fed
         n_train=n_train,
         clients=ids,
         kind=about["kind"],
+        judged_as=str(about.get("judged_as", "")),
         classes=None if about["classes"] is None else tuple(about["classes"]),
         clusters=None if clusters is None else checked_clusters(clusters, ids),
         columns=None if about["columns"] is None else tuple(about["columns"]),
@@ -120,8 +124,10 @@ def _assembled(sealed: SealedFolder, about: dict[str, Any], mapped: bool) -> Fed
         declared=checked_facts(fact for fact in about.get("declared", ()) if fact in FACTS),
         filtered=bool(about.get("filtered", True)),
         encoded=bool(about.get("encoded", True)),
+        labels={str(k): str(v) for k, v in about.get("labels", {}).items()},
         mapped=mapped,
         weights=None if weights is None else torch.from_numpy(weights),
+        beside={f.split(".")[1]: _array(sealed, f) for f in files if f.startswith("beside.")},
     )
 
 

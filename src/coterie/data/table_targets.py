@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,25 @@ import pandas as pd
 
 from coterie.data.checks import Ints, Kind
 from coterie.data.preprocessing import FEW, PLAIN, first_text, refuse_stray_text
+from coterie.data.rows import Note
 from coterie.errors import DataError
+
+NumberKind = Literal["count", "amount", "share", "robust"]
+NUMBER_KINDS: tuple[str, ...] = get_args(NumberKind)
+
+
+def said_of_classes(values: pd.Series[Any]) -> list[Note]:
+    """A remark where whole numbers, which may be quantities, were taken for classes."""
+    distinct = values.dropna().unique()
+    if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values) or len(distinct) < 3:
+        return []
+    return [
+        Note(
+            f"The {len(distinct)} whole numbers of the target {values.name!r} were taken for classes without an order.",
+            "If they are quantities, use kind='regression' or kind='count'.",
+            "If they are quantities, use --kind regression or --kind count.",
+        )
+    ]
 
 
 def infer_kind(values: pd.Series[Any]) -> Kind:

@@ -10,23 +10,33 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from datetime import date
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
 
-from coterie.arguments import check_arguments
+from coterie.arguments import NONE, check_arguments, one_of, or_public
 from coterie.arguments import shown as brief
 from coterie.data.checks import refuse_nested
+from coterie.data.client_names import client_text
 from coterie.data.columns import ColumnReport, inspect_columns
 from coterie.data.federation import DType, Federation, Ints, Kind, OneClass, client_keys, held_out_sizes, split_order
 from coterie.data.own_scaling import columns_for_own, refuse_choices, scaled_by_clients
 from coterie.data.own_splits import part_of
 from coterie.data.preprocessing import apply_preprocessing, fit_preprocessing
 from coterie.data.reading import read_table
+from coterie.data.repeated import chosen, coded, held_out, notes_on, suspects
 from coterie.data.rows import Note, choose_rows
 from coterie.data.schema import Target, checked_categories, is_public, plain, with_numbers
-from coterie.data.table_targets import checked_target, infer_kind, plain_value
+from coterie.data.table_targets import (
+    NUMBER_KINDS,
+    NumberKind,
+    checked_target,
+    infer_kind,
+    plain_value,
+    said_of_classes,
+)
 from coterie.errors import ConfigError, DataError
 from coterie.privacy.taint import Released
 
@@ -41,7 +51,7 @@ def federation_from_frame(
     features: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
     cluster: str | None = None,
-    kind: Kind | Released[Any] | None = None,
+    kind: Kind | NumberKind | Released[Any] | None = None,
     test_fraction: float = 0.25,
     seed: int = 0,
     one_class: OneClass = "error",
@@ -53,6 +63,9 @@ def federation_from_frame(
     scaling: Literal["all", "own"] = "all",
     split: str | None = None,
     weight: str | None = None,
+    unit: str | None = None,
+    time: str | None = None,
+    exposure: str | None = None,
     classes: Sequence[Any] | Released[Any] | None = None,
     categories: Mapping[str, Sequence[Any]] | Released[Any] | None = None,
 ) -> Federation:
@@ -60,14 +73,17 @@ def federation_from_frame(
 
     `features` picks columns, `exclude` leaves some out, `cluster` names a column with each client's true cluster.
     Clients keep the order in which they first appear. `kind` overrides the inference: text, booleans and whole numbers
-    with at most 20 distinct values mean classification, all other numbers regression.
+    with at most 20 distinct values mean classification, all other numbers regression. A kind "count", "amount", "share" or
+    "robust" is a number that `compare` fits and judges by a loss of its own.
 
     `drop_missing` drops rows without client or target, `min_rows` leaves out clients with fewer rows, `same_clients`
     merges clients that differ only by case or blank space. Columns that are not features are left out
     (`coterie.data.columns`); `federation.notes` says what became of every column, row and client.
 
     `split` names a column that says train, validation or test of every row (your own split; `test_fraction` then says
-    nothing), `weight` one with how much the row counts.
+    nothing), `weight` one with how much the row counts. `unit` names the column of units with several rows (patients,
+    devices), which is no feature, and `time` one of numbers or dates; "none" says that no column is
+    (`coterie.data.repeated`). `exposure` names the time or number over which events were counted (`compare`, kind "count").
 
     `scaling="own"` lets every client scale its rows by itself, for private runs (`coterie.data.own_scaling`).
 
@@ -76,7 +92,10 @@ def federation_from_frame(
     `categories=privacy.public({...})` declare these public, for private runs: what does not fit at a client counts as
     missing there, with a warning, and changes nothing at others (`coterie.data.schema`).
     """
-    check_arguments(locals())
+    own = or_public(one_of("classification", "regression", *NUMBER_KINDS)) | NONE
+    check_arguments(locals(), kind=own)
+    judged_as = kind if isinstance(kind, str) and kind in NUMBER_KINDS else ""
+    kind = "regression" if judged_as else kind
     if scaling not in ("all", "own"):
         raise ConfigError(f"scaling must be 'all' or 'own', got {scaling!r}; choose one of them.")
     if dtype == "int64":
@@ -90,19 +109,24 @@ def federation_from_frame(
         ("cluster", cluster),
         ("split", split),
         ("weight", weight),
+        ("unit", chosen(unit)),
+        ("time", chosen(time)),
+        ("exposure", exposure),
     ):
         if column is not None:
             check_column(frame, column, role)
     if client == target:
         raise DataError(f"The client and the target are both column {client!r}. Name two different columns.")
-    taken = {client, target, cluster, split, weight}
+    taken = {client, target, cluster, split, weight, exposure, chosen(unit)}
     wanted = _feature_columns(frame, features, exclude, taken)
     refuse_nested(frame, [*(taken - {None}), *wanted])
     frame, notes = choose_rows(
         frame, client, target, drop_missing=drop_missing, min_rows=min_rows, same_clients=same_clients
     )
     parts, weights = (None if c is None else frame[c] for c in (split, weight))
-    frame = frame.drop(columns=[c for c in (split, weight) if c is not None])
+    beside, given = coded(frame, unit, time, weight=weight, exposure=exposure), {"unit": unit, "time": time}
+    frame = frame.drop(columns=[c for c in (split, weight, exposure, chosen(unit)) if c is not None])
+    parts = held_out(frame[client], beside, test_fraction, seed) if parts is None else parts
     by_client = RowsByClient.of(frame[client], parts, test_fraction, seed)
     owner, clients, sizes, order, n_train = (
         by_client.owner, by_client.clients, by_client.sizes, by_client.order, by_client.n_train
@@ -110,7 +134,7 @@ def federation_from_frame(
     n_valid, n_test, train = by_client.n_valid, by_client.n_test, by_client.train
     if Target.of(kind, classes) is None:
         y, told_kind, found = checked_target(
-            frame[target], plain(kind) if classes is None else "classification", owner, clients
+            frame[target], cast("Kind | None", plain(kind)) if classes is None else "classification", owner, clients
         )
         task: Any = told_kind
         labels: Any = found if classes is None else classes
@@ -146,6 +170,11 @@ def federation_from_frame(
         one_class=one_class,
         dtype=dtype,
     )
+    doubts = (
+        {} if scaling == "own" else suspects(frame, client, target, [c for c in frame.columns if c not in taken], given)
+    )
+    notes += notes_on(doubts)
+    notes += said_of_classes(frame[target]) if kind is None and task == "classification" else []
     told = replace(report, notes=tuple(notes)) if plan is None else _reported(report, plan, notes)
     asked = {"kind"} if kind is not None or is_public(classes) else set()
     asked |= {"classes"} if is_public(classes) else set()
@@ -153,10 +182,16 @@ def federation_from_frame(
     return replace(
         federation,
         preprocessing=plan,
-        notes=told,
+        notes=replace(told, suspects=doubts),
+        judged_as=judged_as,
+        beside={name: values[order] for name, values in beside.items()},
         declared=frozenset(asked),
         filtered=drop_missing or same_clients or min_rows > 1,
         encoded=True,
+        labels={"client": str(client), "target": str(target)}
+        | ({} if split is None else {"split": str(split)})
+        | ({"scaling": "own"} if scaling == "own" else {})
+        | ({"alike": "yes"} if same_clients else {}),
     )
 
 
@@ -303,7 +338,8 @@ def _owners(ids: pd.Series[Any]) -> tuple[Ints, pd.Index[Any]]:
             python="or drop those rows with drop_missing=True.",
             cli="or drop those rows with --drop-missing.",
         )
-    clients = pd.Index(np.asarray(uniques).tolist())
+    dates = isinstance(uniques, pd.DatetimeIndex) or any(isinstance(u, date) for u in uniques)
+    clients = pd.Index([client_text(u) for u in uniques] if dates else np.asarray(uniques).tolist())
     alike = clients.astype("str")
     if not alike.is_unique:  # a client's random numbers are made from its name
         raise DataError(
