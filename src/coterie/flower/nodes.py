@@ -12,6 +12,7 @@ from coterie.flower import answers, wire
 from coterie.flower.engine import Failure
 
 _HELLO = 30.0  # seconds that a node has to identify itself
+_PAUSE = 0.2  # seconds between two looks for sites that are missing
 _LATER = 4  # times this period until a node is asked again
 
 
@@ -50,6 +51,15 @@ class Sites:
         self.find()
         there = set(self.nodes.connected())
         return [site for site in self.tickets if self.where.get(site) in there]
+
+    def gather(self, patience: float) -> list[str]:
+        """Wait until every site is reached, at most so many seconds; the sites that are missing then. A node that was busy
+        with a question of the server before is asked again at once."""
+        began = time.monotonic()
+        while len(self.present()) < len(self.tickets) and time.monotonic() - began < patience:
+            self._later.clear()
+            time.sleep(_PAUSE)
+        return sorted(set(self.tickets) - set(self.present()))
 
     def find(self) -> None:
         """Ask new nodes whether they are a lost site."""

@@ -71,6 +71,8 @@ def serve(
                 f"{sites} sites were to join within {patience:g} s; {found} did. Start the others, or wait longer."
             )
         server = _again(job, nodes, folder) if resume else meet(job, nodes, folder, sites, tell)
+        if missing := server.sites.gather(max(0.0, patience - (time.monotonic() - began))) if resume else []:
+            tell(f"goes on without {', '.join(missing)}, which did not come back within {patience:g} s")
         run, engine = server.begin(resume)
         if found > sites and not resume:
             tell(f"{found - sites} nodes that are connected were left out: the run is to have {sites} sites")
@@ -395,5 +397,4 @@ def _again(job: Job, nodes: Nodes, folder: Path) -> Server:
         raise ConfigError(
             f"{folder / SITES} is damaged. Bring it back from a copy, or choose another folder."
         ) from None
-    sites.find()
     return server
