@@ -18,9 +18,9 @@ import torch
 from works import LR, WORKS, Work, mlp
 
 import coterie as ct
+from coterie.base.tree import Params
 from coterie.engines.base import ClientStates, Env
 from coterie.exchange.messages import Context, Up
-from coterie.tree import Params
 
 CLIENTS = {"W1": 1000, "W2": 100, "W3": 40, "W4": 10, "small": 200}
 SMALL = Work(200, 100, (20,), mlp(20, 16), batch=32)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from coterie.disk import write_text
+from coterie.base.disk import write_text
 from reproductions.claims import PAPER_IS_WRONG, Claim
 from reproductions.experiment import Experiment, Records
 from reproductions.names import EXPERIMENTS

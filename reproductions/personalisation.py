@@ -26,10 +26,10 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import coterie as ct
+from coterie.base.settings import with_setting
 from coterie.datasets.files import load_arrays
 from coterie.datasets.partition import label_shards
 from coterie.errors import Diverged
-from coterie.settings import with_setting
 from coterie.training.tuning import beyond_edge
 
 RATES = (0.05, 0.15)  # of those that the paper chooses from

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from coterie.base.text import suggest
 from coterie.errors import ConfigError
-from coterie.text import suggest
 from reproductions.experiment import Experiment
 from reproductions.names import EXPERIMENTS
 

@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 
 import coterie
-from coterie.disk import locked, write_text, writing
+from coterie.base.disk import locked, write_text, writing
 from coterie.errors import ConfigError
 from reproductions.experiment import Experiment, Records, Scale
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.base.tree import row
 from coterie.data.federation import Federation
 from coterie.engines import LocalEngine
 from coterie.exchange.messages import Algorithm
@@ -16,7 +17,6 @@ from coterie.learning.metrics import cluster_accuracy
 from coterie.learning.task import Task
 from coterie.training.cohorts import sampler
 from coterie.training.run import Run
-from coterie.tree import row
 from reproductions.experiment import Measured
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import coterie as ct
 from coterie import incentives, robust
-from coterie.arguments import refuse_masked
+from coterie.base.arguments import refuse_masked
 from coterie.privacy.mechanisms.lattice import clip_rows
 
 rng = np.random.default_rng(0)

@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "coterie"
 HOMES = {
-    r"hashlib\.file_digest\(": "disk.py",  # the checksum of a file
+    r"hashlib\.file_digest\(": "base/disk.py",  # the checksum of a file
     r"def grams\(": "estimation/blocks.py",  # XᵀX and Xᵀy of every client
     r"\.var\(0\) \* len\(": "comparison/exact/distinguish.py",  # Cohen's d
     r"(=|return) make_plan\(": "privacy/account.py",  # the plan of a run's budget

@@ -123,7 +123,7 @@ def test_no_module_reads_the_private_names_of_another() -> None:
         "def f(run): return run._scores().mean()",
         "class A:\n    def f(self, run): return run.result._alone",
         "class A:\n    def f(self): return self.result._again",
-        "from coterie import tree\nclass A:\n    _x: int = 0\n    def f(self): return tree._x",
+        "from coterie.base import tree\nclass A:\n    _x: int = 0\n    def f(self): return tree._x",
         "def f(x): return getattr(x, '_stored', None)",
     ],
 )

@@ -20,8 +20,8 @@ from sklearn.base import BaseEstimator, clone
 
 import coterie as ct
 from coterie.algorithms import ALGORITHMS
+from coterie.base.deprecated import GONE, NAMES, POSITIONS, SETTINGS, SQUARED
 from coterie.cli.config import Config
-from coterie.deprecated import GONE, NAMES, POSITIONS, SETTINGS, SQUARED
 from coterie.learning.local_steps import LocalSteps
 from coterie.training.sweeps import with_path
 

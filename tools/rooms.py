@@ -27,6 +27,7 @@ SAYS = {
     "estimation": "means, rates, regressions, histograms",
     "privacy": "mechanisms, accounting, ledger, receipt, audit",
     "secure": "sums that a server cannot take apart",
+    "base": "files, random numbers, nested dicts, checks of arguments, words",
 }  # single files have their name alone
 WIDTH, HIGH, GAP, LEFT = 972, 42, 8, 14
 STYLE = """

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from coterie.algorithms.adaped import AdaPeD
 from coterie.algorithms.priors import by_student, by_teacher, distillation, loss_and_slope
+from coterie.base.tree import Params, like_vector, tree_map
 from coterie.exchange.messages import Context, Up
 from coterie.learning.update_rules import clipped
-from coterie.tree import Params, like_vector, tree_map
 
 
 @dataclass(frozen=True)

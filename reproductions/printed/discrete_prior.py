@@ -12,8 +12,8 @@ from torch import Tensor
 
 from coterie.algorithms.discrete_prior import DiscretePrior, DiscretePriorState
 from coterie.algorithms.priors import blend
+from coterie.base.tree import Params
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Up
-from coterie.tree import Params
 
 
 @dataclass(frozen=True, kw_only=True)

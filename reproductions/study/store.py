@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from coterie.disk import write_text
+from coterie.base.disk import write_text
 
 SAVE_EVERY = 20.0  # seconds
 

@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 from typing import Any as _Any
 
-from coterie import deprecated as _deprecated
-from coterie.lazy import attach as _attach
+from coterie.base import deprecated as _deprecated
+from coterie.base.lazy import attach as _attach
 
 try:
     __version__ = _version("coterie")  # git's tag at the time of installation

@@ -1,4 +1,4 @@
-"""The public names of coterie and where each lives. `coterie.lazy` reads this file as a table."""
+"""The public names of coterie and where each lives. `coterie.base.lazy` reads this file as a table."""
 
 from coterie import aggregation as _aggregation
 from coterie import comparison as comparison
@@ -10,8 +10,8 @@ from coterie import exchange as exchange
 from coterie import incentives as incentives
 from coterie import privacy as privacy
 from coterie import training as training
-from coterie import tree as tree
 from coterie.algorithms import *  # noqa: F403
+from coterie.base import tree as tree
 from coterie.comparison.advice import advise as advise
 from coterie.comparison.compare import Comparison as Comparison
 from coterie.comparison.compare import compare as compare

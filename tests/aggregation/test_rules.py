@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import coterie as ct
-from coterie import randomness
 from coterie.aggregation import (
     AGGREGATORS,
     Bucketing,
@@ -25,6 +24,7 @@ from coterie.aggregation import (
     TrimmedMean,
     with_aggregate,
 )
+from coterie.base import randomness
 from coterie.errors import ConfigError
 from coterie.exchange.messages import MeanBy
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.tree import Params, tree_map
+from coterie.base.tree import Params, tree_map
 
 SGD = ct.LocalSGD(steps=2, lr=0.2, batch_size=None)
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.algorithms.defection_free import COLUMNS, DefectionFree, DefectionFreeState, ledger
+from coterie.base.tree import stack
 from coterie.engines.base import ClientStates, Env, context, gather, in_round
 from coterie.incentives import nash_bargaining
-from coterie.tree import stack
 
 CURVATURE = np.array([0.3, 0.5, 0.7])  # square roots of f's second derivatives, halved
 BEST = 0.95

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie import randomness
 from coterie.aggregation import (
     AGGREGATORS,
     Bucketing,
@@ -24,6 +23,7 @@ from coterie.aggregation import (
 from coterie.aggregation.linkage import pairs_or_more
 from coterie.algorithms.ifca import EarlyStop
 from coterie.algorithms.ifca.robust_clusters import fewest_regrets
+from coterie.base import randomness
 from coterie.cli.config import Config
 from coterie.exchange.channels.base import Channel
 from coterie.learning.cluster_metrics import adjusted_rand

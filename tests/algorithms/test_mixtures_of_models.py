@@ -6,8 +6,8 @@ import torch
 
 import coterie as ct
 from coterie.algorithms.fedem import log_joint
+from coterie.base.tree import row
 from coterie.learning.predictors import WEIGHTS
-from coterie.tree import row
 from reproductions.printed.discrete_prior import PrintedDiscretePrior
 
 LOCAL = ct.LocalSGD(steps=3, lr=0.05, batch_size=5)

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import coterie as ct
+from coterie.base.disk import json_digest
 from coterie.cli import commands as cli
-from coterie.disk import json_digest
 
 ASCII = {"LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import coterie as ct
 from coterie.algorithms import ALGORITHMS
-from coterie.tree import flatten
+from coterie.base.tree import flatten
 
 VARIANTS: dict[str, Callable[[], Any]] = {  # the same algorithms in a form that asks and starts otherwise
     "ifca, robust": lambda: ct.IFCA(clusters=2, aggregate=ct.robust.GeometricMedian()),

@@ -9,7 +9,7 @@ from conformance_settings import configured
 from torch import nn
 
 import coterie as ct
-from coterie.settings import with_setting
+from coterie.base.settings import with_setting
 
 SIZES = (30, 30, 30, 30, 17, 17, 29, 5, 12, 30, 28, 30)  # a grown first client is the largest
 ROWS = {"other rows": 30, "grown": 36, "shrunk": 3, "alone with its size": 41}

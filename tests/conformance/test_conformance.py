@@ -36,12 +36,12 @@ from hypothesis.extra.numpy import arrays
 
 import coterie as ct
 from coterie.algorithms import ALGORITHMS
+from coterie.base.settings import with_setting
+from coterie.base.tree import flatten
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.channels.updates import references
 from coterie.exchange.messages import Ints
-from coterie.settings import with_setting
 from coterie.training.run import Run
-from coterie.tree import flatten
 
 
 @pytest.fixture(params=NAMES)

@@ -18,9 +18,9 @@ from neighbour_settings import CHANGES, SIZES, clients, unstable, unstable_task
 from torch import nn
 
 import coterie as ct
+from coterie.base.tree import flatten
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.messages import Ints
-from coterie.tree import flatten
 
 ENGINES = {
     "vectorised": lambda: ct.engines.LocalEngine(workers=1),

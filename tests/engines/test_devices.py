@@ -13,8 +13,8 @@ from conformance_settings import NAMES, PAIR, PAIRS, configured
 from torch import Tensor, nn
 
 import coterie as ct
+from coterie.base.tree import flatten, tree_map
 from coterie.engines import devices, loop, vectorised
-from coterie.tree import flatten, tree_map
 
 QUIET: dict[str, Any] = {"alone": False, "progress": False}
 

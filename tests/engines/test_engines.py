@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 import coterie as ct
+from coterie.base.tree import Params, Tree, flatten
 from coterie.engines.base import ClientStates, Env, first_contact, gather, padded_sizes
 from coterie.exchange.channels import Channel, Where
 from coterie.exchange.messages import Context
 from coterie.learning import models
-from coterie.tree import Params, Tree, flatten
 
 SGD = ct.LocalSGD(steps=4, lr=0.1, batch_size=6, momentum=0.5)
 

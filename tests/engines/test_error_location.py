@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
+from coterie.base.tree import Params
 from coterie.engines.base import ClientStates, Env
 from coterie.exchange.messages import Context
-from coterie.tree import Params
 
 
 def env(fed: ct.Federation, task: ct.Task, **changes: Any) -> Env:

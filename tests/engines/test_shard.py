@@ -13,13 +13,13 @@ import pytest
 import torch
 
 import coterie as ct
+from coterie.base.tree import Params, flatten
 from coterie.cli import main
 from coterie.engines.base import Env
 from coterie.engines.ray.pool import _join, _start_here
 from coterie.engines.ray.shard import Place, Rows, Sent, Shard, Touched, cut
 from coterie.engines.reduce import assemble
 from coterie.exchange.messages import Context
-from coterie.tree import Params, flatten
 
 BOUNDS = np.array([0, 5, 12])
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from coterie.base.tree import flatten, unflatten
 from coterie.flower import Site, wire
-from coterie.tree import flatten, unflatten
 
 
 def _with(answer: bytes, **changes: Any) -> bytes:

@@ -17,6 +17,7 @@ from test_pair import TOLERANCE, LostClients, few
 from together import SIZES, InProcess, deployed, difference, job, local, split, table
 
 import coterie as ct
+from coterie.base.tree import flatten, tree_map
 from coterie.engines.base import ClientStates, Env
 from coterie.exchange.messages import Ask, MeanBy
 from coterie.flower import Failure, answers, heads, serve, wire
@@ -24,7 +25,6 @@ from coterie.flower.engine import SitesEngine
 from coterie.flower.nodes import Sites
 from coterie.flower.server import Server
 from coterie.training.fingerprint import fingerprint
-from coterie.tree import flatten, tree_map
 
 NAN, INF = float("nan"), float("inf")
 

@@ -14,9 +14,9 @@ from conformance_settings import configured
 from together import SIZES, InProcess, deployed, job, split, table
 
 import coterie as ct
+from coterie.base.tree import flatten
 from coterie.flower import Site, guard, wire
 from coterie.flower.site_tables import LEAST
-from coterie.tree import flatten
 
 NUMBERS = [
     {"source": c, "column": c, "kind": "numeric", "category": None, "fill": 0.0, "mean": 0.0, "scale": 1.0, "note": ""}

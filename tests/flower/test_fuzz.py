@@ -17,10 +17,10 @@ from safetensors.torch import save
 from together import SIZES, InProcess, deployed, job, split, table
 
 import coterie as ct
+from coterie.base.tree import flatten, unflatten
 from coterie.flower import answers, wire
 from coterie.flower.engine import SitesEngine, checked
 from coterie.flower.heads import TABLE, checked_head
-from coterie.tree import flatten, unflatten
 
 MANY, PARTS = 10_000, 8
 ODD: list[Any] = [

@@ -15,11 +15,11 @@ from faults import BAD
 from together import SIZES, InProcess, both, deployed, difference, job, local, split, table
 
 import coterie as ct
+from coterie.base.tree import flatten
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.messages import Ask
 from coterie.flower import Failure, wire
 from coterie.training.run import Run
-from coterie.tree import flatten
 
 TOLERANCE = 2e-5
 

@@ -17,6 +17,7 @@ from together import DATA, SIZES, InProcess, deployed, job, local, split, table
 from torch import nn
 
 import coterie as ct
+from coterie.base.tree import flatten, unflatten
 from coterie.data.provenance import undeclared
 from coterie.engines.private import Releases
 from coterie.exchange.messages import Ask, SumBy
@@ -25,7 +26,6 @@ from coterie.flower.engine import _require_within
 from coterie.flower.server import Server
 from coterie.privacy.receipt import Receipt
 from coterie.training.run import Run
-from coterie.tree import flatten, unflatten
 
 PRIVATE: dict[str, Any] = {k: v for k, v in DATA.items() if k != "cluster"} | {
     "scaling": "own",

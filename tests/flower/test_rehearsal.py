@@ -13,6 +13,7 @@ from torch import nn
 
 import coterie as ct
 from coterie.algorithms import ALGORITHMS
+from coterie.base.tree import flatten
 from coterie.cli.config import Config
 from coterie.errors import ConfigError, EngineError
 from coterie.exchange.channels.base import Channel, Where
@@ -20,7 +21,6 @@ from coterie.exchange.messages import Ask
 from coterie.flower.rehearsal import RehearsalEngine
 from coterie.privacy.mechanisms.noise import ExactNoise
 from coterie.secure.settings import Secure
-from coterie.tree import flatten
 
 FIVE = Secure(5, colluding=1)
 

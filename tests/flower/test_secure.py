@@ -21,6 +21,7 @@ from together import SIZES, InProcess, deployed, job, split, table
 from torch import nn
 
 import coterie as ct
+from coterie.base.tree import flatten
 from coterie.cli.flower import job_of
 from coterie.errors import ConfigError, CoterieError, EngineError
 from coterie.flower import Failure, Job, wire
@@ -31,7 +32,6 @@ from coterie.privacy.receipt import Receipt
 from coterie.secure.identity import Identity
 from coterie.secure.settings import Secure
 from coterie.training import checkpoint
-from coterie.tree import flatten
 
 SITES = 5
 DATA: dict[str, Any] = {

@@ -18,6 +18,7 @@ from loopback import Deployment, free_port
 from together import InProcess
 
 import coterie as ct
+from coterie.base.tree import flatten
 from coterie.cli import main
 from coterie.cli.consortium import study_job
 from coterie.cli.flower import job_of
@@ -25,7 +26,6 @@ from coterie.errors import CoterieError
 from coterie.flower import Failure, wire
 from coterie.flower.guard import MOST_ASKS, OUTGOING
 from coterie.flower.studies import serve_study
-from coterie.tree import flatten
 
 DATA: dict[str, Any] = {"client": "who", "target": "y", "features": ["a", "b", "c"], "kind": "regression"}
 TOLD = {"count", "sums", "moments", "value", "slope", "curve", "slopes", "curves"}

@@ -13,9 +13,9 @@ from conformance_settings import PAIR, PAIRS, configured
 from torch import nn
 
 import coterie as ct
+from coterie.base.tree import flatten
 from coterie.flower import Failure, Job, Site, serve
 from coterie.training.run import Run
-from coterie.tree import flatten
 
 SIZES = (12, 30, 22, 16, 40, 9, 25)
 

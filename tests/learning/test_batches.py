@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 import coterie as ct
-from coterie import randomness
+from coterie.base import randomness
+from coterie.base.tree import Params, Tree
 from coterie.engines.base import ClientStates, Env
 from coterie.exchange.messages import Context
 from coterie.learning.batches import Walk
-from coterie.tree import Params, Tree
 
 WALKS: list[dict[str, Any]] = [
     {"steps": 7, "batch_size": 5},

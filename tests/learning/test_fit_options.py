@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
+from coterie.base.tree import Params, Tree
 from coterie.engines.base import ClientStates, Env
 from coterie.exchange.messages import Context
-from coterie.tree import Params, Tree
 
 ENGINES = {"vectorised": ct.engines.LocalEngine(workers=1), "loop": ct.engines.LoopEngine()}
 STEPS = 4

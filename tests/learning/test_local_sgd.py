@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import coterie as ct
+from coterie.base.randomness import base_key
 from coterie.exchange.messages import Context
-from coterie.randomness import base_key
 
 
 def context(task: ct.Task, round: int = 0, n: int = 10) -> Context:

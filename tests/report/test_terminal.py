@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 import coterie as ct
+from coterie.base.text import number
 from coterie.comparison.compare import compare
 from coterie.report.terminal import comparison_tables
-from coterie.text import number
 
 
 def printed(clients: int, scale: float, seed: int = 0) -> str:

@@ -32,7 +32,7 @@ from coterie.training import checkpoint
 ROUNDS, EPSILON = 6, 3.0
 experiments()  # imported once
 _WATCHED = (
-    "coterie/disk.py",
+    "coterie/base/disk.py",
     "coterie/training/checkpoint.py",
     "coterie/training/result.py",
     "coterie/privacy/ledger.py",

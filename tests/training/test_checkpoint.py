@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.base.tree import flat_vector, flatten
 from coterie.engines.base import ClientStates
 from coterie.errors import ConfigError
 from coterie.training import checkpoint
-from coterie.tree import flat_vector, flatten
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import coterie as ct
+from coterie.base.tree import Params
 from coterie.exchange.messages import Ask, Cohort, Population
-from coterie.tree import Params
 
 SGD = ct.LocalSGD(steps=3, lr=0.1, batch_size=8)
 

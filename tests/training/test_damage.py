@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
-from coterie.disk import file_digest, json_digest
+from coterie.base.disk import file_digest, json_digest
 from coterie.estimation.histograms.count_store import open_store, save_counts
 from coterie.estimation.histograms.counts import read_counts
 from coterie.training import checkpoint

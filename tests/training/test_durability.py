@@ -17,12 +17,12 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie import disk
+from coterie.base import disk
+from coterie.base.tree import flatten
 from coterie.exchange.messages import Cohort, Exchange
 from coterie.training import checkpoint
 from coterie.training.explosion import explosion
 from coterie.training.run import Run, begin_local
-from coterie.tree import flatten
 
 SGD = ct.LocalSGD(steps=2, lr=0.1, batch_size=8)
 

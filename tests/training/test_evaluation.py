@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.tree import Tree
+from coterie.base.tree import Tree
 
 SGD = ct.LocalSGD(steps=3, lr=0.1, batch_size=4)
 

@@ -22,7 +22,7 @@ import pytest
 from safetensors.torch import load_file
 
 import coterie as ct
-from coterie.disk import LOCK
+from coterie.base.disk import LOCK
 from coterie.training import checkpoint
 
 ROUNDS, EPSILON = 6, 3.0  # as in killing.py

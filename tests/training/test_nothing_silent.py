@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.algorithms.families import FedAvgState
+from coterie.base.tree import Params, row
 from coterie.exchange.channels.attacks import SignFlip
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, MeanBy, Population, Up
-from coterie.tree import Params, row
 
 SGD = ct.LocalSGD(steps=3, lr=0.3)
 

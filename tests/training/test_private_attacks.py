@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import coterie as ct
+from coterie.base.tree import row
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.messages import Ask, Context, From, Ints, MeanBy, Up
 from coterie.privacy import (
@@ -30,7 +31,6 @@ from coterie.privacy import (
 )
 from coterie.training.neighbours import Recorder
 from coterie.training.private_run import Session
-from coterie.tree import row
 
 pytestmark = pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
 EXACT = ct.Privacy(3.0, 1e-6, clip=0.5)

@@ -19,10 +19,10 @@ from torch import nn
 import coterie as ct
 from coterie.aggregation import CentredClipping, Median
 from coterie.algorithms.ifca import EarlyStop
+from coterie.base.tree import flat_vector, row
 from coterie.exchange.channels.attacks import InnerProduct, LargeGradient, SignFlip
 from coterie.exchange.messages import Ints
 from coterie.privacy import BudgetSpent, ExactNoise, Ledger, SimulationNoise, public
-from coterie.tree import flat_vector, row
 
 pytestmark = pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
 SGD = ct.LocalSGD(steps=2, lr=0.1, batch_size=None)

@@ -12,12 +12,12 @@ from torch import nn
 
 import coterie as ct
 from coterie.algorithms import ALGORITHMS
+from coterie.base.tree import flatten
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Ask, Context, MeanBy, Up
 from coterie.privacy import ExactNoise, public
 from coterie.training.neighbours import Recorder
 from coterie.training.private_run import Session
-from coterie.tree import flatten
 
 pytestmark = pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
 EXACT = ct.Privacy(3.0, 1e-6, clip=0.5)

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 import coterie as ct
+from coterie.base.tree import tree_map
 from coterie.exchange.channels.attacks import SignFlip
 from coterie.exchange.channels.base import Channel
 from coterie.learning.standardised import standardised
 from coterie.privacy import ExactNoise, JointSum, Ledger, public
 from coterie.training.cohorts import Everyone, FixedSize, Poisson
-from coterie.tree import tree_map
 
 pytestmark = pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
 EXACT = ct.Privacy(3.0, 1e-6, clip=0.5)

@@ -23,10 +23,10 @@ from rich.console import Console
 from torch import nn
 
 import coterie as ct
+from coterie.base.tree import Params, flatten
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, Population, Up
 from coterie.training import checkpoint
 from coterie.training.run import Run
-from coterie.tree import Params, flatten
 
 SGD = ct.LocalSGD(steps=3, lr=0.1, batch_size=8)
 

@@ -12,7 +12,7 @@ from coterie.aggregation.rules import (
     NearestNeighbourMixing,
     TrimmedMean,
 )
-from coterie.lazy import attach
+from coterie.base.lazy import attach
 
 AGGREGATORS: dict[str, type] = {
     "mean": Mean,

@@ -1,4 +1,4 @@
-"""The public names of `ct.robust` and where each lives. `coterie.lazy` reads this file as a table."""
+"""The public names of `ct.robust` and where each lives. `coterie.base.lazy` reads this file as a table."""
 
 from coterie.aggregation.radius import Fixed as Fixed
 from coterie.aggregation.radius import Percentile as Percentile

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.tree import leaves, tree_map
+from coterie.base.tree import leaves, tree_map
 
 _ENTRIES = 1 << 22  # So many numbers are converted to float64 at a time.
 _LONGEST = 1e300  # squared length of a vector that can be compared with others

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.annotations import guarded
-from coterie.arguments import Count, NotNegative, Part, Percent, Positive
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Count, NotNegative, Part, Percent, Positive
 from coterie.errors import ConfigError
 
 RadiusRule = Callable[[Tensor, int], Tensor]

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie import randomness
 from coterie.aggregation.gram import about, combine, comparable, gram, pairwise, squared_distances
-from coterie.annotations import guarded
-from coterie.arguments import Positive, refuse_masked
+from coterie.base import randomness
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Positive, refuse_masked
+from coterie.base.tree import finite_rows, leaves, take, tree_map
 from coterie.errors import ConfigError, DataError, TooFew
-from coterie.tree import finite_rows, leaves, take, tree_map
 
 Stacked = TypeVar("Stacked", Tensor, dict[str, Any])
 

@@ -34,9 +34,9 @@ from torch import Tensor
 
 from coterie.aggregation.gram import about, combine, gram, one_thread, squared_distances
 from coterie.aggregation.radius import Percentile, RadiusRule, radius_rule
-from coterie.annotations import check_settings, guarded
-from coterie.arguments import Count, finite, numbers, refuse_masked
-from coterie.deprecated import renamed
+from coterie.base.annotations import check_settings, guarded
+from coterie.base.arguments import Count, finite, numbers, refuse_masked
+from coterie.base.deprecated import renamed
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.conventions import one_sentence
 

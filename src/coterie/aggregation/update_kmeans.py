@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from coterie.kmeans import kmeans
+from coterie.base.kmeans import kmeans
 
 Ints = npt.NDArray[np.int64]
 _LARGEST = 1e100  # coordinates whose squares k-means can still add up

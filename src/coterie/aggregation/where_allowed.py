@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie import randomness
 from coterie.aggregation.rules import Aggregator
-from coterie.annotations import guarded
+from coterie.base import randomness
+from coterie.base.annotations import guarded
+from coterie.base.settings import setting, with_setting
 from coterie.errors import ConfigError, TooFew
-from coterie.settings import setting, with_setting
 
 
 @guarded

@@ -6,7 +6,7 @@ registry for the command line and the conformance suite, imports all.
 
 from typing import Any
 
-from coterie.lazy import attach, homes
+from coterie.base.lazy import attach, homes
 
 _FILES = {home.rpartition(".")[2]: name for name, (home, _) in homes(__file__).items()}
 NAMES = tuple(_FILES)

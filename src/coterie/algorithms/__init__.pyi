@@ -1,5 +1,5 @@
 """The algorithms, and where each lives. A line here is all that a new file needs: the file's name is its name on the command
-line, in configurations and in the conformance suite; `coterie.lazy` reads this file as a table."""
+line, in configurations and in the conformance suite; `coterie.base.lazy` reads this file as a table."""
 
 from typing import Any
 

@@ -27,12 +27,12 @@ from torch import Tensor
 
 from coterie.algorithms.families import Trained
 from coterie.algorithms.priors import by_student, by_teacher, distillation, loss_and_slope, require_predictions
-from coterie.annotations import guarded
-from coterie.arguments import NotNegative, Positive
+from coterie.base.annotations import guarded
+from coterie.base.arguments import NotNegative, Positive
+from coterie.base.tree import Params, Tree, row, tree_map
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.task import Task
-from coterie.tree import Params, Tree, row, tree_map
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.families import Averaging, FedAvgState, keep, own_or, unseen
-from coterie.annotations import guarded
-from coterie.arguments import Share
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Share
+from coterie.base.tree import Params, Tree, tree_map
 from coterie.exchange.messages import Context, Up
-from coterie.tree import Params, Tree, tree_map
 
 
 @guarded

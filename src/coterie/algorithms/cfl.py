@@ -22,15 +22,15 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from coterie import randomness
 from coterie.aggregation import Aggregator, Mean, aggregated
 from coterie.algorithms.families import InGroups, Trained
-from coterie.annotations import guarded
-from coterie.arguments import NotNegative, Positive
+from coterie.base import randomness
+from coterie.base.annotations import guarded
+from coterie.base.arguments import NotNegative, Positive
+from coterie.base.tree import Params, flat_vector, repeat, row, take, tree_map
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, Ints, Population, Up, one_per
 from coterie.learning.task import Task
-from coterie.tree import Params, flat_vector, repeat, row, take, tree_map
 
 Linkage = Literal["single", "complete"]
 _MOST_CLIENTS = 20_000  # every pair of them is compared: 3.2 GB of distances

@@ -34,12 +34,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie import randomness
 from coterie.algorithms.families import Trained
 from coterie.algorithms.firms import COLUMNS, TESTED, WORST, DefectionFreeState
 from coterie.algorithms.firms import ledger as ledger
-from coterie.annotations import guarded
-from coterie.arguments import AboveOne, CountFromZero, Part
+from coterie.base import randomness
+from coterie.base.annotations import guarded
+from coterie.base.arguments import AboveOne, CountFromZero, Part
+from coterie.base.tree import Params, repeat, row, stack, take, tree_map
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Reply, Up
 from coterie.exchange.server_knowledge import Ints, Population
@@ -48,7 +49,6 @@ from coterie.incentives.market.climb import Climb, Offer, Step, climbing
 from coterie.incentives.market.defection_free import low_target
 from coterie.learning.metrics import METRICS
 from coterie.learning.task import Task
-from coterie.tree import Params, repeat, row, stack, take, tree_map
 
 Scheme = Literal["defection_free", "complete", "high_shares", "low_shares"]
 Quality = Literal["accuracy", "loss"]

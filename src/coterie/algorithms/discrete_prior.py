@@ -27,12 +27,12 @@ from torch import Tensor
 from coterie.aggregation.update_kmeans import kmeans_rows
 from coterie.algorithms.families import Trained
 from coterie.algorithms.priors import prior_weight, require_predictions
-from coterie.annotations import guarded
-from coterie.arguments import Positive
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Positive
+from coterie.base.tree import Params, flat_vector, like_vector, repeat, row, stack, take, tree_map
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Population, Reply, SumBy, Up
 from coterie.learning.predictors import WEIGHTS, Mixture
 from coterie.learning.task import Task
-from coterie.tree import Params, flat_vector, like_vector, repeat, row, stack, take, tree_map
 
 
 @dataclass(frozen=True)

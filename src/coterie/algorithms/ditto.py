@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coterie.algorithms.families import Averaging, FedAvgState, keep, own_or, unseen
-from coterie.annotations import guarded
-from coterie.arguments import NotNegative
+from coterie.base.annotations import guarded
+from coterie.base.arguments import NotNegative
+from coterie.base.tree import Params, Tree
 from coterie.exchange.messages import Context, Up
-from coterie.tree import Params, Tree
 
 
 @guarded

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from coterie.aggregation import Aggregator, Mean, aggregated
-from coterie.arguments import Count
+from coterie.base.arguments import Count
+from coterie.base.settings import cluster_count
+from coterie.base.tree import Params, Tree, like_vector, row, take, tree_map
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, SumBy, Up
 from coterie.exchange.server_knowledge import Ints, Population, one_per
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.settings import cluster_count
-from coterie.tree import Params, Tree, like_vector, row, take, tree_map
 
 
 class InGroups(Algorithm):

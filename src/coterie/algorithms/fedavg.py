@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coterie.algorithms.families import Averaging, FedAvgState
-from coterie.annotations import guarded
-from coterie.arguments import BelowOne, Positive
+from coterie.base.annotations import guarded
+from coterie.base.arguments import BelowOne, Positive
+from coterie.base.tree import Params, Tree, tree_map
 from coterie.exchange.messages import Cohort, Context, Exchange, Population
 from coterie.learning.task import Task
-from coterie.tree import Params, Tree, tree_map
 
 
 @guarded

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import torch
 
 from coterie.algorithms.families import Trained
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
+from coterie.base.tree import Params, Tree, joined, named_like, names, row, tree_map
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.task import Task
-from coterie.tree import Params, Tree, joined, named_like, names, row, tree_map
 
 
 @dataclass(frozen=True)

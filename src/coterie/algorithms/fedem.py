@@ -20,11 +20,11 @@ from torch import Tensor
 from coterie.algorithms.families import Trained
 from coterie.algorithms.ifca.cluster_models import first_models
 from coterie.algorithms.priors import require_predictions
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
+from coterie.base.tree import Params, Tree, row, stack
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.predictors import WEIGHTS, Mixture
 from coterie.learning.task import Task
-from coterie.tree import Params, Tree, row, stack
 
 
 @dataclass(frozen=True)

@@ -26,18 +26,18 @@ import torch
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from coterie import randomness
 from coterie.aggregation.gram import comparable
 from coterie.aggregation.radius import Percentile, RadiusRule
 from coterie.aggregation.threshold import threshold_centers
 from coterie.algorithms.families import InGroups
-from coterie.annotations import guarded
-from coterie.arguments import BelowOne, Count
+from coterie.base import randomness
+from coterie.base.annotations import guarded
+from coterie.base.arguments import BelowOne, Count
+from coterie.base.tree import Params, finite_rows, repeat, row, take, tree_map
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Reply, Up
 from coterie.exchange.server_knowledge import Ints, Population, one_per
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
-from coterie.tree import Params, finite_rows, repeat, row, take, tree_map
 
 _MEMBERS_UP_TO = 4096  # up to so many clients the N × N table of who averaged whose gradients is kept
 

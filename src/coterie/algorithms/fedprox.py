@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coterie.algorithms.fedavg import FedAvg
-from coterie.annotations import guarded
-from coterie.arguments import NotNegative
+from coterie.base.annotations import guarded
+from coterie.base.arguments import NotNegative
+from coterie.base.tree import Params
 from coterie.exchange.messages import Context, Up
-from coterie.tree import Params
 
 
 @guarded

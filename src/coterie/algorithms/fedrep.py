@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coterie.algorithms.families import Trained
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
+from coterie.base.tree import Params, Tree, joined, names, row
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.body_and_head import split
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.tree import Params, Tree, joined, names, row
 
 
 @dataclass(frozen=True)

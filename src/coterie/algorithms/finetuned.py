@@ -11,11 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from coterie.algorithms.fedavg import FedAvg
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
+from coterie.base.tree import Params, Tree
 from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.tree import Params, Tree
 
 
 @guarded

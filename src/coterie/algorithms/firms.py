@@ -8,10 +8,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from coterie.base.tree import Params
 from coterie.errors import ConfigError
 from coterie.exchange.server_knowledge import one_per
 from coterie.incentives.market.revenue_ledger import RevenueLedger, TestedLedger
-from coterie.tree import Params
 
 COLUMNS = ("q_low", "q_high", "step_high", "target")
 TESTED = 1 + 4 + 16  # whether both firms answered; qualities of four models on test rows; their covariance

@@ -18,10 +18,10 @@ from torch import Tensor
 from coterie.aggregation import Aggregator, Mean
 from coterie.algorithms.families import Trained
 from coterie.algorithms.ifca import IFCA, IFCAState
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
+from coterie.base.tree import Params, Tree
 from coterie.exchange.messages import Cohort, Context, Exchange, Population
 from coterie.learning.task import Task
-from coterie.tree import Params, Tree
 
 
 @guarded

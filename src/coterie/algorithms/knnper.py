@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from torch import nn
 
 from coterie.algorithms.families import Averaging, FedAvgState
-from coterie.annotations import guarded
-from coterie.arguments import Share
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Share
+from coterie.base.tree import Params
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Population
 from coterie.learning.predictors import NearestNeighbours
 from coterie.learning.task import Task
-from coterie.tree import Params
 
 
 @guarded

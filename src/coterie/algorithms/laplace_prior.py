@@ -14,9 +14,9 @@ from torch import Tensor
 
 from coterie.algorithms.gaussian_prior import GaussianPrior, LearnedPriorState
 from coterie.algorithms.priors import prior_weight, towards
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
+from coterie.base.tree import Params, tree_map
 from coterie.exchange.messages import Context
-from coterie.tree import Params, tree_map
 
 
 @guarded

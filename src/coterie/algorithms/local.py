@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coterie.algorithms.families import Trained
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
+from coterie.base.tree import Params, Tree
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, Population, SumBy, Up
 from coterie.learning.task import Task
-from coterie.tree import Params, Tree
 
 
 @dataclass(frozen=True)

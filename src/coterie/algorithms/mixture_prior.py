@@ -25,11 +25,11 @@ from torch import Tensor
 from coterie.aggregation.update_kmeans import kmeans_rows
 from coterie.algorithms.families import Trained, keep, own_or, unseen
 from coterie.algorithms.priors import blend, log_shares, prior_weight
-from coterie.annotations import guarded
-from coterie.arguments import Positive
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Positive
+from coterie.base.tree import Params, Tree, flat_vector, like_vector, repeat, row, take, tree_map
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Population, Up
 from coterie.learning.task import Task
-from coterie.tree import Params, Tree, flat_vector, like_vector, repeat, row, take, tree_map
 
 _FARTHEST = 1e150  # a distance whose square overflows counts as this one
 

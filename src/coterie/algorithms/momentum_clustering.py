@@ -26,10 +26,10 @@ from coterie.aggregation.radius import Percentile, RadiusRule
 from coterie.aggregation.threshold import threshold_clustering
 from coterie.aggregation.update_kmeans import plusplus
 from coterie.algorithms.families import CentresState, FollowingCentres
-from coterie.annotations import guarded
-from coterie.arguments import Part
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Part
+from coterie.base.tree import Tree, flat_vector, tree_map
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, Up
-from coterie.tree import Tree, flat_vector, tree_map
 
 
 @guarded

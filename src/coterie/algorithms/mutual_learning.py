@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from coterie.algorithms.families import Averaging, FedAvgState, keep, own_or, unseen
 from coterie.algorithms.priors import by_student, loss_and_slope, require_predictions
-from coterie.annotations import guarded
-from coterie.arguments import Share
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Share
+from coterie.base.tree import Params, Tree
 from coterie.exchange.messages import Context, Population, Up
 from coterie.learning.task import Task
-from coterie.tree import Params, Tree
 
 
 @guarded

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from coterie import randomness
 from coterie.aggregation import Aggregator, Mean, aggregated
 from coterie.aggregation.update_kmeans import kmeans_rows
 from coterie.algorithms.families import CentresState, FollowingCentres
-from coterie.annotations import guarded
+from coterie.base import randomness
+from coterie.base.annotations import guarded
+from coterie.base.tree import Tree, flat_vector
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, Up
-from coterie.tree import Tree, flat_vector
 
 _EXACT_UP_TO = 10
 

@@ -22,14 +22,14 @@ from torch import Tensor
 
 from coterie.aggregation.update_kmeans import kmeans_rows
 from coterie.algorithms.families import InGroups, Trained
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
+from coterie.base.settings import cluster_count
+from coterie.base.tree import Params, flat_vector, named_like, names, repeat, row, take
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up, one_per
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.settings import cluster_count
-from coterie.tree import Params, flat_vector, named_like, names, repeat, row, take
 
 _TRAINED = {"model": From("model")}
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.families import InGroups, Trained
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
+from coterie.base.tree import Params, repeat, take
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up, one_per
 from coterie.learning.task import Task
-from coterie.tree import Params, repeat, take
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from typing import Literal
 import torch
 
 from coterie.algorithms.families import Averaging, FedAvgState
-from coterie.annotations import guarded
-from coterie.arguments import NotNegative
+from coterie.base.annotations import guarded
+from coterie.base.arguments import NotNegative
+from coterie.base.tree import Params, tree_map
 from coterie.exchange.messages import Context, Up
-from coterie.tree import Params, tree_map
 
 
 @guarded

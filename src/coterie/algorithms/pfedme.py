@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.families import Trained, keep, own_or, unseen
-from coterie.annotations import guarded
-from coterie.arguments import NotNegative, Positive
+from coterie.base.annotations import guarded
+from coterie.base.arguments import NotNegative, Positive
+from coterie.base.tree import Params, Tree, row, tree_map
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.task import Task
-from coterie.tree import Params, Tree, row, tree_map
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coterie.base.tree import Params
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Context
 from coterie.learning.task import Task
-from coterie.tree import Params
 
 
 def prior_weight(ctx: Context, noise_variance: float) -> Tensor:

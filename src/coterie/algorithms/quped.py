@@ -28,11 +28,11 @@ from coterie.algorithms.priors import (
     require_predictions,
     towards,
 )
-from coterie.annotations import guarded
-from coterie.arguments import Bits, NotNegative, Share
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Bits, NotNegative, Share
+from coterie.base.tree import Params, Tree, tree_map
 from coterie.exchange.messages import Context, Population, Up
 from coterie.learning.task import Task
-from coterie.tree import Params, Tree, tree_map
 
 
 @guarded

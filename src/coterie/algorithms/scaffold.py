@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.families import Trained
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
+from coterie.base.tree import Params, Tree, row, tree_map
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.task import Task
 from coterie.learning.update_rules import Momentum
-from coterie.tree import Params, Tree, row, tree_map
 
 
 @dataclass(frozen=True)

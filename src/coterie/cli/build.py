@@ -20,13 +20,13 @@ from pydantic_core import SchemaError
 from coterie.aggregation import AGGREGATORS, Aggregator
 from coterie.aggregation.radius import RADIUS_RULES, RadiusRule
 from coterie.algorithms import ALGORITHMS
-from coterie.deprecated import SETTINGS, today
+from coterie.base.deprecated import SETTINGS, today
+from coterie.base.text import suggest
 from coterie.errors import ConfigError
 from coterie.exchange.channels import CHANNELS, Channel
 from coterie.exchange.messages import Algorithm
 from coterie.learning.local_sgd import LOCAL_STEPS, LocalSGD
 from coterie.learning.local_steps import LocalSteps
-from coterie.text import suggest
 from coterie.training.cohorts import SAMPLERS, Sampler
 
 S = TypeVar("S", bound=BaseModel)

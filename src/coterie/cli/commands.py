@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 
 import coterie
+from coterie.base.text import harmless
 from coterie.cli.comparing import (
     EXIT_CODES,
     check_folder,
@@ -37,7 +38,6 @@ from coterie.cli.usage import is_usage_error, usage_sentence
 from coterie.cli.using import predict, update
 from coterie.comparison.methods import NAMES
 from coterie.errors import ConfigError, CoterieError, CoterieWarning
-from coterie.text import harmless
 
 app = typer.Typer(
     name="coterie",

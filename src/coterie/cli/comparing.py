@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from coterie.base.disk import locked, refuse_foreign, write_text
 from coterie.comparison.files import JSON, NAMES, PATIENCE
-from coterie.disk import locked, refuse_foreign, write_text
 from coterie.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -29,11 +29,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from coterie import datasets
 from coterie.algorithms import ALGORITHMS
+from coterie.base.disk import locked, unlinked, write_text
+from coterie.base.text import suggest
 from coterie.cli.build import arguments, build, checked_sections, convert, require_known
 from coterie.data.federation import Federation
 from coterie.data.provenance import checked_facts
 from coterie.data.tables import federation_from_frame, read_table
-from coterie.disk import locked, unlinked, write_text
 from coterie.engines import ENGINES
 from coterie.engines.secure import additive
 from coterie.errors import ConfigError, DataError, TaskError
@@ -44,7 +45,6 @@ from coterie.learning.task import Task
 from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import public
 from coterie.secure.settings import Secure
-from coterie.text import suggest
 from coterie.training import checkpoint
 from coterie.training.cohorts import Sampler
 from coterie.training.result import FILES as RESULT_FILES

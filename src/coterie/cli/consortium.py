@@ -16,6 +16,9 @@ import pandas as pd
 import torch
 from pydantic import Field
 
+from coterie.base.disk import write_text
+from coterie.base.text import number
+from coterie.base.tree import Tree
 from coterie.cli.build import checked_sections
 from coterie.cli.config import Section
 from coterie.comparison.result import EXACT, Comparison
@@ -23,7 +26,6 @@ from coterie.comparison.sites.conduct import conduct
 from coterie.comparison.sites.result import scaling_of, shown, study_of
 from coterie.comparison.sites.study import Study
 from coterie.data.federation import Federation
-from coterie.disk import write_text
 from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.exchange.messages import Ask, Ints, Reply
 from coterie.flower.engine import Failure
@@ -31,8 +33,6 @@ from coterie.flower.job import Job
 from coterie.flower.site import Site
 from coterie.flower.studies import serve_study
 from coterie.learning.rows_task import rows_task
-from coterie.text import number
-from coterie.tree import Tree
 
 PAGE, MODELS, NUMBERS = "report.html", "models.json", "numbers.json"
 

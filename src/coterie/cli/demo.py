@@ -12,13 +12,13 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
+from coterie.base.text import metric_name
 from coterie.cli.comparing import comparison_of, print_comparison, write
 from coterie.cli.using import show as show_predictions
 from coterie.comparison.result import Comparison
 from coterie.data.federation import Federation
 from coterie.data.tables import federation_from_frame
 from coterie.datasets import elections, heart, rain, rain_stations
-from coterie.text import metric_name
 
 SYMBOLS = "·▲o×+#"
 _COLOURS = ("green", "blue", "yellow", "magenta", "cyan", "red")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie.base.text import suggest
 from coterie.errors import ConfigError
 from coterie.report.toml import toml_text
-from coterie.text import suggest
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from coterie.base.disk import writing
 from coterie.cli.screen import Screen
-from coterie.disk import writing
 from coterie.incentives.market.bargaining import nash_bargaining
 from coterie.incentives.market.duopoly import Duopoly
 from coterie.incentives.pricing.game import PricingGame

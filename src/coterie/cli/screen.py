@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.segment import Segment
 
-from coterie.text import harmless
+from coterie.base.text import harmless
 
 
 class Screen(Console):

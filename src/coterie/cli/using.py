@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from coterie.base.text import harmless, number
 from coterie.cli.screen import Screen
 from coterie.errors import ConfigError
-from coterie.text import harmless, number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,8 +81,8 @@ def _opened(
 
 
 def _write(made: pd.DataFrame, out: Path) -> None:
+    from coterie.base.disk import write_text, writing
     from coterie.comparison.files import csv_text
-    from coterie.disk import write_text, writing
 
     if out.suffix == ".csv":
         write_text(out, csv_text(made.set_index(made.columns[0])))

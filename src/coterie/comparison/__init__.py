@@ -2,6 +2,6 @@
 
 `compare` (`coterie.compare`) answers. `decide` is its core for arrays, which needs no torch (`exact/`)."""
 
-from coterie.lazy import attach
+from coterie.base.lazy import attach
 
 __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import pandas as pd
 
-from coterie.arguments import ANYTHING, CALLABLE, NONE, check_arguments, shown, whole
+from coterie.base.arguments import ANYTHING, CALLABLE, NONE, check_arguments, shown, whole
 from coterie.comparison.deploy.choice import Family
 from coterie.comparison.from_decision import exact_comparison
 from coterie.comparison.methods import DEFAULT, NAMES, Algorithms, parse

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from coterie.disk import locked, refuse_foreign, write_text, writing
+from coterie.base.disk import locked, refuse_foreign, write_text, writing
 
 if TYPE_CHECKING:
     from coterie.comparison.result import Comparison

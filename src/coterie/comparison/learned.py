@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from coterie.base.settings import setting
+from coterie.base.text import suggest
 from coterie.comparison.from_decision import about_data
 from coterie.comparison.private import Private
 from coterie.comparison.result import Comparison
@@ -26,8 +28,6 @@ from coterie.evidence.rule import decide_scores
 from coterie.learning.metrics import FOR_NUMBERS, METRICS
 from coterie.learning.standardised import standardised
 from coterie.learning.task import Task
-from coterie.settings import setting
-from coterie.text import suggest
 from coterie.training.result import Result
 from coterie.training.row_losses import pooled_rows, row_names
 from coterie.training.run import fit

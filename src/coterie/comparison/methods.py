@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.algorithms import NAMES as NAMES
+from coterie.base.text import suggest
 from coterie.errors import ConfigError
-from coterie.text import suggest
 
 DEFAULT = ("local", "fedavg", "finetuned", "ditto", "ifca")  # for networks
 

@@ -11,10 +11,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from coterie.base.text import metric_name, suggest
 from coterie.comparison.likeness import embedding, model_points, ordered_distances, tell_apart
 from coterie.errors import ConfigError
 from coterie.evidence.gains import GAINS, LOSES
-from coterie.text import metric_name, suggest
 from coterie.training.plots import GAIN, LOSS, axes
 
 if TYPE_CHECKING:

@@ -15,6 +15,8 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
+from coterie.base.settings import setting, with_setting
+from coterie.base.text import suggest
 from coterie.data.federation import Federation
 from coterie.data.opening import Split
 from coterie.errors import ConfigError, CoterieWarning
@@ -24,8 +26,6 @@ from coterie.learning.standardised import rescaled
 from coterie.learning.task import Task
 from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import public
-from coterie.settings import setting, with_setting
-from coterie.text import suggest
 from coterie.training.result import Result
 from coterie.training.run import fit
 

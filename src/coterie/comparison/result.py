@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from coterie.base.disk import write_text
 from coterie.comparison import files, verdict
 from coterie.comparison.deploy.choice import Deploy
 from coterie.comparison.deploy.model import TableModel
 from coterie.comparison.exact.decision import Decision
 from coterie.comparison.exact.distinguish import distinguish
 from coterie.comparison.exact.units import natural, unit
-from coterie.disk import write_text
 from coterie.errors import ConfigError
 from coterie.evidence.gains import MARKS
 from coterie.evidence.rule import Verdict
@@ -350,8 +350,8 @@ class Comparison:
         """Write the server's tensors, which the receipt covers, with receipt.json and receipt.txt, and nothing else."""
         from torch import Tensor
 
+        from coterie.base.tree import flatten
         from coterie.training.checkpoint import write
-        from coterie.tree import flatten
 
         assert self.released is not None and self.receipt is not None  # noqa: PT018
         tensors = {k: t for k, t in flatten(vars(self.released.state)).items() if isinstance(t, Tensor)}

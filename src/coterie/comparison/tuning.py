@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from coterie.base.settings import setting, with_setting
 from coterie.data.federation import Federation
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.standardised import ScaledSquares
 from coterie.learning.task import Task
-from coterie.settings import setting, with_setting
 from coterie.training.tuning import beyond_edge, course, lowest, rounds_to_look, stale
 
 RATES, DECAYS = (0.02, 0.2), (0.0, 0.03, 0.3)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coterie.base.text import listed, metric_name, number
 from coterie.comparison.exact.words import doubt
 from coterie.comparison.exact.words import words as decision_words
 from coterie.evidence.gains import GAINS, LOSES
-from coterie.text import listed, metric_name, number
 
 if TYPE_CHECKING:
     from coterie.comparison.result import Comparison

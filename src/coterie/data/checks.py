@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from coterie.arguments import finite, numbers, regular
-from coterie.arguments import shown as brief
+from coterie.base.arguments import finite, numbers, regular
+from coterie.base.arguments import shown as brief
 from coterie.errors import DataError
 
 Kind = Literal["classification", "regression", "multilabel"]

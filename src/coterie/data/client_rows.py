@@ -16,8 +16,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from coterie import randomness
-from coterie.annotations import guarded
+from coterie.base import randomness
+from coterie.base.annotations import guarded
 from coterie.data.checks import Ints, Kind, checked_ids, id_text, shown
 from coterie.data.coded_table import Table
 from coterie.data.columns import ColumnReport

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from coterie.annotations import guarded
-from coterie.arguments import refuse_masked, shown
+from coterie.base.annotations import guarded
+from coterie.base.arguments import refuse_masked, shown
 from coterie.errors import ConfigError, DataError
 
 Floats = npt.NDArray[np.float64]

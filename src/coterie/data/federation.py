@@ -25,8 +25,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from coterie.annotations import guarded
-from coterie.arguments import check_arguments
+from coterie.base.annotations import guarded
+from coterie.base.arguments import check_arguments
 from coterie.data.checks import (
     Ints,
     Kind,

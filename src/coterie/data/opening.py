@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 
+from coterie.base.text import suggest
 from coterie.data.federation import Federation
 from coterie.data.reading import read_table
 from coterie.data.tables import federation_from_frame
 from coterie.errors import ConfigError, DataError
-from coterie.text import suggest
 
 Split = Callable[[int], Federation]
 _READING = ("delimiter", "decimal", "encoding")

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from coterie.base.text import listed
 from coterie.errors import ConfigError
-from coterie.text import listed
 
 if TYPE_CHECKING:
     from coterie.data.federation import Federation

@@ -21,9 +21,9 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import pandas as pd
 
-from coterie.archives import check_unpacked
+from coterie.base.archives import check_unpacked
+from coterie.base.text import listed
 from coterie.errors import ConfigError, DataError
-from coterie.text import listed
 
 __all__ = ["read_table"]
 

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import torch
 
+from coterie.base.disk import SealedFolder, said, writing
 from coterie.data.checks import checked_clusters, checked_ids, plain
 from coterie.data.columns import ColumnReport
 from coterie.data.provenance import FACTS, checked_facts
-from coterie.disk import SealedFolder, said, writing
 from coterie.errors import CoterieError, DataError
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from coterie.archives import check_unpacked
+from coterie.base.archives import check_unpacked
+from coterie.base.disk import said
 from coterie.data.checks import shown
 from coterie.data.federation import Federation
 from coterie.data.own_splits import WORDS
 from coterie.data.reading import read_table
 from coterie.data.schema import is_public, plain
-from coterie.disk import said
 from coterie.errors import DataError
 from coterie.privacy.taint import Released
 

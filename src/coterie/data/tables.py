@@ -16,8 +16,8 @@ from typing import Any, Literal, cast
 import numpy as np
 import pandas as pd
 
-from coterie.arguments import NONE, check_arguments, one_of, or_public
-from coterie.arguments import shown as brief
+from coterie.base.arguments import NONE, check_arguments, one_of, or_public
+from coterie.base.arguments import shown as brief
 from coterie.data.checks import refuse_nested
 from coterie.data.client_names import client_text
 from coterie.data.columns import ColumnReport, inspect_columns

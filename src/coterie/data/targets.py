@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from coterie.arguments import numbers
+from coterie.base.arguments import numbers
 from coterie.data.checks import Ints, Kind, class_index, plain, shown
 from coterie.errors import DataError
 

@@ -4,6 +4,6 @@
 variable COTERIE_DATA, then in the per-user cache; see `catalogue()` and `find_data`.
 """
 
-from coterie.lazy import attach
+from coterie.base.lazy import attach
 
 __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -1,4 +1,4 @@
-"""The public names of `ct.datasets` and where each lives. `coterie.lazy` reads this file as a table."""
+"""The public names of `ct.datasets` and where each lives. `coterie.base.lazy` reads this file as a table."""
 
 from coterie.datasets.files import find_data as find_data
 from coterie.datasets.images import cifar10 as cifar10

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import pooch
 
-from coterie.annotations import guarded
-from coterie.archives import check_total, check_unpacked
-from coterie.disk import file_digest, write_text
+from coterie.base.annotations import guarded
+from coterie.base.archives import check_total, check_unpacked
+from coterie.base.disk import file_digest, write_text
 from coterie.errors import DataError
 
 VARIABLE = "COTERIE_DATA"

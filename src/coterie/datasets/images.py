@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from sklearn.datasets import load_digits
 
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
 from coterie.data.federation import Federation
 from coterie.datasets.clustered import Clusters, Transform, shaped, share_out, share_out_by_writer
 from coterie.datasets.files import load_arrays

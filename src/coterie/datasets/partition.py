@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.annotations import guarded
-from coterie.arguments import finite
-from coterie.arguments import labels as one_column
+from coterie.base.annotations import guarded
+from coterie.base.arguments import finite
+from coterie.base.arguments import labels as one_column
 from coterie.data.federation import Ints
 from coterie.errors import DataError
 

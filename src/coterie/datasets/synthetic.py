@@ -11,9 +11,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
+from coterie.base.deprecated import renamed
 from coterie.data.federation import DType, Federation, Ints
-from coterie.deprecated import renamed
 from coterie.errors import DataError
 
 Matrix = npt.NDArray[np.float64]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import sparse
 
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
 from coterie.data.federation import Federation, Ints, OneClass
 from coterie.data.preprocessing import apply_preprocessing, fit_preprocessing
 from coterie.data.tables import federation_from_frame

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie import randomness
+from coterie.base import randomness
+from coterie.base.tree import Params, Tree, flatten, leaves, take, tree_map
 from coterie.data.federation import Federation, as_numbers
 from coterie.errors import ClientError
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.messages import Algorithm, Ask, Context, Exchange, Ints, Reply, Up
 from coterie.learning.task import Task
-from coterie.tree import Params, Tree, flatten, leaves, take, tree_map
 
 if TYPE_CHECKING:
     from coterie.engines.private import Releases

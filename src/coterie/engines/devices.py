@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.base.tree import Tree, leaves, tree_map
 from coterie.engines.base import Env
 from coterie.errors import ConfigError
-from coterie.tree import Tree, leaves, tree_map
 
 _CPU = torch.device("cpu")
 

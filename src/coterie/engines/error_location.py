@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.base.tree import flatten
 from coterie.errors import ClientError
-from coterie.tree import flatten
 
 _OURS = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"])
 

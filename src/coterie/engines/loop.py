@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
+from coterie.base.tree import Tree, concat, tree_map
 from coterie.engines.base import Env, Post, Split, context, gather, in_round, unpack
 from coterie.engines.devices import at, checked, fetched, moved, placed
 from coterie.engines.error_location import Untouched, line_of
 from coterie.engines.reduce import assemble, share
 from coterie.errors import ClientError, CoterieError
 from coterie.exchange.messages import Ask, Context, Ints, Reply
-from coterie.tree import Tree, concat, tree_map
 
 
 @guarded

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.base.tree import flatten, leaves, unflatten
 from coterie.engines.base import Env
 from coterie.engines.reduce import group_sums
 from coterie.errors import ConfigError
@@ -31,7 +32,6 @@ from coterie.privacy.mechanisms.sums import GroupSums, JointSum
 from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import Booking, Released
 from coterie.secure.settings import Secure
-from coterie.tree import flatten, leaves, unflatten
 
 RELEASE = "rounds"  # the name of all releases of a run in its ledger
 _ADDITIVE = "FedAvg, FineTuned, IFCA, HypCluster, Ditto, KNNPer or Oracle"

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.base.tree import Tree, concat, finite_rows, leaves, n_bytes, take, tree_map
 from coterie.engines.base import Env
 from coterie.errors import ClientError, Diverged
 from coterie.exchange.messages import Ask, Ints, MeanBy, Reply
-from coterie.tree import Tree, concat, finite_rows, leaves, n_bytes, take, tree_map
 
 _IN_CACHE = 1 << 18  # numbers
 Share = dict[str, Any]

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.disk import digest
+from coterie.base.disk import digest
+from coterie.base.tree import Tree, flatten, tree_map, unflatten
 from coterie.engines.base import Env
 from coterie.engines.reduce import Share, assemble
 from coterie.errors import ConfigError
@@ -25,7 +26,6 @@ from coterie.privacy.mechanisms.lattice import ROOM
 from coterie.secure.masks import canonical
 from coterie.secure.server import Put, SecureServer, Sum
 from coterie.secure.site import Integers
-from coterie.tree import Tree, flatten, tree_map, unflatten
 
 _BITS = 32  # after the point
 _MOST_INFO = 1e6  # diagnostics that are larger are left out

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.base.tree import tree_map
 from coterie.data.federation import Federation
 from coterie.engines.base import ClientStates, Env, first_contact
 from coterie.engines.reduce import Share, merged
 from coterie.engines.vectorised import LocalEngine
 from coterie.exchange.messages import Ask
-from coterie.tree import tree_map
 
 _ROWS = 8
 

@@ -26,18 +26,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.annotations import guarded
-from coterie.arguments import Count, CountFromZero
-from coterie.cores import usable_cores
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Count, CountFromZero
+from coterie.base.cores import usable_cores
+from coterie.base.disk import said
+from coterie.base.tree import Tree, concat, leaves, n_bytes, take, tree_map
 from coterie.data.federation import Federation
-from coterie.disk import said
 from coterie.engines.base import Env, Post, Split, context, gather, in_round, unpack
 from coterie.engines.devices import at, checked, fetched, moved, placed
 from coterie.engines.error_location import Untouched, line_of
 from coterie.engines.reduce import Share, assemble, share
 from coterie.errors import ClientError, CoterieError
 from coterie.exchange.messages import Ask, Ints, Reply
-from coterie.tree import Tree, concat, leaves, n_bytes, take, tree_map
 
 _MODEL_BYTES = 6 << 20  # models of a chunk: a few MB stay in the second-level cache
 _DATA_BYTES = 64 << 20

@@ -1,5 +1,5 @@
 """One estimate per client, strengthened by what the clients have in common: means, rates, regressions, histograms."""
 
-from coterie.lazy import attach
+from coterie.base.lazy import attach
 
 __getattr__, __dir__, __all__ = attach(__name__, __file__)

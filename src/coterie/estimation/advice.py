@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from coterie.annotations import guarded
-from coterie.arguments import Level, whole
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Level, whole
 from coterie.errors import DataError
 from coterie.estimation.client_sums import Samples, client_sums
 from coterie.estimation.conventions import Array

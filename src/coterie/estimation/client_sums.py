@@ -13,8 +13,8 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from coterie.annotations import check_settings
-from coterie.arguments import finite, refuse_masked
+from coterie.base.annotations import check_settings
+from coterie.base.arguments import finite, refuse_masked
 from coterie.errors import DataError
 from coterie.estimation.conventions import Array, Ints, by_client, columns, labels, with_clients
 

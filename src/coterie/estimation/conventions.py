@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from coterie.arguments import finite, refuse_masked
-from coterie.arguments import labels as one_column
+from coterie.base.arguments import finite, refuse_masked
+from coterie.base.arguments import labels as one_column
 from coterie.errors import DataError
 
 Array = NDArray[np.float64]

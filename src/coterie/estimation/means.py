@@ -20,9 +20,9 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from sklearn.utils.validation import check_is_fitted
 
-from coterie.annotations import guarded
-from coterie.arguments import Count, Level, NotNegative, Positive
-from coterie.deprecated import renamed
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Count, Level, NotNegative, Positive
+from coterie.base.deprecated import renamed
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.client_sums import ClientMeans, ClientSums
 from coterie.estimation.conventions import Array

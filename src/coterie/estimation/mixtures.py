@@ -22,9 +22,10 @@ from scipy.special import logsumexp, ndtr, softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from coterie.annotations import check_settings, guarded
-from coterie.arguments import Count, Level, NotNegative, finite
-from coterie.deprecated import renamed
+from coterie.base.annotations import check_settings, guarded
+from coterie.base.arguments import Count, Level, NotNegative, finite
+from coterie.base.deprecated import renamed
+from coterie.base.kmeans import kmeans
 from coterie.errors import ConfigError
 from coterie.estimation.client_sums import ClientMeans, ClientSums
 from coterie.estimation.conventions import Array, Ints
@@ -37,7 +38,6 @@ from coterie.estimation.private_means import (
     next_mixture,
     start_mixture,
 )
-from coterie.kmeans import kmeans
 from coterie.privacy import Line, Privacy, Released, public
 from coterie.privacy.account import Account
 from coterie.privacy.settings import Budget

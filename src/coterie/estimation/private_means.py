@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from coterie.base.kmeans import kmeans
 from coterie.estimation.client_sums import ClientSums
 from coterie.estimation.conventions import Array
-from coterie.kmeans import kmeans
 from coterie.privacy import JointSum, Line, LocalGaussian, Privacy, Receipt, Released, clip_rows, combine, public
 from coterie.privacy.account import Account
 

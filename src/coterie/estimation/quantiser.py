@@ -16,9 +16,9 @@ from typing import Annotated, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.annotations import guarded
-from coterie.arguments import Count, NotNegative, Positive, Rule, finite, is_number
-from coterie.deprecated import renamed
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Count, NotNegative, Positive, Rule, finite, is_number
+from coterie.base.deprecated import renamed
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.conventions import Array, Ints
 

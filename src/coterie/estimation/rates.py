@@ -26,9 +26,9 @@ from scipy.stats import beta as beta_distribution
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from coterie.annotations import check_settings, guarded
-from coterie.arguments import Count, Level, Positive, Share, finite
-from coterie.deprecated import renamed
+from coterie.base.annotations import check_settings, guarded
+from coterie.base.arguments import Count, Level, Positive, Share, finite
+from coterie.base.deprecated import renamed
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.conventions import Array
 from coterie.estimation.private_means import NOT_COVERED

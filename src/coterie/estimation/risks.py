@@ -20,7 +20,8 @@ from pandas import DataFrame
 from scipy.sparse import csr_array, issparse
 from scipy.special import softmax
 
-from coterie.arguments import finite
+from coterie.base.arguments import finite
+from coterie.base.kmeans import kmeans
 from coterie.errors import DataError
 from coterie.estimation.client_sums import ClientSums
 from coterie.estimation.conventions import Array, Ints
@@ -28,7 +29,6 @@ from coterie.estimation.histograms import counts as histogram_counts
 from coterie.estimation.histograms.counts import COLUMNS
 from coterie.estimation.means import between_variance, combine
 from coterie.estimation.mixtures import MixtureMeans
-from coterie.kmeans import kmeans
 
 _FOLDS = 3
 

@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
+from coterie.base.text import listed
 from coterie.errors import ConfigError
 from coterie.evidence.coalitions.answer import Coalitions
 from coterie.evidence.gains import (
@@ -36,7 +37,6 @@ from coterie.evidence.gains import (
     mark_intervals,
     worth_it,
 )
-from coterie.text import listed
 
 Rule = Literal["interval", "mean"]
 

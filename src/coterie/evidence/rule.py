@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats
 
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
 from coterie.evidence.gains import LEVEL, SHARED_ROWS, Floats
 from coterie.evidence.mean_gains import MANY, Gain, gain, interval
 from coterie.evidence.scores import WAYS, Scores

@@ -3,6 +3,6 @@
 `from coterie.exchange import …` offers everything that an algorithm needs, and imports it when it is first used.
 """
 
-from coterie.lazy import attach
+from coterie.base.lazy import attach
 
 __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -1,5 +1,13 @@
-"""What an algorithm is written with, in one place. `coterie.lazy` reads this file as a table."""
+"""What an algorithm is written with, in one place. `coterie.base.lazy` reads this file as a table."""
 
+from coterie.base.tree import Params as Params
+from coterie.base.tree import Tree as Tree
+from coterie.base.tree import joined as joined
+from coterie.base.tree import named_like as named_like
+from coterie.base.tree import row as row
+from coterie.base.tree import stack as stack
+from coterie.base.tree import take as take
+from coterie.base.tree import tree_map as tree_map
 from coterie.errors import ConfigError as ConfigError
 from coterie.exchange import channels as channels
 from coterie.exchange.channels import Dropout as Dropout
@@ -22,11 +30,3 @@ from coterie.learning.local_sgd import LocalAdam as LocalAdam
 from coterie.learning.local_sgd import LocalSGD as LocalSGD
 from coterie.learning.local_steps import LocalSteps as LocalSteps
 from coterie.learning.task import Task as Task
-from coterie.tree import Params as Params
-from coterie.tree import Tree as Tree
-from coterie.tree import joined as joined
-from coterie.tree import named_like as named_like
-from coterie.tree import row as row
-from coterie.tree import stack as stack
-from coterie.tree import take as take
-from coterie.tree import tree_map as tree_map

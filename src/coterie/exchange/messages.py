@@ -17,8 +17,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie import randomness
-from coterie.annotations import guarded
+from coterie.base import randomness
+from coterie.base.annotations import guarded
+from coterie.base.tree import Params, Tree, tree_map
 from coterie.errors import ConfigError
 from coterie.exchange.server_knowledge import Ints as Ints
 from coterie.exchange.server_knowledge import Population as Population
@@ -29,7 +30,6 @@ from coterie.learning.batches import Walk, minibatches
 from coterie.learning.body_and_head import features
 from coterie.learning.predictors import Predictor
 from coterie.learning.task import Task
-from coterie.tree import Params, Tree, tree_map
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.tree import tree_map
+from coterie.base.tree import tree_map
 
 Ints = npt.NDArray[np.int64]
 

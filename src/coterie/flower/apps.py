@@ -17,7 +17,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from coterie.disk import said
+from coterie.base.disk import said
 from coterie.errors import ConfigError, CoterieError
 from coterie.flower import wire
 from coterie.flower.engine import Failure

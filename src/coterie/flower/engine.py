@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.base.tree import Tree, finite_rows, flatten, leaves, n_bytes
 from coterie.data.federation import Federation
 from coterie.engines.base import ClientStates, Env, Post
 from coterie.engines.private import Releases
@@ -31,7 +32,6 @@ from coterie.flower.site import write_ask
 from coterie.privacy.mechanisms.sums import GroupSums
 from coterie.secure.server import Answer
 from coterie.secure.settings import Secure
-from coterie.tree import Tree, finite_rows, flatten, leaves, n_bytes
 
 log = logging.getLogger("coterie.flower")
 _SPARE = 1 << 20  # bytes of a message in addition to its tensors

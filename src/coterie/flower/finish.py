@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from coterie.disk import private_folder
+from coterie.base.disk import private_folder
 from coterie.engines.base import Env
 from coterie.exchange.messages import Ints
 from coterie.learning import module_json, predictors

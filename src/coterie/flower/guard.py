@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie.base.disk import add_lines, digest, locked, unlinked, write_text
+from coterie.base.settings import setting
+from coterie.base.tree import Tree, flatten
 from coterie.data.digits import LEVELS
-from coterie.disk import add_lines, digest, locked, unlinked, write_text
 from coterie.engines.base import ClientStates
 from coterie.engines.private import RELEASE
 from coterie.errors import ConfigError
@@ -30,10 +32,8 @@ from coterie.flower.job import Job
 from coterie.privacy.account import plan_of
 from coterie.privacy.accounting import compose
 from coterie.privacy.events import Event
-from coterie.settings import setting
 from coterie.training.cohorts import Everyone, Poisson, sampler
 from coterie.training.private_run import accounted_sampling, asks_per_round, participation, planned_lines
-from coterie.tree import Tree, flatten
 
 BUDGET, OUTGOING, STATISTICS = "budget.json", "outgoing.jsonl", "statistics.json"
 MOST_ASKS = 100  # of a study

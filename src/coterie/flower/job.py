@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from coterie.base.settings import setting
 from coterie.data.federation import Federation
 from coterie.engines.secure import additive
 from coterie.errors import ConfigError
@@ -14,7 +15,6 @@ from coterie.learning.task import Task
 from coterie.privacy.settings import Privacy
 from coterie.secure.roster import known_sites
 from coterie.secure.settings import Secure
-from coterie.settings import setting
 from coterie.training.private_run import private_form
 
 

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from coterie.disk import write_text
+from coterie.base.disk import write_text
 from coterie.errors import ConfigError
 
 PACKAGE = "site_app"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.base.tree import Tree
 from coterie.engines.base import Env, Post
 from coterie.engines.reduce import assemble, merged
 from coterie.engines.secure import SecureSums, about, integers, nothing, require_additive
@@ -17,7 +18,6 @@ from coterie.secure.identity import Identity
 from coterie.secure.server import Answer, SecureServer
 from coterie.secure.settings import Secure
 from coterie.secure.site import SecureSite
-from coterie.tree import Tree
 
 
 @dataclass

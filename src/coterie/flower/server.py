@@ -19,9 +19,10 @@ import numpy as np
 import pandas as pd
 import torch
 
+from coterie.base.disk import add_lines, locked, unlinked, write_text, writing
+from coterie.base.tree import unflatten
 from coterie.data.digits import LEVELS
 from coterie.data.federation import Federation
-from coterie.disk import add_lines, locked, unlinked, write_text, writing
 from coterie.engines.secure import SecureSums, decoded, number
 from coterie.errors import ConfigError, CoterieWarning, DataError, EngineError
 from coterie.exchange.messages import shown_to
@@ -37,7 +38,6 @@ from coterie.secure.store import Store
 from coterie.training import checkpoint, cohorts
 from coterie.training.result import FILES, RECEIPT
 from coterie.training.run import Run
-from coterie.tree import unflatten
 
 SITES, EVENTS, HISTORY, RESULT = "sites.json", "events.jsonl", "history.parquet", "deployment.json"
 TRUST = (

@@ -28,9 +28,10 @@ import numpy as np
 import pandas as pd
 import torch
 
+from coterie.base.disk import locked, private_folder, unlinked, write_text, writing
+from coterie.base.tree import Tree, flatten, unflatten
 from coterie.data.federation import Federation
 from coterie.data.reading import read_table
-from coterie.disk import locked, private_folder, unlinked, write_text, writing
 from coterie.engines.base import ClientStates, Env, first_contact
 from coterie.engines.private import Releases, check_private
 from coterie.engines.reduce import Share, merged
@@ -51,7 +52,6 @@ from coterie.secure.roster import known_sites, terms
 from coterie.secure.site import SecureSite
 from coterie.secure.store import Store
 from coterie.training import checkpoint
-from coterie.tree import Tree, flatten, unflatten
 
 log = logging.getLogger("coterie.flower")
 _STATE = "state-{}.safetensors"

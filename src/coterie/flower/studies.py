@@ -10,8 +10,9 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Protocol
 
+from coterie.base.disk import add_lines, locked, write_text
+from coterie.base.tree import Tree, n_bytes
 from coterie.data.federation import Federation
-from coterie.disk import add_lines, locked, write_text
 from coterie.engines.base import Env, answered
 from coterie.errors import ConfigError, EngineError
 from coterie.exchange.messages import Ask, Ints, Reply
@@ -20,7 +21,6 @@ from coterie.flower.engine import Failure, SitesEngine
 from coterie.flower.job import Job
 from coterie.flower.nodes import Nodes
 from coterie.flower.server import EVENTS, RESULT, meet
-from coterie.tree import Tree, n_bytes
 
 FEWEST = 2  # sites of a study
 

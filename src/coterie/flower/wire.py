@@ -16,9 +16,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from coterie.disk import said
+from coterie.base.disk import said
+from coterie.base.tree import Tree, flatten, unflatten
 from coterie.errors import ClientError, ConfigError
-from coterie.tree import Tree, flatten, unflatten
 
 _HEAD, _ORDER = "head", "order"  # safetensors sorts its tensors; vectors of models are in the order of their names
 _MOST_HEAD = 64 << 20

@@ -26,7 +26,7 @@ from flwr.supernode.runtime.run_clientapp import run_clientapp
 
 import coterie.flower.apps
 import coterie.training.run  # noqa: F401  # imported before the first fork
-from coterie.disk import said
+from coterie.base.disk import said
 
 POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 

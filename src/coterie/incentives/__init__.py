@@ -6,6 +6,6 @@
 - `PricingGame`, `simulate`: when does a seller gain by *not* using the data it has?
 """
 
-from coterie.lazy import attach
+from coterie.base.lazy import attach
 
 __getattr__, __dir__, __all__ = attach(__name__, __file__)

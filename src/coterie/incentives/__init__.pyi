@@ -1,4 +1,4 @@
-"""The public names of `ct.incentives` and where each lives. `coterie.lazy` reads this file as a table."""
+"""The public names of `ct.incentives` and where each lives. `coterie.base.lazy` reads this file as a table."""
 
 from coterie.incentives.market.bargaining import Bargain as Bargain
 from coterie.incentives.market.bargaining import nash_bargaining as nash_bargaining

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie import randomness
+from coterie.base import randomness
 from coterie.errors import ConfigError
 from coterie.learning.batched.chunks import apply, in_chunk
 

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from coterie.base.tree import Params, named_like
 from coterie.errors import ConfigError
-from coterie.tree import Params, named_like
 
 
 def split(params: Params, head: Sequence[str] = ()) -> tuple[Params, Params]:

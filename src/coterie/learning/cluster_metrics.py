@@ -18,8 +18,8 @@ from scipy.spatial.distance import cdist
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
+from coterie.base.tree import flat_vector
 from coterie.errors import DataError
-from coterie.tree import flat_vector
 
 Labels = Any
 """One label per client: an array, list, tensor or Series of anything with equality."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coterie.annotations import guarded
-from coterie.arguments import BelowOne, NotNegative, Positive, Steps
+from coterie.base.annotations import guarded
+from coterie.base.arguments import BelowOne, NotNegative, Positive, Steps
 from coterie.errors import ConfigError
 from coterie.learning.local_steps import LocalSteps, Schedule
 from coterie.learning.update_rules import Adam, Momentum, Rule

@@ -16,6 +16,7 @@ from typing import Any, Protocol, Self, overload
 import torch
 from torch import Tensor
 
+from coterie.base.tree import Params, Tree, flatten, named_like, names, unflatten
 from coterie.errors import ConfigError
 from coterie.learning.batched import sgd
 from coterie.learning.batched.chunks import apply, in_chunk
@@ -25,7 +26,6 @@ from coterie.learning.batches import Walk
 from coterie.learning.schedules import Cosine, StepDecay, Warmup
 from coterie.learning.task import Task
 from coterie.learning.update_rules import Descent, Rate, Rule
-from coterie.tree import Params, Tree, flatten, named_like, names, unflatten
 
 Schedule = Cosine | StepDecay | Warmup | Callable[[int, int], float]
 

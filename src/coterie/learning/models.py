@@ -12,8 +12,8 @@ from typing import Literal
 
 from torch import nn
 
-from coterie.annotations import guarded
-from coterie.arguments import Share
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Share
 from coterie.learning.big_models import Recurrent, ResNet, Transformer
 
 Factory = Callable[[], nn.Module]

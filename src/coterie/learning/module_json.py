@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from coterie.disk import said
+from coterie.base.disk import said
 from coterie.errors import ConfigError
 from coterie.learning.big_models import KINDS
 

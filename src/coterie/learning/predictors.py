@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coterie.annotations import guarded
-from coterie.arguments import Count, Share
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Count, Share
+from coterie.base.tree import Params
 from coterie.errors import ConfigError
 from coterie.learning.batched.network_traits import filled
 from coterie.learning.body_and_head import features
-from coterie.tree import Params
 
 if TYPE_CHECKING:
     from coterie.learning.task import Task

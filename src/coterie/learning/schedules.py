@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from coterie.annotations import guarded
-from coterie.arguments import Positive, Share
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Positive, Share
 
 Over = Literal["rounds", "steps"]
 

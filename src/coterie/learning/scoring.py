@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
+from coterie.base.text import suggest
 from coterie.errors import TaskError
 from coterie.learning.metrics import FOR_NUMBERS, LOWER_IS_BETTER, METRICS, Metric
-from coterie.text import suggest
 
 _ONE_AT_A_TIME = Lock()  # an object holds one client's rows, and clients are scored in several threads
 

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
+from coterie.base.disk import said
+from coterie.base.tree import Params
 from coterie.data.federation import Federation
-from coterie.disk import said
 from coterie.errors import CoterieError, TaskError
 from coterie.learning import models
 from coterie.learning.batched import forward_and_back, network_traits
@@ -29,7 +30,6 @@ from coterie.learning.batched.network_traits import Traits
 from coterie.learning.batched.networks import Network
 from coterie.learning.metrics import LOSSES, SampleLoss
 from coterie.learning.scoring import Scorer
-from coterie.tree import Params
 
 _CPU = torch.device("cpu")
 _CPU_RNG: list[int] = []  # fork_rng over no accelerator

@@ -10,6 +10,6 @@
 It needs NumPy, SciPy, dp-accounting and OpenDP; the last two are imported when first used.
 """
 
-from coterie.lazy import attach
+from coterie.base.lazy import attach
 
 __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.annotations import guarded
-from coterie.arguments import Count, Part, Positive, shown
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Count, Part, Positive, shown
 from coterie.errors import ConfigError
 from coterie.privacy import poisson
 from coterie.privacy.events import Event

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtri
 
-from coterie.annotations import guarded
-from coterie.arguments import Level, Positive, whole
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Level, Positive, whole
 from coterie.errors import ConfigError
 from coterie.privacy.terms import Delta
 

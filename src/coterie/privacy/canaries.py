@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.privacy.auditing import World
 from coterie.privacy.events import Event

@@ -7,8 +7,8 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any
 
-from coterie.annotations import guarded
-from coterie.arguments import Part, one_of, whole
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Part, one_of, whole
 from coterie.errors import ConfigError
 from coterie.privacy.mechanisms.noise import closeness
 from coterie.privacy.terms import Adjacency, Guarantee, Mode

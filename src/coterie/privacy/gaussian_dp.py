@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
 from coterie.errors import ConfigError
 
 _ROUNDING = 1e-15  # of a logarithm, relative

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
 from coterie.errors import ConfigError, CoterieError
 from coterie.privacy.accounting import Composition, compose
 from coterie.privacy.events import Event

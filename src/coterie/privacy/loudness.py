@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from coterie.annotations import guarded
-from coterie.arguments import Count, Part, Positive
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Count, Part, Positive
 from coterie.privacy.terms import Adjacency
 
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from coterie.annotations import guarded
-from coterie.arguments import Count, Part, Positive
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Count, Part, Positive
 from coterie.errors import ConfigError
 from coterie.privacy.accounting import Composition, compose, composed_epsilon, least_noise
 from coterie.privacy.events import Event

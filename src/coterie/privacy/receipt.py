@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.privacy.accounting import compose, cross_check, curve, round_up
 from coterie.privacy.events import Event

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING, Any
 
-from coterie.text import one_line
+from coterie.base.text import one_line
 
 if TYPE_CHECKING:
     from coterie.privacy.receipt import Receipt

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from coterie.annotations import guarded
-from coterie.arguments import Positive, Rule, one_of
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Positive, Rule, one_of
 from coterie.errors import ConfigError
 from coterie.privacy.terms import Adjacency, Clip, Delta, Mode, Population
 

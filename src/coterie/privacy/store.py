@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coterie.disk import private_file, unlinked
+from coterie.base.disk import private_file, unlinked
 from coterie.errors import CoterieError
 from coterie.privacy.events import Event
 

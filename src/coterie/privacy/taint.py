@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Generic, TypeVar
 
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
 from coterie.privacy.events import Event
 
 Value = TypeVar("Value")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from coterie.arguments import Rule, is_number, one_of
+from coterie.base.arguments import Rule, is_number, one_of
 
 ADJACENCIES = ("zero-out", "replace")
 GUARANTEES = ("central", "joint", "local")

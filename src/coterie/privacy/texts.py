@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coterie.annotations import guarded
-from coterie.arguments import Count, Part, Positive
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Count, Part, Positive
 from coterie.privacy.accounting import curve, noise_multiplier, rounds_cost
 from coterie.privacy.loudness import signal
 from coterie.privacy.receipt import WEAK

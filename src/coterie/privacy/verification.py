@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coterie.base.text import one_line
 from coterie.privacy.accounting import Composition, compose, curve
 from coterie.privacy.events import Event
 from coterie.privacy.signing import broken, canonical
-from coterie.text import one_line
 
 if TYPE_CHECKING:
     from coterie.privacy.receipt import Receipt

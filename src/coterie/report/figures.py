@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from coterie.base.text import method_label, metric_name
 from coterie.comparison.result import Comparison
 from coterie.report.parts import label, labels
-from coterie.text import method_label, metric_name
 
 COLOURS = ("#3b82f6", "#d97706", "#0d9488", "#a855f7", "#db2777", "#65a30d", "#0891b2", "#dc2626", "#a16207", "#64748b")
 GROUPS = ("#3b82f6", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#b5a642", "#8b5cf6")

@@ -18,8 +18,8 @@ import pandas as pd
 from markupsafe import Markup
 
 import coterie
+from coterie.base.disk import write_text
 from coterie.comparison.result import Comparison
-from coterie.disk import write_text
 from coterie.evidence.participation import Coalition
 from coterie.report.parts import render
 from coterie.report.sections import SECTIONS

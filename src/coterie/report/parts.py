@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from coterie.text import cut, harmless, slug
+from coterie.base.text import cut, harmless, slug
 
 
 def _finalize(value: Any) -> Any:

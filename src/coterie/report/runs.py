@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from coterie.base.text import listed
 from coterie.comparison.result import Comparison
 from coterie.errors import ConfigError
 from coterie.evidence.gains import NO_SCORE, UNCLEAR, Gains, intervals
 from coterie.learning.metrics import LOWER_IS_BETTER
-from coterie.text import listed
 from coterie.training.result import Result
 
 

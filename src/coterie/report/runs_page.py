@@ -11,8 +11,9 @@ from markupsafe import Markup
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as Rich
 
+from coterie.base.disk import write_text
+from coterie.base.text import metric_name, number
 from coterie.comparison.result import Comparison
-from coterie.disk import write_text
 from coterie.errors import ConfigError
 from coterie.evidence.gains import Gains, intervals
 from coterie.report import figures
@@ -24,7 +25,6 @@ from coterie.report.sections.data import data
 from coterie.report.sections.groups import groups
 from coterie.report.sections.privacy import run_receipt
 from coterie.report.sections.training import traffic, training
-from coterie.text import metric_name, number
 
 TITLE = "Runs side by side"
 _HOW = (

@@ -13,13 +13,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from coterie.base.text import cut, listed, method_label, metric_name, number, one_line, sentence_case
 from coterie.comparison.private import COVERED, NOT_COVERED
 from coterie.comparison.result import Comparison
 from coterie.comparison.verdict import facts, headline, stay_words
 from coterie.evidence.gains import GAINS, LOSES, NO_SCORE, UNCLEAR
 from coterie.evidence.participation import Coalition
 from coterie.report.sections.deploying import new_clients
-from coterie.text import cut, listed, method_label, metric_name, number, one_line, sentence_case
 
 if TYPE_CHECKING:
     from coterie.training.result import Result

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
-from coterie.disk import unlinked
+from coterie.base.disk import unlinked
 from coterie.errors import ConfigError
 from coterie.secure.masks import VERSION
 

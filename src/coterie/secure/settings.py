@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from coterie.annotations import guarded
-from coterie.arguments import one_of
+from coterie.base.annotations import guarded
+from coterie.base.arguments import one_of
 from coterie.errors import ConfigError
 
 MOST_SITES = 200

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coterie.disk import locked, private_folder, unlinked, writing
+from coterie.base.disk import locked, private_folder, unlinked, writing
 from coterie.errors import ConfigError
 
 _PATIENCE = 60.0  # seconds to wait for another message that is worked on

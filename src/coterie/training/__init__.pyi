@@ -1,4 +1,4 @@
-"""The public names of `ct.training` and where each lives. `coterie.lazy` reads this file as a table."""
+"""The public names of `ct.training` and where each lives. `coterie.base.lazy` reads this file as a table."""
 
 from coterie.evidence.participation import Coalition as Coalition
 from coterie.evidence.participation import Participation as Participation

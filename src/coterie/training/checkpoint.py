@@ -13,10 +13,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from coterie.disk import digest, said, writing
+from coterie.base.disk import digest, said, writing
+from coterie.base.tree import flatten, unflatten
 from coterie.engines.base import ClientStates
 from coterie.errors import ConfigError, DataError
-from coterie.tree import flatten, unflatten
 
 FILE = "checkpoint.safetensors"
 _VALUES = "clients/values/"

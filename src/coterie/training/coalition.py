@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from coterie.algorithms.fedavg import FedAvg
+from coterie.base.tree import Params, Tree
 from coterie.engines.devices import Holding
 from coterie.errors import ConfigError, DataError
 from coterie.evidence.coalitions.find import find
@@ -27,7 +28,6 @@ from coterie.evidence.participation import Coalition, Participation, Rule, Setti
 from coterie.exchange.messages import Context
 from coterie.learning.local_sgd import LocalSGD
 from coterie.training.row_losses import pool, pooled_rows, row_losses, row_names
-from coterie.tree import Params, Tree
 
 if TYPE_CHECKING:
     from coterie.training.result import Result

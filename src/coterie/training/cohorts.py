@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from coterie import randomness
-from coterie.annotations import guarded
-from coterie.arguments import shown
+from coterie.base import randomness
+from coterie.base.annotations import guarded
+from coterie.base.arguments import shown
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Ints

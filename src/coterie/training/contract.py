@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.base.tree import leaves
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Reply
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
-from coterie.tree import leaves
 
 
 def conversation(algorithm: Algorithm, state: Any, cohort: Cohort) -> Generator[Ask, Reply, Any]:

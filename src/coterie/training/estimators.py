@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.base.tree import Tree
 from coterie.data.federation import Federation
 from coterie.engines.base import ClientStates, Env
 from coterie.errors import ConfigError, DataError
@@ -15,7 +16,6 @@ from coterie.estimation.client_sums import ClientMeans, ClientSums, client_sums
 from coterie.estimation.rates import BernoulliRates
 from coterie.exchange.messages import Ask, Context, Up
 from coterie.learning.rows_task import rows_task
-from coterie.tree import Tree
 
 
 @dataclass(frozen=True)

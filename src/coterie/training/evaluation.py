@@ -14,6 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from coterie.base.tree import Params, Tree, concat, n_bytes, row
 from coterie.data.federation import Federation
 from coterie.engines.base import Env, first_contact
 from coterie.engines.devices import Holding
@@ -21,7 +22,6 @@ from coterie.exchange.messages import Algorithm, Context, Ints
 from coterie.learning.predictors import Mixture
 from coterie.learning.task import Task
 from coterie.training.progress import counted
-from coterie.tree import Params, Tree, concat, n_bytes, row
 
 _BLOCK_BYTES = 1 << 28  # bytes of start states that are made for an evaluation and then freed
 

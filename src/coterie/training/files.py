@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from coterie.disk import SealedFolder, writing
+from coterie.base.disk import SealedFolder, writing
 from coterie.errors import ConfigError
 from coterie.training import checkpoint
 

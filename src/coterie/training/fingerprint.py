@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.base.disk import digest, said
+from coterie.base.tree import Params, flatten
 from coterie.data.federation import Federation
-from coterie.disk import digest, said
 from coterie.errors import ConfigError, TaskError
 from coterie.learning.task import Task
 from coterie.training.contract import parts
-from coterie.tree import Params, flatten
 
 _ROWS = 32  # rows on which the model and the loss are computed
 _SHIFT = 0.05  # how far parameters are moved for it: at a start of zeros many models agree

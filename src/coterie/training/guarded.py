@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from coterie.algorithms.local import Local
-from coterie.annotations import guarded
-from coterie.arguments import Count
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Count
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError, Diverged
 from coterie.exchange.messages import Algorithm

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.base.settings import with_setting
+from coterie.base.tree import Tree, flatten
 from coterie.data.federation import Federation
 from coterie.errors import CoterieWarning
 from coterie.exchange.channels.base import Channel, Where
@@ -25,9 +27,7 @@ from coterie.learning.models import mlp
 from coterie.learning.task import Task
 from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import public
-from coterie.settings import with_setting
 from coterie.training.run import fit
-from coterie.tree import Tree, flatten
 
 CHANGES = {
     "other rows": 30, "grown": 36, "shrunk": 3, "a size of its own": 41, "removed": 0, "a class of its own": 30,

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from coterie.annotations import guarded
-from coterie.arguments import check_arguments, whole_number
+from coterie.base.annotations import guarded
+from coterie.base.arguments import check_arguments, whole_number
+from coterie.base.settings import setting, with_setting
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError, DataError
 from coterie.learning.task import Task
-from coterie.settings import setting, with_setting
 from coterie.training.run import fit
 from coterie.training.validity import looked_at
 

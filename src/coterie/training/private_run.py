@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from coterie.aggregation import CentredClipping, Mean, with_aggregate
+from coterie.base.settings import setting
 from coterie.data.provenance import declared, undeclared
 from coterie.engines.private import RELEASE, Releases
 from coterie.errors import ConfigError, CoterieWarning
@@ -32,7 +33,6 @@ from coterie.privacy.plan import Line
 from coterie.privacy.receipt import Receipt, weak_delta
 from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import Released, public
-from coterie.settings import setting
 from coterie.training.cohorts import Everyone, FixedSize, Poisson, Sampler
 from coterie.training.validity import doubts, public_ranges
 

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from coterie.arguments import whole_number
+from coterie.base.arguments import whole_number
+from coterie.base.disk import write_text
+from coterie.base.tree import row
 from coterie.data.federation import Federation
-from coterie.disk import write_text
 from coterie.errors import ConfigError, DataError
 from coterie.evidence.gains import FEWEST
 from coterie.learning import module_json, predictors
@@ -23,7 +24,6 @@ from coterie.privacy.receipt import Receipt
 from coterie.training import files
 from coterie.training.evaluation import Evaluation
 from coterie.training.yardstick import SAMPLE, Yardstick, check
-from coterie.tree import row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,13 +12,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from coterie.base.tree import Tree
 from coterie.data.federation import Federation
 from coterie.errors import DataError
 from coterie.evidence.gains import Floats
 from coterie.learning.metrics import Metric
 from coterie.learning.scoring import Scorer
 from coterie.training.result import Result
-from coterie.tree import Tree
 
 ROW_MEANS = frozenset({"accuracy", "log_loss", "mse", "mae", "top_3", "top_5"})  # means over rows
 

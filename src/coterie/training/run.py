@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from coterie.arguments import check_arguments, shown, whole_number
+from coterie.base.arguments import check_arguments, shown, whole_number
+from coterie.base.disk import locked
 from coterie.data.federation import Federation
-from coterie.disk import locked
 from coterie.engines import ENGINES
 from coterie.engines.devices import checked
 from coterie.errors import ConfigError, CoterieWarning

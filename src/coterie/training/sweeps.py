@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.arguments import CALLABLE, FEDERATION, Rule, check_arguments, whole
+from coterie.base.arguments import CALLABLE, FEDERATION, Rule, check_arguments, whole
+from coterie.base.deprecated import today
+from coterie.base.disk import said
 from coterie.data.federation import Federation
-from coterie.deprecated import today
-from coterie.disk import said
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError, Diverged
 from coterie.exchange.messages import Algorithm

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.annotations import guarded
-from coterie.arguments import shown
+from coterie.base.annotations import guarded
+from coterie.base.arguments import shown
 from coterie.errors import ConfigError
 
 if TYPE_CHECKING:

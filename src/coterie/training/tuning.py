@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from coterie.arguments import ALGORITHM, check_arguments, several
+from coterie.base.arguments import ALGORITHM, check_arguments, several
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError, Diverged
 from coterie.exchange.messages import Algorithm

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.algorithms import ALGORITHMS
+from coterie.base.tree import leaves
 from coterie.data.federation import Federation
 from coterie.exchange.channels import CHANNELS
 from coterie.learning.standardised import Rescaled
@@ -31,7 +32,6 @@ from coterie.learning.task import Task
 from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import Booking, Released, patched
 from coterie.training.tensorboard import TensorBoard
-from coterie.tree import leaves
 
 _LOOKED: dict[Any, str] = {}
 _MODELS = ("coterie.learning.models", "coterie.learning.big_models")

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from coterie.algorithms.local import Local
+from coterie.base.tree import Params
 from coterie.errors import ConfigError
-from coterie.tree import Params
 
 if TYPE_CHECKING:
     from coterie.data.federation import Federation

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import coterie as ct
+from coterie.base.tree import n_bytes
 from coterie.cli.commands import main
 from coterie.comparison.sites.conduct import Found, conduct
 from coterie.comparison.sites.quadratic import PENALTIES, Sums, Units, chosen_ridge
@@ -24,7 +25,6 @@ from coterie.engines import LocalEngine, LoopEngine
 from coterie.engines.base import answered
 from coterie.errors import ConfigError, DataError
 from coterie.exchange.messages import Ask, Reply
-from coterie.tree import n_bytes
 
 
 def numbers(m: int = 8, rows: int = 40, columns: int = 4, seed: int = 0, **sizes: int) -> ct.Federation:

@@ -11,12 +11,12 @@ import torch
 import coterie as ct
 from coterie.aggregation import CentredClipping, GeometricMedian, Median, TrimmedMean
 from coterie.aggregation.radius import Percentile
+from coterie.base.tree import row
 from coterie.errors import ConfigError, DataError
 from coterie.exchange.channels import attacks
 from coterie.exchange.channels.base import Where
 from coterie.exchange.channels.updates import references
 from coterie.exchange.messages import Ask
-from coterie.tree import row
 
 LOCAL = ct.LocalSGD(steps=5, lr=0.1, batch_size=None)
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import coterie as ct
+from coterie.base.tree import Params
 from coterie.exchange.channels import Where
 from coterie.exchange.messages import Cohort, Context, Exchange, Population, Reply
-from coterie.tree import Params
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
+from coterie.base.tree import Params, flatten
 from coterie.learning.batched import forward_and_back
 from coterie.learning.batched.gradients import Model, chunk_gradients, pullback
-from coterie.tree import Params, flatten
 
 CLIENTS, SAMPLES = 3, 4
 KEYS = torch.zeros(CLIENTS, dtype=torch.int64)  # random keys: nothing here draws

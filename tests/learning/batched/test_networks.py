@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.algorithms import ALGORITHMS
+from coterie.base.settings import with_setting
 from coterie.learning.batched.drawing import Drawing
-from coterie.settings import with_setting
 
 SGD = ct.LocalSGD(steps=3, lr=0.1, batch_size=8)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import coterie as ct
-from coterie import randomness
+from coterie.base import randomness
 from coterie.learning import models
 from coterie.learning.batched import sgd as stacked
 from coterie.learning.batched.gradients import Model

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from coterie.algorithms.ifca.cluster_models import IFCAState, per_cluster
 from coterie.algorithms.ifca.resampling import Rows
+from coterie.base.tree import Params, Tree, joined, row, take
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, SumBy, Up
 from coterie.learning.local_steps import LocalSteps
-from coterie.tree import Params, Tree, joined, row, take
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from coterie.base.tree import Params
 from coterie.exchange.messages import one_per
-from coterie.tree import Params
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,13 @@ from coterie.algorithms.ifca.resampling import AllRows, FreshRows
 from coterie.algorithms.ifca.robust_clusters import RobustRounds, RobustWarmStart
 from coterie.algorithms.ifca.split_start import FromSplit, SplitStart, equal_groups
 from coterie.algorithms.ifca.warm_start import FromUpdates, WarmStart
-from coterie.annotations import guarded
-from coterie.arguments import whole_number
+from coterie.base.annotations import guarded
+from coterie.base.arguments import whole_number
+from coterie.base.settings import cluster_count
+from coterie.base.tree import Params, Tree, joined, named_like, names, take
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Cohort, Context, Exchange, Population
 from coterie.learning.task import Task
-from coterie.settings import cluster_count
-from coterie.tree import Params, Tree, joined, named_like, names, take
 
 
 @guarded

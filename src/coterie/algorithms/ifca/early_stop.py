@@ -13,9 +13,9 @@ from torch import Tensor
 
 from coterie.algorithms.ifca.algorithm_2 import Algorithm2
 from coterie.algorithms.ifca.cluster_models import IFCAState
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
+from coterie.base.tree import Params, Tree, joined, take, tree_map
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Reply, SumBy, Up
-from coterie.tree import Params, Tree, joined, take, tree_map
 
 
 @guarded

@@ -22,14 +22,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie import randomness
 from coterie.aggregation import Aggregator, Median, aggregated, for_group
 from coterie.aggregation.linkage import cosine_distances, pairs_or_more
 from coterie.algorithms.ifca.algorithm_2 import Algorithm2
 from coterie.algorithms.ifca.cluster_models import IFCAState
 from coterie.algorithms.ifca.warm_start import WarmStart
+from coterie.base import randomness
+from coterie.base.tree import Params, flat_vector, joined, like_vector, row, take
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Reply, Up
-from coterie.tree import Params, flat_vector, joined, like_vector, row, take
 
 Array = npt.NDArray[np.float64]
 _SPARE = 3  # start models per cluster, before they are joined

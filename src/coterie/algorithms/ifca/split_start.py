@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coterie import randomness
 from coterie.algorithms.ifca.algorithm_2 import Algorithm2
 from coterie.algorithms.ifca.cluster_models import IFCAState
-from coterie.annotations import guarded
+from coterie.base import randomness
+from coterie.base.annotations import guarded
+from coterie.base.tree import Params, joined, take
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, SumBy, Up
-from coterie.tree import Params, joined, take
 
 
 @guarded

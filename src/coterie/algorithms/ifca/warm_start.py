@@ -21,14 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie import randomness
 from coterie.aggregation.linkage import cosine_distances, cut, cut_without_loners, relabelled
 from coterie.aggregation.update_kmeans import kmeans_rows
 from coterie.algorithms.ifca.algorithm_2 import Algorithm2
 from coterie.algorithms.ifca.cluster_models import IFCAState
-from coterie.annotations import guarded
+from coterie.base import randomness
+from coterie.base.annotations import guarded
+from coterie.base.tree import Params, flat_vector, joined, row, stack, tree_map
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Reply, SumBy, Up
-from coterie.tree import Params, flat_vector, joined, row, stack, tree_map
 
 _STARTERS = 1000  # clients asked for the start: the tree needs a table of n × n numbers
 _TRIAL_ROUNDS = 4  # after two rounds the k-means halves of a large group sometimes still have the smaller loss

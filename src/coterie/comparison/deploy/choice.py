@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from coterie.base.text import listed
 from coterie.comparison.deploy.newcomers import Newcomers, judge_newcomers
 from coterie.comparison.deploy.parts import LinearPart, Part
 from coterie.comparison.deploy.stack import INNER, Stack, Weights, learn_weights
@@ -25,7 +26,6 @@ from coterie.comparison.exact.predictor import Predictor
 from coterie.data.coded_table import Floats, Ints, Table
 from coterie.evidence.mean_gains import gain, interval
 from coterie.evidence.scores import Scores
-from coterie.text import listed
 
 Family = Literal["auto", "linear", "trees"]
 Progress = Callable[[int, int], None]

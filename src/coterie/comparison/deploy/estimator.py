@@ -16,8 +16,8 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from coterie.annotations import check_settings
-from coterie.arguments import one_of
+from coterie.base.annotations import check_settings
+from coterie.base.arguments import one_of
 from coterie.comparison.deploy.coding import Coding
 from coterie.comparison.deploy.fitted import fitted
 from coterie.comparison.deploy.intervals import LEVEL

@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
+from coterie.base.text import listed
 from coterie.comparison.deploy.coding import Coding
 from coterie.comparison.deploy.intervals import LEVEL, Intervals
 from coterie.comparison.deploy.stack import Stack
 from coterie.data.client_names import places
 from coterie.data.coded_table import Floats, Ints
 from coterie.errors import ConfigError, DataError
-from coterie.text import listed
 
 if TYPE_CHECKING:
     from coterie.comparison.deploy.statistics import Statistics

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
+from coterie.base.disk import SealedFolder, locked, writing
 from coterie.comparison.deploy.coding import Coding
 from coterie.comparison.deploy.intervals import Intervals
 from coterie.comparison.deploy.model import TableModel
@@ -21,7 +22,6 @@ from coterie.comparison.deploy.stack import Stack
 from coterie.comparison.deploy.statistics import Statistics
 from coterie.comparison.deploy.trees import TreesPart
 from coterie.comparison.exact.plan import Projection
-from coterie.disk import SealedFolder, locked, writing
 from coterie.errors import ConfigError, CoterieError, DataError
 
 KINDS: dict[str, type[Any]] = {"linear": LinearPart, "trees": TreesPart, "placed": PlacedPart}

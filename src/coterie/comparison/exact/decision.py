@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
-from coterie.annotations import guarded
-from coterie.arguments import CALLABLE, NONE, check_arguments
+from coterie.base.annotations import guarded
+from coterie.base.arguments import CALLABLE, NONE, check_arguments
 from coterie.comparison.exact.candidates.rows import Floats
 from coterie.comparison.exact.continuum import Continuum, continuum
 from coterie.comparison.exact.evaluation import FEWEST, Evaluation, Progress, default_repeats, measure

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.annotations import guarded
-from coterie.arguments import finite
+from coterie.base.annotations import guarded
+from coterie.base.arguments import finite
 from coterie.comparison.exact.decision import Decision
 from coterie.data.coded_table import TableFacts
 from coterie.errors import DataError

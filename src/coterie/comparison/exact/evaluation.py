@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
 from coterie.comparison.exact.candidates import CANDIDATES, Candidate
 from coterie.comparison.exact.candidates.rows import Floats, Ints
 from coterie.comparison.exact.fitting import learn

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from coterie.base.text import suggest
 from coterie.comparison.exact.candidates.rows import Floats, Ints
 from coterie.comparison.exact.families import KINDS
 from coterie.data.coded_table import Table
 from coterie.errors import ConfigError
-from coterie.text import suggest
 
 
 @dataclass(frozen=True)

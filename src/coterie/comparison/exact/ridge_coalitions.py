@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
 from coterie.comparison.exact.candidates.rows import Floats
 from coterie.comparison.exact.folds import deal
 from coterie.data.coded_table import Table, make_table

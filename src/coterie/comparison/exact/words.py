@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from coterie.base.text import listed
 from coterie.comparison.exact.decision import Decision
 from coterie.evidence.gains import GAINS, LOSES
 from coterie.evidence.rule import COLLABORATIVE, Verdict
-from coterie.text import listed
 
 _WAYS = {
     "alone": "Alone",

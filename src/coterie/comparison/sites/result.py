@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
+from coterie.base.text import listed
 from coterie.comparison.exact.candidates import Fit
 from coterie.comparison.exact.continuum import continuum_of_sums
 from coterie.comparison.exact.decision import Decision, concluded, refuse_unscored
@@ -29,7 +30,6 @@ from coterie.evidence.gains import LEVEL
 from coterie.evidence.rule import decide_scores
 from coterie.exchange.messages import Ask, Reply
 from coterie.learning.rows_task import rows_task
-from coterie.text import listed
 
 MOST_COLUMNS = 200
 USUAL = 20  # exchanges

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.base.tree import Tree
 from coterie.comparison.exact.candidates.axes import Path
 from coterie.comparison.exact.candidates.path import ALONE_LINEAR, ALONE_LOGISTIC, fit_units
 from coterie.comparison.exact.candidates.rows import Floats, Ints, chances, losses
@@ -25,7 +26,6 @@ from coterie.comparison.exact.folds import deal
 from coterie.comparison.exact.metrics import METRICS, Predictions
 from coterie.evidence.scores import METHODS
 from coterie.exchange.messages import Context, Up
-from coterie.tree import Tree
 
 INNER = 3  # parts of a training set, on which penalties of classes and the number of groups are chosen
 WEIGHT = 0.01  # the least weight of a row in the curvature, as of all exact fits

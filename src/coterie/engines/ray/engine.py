@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.annotations import guarded
-from coterie.arguments import whole_number
+from coterie.base.annotations import guarded
+from coterie.base.arguments import whole_number
+from coterie.base.tree import Tree, concat, take
 from coterie.data.federation import Federation
 from coterie.engines.base import ClientStates, Env, Post
 from coterie.engines.ray.pool import Call, Pool, new_name, pool
@@ -24,7 +25,6 @@ from coterie.engines.ray.shard import Place, Sent, compact, cut
 from coterie.engines.ray.states import ShardedStates, by_shard
 from coterie.engines.reduce import assemble
 from coterie.exchange.messages import Ask, Ints, Reply
-from coterie.tree import Tree, concat, take
 
 _SETTINGS = 4  # runs whose settings are kept for the next call
 

@@ -19,7 +19,7 @@ from importlib import import_module
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from coterie.cores import usable_cores
+from coterie.base.cores import usable_cores
 from coterie.engines.ray.shard import Failed, Shard
 from coterie.errors import ConfigError, EngineError
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.base.tree import Tree, leaves, tree_map
 from coterie.data.federation import Federation
 from coterie.engines.base import ClientStates, Env, Post
 from coterie.engines.devices import checked
@@ -21,7 +22,6 @@ from coterie.engines.reduce import Share, merged
 from coterie.engines.vectorised import LocalEngine
 from coterie.errors import CoterieError
 from coterie.exchange.messages import Ask, Ints
-from coterie.tree import Tree, leaves, tree_map
 
 _SETTINGS = 8  # runs whose settings an actor remembers
 

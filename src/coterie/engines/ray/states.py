@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from coterie.base.tree import Tree, concat, take
 from coterie.engines.base import ClientStates, Engine, Env
 from coterie.engines.ray.pool import Call, Pool, new_name
 from coterie.engines.ray.shard import Rows
 from coterie.exchange.messages import Ints
-from coterie.tree import Tree, concat, take
 
 if TYPE_CHECKING:
     from coterie.engines.ray.engine import RayEngine

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import softmax, xlogy
 
-from coterie.arguments import NotNegative, Positive, Share, finite
-from coterie.deprecated import renamed
+from coterie.base.arguments import NotNegative, Positive, Share, finite
+from coterie.base.deprecated import renamed
 from coterie.errors import ConfigError
 from coterie.estimation.histograms.counts import Counts, CountTable, Floats, Source
 from coterie.estimation.histograms.kl import normalise, smooth

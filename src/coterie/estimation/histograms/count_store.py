@@ -14,10 +14,10 @@ import pandas as pd
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from coterie.annotations import guarded
-from coterie.archives import check_unpacked
-from coterie.arguments import labels
-from coterie.disk import write_text, writing
+from coterie.base.annotations import guarded
+from coterie.base.archives import check_unpacked
+from coterie.base.arguments import labels
+from coterie.base.disk import write_text, writing
 from coterie.errors import DataError
 from coterie.estimation.histograms.counts import (
     COLUMNS,

@@ -13,9 +13,9 @@ import pandas as pd
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.archives import check_unpacked
-from coterie.arguments import finite, refuse_masked, regular
-from coterie.disk import said
+from coterie.base.archives import check_unpacked
+from coterie.base.arguments import finite, refuse_masked, regular
+from coterie.base.disk import said
 from coterie.errors import CoterieError, DataError
 
 Floats: TypeAlias = NDArray[np.float64]

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
-from coterie.annotations import check_settings
-from coterie.arguments import Count, NotNegative, Positive, Share, finite, whole_number
-from coterie.deprecated import no_longer_here, renamed
+from coterie.base.annotations import check_settings
+from coterie.base.arguments import Count, NotNegative, Positive, Share, finite, whole_number
+from coterie.base.deprecated import no_longer_here, renamed
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.histograms.count_store import CountStore, open_store, save_counts
 from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts

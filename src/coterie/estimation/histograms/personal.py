@@ -13,8 +13,8 @@ from scipy.special import logsumexp, xlogy
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from coterie.annotations import check_settings, guarded
-from coterie.arguments import whole_number
+from coterie.base.annotations import check_settings, guarded
+from coterie.base.arguments import whole_number
 from coterie.errors import DataError
 from coterie.estimation.histograms.count_store import open_store
 from coterie.estimation.histograms.counts import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
 from coterie.errors import ConfigError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.user_rows import HistogramRows

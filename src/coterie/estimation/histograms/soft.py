@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import logsumexp
 from sklearn.base import clone
 
-from coterie.deprecated import renamed
+from coterie.base.deprecated import renamed
 from coterie.errors import ConfigError
 from coterie.estimation.histograms.counts import Floats, Ints, Source
 from coterie.estimation.histograms.kl import safe_log, smooth

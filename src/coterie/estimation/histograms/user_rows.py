@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from coterie.cores import usable_cores
+from coterie.base.cores import usable_cores
 from coterie.errors import DataError
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.kl import entropies, normalise, row_sums

@@ -12,8 +12,8 @@ from scipy.stats import t as student
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from coterie.annotations import check_settings, guarded
-from coterie.arguments import Level, finite, one_of
+from coterie.base.annotations import check_settings, guarded
+from coterie.base.arguments import Level, finite, one_of
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.conventions import Array, Ints, columns, joined_targets, row_weights, target, with_clients
 from coterie.estimation.regression.grouped import Grouped, find, group_rows

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.arguments import finite, refuse_masked, regular
+from coterie.base.arguments import finite, refuse_masked, regular
 from coterie.errors import DataError
 from coterie.estimation.blocks import blocks
 from coterie.estimation.conventions import Array, Ints, labels

@@ -21,7 +21,7 @@ from typing import Literal
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 
-from coterie.arguments import Positive
+from coterie.base.arguments import Positive
 from coterie.errors import DataError
 from coterie.estimation.conventions import Array, Ints
 from coterie.estimation.regression.client_models import Fitted, Kind, Prior, PriorModels

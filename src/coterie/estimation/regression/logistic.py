@@ -26,7 +26,7 @@ from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 
-from coterie.arguments import labels as one_column
+from coterie.base.arguments import labels as one_column
 from coterie.errors import DataError
 from coterie.estimation.conventions import Array, Ints
 from coterie.estimation.regression.client_models import Fitted, Kind, Prior, PriorModels

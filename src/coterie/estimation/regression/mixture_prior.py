@@ -20,15 +20,15 @@ from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import type_of_target
 
-from coterie.annotations import check_settings
-from coterie.arguments import Count, Positive, finite
-from coterie.arguments import labels as one_column
-from coterie.deprecated import renamed
+from coterie.base.annotations import check_settings
+from coterie.base.arguments import Count, Positive, finite
+from coterie.base.arguments import labels as one_column
+from coterie.base.deprecated import renamed
+from coterie.base.kmeans import kmeans
 from coterie.errors import ConfigError
 from coterie.estimation.conventions import Array, Ints
 from coterie.estimation.regression.client_models import ClientModels
 from coterie.estimation.regression.grouped import Grouped, two_labels
-from coterie.kmeans import kmeans
 
 
 def responsibilities(theta: Array, proportions: Array, centers: Array, variances: Array) -> Array:

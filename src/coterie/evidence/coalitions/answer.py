@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from coterie.base.text import listed
 from coterie.evidence.gains import Floats
-from coterie.text import listed
 
 SURE, LIKELY, OPEN = "sure", "likely", "open"
 STAYS, MOVES, ALONE = "stays", "moves", "alone"

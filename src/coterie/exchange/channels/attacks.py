@@ -18,14 +18,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie import randomness
 from coterie.aggregation.radius import RadiusRule, radius_rule
-from coterie.annotations import guarded
+from coterie.base import randomness
+from coterie.base.annotations import guarded
+from coterie.base.tree import Tree, flat_vector, flatten, unflatten
 from coterie.errors import ConfigError, CoterieWarning
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.channels.updates import references
 from coterie.exchange.messages import Ask, Ints
-from coterie.tree import Tree, flat_vector, flatten, unflatten
 
 _HARMLESS = 0.1  # lies within so many standard deviations of the honest mean change nothing
 

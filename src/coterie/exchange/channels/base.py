@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from coterie import randomness
+from coterie.base import randomness
+from coterie.base.tree import Tree
 from coterie.data.federation import Federation
 from coterie.exchange.messages import Ask, Ints, Reply
-from coterie.tree import Tree
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coterie import randomness
-from coterie.annotations import guarded
-from coterie.arguments import Share
+from coterie.base import randomness
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Share
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.messages import Ask
 

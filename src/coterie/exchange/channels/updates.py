@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.base.tree import Tree, flatten
 from coterie.errors import ConfigError
 from coterie.exchange.channels.base import Where
 from coterie.exchange.messages import Ask, From, Ints
-from coterie.tree import Tree, flatten
 
 
 def references(send: Tree, clients: Ints, ask: Ask, where: Where, who: str) -> dict[str, Tensor]:

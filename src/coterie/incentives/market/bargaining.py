@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
 
-from coterie.annotations import guarded
-from coterie.arguments import finite, numbers, shown
+from coterie.base.annotations import guarded
+from coterie.base.arguments import finite, numbers, shown
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import Duopoly, FloatArray, Pair, equilibrium_revenues
 

@@ -27,8 +27,8 @@ from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from coterie.annotations import guarded
-from coterie.arguments import AboveOne, Count, Part, Positive
+from coterie.base.annotations import guarded
+from coterie.base.arguments import AboveOne, Count, Part, Positive
 from coterie.errors import ConfigError
 from coterie.incentives.market.bargaining import Bargain, nash_bargaining, pacing_constant, quality_cap
 from coterie.incentives.market.climb import Climb, Offer, Step, climbing

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.annotations import guarded
-from coterie.arguments import finite
+from coterie.base.annotations import guarded
+from coterie.base.arguments import finite
 from coterie.errors import ConfigError
 
 FloatArray = NDArray[np.float64]

@@ -26,8 +26,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 from scipy.interpolate import CubicHermiteSpline
 
-from coterie.annotations import guarded
-from coterie.arguments import refuse_masked
+from coterie.base.annotations import guarded
+from coterie.base.arguments import refuse_masked
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 

@@ -23,8 +23,8 @@ from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 
-from coterie.annotations import guarded
-from coterie.arguments import Share, finite, shown
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Share, finite, shown
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 from coterie.incentives.pricing.game import PricingGame

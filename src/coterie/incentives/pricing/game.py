@@ -20,8 +20,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.annotations import guarded
-from coterie.arguments import Level, NotNegative, Positive, refuse_masked
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Level, NotNegative, Positive, refuse_masked
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 

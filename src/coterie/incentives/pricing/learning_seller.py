@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import xlogy
 
-from coterie.annotations import guarded
-from coterie.arguments import Count, Positive
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Count, Positive
 from coterie.incentives.market.duopoly import FloatArray
 from coterie.incentives.pricing.game import PricingGame
 from coterie.incentives.pricing.sellers import Prices, Sales, Shape, View, discriminate

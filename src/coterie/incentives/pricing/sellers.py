@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from coterie.annotations import guarded
-from coterie.arguments import Share
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Share
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 from coterie.incentives.pricing.game import PricingGame

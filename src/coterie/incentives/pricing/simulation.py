@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 import pandas as pd
 
-from coterie.annotations import guarded
-from coterie.arguments import shown
+from coterie.base.annotations import guarded
+from coterie.base.arguments import shown
 from coterie.errors import ConfigError
 from coterie.incentives.market.duopoly import FloatArray
 from coterie.incentives.pricing.buyers import BUYERS, Buyers

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from coterie import randomness
+from coterie.base import randomness
 from coterie.errors import TaskError
 
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coterie.base.tree import Params
 from coterie.learning.batched import forward_and_back
 from coterie.learning.batched.chunks import in_one_vmap, maps_and_derivatives, on_chunk
 from coterie.learning.batched.networks import Network
 from coterie.learning.task import Task
-from coterie.tree import Params
 
 
 @dataclass(frozen=True)

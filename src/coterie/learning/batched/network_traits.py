@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from coterie.base.tree import Params
 from coterie.errors import TaskError
-from coterie.tree import Params
 
 _NORMS = (nn.modules.batchnorm._NormBase,)  # BatchNorm and InstanceNorm
 _FEW = 3  # samples of the smaller of two batches whose common rows must agree

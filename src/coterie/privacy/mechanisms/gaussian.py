@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.annotations import guarded
-from coterie.arguments import regular
+from coterie.base.annotations import guarded
+from coterie.base.arguments import regular
 from coterie.errors import DataError
 from coterie.privacy.events import Event
 from coterie.privacy.mechanisms.lattice import Floats, Integers

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.annotations import guarded
-from coterie.arguments import Count, numbers
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Count, numbers
 from coterie.errors import ConfigError, DataError
 from coterie.privacy.terms import Adjacency, Clip
 

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.annotations import guarded
-from coterie.arguments import Count, Positive, Rule, is_number, numbers, whole
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Count, Positive, Rule, is_number, numbers, whole
 from coterie.errors import DataError
 from coterie.privacy.events import Event
 from coterie.privacy.gaussian_dp import mu_of

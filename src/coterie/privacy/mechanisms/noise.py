@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.annotations import guarded
+from coterie.base.annotations import guarded
 from coterie.errors import ConfigError, DataError
 from coterie.privacy.mechanisms.lattice import ROOM, Integers
 from coterie.privacy.terms import Mode

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.annotations import guarded
-from coterie.arguments import Count, Positive, numbers
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Count, Positive, numbers
 from coterie.errors import ConfigError
 from coterie.privacy.mechanisms.gaussian import Book, GaussianMechanism
 from coterie.privacy.mechanisms.lattice import Floats, Integers, Lattice, require_room

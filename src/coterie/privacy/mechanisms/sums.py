@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from coterie.annotations import guarded
-from coterie.arguments import Count, Part, Positive, numbers, refuse_masked, regular
+from coterie.base.annotations import guarded
+from coterie.base.arguments import Count, Part, Positive, numbers, refuse_masked, regular
 from coterie.errors import DataError
 from coterie.privacy.mechanisms.gaussian import Book, GaussianMechanism
 from coterie.privacy.mechanisms.lattice import Floats, Integers, Lattice, require_room, require_square

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from coterie.base.text import method_label, metric_name, number, one_line, sentence_case
 from coterie.comparison.result import Comparison
 from coterie.evidence.gains import GAINS, LOSES, MARKS, NO_SCORE
 from coterie.report import figures
 from coterie.report.parts import Cell, Table, as_json, render, section
-from coterie.text import method_label, metric_name, number, one_line, sentence_case
 
 _DOTS = 2_000  # clients in the figure; of more every so many along the gains
 _ROWS = 200  # rows of the table at a time; the search finds the others

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from coterie.base.text import listed, metric_name, number
 from coterie.comparison.result import Comparison
 from coterie.report.parts import Cell, Table, section
-from coterie.text import listed, metric_name, number
 
 
 def deploying(c: Comparison) -> Markup:

@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from coterie.base.text import cut, listed
 from coterie.comparison.likeness import embedding, model_points, ordered_distances, stability, tell_apart
 from coterie.comparison.result import Comparison
 from coterie.report import figures
 from coterie.report.parts import Chart, Table, row, section
-from coterie.text import cut, listed
 
 _NAMES = 8  # names in a cell
 _LONG = 40  # characters of a name there

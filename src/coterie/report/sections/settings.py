@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from coterie.base.text import listed, sentence_case
 from coterie.comparison.result import Comparison
 from coterie.evidence.gains import NO_SCORE
 from coterie.report.parts import Cell, Table, render, row, section, with_code
 from coterie.report.toml import toml_text
-from coterie.text import listed, sentence_case
 
 _NAMES = 12
 

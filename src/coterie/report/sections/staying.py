@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from coterie.base.text import listed, number
 from coterie.comparison.result import Comparison
 from coterie.comparison.verdict import stay_words
 from coterie.evidence.participation import Coalition
 from coterie.report import figures
 from coterie.report.parts import Chart, Table, how_many, row, section
-from coterie.text import listed, number
 
 _MOST = 500
 

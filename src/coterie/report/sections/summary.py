@@ -6,12 +6,12 @@ from pathlib import PurePath
 
 from markupsafe import Markup
 
+from coterie.base.text import metric_name, number, sentence_case
 from coterie.comparison.result import Comparison
 from coterie.comparison.verdict import SURE, WAYS, facts
 from coterie.evidence.gains import GAINS, LOSES
 from coterie.report import figures
 from coterie.report.parts import Chart, render
-from coterie.text import metric_name, number, sentence_case
 
 TITLE = "Who should learn together?"
 _SHORT = {"clear": "clear", "borderline": "borderline", "leaning": "only a leaning", "nothing": "nothing to learn"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from coterie.base.text import metric_name, number
 from coterie.comparison.result import Comparison
 from coterie.report import figures
 from coterie.report.parts import Chart, section
-from coterie.text import metric_name, number
 
 
 def training(c: Comparison) -> Markup:

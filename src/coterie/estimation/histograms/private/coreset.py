@@ -13,11 +13,11 @@ from functools import partial
 
 import numpy as np
 
+from coterie.base.kmeans import kmeans
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.private.noisy_lloyd import Sums
 from coterie.estimation.histograms.private.space import Space
 from coterie.estimation.histograms.user_rows import HistogramRows
-from coterie.kmeans import kmeans
 from coterie.privacy import GroupSums, Line, NoisyPower, Released, combine, public
 from coterie.privacy.account import Account
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.text import cut, harmless, listed, one_line, suggest
+from coterie.base.text import cut, harmless, listed, one_line, suggest
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from coterie import randomness
+from coterie.base import randomness
 
 KEYS = randomness.fold(torch.arange(200), "test")
 

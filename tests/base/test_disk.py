@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie import disk
+from coterie.base import disk
 from coterie.errors import ConfigError
 
 HOLD = """
 import sys
 from pathlib import Path
-from coterie.disk import locked
+from coterie.base.disk import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.readline()

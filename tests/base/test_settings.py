@@ -8,7 +8,7 @@ import pytest
 
 import coterie as ct
 from coterie.algorithms import ALGORITHMS
-from coterie.settings import setting, with_setting
+from coterie.base.settings import setting, with_setting
 
 FAST = ct.LocalSGD(steps=3, lr=0.2)
 

@@ -2,7 +2,7 @@
 
 `check_arguments(locals())` is the first line of a public function. Names that are not in the table pass. An argument that
 means something else in one function is given its own rule there: `check_arguments(locals(), progress=CALLABLE)`.
-`coterie.annotations` does the same for functions and classes whose annotations are enough.
+`coterie.base.annotations` does the same for functions and classes whose annotations are enough.
 """
 
 from __future__ import annotations

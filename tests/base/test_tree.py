@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from coterie import tree
+from coterie.base import tree
 
 T = {"a": {"w": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2)}, "n": torch.zeros(2, dtype=torch.int64)}
 

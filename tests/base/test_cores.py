@@ -7,7 +7,7 @@ import os
 import pytest
 
 import coterie as ct
-from coterie.cores import usable_cores
+from coterie.base.cores import usable_cores
 
 
 def test_a_limit_is_kept_and_no_more_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.cores import usable_cores
+from coterie.base.cores import usable_cores
+from coterie.base.text import listed
 from coterie.errors import ConfigError, CoterieError
-from coterie.text import listed
 
 try:
     import fcntl

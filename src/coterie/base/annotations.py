@@ -1,8 +1,8 @@
 """Arguments checked by their annotations: `@guarded` on a public function or dataclass, `check_settings` in an estimator.
 
-`float` is a finite number, `int` a whole number (or what the table of `coterie.arguments` says of the name), `Literal` one
-of its words, a protocol an object with its methods, and so on; types such as `Positive` and `Count` of `coterie.arguments`
-carry their rule. Arrays and `Any` pass: functions that take data check them.
+`float` is a finite number, `int` a whole number (or what the table of `arguments.py` says of the name), `Literal` one of its
+words, a protocol an object with its methods, and so on; types such as `Positive` and `Count` of `arguments.py` carry their
+rule. Arrays and `Any` pass: functions that take data check them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, cast, get_
 
 import numpy as np
 
-from coterie.arguments import (
+from coterie.base.arguments import (
     ANYTHING,
     BOOL,
     CALLABLE,
@@ -39,7 +39,7 @@ from coterie.arguments import (
     shown,
     whole,
 )
-from coterie.deprecated import renamed
+from coterie.base.deprecated import renamed
 from coterie.errors import ConfigError, CoterieError
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
@@ -204,7 +204,7 @@ def rule_of(annotation: Any, name: str = "") -> Rule:
     kind = origin or annotation
     if kind in (Sequence, list, Iterable):
         if inside == (str,):
-            return TEXT | _many(Iterable, TEXT)  # a name, or several: `names` of coterie.tree reads both
+            return TEXT | _many(Iterable, TEXT)  # a name, or several: `names` of coterie.base.tree reads both
         pairs = bool(inside) and get_origin(inside[0]) is tuple  # the function that takes them has a better message
         return _many(kind, ANYTHING if pairs or not inside else rule_of(inside[0]))
     if kind is Callable:

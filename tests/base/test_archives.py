@@ -19,8 +19,8 @@ import pytest
 import scipy.sparse as sp
 
 import coterie as ct
-from coterie import archives
-from coterie.archives import VARIABLE, check_unpacked, most_unpacked
+from coterie.base import archives
+from coterie.base.archives import VARIABLE, check_unpacked, most_unpacked
 from coterie.data.reading import read_table
 from coterie.datasets.files import convert_cifar10
 from coterie.errors import ConfigError, DataError

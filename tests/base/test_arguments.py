@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.arguments import TABLE, check_arguments
+from coterie.base.arguments import TABLE, check_arguments
 
 NAN = float("nan")
 X = np.random.default_rng(0).normal(size=(12, 2))
