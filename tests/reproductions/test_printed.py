@@ -60,4 +60,4 @@ def test_no_setting_of_the_package_is_a_failing_variant():
         for path in source.rglob("*.py")
         if re.search(r'"paper"|"printed"|\bPrinted[A-Z]|mode="paper"', path.read_text("utf-8"))
     }
-    assert found - stays == {"deprecated.py", "estimation/histograms/mixture.py"}  # sentences about former values
+    assert found - stays == {"base/deprecated.py", "estimation/histograms/mixture.py"}  # sentences about former values

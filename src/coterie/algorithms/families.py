@@ -23,7 +23,8 @@ from coterie.learning.task import Task
 
 
 class InGroups(Algorithm):
-    """Row j of the state's `models` is the model of group j, and `label` says in which group each client is."""
+    """Row j of the state's `models` is the model of group j, and `label` says in which group each client is; −1 stands for
+    a client that was not met, which takes the model of smallest loss."""
 
     def personal(self, ctx: Context, state: Any) -> Params:
         model: Params = take(state.models, self.cluster(ctx, state))
@@ -31,7 +32,9 @@ class InGroups(Algorithm):
 
     def cluster(self, ctx: Context, state: Any) -> Tensor:
         label: Tensor = take(state.label, ctx.index)
-        return label
+        if bool((state.label >= 0).all()):
+            return label
+        return torch.where(label >= 0, label, ctx.losses(state.models, len(next(iter(state.models.values())))).argmin())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +155,10 @@ class FollowingCentres(InGroups):
     def apply(self, ctx: Context, direction: Params) -> Up:
         model = tree_map(lambda x, v: x - self.lr * v, ctx.state["model"], direction)
         return Up(send={}, state=ctx.state | {"model": model})
+
+    def cluster(self, ctx: Context, state: CentresState) -> Tensor:
+        label: Tensor = take(state.label, ctx.index)
+        return label
 
     def personal(self, ctx: Context, state: CentresState) -> Params:
         """The client's own model; for a client never seen, the mean model of the others, which the server knows."""

@@ -176,6 +176,10 @@ class FederatedClustering(InGroups):
             model = {k: t - self.lr * self.momentum * velocity[k] for k, t in model.items()}
         return Up(send={"model": model}, info={"loss": loss})
 
+    def cluster(self, ctx: Context, state: FederatedClusteringState) -> Tensor:
+        label: Tensor = take(state.label, ctx.index)
+        return label
+
     def personal(self, ctx: Context, state: FederatedClusteringState) -> Params:
         met = take(state.met, ctx.index) | ~state.met.any()
         model: Params = tree_map(lambda m, mean: torch.where(met, m, mean), take(state.models, ctx.index), state.mean)

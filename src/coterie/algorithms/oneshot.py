@@ -106,8 +106,3 @@ class OneShot(InGroups, Trained):
     def train(self, ctx: Context, model: Params, cluster: Tensor) -> Up:
         model, loss = self.local.fit(ctx, model)
         return Up(send={"model": model}, weight=ctx.n, group=cluster, info={"loss": loss})
-
-    def cluster(self, ctx: Context, state: OneShotState) -> Tensor:
-        """The frozen label; a client that missed step 2 takes the model of smallest loss."""
-        known = super().cluster(ctx, state)
-        return torch.where(known >= 0, known, ctx.losses(state.models, self.k).argmin())

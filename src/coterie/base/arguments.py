@@ -138,6 +138,7 @@ TABLE: dict[str, Rule] = {
     "max_categories": whole(1),
     "metric": TEXT | NONE,
     "min_rows": whole(0),
+    "newcomers": LEVEL | NONE,
     "n_users": whole(1),
     "one_class": one_of("error", "allow"),
     "out": PATH | NONE,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.base.tree import Params, Tree, concat, n_bytes, row
 from coterie.data.federation import Federation
@@ -94,6 +94,14 @@ class Evaluation:
 
         models: Params = self.each(personal, clients)
         return models
+
+    def module(self, index: int) -> nn.Module:
+        """The network of the client at a place, ready to use."""
+        params, special = row(self.personal(np.array([index])), 0), self.algorithm.predictor()
+        if special is None:
+            return self.task.module(params=params).eval()
+        samples = self.federation.train(self.federation.clients[index])
+        return special.module(special.fill(self.task.module(), params), *samples).eval()
 
     def clusters(self) -> Ints:
         """The group of every client."""

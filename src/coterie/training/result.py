@@ -13,7 +13,6 @@ from torch import nn
 
 from coterie.base.arguments import whole_number
 from coterie.base.disk import write_text
-from coterie.base.tree import row
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError, DataError
 from coterie.evidence.gains import FEWEST
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from coterie.evidence.participation import Participation, Rule
+    from coterie.learning.local_steps import LocalSteps
+    from coterie.training.later_clients import Place
 
 _COLUMNS = ["round", "loss", "clients", "lost", "bytes_down", "bytes_up", "seconds"]
 RECEIPT, FILES = files.RECEIPT, files.FILES
@@ -73,6 +74,7 @@ class Result:
     _again: Callable[[Federation], Result] | None = None  # the same run with other clients
     _stored: dict[str, Any] = field(default_factory=dict)
     receipt: Receipt | None = None  # of a private run: what was released
+    _later: Federation | None = None  # clients that were kept apart
 
     def __repr__(self) -> str:
         """What was run; `history` and `evaluate()` are its numbers."""
@@ -203,6 +205,38 @@ class Result:
         scores: pd.DataFrame = self._stored["scores"].copy()
         return scores
 
+    # ---- clients that come later -------------------------------------------------------------------------------------
+
+    def evaluate_new(self, federation: Federation | None = None, *, tune: LocalSteps | None = None) -> pd.DataFrame:
+        """A row for every client that training never saw: the scores of the model that it gets, its group, its sizes.
+
+        The algorithm places a client by its training rows, and `tune` (such as `LocalSGD(steps=20, lr=0.1)`) are steps that
+        it then takes on them; its test rows only judge. Without a federation these are the clients that
+        `fit(…, newcomers=0.2)` kept apart."""
+        from coterie.training.later_clients import evaluation_of
+
+        if self.loaded and federation is None and "newcomers" in self._stored:
+            kept: pd.DataFrame = self._stored["newcomers"].copy()
+            return kept
+        given = self._later if federation is None else federation
+        if given is None:
+            raise ConfigError(
+                "This run kept no clients apart. Pass a federation of new clients, or use fit(…, newcomers=0.2)."
+            )
+        new = evaluation_of(self.evaluation, given, tune)
+        sizes = {"cluster": new.clusters(), "n_train": given.n_train, "n_test": given.n_test}
+        return new.scores().assign(**sizes).rename_axis("client")
+
+    def assign(self, x: Any, y: Any, *, tune: LocalSteps | None = None) -> Place:
+        """Where a newcomer with these rows belongs: the number of its group, whose `model` is the network for it.
+
+        Methods with a model per group place it by the smallest loss on its rows; other methods have no groups (−1), and
+        give it what a client gets that was never met. Labels are written as in the run's federation. `tune`: as in
+        `evaluate_new`."""
+        from coterie.training.later_clients import assigned
+
+        return assigned(self.evaluation, x, y, tune)
+
     def again(self, federation: Federation) -> Result:
         """The same run with other clients: same settings, seed and rounds, and no training alone. This trains."""
         if self._again is None:
@@ -212,12 +246,7 @@ class Result:
     def model(self, client: Hashable) -> nn.Module:
         """The client's own model, ready to use."""
         if not self.loaded:
-            live = self.evaluation
-            index = live.federation.index(client)
-            params, special = row(live.personal(np.array([index])), 0), live.algorithm.predictor()
-            if special is None:
-                return live.task.module(params=params).eval()
-            return special.module(special.fill(live.task.module(), params), *live.federation.train(client)).eval()
+            return self.evaluation.module(self.federation.index(client))
         if "predictor" not in self.about:
             return self._stored_model(client).eval()
         special = predictors.build(self.about["predictor"])
@@ -266,6 +295,8 @@ class Result:
         }
         if (special := live.algorithm.predictor()) is not None:
             about["predictor"] = predictors.describe(special)
+        if self._later is not None:
+            about["newcomers"] = self.evaluate_new().reset_index().to_dict("list")
         (folder / RECEIPT).unlink(missing_ok=True)
         if self.receipt is not None:
             write_text(folder / RECEIPT, self.receipt.to_json())
@@ -285,6 +316,8 @@ class Result:
             "models": {k.removeprefix("model/"): t for k, t in tensors.items() if k.startswith("model/")},
             "model_of": tensors["model_of"],
         }
+        if (newcomers := about.pop("newcomers", None)) is not None:
+            stored["newcomers"] = pd.DataFrame(newcomers).set_index("client")
         if task is not None:
             stored["task"] = task
         if federation is not None:

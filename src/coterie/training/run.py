@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from coterie.training import checkpoint, cohorts
 from coterie.training.contract import (
     require_steps,
 )
+from coterie.training.later_clients import kept_apart
 from coterie.training.live_run import Callback
 from coterie.training.live_run import Run as Run
 from coterie.training.live_run import begin_local as begin_local
@@ -58,6 +60,7 @@ def fit(
     start: Any = None,
     privacy: Privacy | None = None,
     device: str | None = None,
+    newcomers: float | None = None,
 ) -> Result:
     """Train with an algorithm and return what every client gets.
 
@@ -84,6 +87,8 @@ def fit(
     device: where client functions run, such as "cpu" or "cuda"; an engine object is made with its own,
     `LocalEngine(device="cuda")`.
 
+    newcomers: a share of the clients, drawn by the seed, that training never sees; `result.evaluate_new()` has what they get.
+
     An estimator (`GaussianMeans`, `MixtureMeans`, `BernoulliRates`) is fitted to sums that clients tell of their training
     rows, and returned; of the options only `engine` and `device` apply to it.
     """
@@ -96,6 +101,9 @@ def fit(
     rounds, seed = int(rounds), int(seed)
     method = given["algorithm"]
     work: Task = given["task"] if task is not None else Task.default(federation)
+    later = None
+    if newcomers is not None:
+        federation, later = kept_apart(federation, newcomers, seed, privacy)
     from coterie.training.number_of_clusters import fill_in_clusters
 
     require_steps(method)
@@ -134,7 +142,7 @@ def fit(
         # this also shows, before the first round, that files can be written there
         with locked(run.out, private=privacy is not None):
             run.begin(resume=resume, overwrite=overwrite)
-            return _train(run, rounds, checkpoint_every, (evaluate_every, evaluate_clients), alone, progress)
+            return _train(run, rounds, checkpoint_every, (evaluate_every, evaluate_clients), alone, progress, later)
     finally:
         if run.session is not None:
             run.session.ledger.close()
@@ -147,6 +155,7 @@ def _train(
     evaluate_every: tuple[int, int | None],
     alone: bool | Yardstick | Result,
     progress: bool | None,
+    later: Federation | None = None,
 ) -> Result:
     """All rounds, and what they end with. evaluate_every: rounds, and how many clients (None: all)."""
     calls = [_taking_run(callback) for callback in run.callbacks]
@@ -175,9 +184,9 @@ def _train(
         run.session.choices["rounds"] = (
             f"stopped by hand after {run.done} of {rounds}, by whatever was seen; resume the run"
         )
-    result = run.result(rounds, alone)
+    result = replace(run.result(rounds, alone), _later=later)
     if run.out is not None:  # after Ctrl-C the clients are not trained alone
-        (run.result(rounds, alone=False) if interrupted else result).save(run.out)
+        (replace(run.result(rounds, alone=False), _later=later) if interrupted else result).save(run.out)
     return result
 
 
