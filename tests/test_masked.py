@@ -52,7 +52,7 @@ ENTRANCES: dict[str, Callable[[Any], Any]] = {
     "LinearModels y": lambda m: ct.LinearModels().fit(X, m(Y), groups=OWNER),
     "LinearModels groups": lambda m: ct.LinearModels().fit(X, Y, groups=m(OWNER)),
     "LogisticModels y": lambda m: ct.LogisticModels().fit(X, m(Y), groups=OWNER),
-    "MixtureModels y": lambda m: ct.MixtureModels().fit(X, m(Y), groups=OWNER),
+    "MixtureModels y": lambda m: ct.estimation.MixtureModels().fit(X, m(Y), groups=OWNER),
     "ThresholdClustering": lambda m: ct.robust.ThresholdClustering(2).fit(m(X)),
     "Median": lambda m: robust.Median()(m(X)),
     "Mean": lambda m: robust.Mean()(m(X)),

@@ -11,7 +11,6 @@ from coterie import incentives as incentives
 from coterie import privacy as privacy
 from coterie import training as training
 from coterie.algorithms import *  # noqa: F403
-from coterie.base import tree as tree
 from coterie.comparison.advice import advise as advise
 from coterie.comparison.compare import Comparison as Comparison
 from coterie.comparison.compare import compare as compare
@@ -26,7 +25,6 @@ from coterie.estimation.mixtures import MixtureMeans as MixtureMeans
 from coterie.estimation.rates import BernoulliRates as BernoulliRates
 from coterie.estimation.regression.linear import LinearModels as LinearModels
 from coterie.estimation.regression.logistic import LogisticModels as LogisticModels
-from coterie.estimation.regression.mixture_prior import MixtureModels as MixtureModels
 from coterie.learning import metrics as metrics
 from coterie.learning import models as models
 from coterie.learning import schedules as schedules
@@ -40,6 +38,7 @@ from coterie.training.result import Result as Result
 from coterie.training.run import fit as fit
 from coterie.training.sweeps import fit_seeds as fit_seeds
 from coterie.training.sweeps import grid as grid
+from coterie.training.tables import table as table
 from coterie.training.tuning import best_of as best_of
 
 robust = _aggregation

@@ -60,7 +60,7 @@ ONE_ROW = {"check_fit2d_1sample": "One row is one client; the message speaks of 
 ESTIMATORS = [
     (ct.LinearModels(), OURS),
     (ct.LogisticModels(), OURS),
-    (ct.MixtureModels(clusters=1, rounds=2, steps=2), OURS | ONE_ROW),
+    (ct.estimation.MixtureModels(clusters=1, rounds=2, steps=2), OURS | ONE_ROW),
     (ct.GaussianMeans(), CLIENTS),
     (ct.MixtureMeans(n_init=2), CLIENTS),
     (ct.BernoulliRates(), COUNTS),

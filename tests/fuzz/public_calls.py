@@ -532,7 +532,7 @@ def _fitted() -> dict[str, Any]:
         ),
         "LinearModels": (ct.LinearModels().fit(X, Y, OWNER), {"X": X, "y": Y, "groups": OWNER}),
         "LogisticModels": (ct.LogisticModels().fit(X, Y, OWNER), {"X": X, "y": Y, "groups": OWNER}),
-        "MixtureModels": (ct.MixtureModels(rounds=2).fit(X, Y, OWNER), {"X": X, "y": Y, "groups": OWNER}),
+        "MixtureModels": (ct.estimation.MixtureModels(rounds=2).fit(X, Y, OWNER), {"X": X, "y": Y, "groups": OWNER}),
         "HistogramMixture": (ct.HistogramMixture(2).fit(COUNTS), {"counts": COUNTS, "X": COUNTS}),
         "IFCAHistograms": (ct.histograms.IFCAHistograms(2, 3).fit(COUNTS), {"counts": COUNTS, "X": COUNTS}),
         "FedAvgHistogram": (ct.histograms.FedAvgHistogram().fit(COUNTS), {"counts": COUNTS, "X": COUNTS}),

@@ -64,7 +64,8 @@ def test_cfl_places_a_newcomer_by_loss_and_not_in_its_first_cluster() -> None:
     expected = []
     for client in NEW.clients:
         x, y = NEW.train(client)
-        expected.append(int(np.argmin([float(torch.nn.functional.cross_entropy(m(x), y)) for m in models])))
+        losses = [torch.nn.functional.cross_entropy(m(x), y).item() for m in models]
+        expected.append(int(np.argmin(losses)))
     assert set(expected) == {0, 1}
     assert result.evaluate_new(NEW)["cluster"].tolist() == expected
 

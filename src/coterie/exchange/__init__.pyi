@@ -1,5 +1,6 @@
 """What an algorithm is written with, in one place. `coterie.base.lazy` reads this file as a table."""
 
+from coterie.base import tree as tree
 from coterie.base.tree import Params as Params
 from coterie.base.tree import Tree as Tree
 from coterie.base.tree import joined as joined

@@ -17,5 +17,6 @@ from coterie.training.sweeps import Grid as Grid
 from coterie.training.sweeps import Seeds as Seeds
 from coterie.training.sweeps import fit_seeds as fit_seeds
 from coterie.training.sweeps import grid as grid
+from coterie.training.tables import table as table
 from coterie.training.tensorboard import TensorBoard as TensorBoard
 from coterie.training.tuning import best_of as best_of

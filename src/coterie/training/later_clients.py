@@ -13,9 +13,10 @@ from coterie.base.tree import Params, Tree, tree_map
 from coterie.data.federation import Federation
 from coterie.engines.base import Env, fresh_states
 from coterie.errors import ConfigError, DataError
-from coterie.exchange.messages import Algorithm, Context, Population
+from coterie.exchange.messages import Algorithm, Cohort, Context, Exchange, Population
 from coterie.learning.local_steps import LocalSteps
 from coterie.learning.predictors import Predictor
+from coterie.learning.task import Task
 from coterie.privacy.settings import Privacy
 from coterie.training.evaluation import Evaluation
 
@@ -31,6 +32,12 @@ class Later(Algorithm):
 
     def _placed(self, ctx: Context) -> Context:
         return replace(ctx, index=ctx.index + self.known)
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> Any:
+        return self.base.init(task, population, seed, start)
+
+    def round(self, state: Any, cohort: Cohort) -> Exchange[Any]:
+        raise ConfigError("Clients that come later take no part in rounds; they are only evaluated.")
 
     def client(self, ctx: Context) -> Tree:
         return self.base.client(self._placed(ctx))
@@ -65,9 +72,9 @@ def evaluation_of(live: Evaluation, federation: Federation, tune: LocalSteps | N
         1:
     ]:
         raise DataError(
-            f"New clients need the columns and classes of the run; it has rows of shape {tuple(known.x.shape[1:])} and classes "
-            f"{known.classes}, and they have {tuple(federation.x.shape[1:])} and {federation.classes}. Prepare them alike "
-            "(classes=federation.classes)."
+            f"New clients need the columns and classes of the run; it has rows of shape {tuple(known.x.shape[1:])} and "
+            f"classes {known.classes}, and they have {tuple(federation.x.shape[1:])} and {federation.classes}. "
+            "Prepare them alike (classes=federation.classes)."
         )
     live.task.check(federation)
     old = live.env

@@ -227,6 +227,11 @@ class Result:
         sizes = {"cluster": new.clusters(), "n_train": given.n_train, "n_test": given.n_test}
         return new.scores().assign(**sizes).rename_axis("client")
 
+    @property
+    def kept_apart(self) -> bool:
+        """Whether the run kept clients apart, so that `evaluate_new()` knows whom to score."""
+        return self._later is not None or "newcomers" in self._stored
+
     def assign(self, x: Any, y: Any, *, tune: LocalSteps | None = None) -> Place:
         """Where a newcomer with these rows belongs: the number of its group, whose `model` is the network for it.
 

@@ -87,7 +87,8 @@ def fit(
     device: where client functions run, such as "cpu" or "cuda"; an engine object is made with its own,
     `LocalEngine(device="cuda")`.
 
-    newcomers: a share of the clients, drawn by the seed, that training never sees; `result.evaluate_new()` has what they get.
+    newcomers: a share of the clients, drawn by the seed, that training never sees; `result.evaluate_new()`
+    tells what they get.
 
     An estimator (`GaussianMeans`, `MixtureMeans`, `BernoulliRates`) is fitted to sums that clients tell of their training
     rows, and returned; of the options only `engine` and `device` apply to it.

@@ -152,7 +152,7 @@ def test_mixture_models_find_the_groups(noise):
     rng, rows = np.random.default_rng(0), 12 if noise else 60
     centers = [[2, 0, 0], [-2, 1, 0]]
     data = regression_clients(60, rows, 3, prior_variance=0.05, noise_variance=noise, centers=centers, rng=rng)
-    model = ct.MixtureModels(2, fit_intercept=False, rounds=20).fit(data.X, data.y, data.groups)
+    model = ct.estimation.MixtureModels(2, fit_intercept=False, rounds=20).fit(data.X, data.y, data.groups)
     same = (model.labels_ == data.labels).mean()
     assert max(same, 1 - same) == 1
     kind = ct.LinearModels if noise else ct.LogisticModels
@@ -161,6 +161,6 @@ def test_mixture_models_find_the_groups(noise):
     assert error[0] < 0.8 * error[1]
     assert model.score(data.X, data.y, data.groups) > 0.6
     with pytest.raises(ValueError, match="at most the number of clients"):
-        ct.MixtureModels(61).fit(data.X, data.y, data.groups)
+        ct.estimation.MixtureModels(61).fit(data.X, data.y, data.groups)
     with pytest.raises(ValueError, match="floor"):
-        ct.MixtureModels(floor=0).fit(data.X, data.y, data.groups)
+        ct.estimation.MixtureModels(floor=0).fit(data.X, data.y, data.groups)

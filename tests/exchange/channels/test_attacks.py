@@ -226,11 +226,11 @@ class Choosing(ct.exchange.Algorithm):
 
     def train(self, ctx, models):
         group = ctx.index % 2
-        model, loss = LOCAL.fit(ctx, ct.tree.take(models, group))
+        model, loss = LOCAL.fit(ctx, ct.exchange.tree.take(models, group))
         return ct.exchange.Up({"model": model}, weight=ctx.n, group=group, info={"loss": loss})
 
     def personal(self, ctx, state):
-        return ct.tree.take(state.models, ctx.index % 2)
+        return ct.exchange.tree.take(state.models, ctx.index % 2)
 
 
 def test_with_several_models_the_update_is_from_the_one_trained():
