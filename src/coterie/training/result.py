@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from coterie.base.arguments import whole_number
+from coterie.base.arguments import check_arguments, whole_number
 from coterie.base.disk import write_text
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError, DataError
@@ -241,6 +241,17 @@ class Result:
         from coterie.training.later_clients import assigned
 
         return assigned(self.evaluation, x, y, tune)
+
+    def drift(self, federation: Federation, *, level: float = 0.05) -> pd.DataFrame:
+        """Which of the run's clients changed, by their new rows: a row per client of the federation that the run knows.
+
+        `left`: another group's model fits its rows measurably better, and `place` is that group. `changed`: its model's loss
+        is measurably larger than on the run's test rows. In a quiet month there is a false alarm at any client with a
+        chance of at most `level`. To follow them, train on: `fit(…, start=result.state)`."""
+        from coterie.training.drift import drifted
+
+        check_arguments({"level": level})
+        return drifted(self.evaluation, self.clusters, federation, level)
 
     def again(self, federation: Federation) -> Result:
         """The same run with other clients: same settings, seed and rounds, and no training alone. This trains."""
