@@ -260,6 +260,7 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
         },
         nothing,
     ),
+    "table": ({"runs": {"one": result()}, "test": "paired"}, nothing),
     "histograms.save_counts": ({"folder": folder() / "counts", "blocks": [COUNTS]}, nothing),
     "robust.threshold_clustering": ({"points": X, "centers": X[:2]}, nothing),
     "robust.ThresholdClustering": ({"clusters": 2}, lambda made: made.fit(X)),
@@ -295,7 +296,7 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
     "LogisticModels": ({}, regressions),
     "CoterieRegressor": ({"client": None, "family": "linear"}, routed),
     "CoterieClassifier": ({"client": None, "family": "linear"}, routed),
-    "MixtureModels": ({"rounds": 2}, regressions),
+    "estimation.MixtureModels": ({"rounds": 2}, regressions),
     "HistogramMixture": ({"clusters": 2, "max_iter": 3}, histograms),
     "histograms.IFCAHistograms": ({"clusters": 2, "max_iter": 3}, histograms),
     "histograms.DirichletMultinomialMixture": ({"clusters": 2, "max_iter": 3}, histograms),
@@ -540,6 +541,15 @@ def _fitted() -> dict[str, Any]:
         "DirichletMultinomialMixture": (
             ct.histograms.DirichletMultinomialMixture(2, 3).fit(COUNTS),
             {"counts": COUNTS, "X": COUNTS},
+        ),
+        "Comparison": (
+            ct.compare(FRAME, client="c", target="y", seeds=1, family="linear"),
+            {"method": "shrunk", "mark": "gains", "client": "a", "folder": folder() / "comparison"},
+        ),
+        "Result": (
+            result(),
+            {"federation": federation(), "client": "a", "folder": folder() / "result", "column": "loss"}
+            | {"x": PAIRS["a"][0], "y": PAIRS["a"][1]},
         ),
         "ThresholdClustering": (ct.robust.ThresholdClustering(2).fit(X), {"X": X, "points": X}),
         "Quantiser": (

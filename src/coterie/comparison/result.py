@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from coterie.base.annotations import guarded
 from coterie.base.disk import write_text
+from coterie.base.text import suggest
 from coterie.comparison import files, verdict
 from coterie.comparison.deploy.choice import Deploy
 from coterie.comparison.deploy.model import TableModel
@@ -155,17 +157,27 @@ class Comparison:
     def _judge(self) -> Any:
         return self.judgement if self.decision is None else self.decision
 
+    def _known(self, method: str) -> str:
+        if method not in self.table.index:
+            raise ConfigError(f"There is no method {method!r}. {suggest(method, self.table.index)}")
+        return method
+
+    @guarded
     def baseline(self, method: str) -> str:
         """The method that a method's gains are measured against."""
         return "local" if method in self.results else "alone"
 
+    @guarded
     def who(self, method: str, mark: str) -> list[str]:
         """The clients with a mark under a method."""
-        return [str(c) for c, m in self.marks.loc[method].items() if m == mark]
+        return [str(c) for c, m in self.marks.loc[self._known(method)].items() if m == mark]
 
+    @guarded
     def cell(self, method: str, client: str) -> tuple[float, float, str]:
         """Score, gain and mark."""
-        where: Any = (method, client)
+        if client not in self.table.columns:
+            raise ConfigError(f"There is no client {client!r}. {suggest(client, self.table.columns)}")
+        where: Any = (self._known(method), client)
         return float(self.table.loc[where]), float(self.gains.loc[where]), str(self.marks.loc[where])
 
     @property
@@ -212,6 +224,7 @@ class Comparison:
         """The clients that would stay with the best trained method; None when nothing was trained."""
         return self._audit
 
+    @guarded
     def coalition(self, max_rounds: int = 10) -> Coalition | None:
         """The clients that remain with the best trained method after the others have left, step by step.
 
@@ -219,6 +232,7 @@ class Comparison:
         `comparison_tables`."""
         return None if self._audit is None else self._audit.coalition(max_rounds)
 
+    @guarded
     def verdict(self, coalition: Coalition | None = None) -> str:
         """The recommendation, its certainty and the clients that gain, in plain words.
 
@@ -242,9 +256,10 @@ class Comparison:
             }
         )
 
+    @guarded
     def bounds(self, method: str) -> tuple[float, float]:
         """The interval of a method's mean gain over its baseline, in the metric's units; NaN where it is not known."""
-        found = self.intervals.T[method] if len(self.intervals) else {"low": np.nan, "high": np.nan}
+        found = self.intervals.T[self._known(method)] if len(self.intervals) else {"low": np.nan, "high": np.nan}
         return float(found["low"]), float(found["high"])
 
     def to_json(self) -> dict[str, Any]:
@@ -289,6 +304,7 @@ class Comparison:
                 }
         return found
 
+    @guarded
     def save(self, folder: str | Path, coalition: Coalition | None = None) -> Path:
         """Write table.csv, gains.csv (with errors and marks, a row per method and client), long tables as Parquet,
         verdict.txt and comparison.json; also coalition.csv with the steps of a `coalition()`, when it is passed. The
@@ -304,42 +320,49 @@ class Comparison:
 
     # ---- the report's figures in matplotlib; `ax.figure.savefig("x.pdf")` writes vectors -------------------------------
 
+    @guarded
     def plot_means(self, ax: Axes | None = None) -> Axes:
         """Mean gains of all methods with their intervals."""
         from coterie.comparison import plots
 
         return plots.plot_means(self, ax)
 
+    @guarded
     def plot_gains(self, method: str | None = None, ax: Axes | None = None) -> Axes:
         """Every client's gain with its interval; `method` is the judged one by default."""
         from coterie.comparison import plots
 
         return plots.plot_gains(self, method, ax)
 
+    @guarded
     def plot_map(self, positions: pd.DataFrame | None = None, ax: Axes | None = None) -> Axes:
         """A map of clients coloured by group, by their places or by their models."""
         from coterie.comparison import plots
 
         return plots.plot_map(self, positions, ax)
 
+    @guarded
     def plot_likeness(self, ax: Axes | None = None) -> Axes:
         """How much clients' models differ, ordered by group."""
         from coterie.comparison import plots
 
         return plots.plot_likeness(self, ax)
 
+    @guarded
     def plot_apart(self, what: str = "effect", ax: Axes | None = None) -> Axes:
         """The differences between groups, by "column", "effect" or "target"."""
         from coterie.comparison import plots
 
         return plots.plot_apart(self, what, ax=ax)
 
+    @guarded
     def plot_curves(self, column: str = "loss", ax: Axes | None = None) -> Axes:
         """A column of the histories over the rounds."""
         from coterie.comparison import plots
 
         return plots.plot_curves(self, column, ax)
 
+    @guarded
     def plot_bytes(self, ax: Axes | None = None) -> Axes:
         """The bytes that a whole run sends."""
         from coterie.comparison import plots

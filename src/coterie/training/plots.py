@@ -10,6 +10,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from coterie.base.text import suggest
+from coterie.errors import ConfigError
+
 GAIN, LOSS, NEUTRAL = "#2a7f62", "#b5443c", "#4a6fa5"
 
 
@@ -19,6 +22,8 @@ def axes(ax: Axes | None, size: tuple[float, float] = (6.0, 3.6)) -> Axes:
 
 def plot_history(history: pd.DataFrame, column: str = "loss", ax: Axes | None = None) -> Axes:
     """One column of the history over the rounds."""
+    if column not in history:
+        raise ConfigError(f"The history has no column {column!r}. {suggest(column, history.columns)}")
     ax = axes(ax)
     shown = history[["round", column]].dropna()
     ax.plot(shown["round"], shown[column], color=NEUTRAL)

@@ -11,11 +11,13 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
+from coterie.base.annotations import guarded
 from coterie.base.arguments import check_arguments, whole_number
 from coterie.base.disk import write_text
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError, DataError
 from coterie.evidence.gains import FEWEST
+from coterie.evidence.participation import Participation, Rule
 from coterie.learning import module_json, predictors
 from coterie.learning.batched.network_traits import filled
 from coterie.learning.task import Task
@@ -27,7 +29,6 @@ from coterie.training.yardstick import SAMPLE, Yardstick, check
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from coterie.evidence.participation import Participation, Rule
     from coterie.learning.local_steps import LocalSteps
     from coterie.training.later_clients import Place
 
@@ -125,6 +126,7 @@ class Result:
         """The server's final state."""
         return self.evaluation.state
 
+    @guarded
     def evaluate(self, yardstick: Yardstick | None = None, *, sample: int | None = None) -> pd.DataFrame:
         """One row for *every* client: the score of its own model on its own test data, its score alone, and the gain.
 
@@ -159,6 +161,7 @@ class Result:
         evaluation: pd.DataFrame = self._stored[key].copy()
         return evaluation
 
+    @guarded
     def alone(self, yardstick: Yardstick | None = None, *, sample: int | None = None) -> Result | None:
         """The same clients trained alone, with the same optimiser and seed, by a yardstick (trained on first use).
 
@@ -174,6 +177,7 @@ class Result:
         baseline: Result = self._stored[key]
         return baseline
 
+    @guarded
     def participation(
         self,
         level: float = 0.9,
@@ -188,6 +192,7 @@ class Result:
 
         return audit(self, level=level, rule=rule, fewest=fewest, seed=seed)
 
+    @guarded
     def scores(self, *, sample: int | None = None) -> pd.DataFrame:
         """Every client's own model on its own test data: one row per client, one column per metric.
 
@@ -207,6 +212,7 @@ class Result:
 
     # ---- clients that come later -------------------------------------------------------------------------------------
 
+    @guarded
     def evaluate_new(self, federation: Federation | None = None, *, tune: LocalSteps | None = None) -> pd.DataFrame:
         """A row for every client that training never saw: the scores of the model that it gets, its group, its sizes.
 
@@ -232,6 +238,7 @@ class Result:
         """Whether the run kept clients apart, so that `evaluate_new()` knows whom to score."""
         return self._later is not None or "newcomers" in self._stored
 
+    @guarded
     def assign(self, x: Any, y: Any, *, tune: LocalSteps | None = None) -> Place:
         """Where a newcomer with these rows belongs: the number of its group, whose `model` is the network for it.
 
@@ -242,6 +249,7 @@ class Result:
 
         return assigned(self.evaluation, x, y, tune)
 
+    @guarded
     def drift(self, federation: Federation, *, level: float = 0.05) -> pd.DataFrame:
         """Which of the run's clients changed, by their new rows: a row per client of the federation that the run knows.
 
@@ -253,12 +261,14 @@ class Result:
         check_arguments({"level": level})
         return drifted(self.evaluation, self.clusters, federation, level)
 
+    @guarded
     def again(self, federation: Federation) -> Result:
         """The same run with other clients: same settings, seed and rounds, and no training alone. This trains."""
         if self._again is None:
             raise ConfigError("This result does not know how it was made, so it cannot be trained again. Use fit.")
         return self._again(federation)
 
+    @guarded
     def model(self, client: Hashable) -> nn.Module:
         """The client's own model, ready to use."""
         if not self.loaded:
@@ -295,6 +305,7 @@ class Result:
 
     # ---- disk --------------------------------------------------------------------------------------------------------
 
+    @guarded
     def save(self, folder: str | Path) -> Path:
         """history.parquet, evaluation.parquet, models.safetensors (equal models stored once) and result.json; of a private
         run also receipt.json."""
@@ -319,6 +330,7 @@ class Result:
         return files.save(folder, about, tensors, self.history, self.evaluate())
 
     @classmethod
+    @guarded
     def load(cls, folder: str | Path, task: Task | None = None, federation: Federation | None = None) -> Result:
         """A result saved by `save` (or by `fit` with `out`); no pickle needed. Clients that predict with their own
         samples (KNNPer) need these: pass the `federation`."""
@@ -343,21 +355,25 @@ class Result:
 
     # ---- pictures ----------------------------------------------------------------------------------------------------
 
+    @guarded
     def plot_history(self, column: str = "loss", ax: Axes | None = None) -> Axes:
         from coterie.training.plots import plot_history
 
         return plot_history(self.history, column, ax)
 
+    @guarded
     def plot_gains(self, ax: Axes | None = None) -> Axes:
         from coterie.training.plots import plot_gains
 
         return plot_gains(self.evaluate(), ax)
 
+    @guarded
     def plot_clusters(self, ax: Axes | None = None) -> Axes:
         from coterie.training.plots import plot_clusters
 
         return plot_clusters(self.clusters, ax)
 
+    @guarded
     def plot_bytes(self, ax: Axes | None = None) -> Axes:
         from coterie.training.plots import plot_bytes
 
