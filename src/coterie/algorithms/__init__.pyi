@@ -10,9 +10,11 @@ from coterie.algorithms.defection_free import DefectionFree as DefectionFree
 from coterie.algorithms.discrete_prior import DiscretePrior as DiscretePrior
 from coterie.algorithms.ditto import Ditto as Ditto
 from coterie.algorithms.fedavg import FedAvg as FedAvg
+from coterie.algorithms.fedbabu import FedBABU as FedBABU
 from coterie.algorithms.fedbn import FedBN as FedBN
 from coterie.algorithms.fedem import FedEM as FedEM
 from coterie.algorithms.federated_clustering import FederatedClustering as FederatedClustering
+from coterie.algorithms.fedper import FedPer as FedPer
 from coterie.algorithms.fedprox import FedProx as FedProx
 from coterie.algorithms.fedrep import FedRep as FedRep
 from coterie.algorithms.finetuned import FineTuned as FineTuned
@@ -21,6 +23,7 @@ from coterie.algorithms.hypcluster import HypCluster as HypCluster
 from coterie.algorithms.ifca import IFCA as IFCA
 from coterie.algorithms.knnper import KNNPer as KNNPer
 from coterie.algorithms.laplace_prior import LaplacePrior as LaplacePrior
+from coterie.algorithms.lgfedavg import LGFedAvg as LGFedAvg
 from coterie.algorithms.local import Local as Local
 from coterie.algorithms.mixture_prior import MixturePrior as MixturePrior
 from coterie.algorithms.momentum_clustering import MomentumClustering as MomentumClustering

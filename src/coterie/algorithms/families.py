@@ -1,10 +1,12 @@
-"""What families of algorithms share: local steps, models by group, one averaged model, a client's own model, centres.
+"""What families of algorithms share: local steps, models by group, one averaged model, a client's own model or a part of it,
+centres.
 
 A robust `aggregate` replaces the mean. The server then needs every client's model (an individual ask) instead of their sum.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +16,7 @@ from torch import Tensor
 from coterie.aggregation import Aggregator, Mean, aggregated
 from coterie.base.arguments import Count
 from coterie.base.settings import cluster_count
-from coterie.base.tree import Params, Tree, like_vector, row, take, tree_map
+from coterie.base.tree import Params, Tree, joined, like_vector, row, take, tree_map
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, SumBy, Up
 from coterie.exchange.server_knowledge import Ints, Population, one_per
 from coterie.learning.local_sgd import LocalSGD
@@ -107,6 +109,61 @@ def own_or(ctx: Context, other: Params) -> Params:
     seen = ctx.state["seen"] > 0
     chosen: Params = tree_map(lambda mine, theirs: torch.where(seen, mine, theirs), ctx.state["model"], other)
     return chosen
+
+
+# ---- a part of the model that is common, and a part that stays on the client ------------------------------------------
+
+
+@dataclass(frozen=True)
+class CommonState:
+    common: Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharingPart(Trained):
+    """Clients train the whole model; the server averages the common part of it, and `own` stays on each client."""
+
+    way = "shrunk"
+    carries_statistics = True
+    keeps_optimiser = True
+
+    @abstractmethod
+    def own(self, task: Task, params: Params) -> Params:
+        """The part of a model that stays on the client."""
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> CommonState:
+        own = self.own(task, start)
+        return CommonState({name: t for name, t in start.items() if name not in own})
+
+    def client(self, ctx: Context) -> Tree:
+        own = {"own": self.own(ctx.task, ctx.initial), "taken part": torch.zeros((), dtype=torch.bool)}
+        return own | self.local.first_memory(ctx, ctx.initial)
+
+    def round(self, state: CommonState, cohort: Cohort) -> Exchange[CommonState]:
+        updates = {"common": From("common")} if state.common else {}
+        reply = yield Ask(self.train, cohort.clients, {"common": state.common}, reduce=MeanBy(), updates=updates)
+        return CommonState(row(reply.values["common"], 0)) if len(reply.clients) and state.common else state
+
+    def train(self, ctx: Context, common: Params) -> Up:
+        model, loss, memory = self.local.fit_on(ctx, self.whole(ctx, common))
+        sent = {"common": {name: model[name] for name in common}} if common else {}
+        kept = {"own": self.own(ctx.task, model), "taken part": torch.ones((), dtype=torch.bool), **memory}
+        return Up(send=sent, weight=ctx.n, state=kept, info={"loss": loss})
+
+    def whole(self, ctx: Context, common: Params) -> Params:
+        """The common part with the client's own."""
+        return joined(common, ctx.state["own"], ctx.initial)
+
+    def personal(self, ctx: Context, state: CommonState) -> Params:
+        """A client that never took part trains its own part once on its data, the common part held fixed."""
+        model = self.whole(ctx, state.common)
+        learns = [name for name in ctx.state["own"] if name not in ctx.task.statistics]
+        anything = learns or [name for name in model if name not in ctx.task.statistics]
+        met, _ = self.local.fit(ctx, model, train=anything)
+        fresh = model | {name: met[name] for name in ctx.state["own"]}
+        met_before = ctx.state["taken part"]
+        chosen: Params = tree_map(lambda mine, new: torch.where(met_before, mine, new), model, fresh)
+        return chosen
 
 
 # ---- clients that follow the centre of their cluster -----------------------------------------------------------------

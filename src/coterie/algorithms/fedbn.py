@@ -15,30 +15,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
-from coterie.algorithms.families import Trained
+from coterie.algorithms.families import CommonState, SharingPart
 from coterie.base.annotations import guarded
-from coterie.base.tree import Params, Tree, joined, named_like, names, row, tree_map
+from coterie.base.tree import Params, named_like, names
 from coterie.errors import ConfigError
-from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
+from coterie.exchange.messages import Population
 from coterie.learning.task import Task
-
-
-@dataclass(frozen=True)
-class FedBNState:
-    common: Params
 
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class FedBN(Trained):
+class FedBN(SharingPart):
     """`keep` is what stays on the clients: "layers" (all of every BatchNorm layer), "statistics" (its running means and
     variances alone), or names of parts of the network."""
 
     way = "shrunk"
-    carries_statistics = True
-    keeps_optimiser = True
 
     keep: str | Sequence[str] = "layers"
 
@@ -51,13 +42,12 @@ class FedBN(Trained):
             object.__setattr__(self, "keep", names(self.keep, "FedBN", "keep"))
 
     def own(self, task: Task, params: Params) -> Params:
-        """The part of a model that stays on the client."""
         if self.keep in ("layers", "statistics"):
             kept = task.normalising if self.keep == "layers" else task.statistics
             return {name: t for name, t in params.items() if name in kept}
         return named_like(params, self.keep)
 
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> FedBNState:
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> CommonState:
         own = self.own(task, start)
         if not own:
             raise ConfigError(
@@ -66,37 +56,4 @@ class FedBN(Trained):
             )
         if len(own) == len(start):
             raise ConfigError("FedBN keeps all of this network on the clients. Use Local, or keep less.")
-        return FedBNState({name: t for name, t in start.items() if name not in own})
-
-    def client(self, ctx: Context) -> Tree:
-        own = {"own": self.own(ctx.task, ctx.initial), "taken part": torch.zeros((), dtype=torch.bool)}
-        return own | self.local.first_memory(ctx, ctx.initial)
-
-    def round(self, state: FedBNState, cohort: Cohort) -> Exchange[FedBNState]:
-        reply = yield Ask(
-            self.train,
-            cohort.clients,
-            {"common": state.common},
-            reduce=MeanBy(),
-            updates={"common": From("common")},
-        )
-        return FedBNState(row(reply.values["common"], 0)) if len(reply.clients) else state
-
-    def train(self, ctx: Context, common: Params) -> Up:
-        model, loss, memory = self.local.fit_on(ctx, self._whole(ctx, common))
-        sent = {name: model[name] for name in common}
-        kept = {"own": self.own(ctx.task, model), "taken part": torch.ones((), dtype=torch.bool), **memory}
-        return Up(send={"common": sent}, weight=ctx.n, state=kept, info={"loss": loss})
-
-    def _whole(self, ctx: Context, common: Params) -> Params:
-        return joined(common, ctx.state["own"], ctx.initial)
-
-    def personal(self, ctx: Context, state: FedBNState) -> Params:
-        model = self._whole(ctx, state.common)
-        learns = [name for name in ctx.state["own"] if name not in ctx.task.statistics]
-        anything = learns or [name for name in model if name not in ctx.task.statistics]
-        met, _ = self.local.fit(ctx, model, train=anything)
-        fresh = model | {name: met[name] for name in ctx.state["own"]}
-        met_before = ctx.state["taken part"]
-        chosen: Params = tree_map(lambda mine, new: torch.where(met_before, mine, new), model, fresh)
-        return chosen
+        return super().init(task, population, seed, start)
