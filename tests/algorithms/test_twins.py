@@ -125,3 +125,111 @@ def test_fedbabu_trains_bodies_under_the_first_head_and_tunes_at_the_end(twin, t
     twin.same(ct.FedBABU(LOCAL, tune=steps, part=tuned), expected, {"common": body})
     with pytest.raises(ct.errors.ConfigError, match="two layers"):
         ct.fit(ct.FedBABU(LOCAL), twin.fed, ct.Task(lambda: nn.Linear(4, 3)), rounds=1)
+
+
+def test_feddyn(twin):
+    alpha, model, h = 0.3, twin.start, {k: 0 * t for k, t in twin.start.items()}
+    slope = [dict(h) for _ in SIZES]
+    for clients in TURNS:
+        trained = []
+        for i in clients:
+
+            def objective(q, i=i, model=model):
+                linear = sum((slope[i][k] * q[k]).sum() for k in q)
+                return twin.loss(q, i) - linear + alpha / 2 * sum((q[k] - model[k]).square().sum() for k in q)
+
+            trained.append(twin.descend(model, objective))
+            slope[i] = {k: slope[i][k] - alpha * (trained[-1][k] - model[k]) for k in model}
+        h = {k: h[k] - alpha / len(SIZES) * sum(m[k] - model[k] for m in trained) for k in h}
+        mean = twin.mean(trained, [1] * len(trained))
+        model = {k: mean[k] - h[k] / alpha for k in mean}
+    twin.same(ct.FedDyn(LOCAL, alpha=alpha), [model] * 5, {"h": h})
+
+
+def test_moon(twin):
+    mu, tau, model, last = 2.0, 0.4, twin.start, [twin.start] * 5
+    for clients in TURNS:
+        trained = []
+        for i in clients:
+
+            def objective(q, i=i, model=model):
+                x, _ = twin.rows[i]
+                z, near, far = (twin.hidden(p, x) for p in (q, model, last[i]))
+                a, b = ((F.cosine_similarity(z, other) / tau).exp() for other in (near, far))
+                return twin.loss(q, i) - mu * (a / (a + b)).log().mean()
+
+            trained.append(twin.descend(model, objective))
+            last[i] = trained[-1]
+        model = twin.mean(trained, [twin.n[i] for i in clients])
+    twin.same(ct.MOON(LOCAL, mu=mu, temperature=tau), [model] * 5)
+
+
+def test_fedala(twin):
+    model, own, shares = twin.start, {}, [{k: torch.ones_like(twin.start[k]) for k in HEAD} for _ in SIZES]
+
+    def start(i, model):
+        if i not in own:
+            return model, shares[i]
+        w, gap = shares[i], {k: model[k] - own[i][k] for k in HEAD}
+        for _ in range(3):
+            q = {k: t.clone().requires_grad_() for k, t in (model | {k: own[i][k] + gap[k] * w[k] for k in HEAD}).items()}
+            twin.loss(q, i).backward()
+            w = {k: (w[k] - 5.0 * q[k].grad * gap[k]).clamp(0, 1) for k in HEAD}
+        return model | {k: own[i][k] + gap[k] * w[k] for k in HEAD}, w
+
+    for clients in TURNS:
+        for i in clients:
+            begin, shares[i] = start(i, model)
+            own[i] = twin.train(begin, i)
+        model = twin.mean([own[i] for i in clients], [twin.n[i] for i in clients])
+    assert any(0 < float(w) < 1 for t in shares[3].values() for w in t.flatten())  # the weights did learn
+    steps = ct.LocalSGD(steps=3, lr=5.0, batch_size=None)
+    twin.same(ct.FedALA(LOCAL, mix=steps), [start(i, model)[0] for i in range(5)], {"model": model})
+
+
+def test_fedrod(twin):
+    model, own = twin.start, [{k: 0 * twin.start[k] for k in HEAD} for _ in SIZES]
+    for clients in TURNS:
+        trained = []
+        for i in clients:
+            x, y = twin.rows[i]
+            prior = torch.bincount(y, minlength=3).double().log()  # −∞ for a class that the client does not have
+            generic = model
+            for _ in range(STEPS):
+                fixed = generic
+                z = twin.out(fixed, x)
+                rep = twin.hidden(fixed, x)
+                own[i] = twin.descend(own[i], lambda h, z=z, rep=rep, y=y: F.cross_entropy(z + rep @ h["2.weight"].T + h["2.bias"], y), names=HEAD, steps=1)
+                generic = twin.descend(fixed, lambda q, x=x, y=y, prior=prior: F.cross_entropy(twin.out(q, x) + prior, y), steps=1)
+            trained.append(generic)
+        model = twin.mean(trained, [twin.n[i] for i in clients])
+    expected = [model | {k: model[k] + h[k] for k in HEAD} for h in own]
+    twin.same(ct.FedROD(LOCAL), expected, {"model": model})
+    with pytest.raises(ct.errors.ConfigError, match="two linear heads"):
+        ct.fit(ct.FedROD(), twin.fed, ct.Task(lambda: nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3))), rounds=1)
+
+
+def test_fedproto(twin):
+    lam, own, common = 2.0, [twin.start] * 5, {}
+
+    def trained(i):
+        x, y = twin.rows[i]
+        here = dict(common)
+
+        def objective(q):
+            far = [(h - here[int(c)]).square().mean() if int(c) in here else 0 for h, c in zip(twin.hidden(q, x), y, strict=True)]
+            return twin.loss(q, i) + lam * sum(far) / len(y)
+
+        return twin.descend(own[i], objective)
+
+    for clients in TURNS:
+        found = {i: trained(i) for i in clients}
+        own = [found.get(i, m) for i, m in enumerate(own)]
+        for c in range(3):
+            met = [twin.hidden(own[i], x)[y == c] for i in clients for x, y in [twin.rows[i]]]
+            if sum(len(rows) for rows in met):
+                common[c] = torch.cat(met).mean(0)
+    result = twin.same(ct.FedProto(LOCAL, lam=lam), [*own[:4], trained(4)])
+    prototypes = result.state.sums / result.state.shares.unsqueeze(1)
+    for c, expected in common.items():
+        torch.testing.assert_close(prototypes[c], expected)

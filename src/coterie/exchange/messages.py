@@ -8,7 +8,7 @@ without `reduce` is *individual*: the server sees every client's reply.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast
 
@@ -60,9 +60,10 @@ class Context:
         losses = self.task.sample_losses(self.outputs(params), self.y)
         return (losses * self.mask).sum() / self.mask.sum().clamp(min=1)
 
-    def features(self, params: Params) -> Tensor:
-        """The inputs of the network's last layer for each sample, in evaluation mode: (samples, features)."""
-        return features(self.task.judge(next(iter(params.values()))), params, self.x)
+    def features(self, params: Params, part: Sequence[str] = ()) -> Tensor:
+        """The inputs of the network's head for each sample, in evaluation mode: (samples, features). `part` names the head,
+        such as ["4"]; by default it is the last layer."""
+        return features(self.task.judge(next(iter(params.values()))), params, self.x, part)
 
     def losses(self, models: Params, count: int) -> Tensor:
         """The loss of each of `count` stacked models."""

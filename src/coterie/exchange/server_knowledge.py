@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -10,7 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.base.tree import tree_map
+from coterie.base.tree import Params, tree_map
+from coterie.errors import ConfigError
+from coterie.learning.body_and_head import features
+from coterie.learning.task import Task
 
 Ints = npt.NDArray[np.int64]
 
@@ -23,6 +27,15 @@ class Population:
     sizes: Ints
     clusters: Ints | None  # the true groups, for oracles only
     classes: tuple[Any, ...] | None = None  # the labels, in the order of the network's outputs; None for numbers
+    sample: Tensor | None = None  # one row of zeros, of the shape and type of the clients' samples
+
+    def width(self, task: Task, params: Params, head: Sequence[str] = ()) -> int:
+        """How many numbers enter the head of the network for each sample, as in `Context.features`."""
+        if self.sample is None:
+            raise ConfigError("The width of features needs a sample's shape; got a Population without `sample`. Pass it.")
+        network = task.judge(next(iter(params.values())))
+        with torch.no_grad():
+            return features(network, params, self.sample, head).shape[1]
 
 
 def one_per(rows: str) -> dict[str, str]:

@@ -30,6 +30,7 @@ import torch
 
 from coterie.base.disk import locked, private_folder, unlinked, write_text, writing
 from coterie.base.tree import Tree, flatten, unflatten
+from coterie.data.client_rows import as_numbers
 from coterie.data.federation import Federation
 from coterie.data.reading import read_table
 from coterie.engines.base import ClientStates, Env, first_contact
@@ -439,7 +440,8 @@ def server_state(job: Job, env: Env, tensors: Tree, plain: Mapping[str, Any]) ->
     from coterie.exchange.messages import Population
 
     n, classes = len(env.federation), env.federation.classes
-    population = Population(n, np.ones(n, np.int64), np.zeros(n, np.int64), classes)
+    sample = as_numbers(env.federation.x.new_zeros(1, *env.federation.x.shape[1:]))
+    population = Population(n, np.ones(n, np.int64), np.zeros(n, np.int64), classes, sample)
     fresh = job.algorithm.init(job.task(env.federation), population, job.seed, env.initial)
     tree = unflatten(flatten(tensors) | dict(plain))
     return type(fresh)(**{f.name: tree.get(f.name, {}) for f in fields(fresh)})

@@ -23,15 +23,16 @@ def split(params: Params, head: Sequence[str] = ()) -> tuple[Params, Params]:
     return {name: t for name, t in params.items() if name not in own}, own
 
 
-def features(network: nn.Module, params: Params, x: Tensor) -> Tensor:
-    """The inputs of the last layer for the rows of `x`, one row of numbers each. The last layer of an `nn.Sequential` is
-    its last module, that of another network the module whose parameters come last."""
-    if isinstance(network, nn.Sequential):
-        body = network[:-1]
+def features(network: nn.Module, params: Params, x: Tensor, head: Sequence[str] = ()) -> Tensor:
+    """The inputs of the head for the rows of `x`, one row of numbers each. `head` names parts of the network, as in `split`,
+    and the first of them counts; by default it is the last layer: of an `nn.Sequential` its last module, of another network
+    the module whose parameters come last."""
+    if isinstance(network, nn.Sequential) and not any("." in part.rstrip(".") for part in head):
+        body = network[: [name for name, _ in network.named_children()].index(head[0].rstrip("."))] if head else network[:-1]
         kept = {name: params[name] for name, _ in (*body.named_parameters(), *body.named_buffers()) if name in params}
         values: Tensor = functional_call(body, kept, (x,))
         return values.flatten(1)
-    last = [name for name, _ in network.named_parameters()][-1].rpartition(".")[0]
+    last = head[0].rstrip(".") if head else [name for name, _ in network.named_parameters()][-1].rpartition(".")[0]
     given: list[Tensor] = []
 
     def notice(_: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -42,4 +43,8 @@ def features(network: nn.Module, params: Params, x: Tensor) -> Tensor:
         functional_call(network, params, (x,))
     finally:
         hook.remove()
+    if not given:
+        raise ConfigError(
+            f"Features are what enters {last!r}, and this network never calls that part. Name a head that is a module of it."
+        )
     return given[-1].flatten(1)

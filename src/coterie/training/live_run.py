@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from coterie.data.client_rows import as_numbers
 from coterie.data.federation import Federation
 from coterie.engines.base import Env, first_contact, fresh_states
 from coterie.engines.private import check_private
@@ -99,7 +100,8 @@ class Run:
         sizes = fed.n_train if self.privacy is None else np.ones_like(fed.n_train)  # which are no one's business
         groups = fed.clusters if self.privacy is None or reads_clusters(self.algorithm) else None
         classes = fed.classes if self.privacy is None or "classes" in fed.declared else None
-        population = Population(len(fed), sizes, groups, classes)
+        sample = as_numbers(fed.x.new_zeros(1, *fed.x.shape[1:]))
+        population = Population(len(fed), sizes, groups, classes, sample)
         self.state = self.algorithm.init(self.task, population, self.seed, self.env.initial)
         if self.start is not None and not isinstance(self.start, dict):
             self.state = self.start
