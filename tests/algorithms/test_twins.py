@@ -233,3 +233,190 @@ def test_fedproto(twin):
     prototypes = result.state.sums / result.state.shares.unsqueeze(1)
     for c, expected in common.items():
         torch.testing.assert_close(prototypes[c], expected)
+
+
+def test_fedamp(twin):
+    lam, alpha, sigma, own, met = 0.8, 0.5, 0.7, [twin.start] * 5, set()
+
+    def far(a, b):
+        return sum((a[k] - b[k]).square().sum() for k in a)
+
+    for clients in TURNS:
+        clouds = {}
+        for i in clients:
+            xi = {j: alpha * torch.exp(-far(own[i], own[j]) / sigma) / sigma for j in met - {i}}
+            scale = max(1.0, float(sum(xi.values())))
+            xi = {j: w / scale for j, w in xi.items()}
+            mine = 1 - sum(xi.values())
+            clouds[i] = {k: mine * own[i][k] + sum(w * own[j][k] for j, w in xi.items()) for k in twin.start}
+        trained = {}
+        for i in clients:
+
+            def objective(q, i=i):
+                return twin.loss(q, i) + lam / (2 * alpha) * sum((q[k] - clouds[i][k]).square().sum() for k in q)
+
+            trained[i] = twin.descend(own[i], objective)
+        own = [trained.get(i, m) for i, m in enumerate(own)]
+        met |= set(clients)
+    stranger = twin.mean(own[:4], [1] * 4)
+    twin.same(ct.FedAMP(LOCAL, lam=lam, alpha=alpha, sigma=sigma), [*own[:4], stranger])
+
+
+def test_fedpac(twin):
+    lam, body, head, mixed, common = 2.0, part(twin.start, BODY), part(twin.start, HEAD), {}, {}
+    for clients in TURNS:
+        told = {}
+        for i in clients:
+            x, y = twin.rows[i]
+            model = body | mixed.get(i, head)
+            f = twin.hidden(model, x)
+            h = torch.stack([f[y == c].sum(0) / len(y) for c in range(3)])
+            v = sum(float((y == c).double().mean()) * f[y == c].square().sum(1).mean() for c in set(y.tolist()))
+            v = (v - sum(float((y == c).double().mean()) ** 2 * f[y == c].mean(0).square().sum() for c in set(y.tolist()))) / len(y)
+            model = twin.train(model, i, names=HEAD)
+            here = dict(common)
+
+            def objective(q, i=i, x=x, y=y, here=here):
+                far = [(z - here[int(c)]).square().mean() if int(c) in here else 0 for z, c in zip(twin.hidden(q, x), y, strict=True)]
+                return twin.loss(q, i) + lam * sum(far) / len(y)
+
+            told[i] = twin.descend(model, objective, names=BODY), h, v
+        n = [twin.n[i] for i in clients]
+        body, head = (twin.mean([part(told[i][0], names) for i in clients], n) for names in (BODY, HEAD))
+        for c in range(3):
+            met = [twin.hidden(told[i][0], x)[y == c] for i in clients for x, y in [twin.rows[i]]]
+            if sum(len(rows) for rows in met):
+                common[c] = torch.cat(met).mean(0)
+        for i in clients:
+            share = _best_shares(told[i][1], [told[j][1] for j in clients], [told[j][2] for j in clients])
+            mixed[i] = {k: sum(a * told[j][0][k] for a, j in zip(share, clients, strict=True)) for k in HEAD}
+    expected = [body | mixed.get(i, head) for i in range(5)]
+    result = twin.fitted(ct.FedPAC(LOCAL, lam=lam))
+    models = result.evaluation.personal(result.evaluation.everyone())
+    for i, model in enumerate(expected):
+        for name, t in model.items():
+            torch.testing.assert_close(models[name][i], t, rtol=1e-6, atol=1e-6, msg=lambda m, n=name, i=i: f"client {i}, {n}: {m}")
+
+
+def _best_shares(mine, others, spreads):
+    """The minimiser of the variance plus squared bias over the simplex, by another solver."""
+    from scipy.optimize import minimize
+
+    gaps = torch.stack([(mine - h).flatten() for h in others]).numpy()
+    p = gaps @ gaps.T + np.diag([float(v) for v in spreads])
+    p, m = p / p.max(), len(others)
+    found = minimize(lambda a: a @ p @ a, np.full(m, 1 / m), jac=lambda a: 2 * p @ a, bounds=[(0, 1)] * m, method="SLSQP",
+                     constraints={"type": "eq", "fun": lambda a: a.sum() - 1, "jac": lambda a: np.ones(m)}, options={"ftol": 1e-18, "maxiter": 500})  # fmt: skip
+    return found.x
+
+
+def test_fesem(twin):
+    """The first clusters are drawn, so the twin takes them from the first round's labels."""
+    algorithm = ct.FeSEM(LOCAL, clusters=2)
+    first = twin.fitted(algorithm, rounds=1)
+    drawn = first.evaluation.env.states
+    label = {i: int(drawn.values["label"][drawn.packed()[0][i]]) for i in TURNS[0]}
+    assert set(label.values()) == {0, 1}
+    centres = [twin.start, twin.start]
+
+    def far(a, b):
+        return sum((a[k] - b[k]).square().sum() for k in a)
+
+    def best(i):
+        return int(np.argmin([float(twin.loss(c, i)) for c in centres]))
+
+    for turn, clients in enumerate(TURNS):
+        trained = {}
+        for i in clients:
+            at = label.get(i, best(i)) if turn else label[i]
+            trained[i] = twin.train(centres[at], i)
+            label[i] = at if not turn else int(np.argmin([float(far(trained[i], c)) for c in centres]))
+        groups = [[i for i in clients if label[i] == k] for k in range(2)]
+        centres = [twin.mean([trained[i] for i in g], [twin.n[i] for i in g]) if g else c for g, c in zip(groups, centres, strict=True)]
+    result = twin.same(algorithm, [centres[label.get(i, best(i))] for i in range(5)])
+    assert list(result.clusters)[:4] == [label[i] for i in range(4)]
+
+
+def test_fedsoft(twin):
+    lam, floor, clusters = 0.7, 0.05, 2
+    algorithm = ct.FedSoft(LOCAL, clusters=clusters, lam=lam, floor=floor)
+    centres = [{k: t[s] for k, t in twin.fitted(algorithm, rounds=0).state.centres.items()} for s in range(clusters)]
+    own = {}
+
+    def trained(i):
+        x, y = twin.rows[i]
+        losses = torch.stack([F.cross_entropy(twin.out(c, x), y, reduction="none") for c in centres])
+        u = [max(float((losses.argmin(0) == s).double().mean()), floor) for s in range(clusters)]
+        now = list(centres)
+
+        def objective(q):
+            return twin.loss(q, i) + lam / 2 * sum(w * sum((q[k] - c[k]).square().sum() for k in q) for w, c in zip(u, now, strict=True))
+
+        return twin.descend(centres[int(np.argmax(u))], objective), u
+
+    for clients in TURNS:
+        found = {i: trained(i) for i in clients}
+        own |= {i: model for i, (model, _) in found.items()}
+        centres = [twin.mean([m for m, _ in found.values()], [u[s] * twin.n[i] for i, (_, u) in found.items()]) for s in range(clusters)]
+    expected = {k: torch.stack([c[k] for c in centres])[:, None].squeeze(1) for k in centres[0]}
+    result = twin.same(algorithm, [own[i] if i in own else trained(i)[0] for i in range(5)], {"centres": expected})
+    assert set(result.clusters) == {0, 1}
+
+
+def test_fedrc(twin):
+    algorithm = ct.FedRC(LOCAL, clusters=2, e_steps=3)
+    first = twin.fitted(algorithm, rounds=0).state.models
+    models = [{k: t[s] for k, t in first.items()} for s in range(2)]
+    mass, omega = torch.full((2, 3), 1 / 6, dtype=torch.float64), [torch.full((2,), 0.5, dtype=torch.float64)] * 5
+
+    def e_step(i, share):
+        x, y = twin.rows[i]
+        losses = torch.stack([F.cross_entropy(twin.out(m, x), y, reduction="none") for m in models])
+        weight = share[:, None] * (-losses).exp() / (mass / mass.sum(1, keepdim=True))[:, y]
+        return weight / weight.sum(0)
+
+    for clients in TURNS:
+        trained, sums = [], []
+        for i in clients:
+            x, y = twin.rows[i]
+            gamma = e_step(i, omega[i])
+            omega[i] = gamma.mean(1)
+            trained.append([twin.descend(m, lambda q, g=g, x=x, y=y: (g * F.cross_entropy(twin.out(q, x), y, reduction="none")).mean()) for m, g in zip(models, gamma, strict=True)])
+            sums.append({"mass": torch.stack([gamma[:, y == c].sum(1) / len(y) for c in range(3)], 1)})
+        n = [twin.n[i] for i in clients]
+        models = [twin.mean([t[s] for t in trained], n) for s in range(2)]
+        mass = twin.mean(sums, n)["mass"]
+    expected = []
+    for i in range(5):
+        share = omega[i]
+        for _ in range(3):
+            share = e_step(i, share).mean(1)
+        expected.append(models[int(share.argmax())])
+    twin.same(algorithm, expected, {"mass": mass})
+
+
+def test_pacfl(twin):
+    """Group by the largest singular vectors' angles, then averages inside groups."""
+    bases = [np.linalg.svd(x.numpy().T)[0][:, :2] for x, _ in twin.rows]
+    angle = np.array([[np.degrees(np.arccos(min(np.linalg.svd(a.T @ b)[1][0], 1))) for a in bases] for b in bases])
+    cut = float(np.sort(angle[np.triu_indices(5, 1)])[3])
+    label = _average_linkage(angle, cut)
+    assert 1 < len(set(label)) < 5
+    models = dict.fromkeys(label, twin.start)
+    for clients in TURNS:
+        trained = {i: twin.train(models[label[i]], i) for i in clients}
+        for g in {label[i] for i in clients}:
+            here = [i for i in clients if label[i] == g]
+            models[g] = twin.mean([trained[i] for i in here], [twin.n[i] for i in here])
+    twin.same(ct.PACFL(LOCAL, directions=2, threshold=cut), [models[g] for g in label])
+
+
+def _average_linkage(distance, cut):
+    groups = [[i] for i in range(len(distance))]
+    while len(groups) > 1:
+        pairs = [(np.mean([distance[i, j] for i in a for j in b]), m, n) for m, a in enumerate(groups) for n, b in enumerate(groups) if m < n]
+        best, m, n = min(pairs)
+        if best > cut:
+            break
+        groups[m] += groups.pop(n)
+    return [next(g for g, members in enumerate(groups) if i in members) for i in range(len(distance))]

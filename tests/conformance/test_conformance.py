@@ -267,7 +267,7 @@ def test_one_clients_data_move_the_released_integers_by_at_most_the_sensitivity(
         other, channels = with_canary(fed, canary)
         ct.fit(algorithm, other, task, channels=channels, **options)
 
-    @settings(max_examples=4)
+    @settings(max_examples=2)
     @given(arrays(np.float32, shape, elements=BAD))
     def anything(x: Any) -> None:
         ct.fit(algorithm, with_rows(fed, x), task, **options)

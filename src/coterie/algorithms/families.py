@@ -16,7 +16,7 @@ from torch import Tensor
 from coterie.aggregation import Aggregator, Mean, aggregated
 from coterie.base.arguments import Count
 from coterie.base.settings import cluster_count
-from coterie.base.tree import Params, Tree, joined, like_vector, row, take, tree_map
+from coterie.base.tree import Params, Tree, joined, like_vector, repeat, row, take, tree_map
 from coterie.exchange.messages import Algorithm, Ask, Cohort, Context, Exchange, From, MeanBy, SumBy, Up
 from coterie.exchange.server_knowledge import Ints, Population, one_per
 from coterie.learning.local_sgd import LocalSGD
@@ -164,6 +164,55 @@ class SharingPart(Trained):
         met_before = ctx.state["taken part"]
         chosen: Params = tree_map(lambda mine, new: torch.where(met_before, mine, new), model, fresh)
         return chosen
+
+
+# ---- groups found once, before training --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PartitionState:
+    models: Params = field(metadata=one_per("label"))  # (groups, …)
+    label: Tensor = field(metadata=one_per("client"))  # (N,); −1 before the partition and for a client that missed it
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionedOnce(InGroups, Trained):
+    """Before the first round all clients are asked once for what groups them; then every group averages its own model."""
+
+    way = "groups"
+    individual = True
+
+    @property
+    def k(self) -> int:
+        """How many models there are before the partition."""
+        return 1
+
+    @abstractmethod
+    def partition(self, state: PartitionState, cohort: Cohort) -> Exchange[PartitionState]:
+        """The groups of all clients, whoever takes part in this round."""
+
+    def init(self, task: Task, population: Population, seed: int, start: Params) -> PartitionState:
+        return PartitionState(repeat(start, self.k), torch.full((population.n_clients,), -1))
+
+    def round(self, state: PartitionState, cohort: Cohort) -> Exchange[PartitionState]:
+        if not len(cohort.clients):
+            return state
+        if bool((state.label < 0).all()):
+            state = yield from self.partition(state, cohort)
+        label = state.label[torch.from_numpy(cohort.clients)]
+        who = cohort.clients[(label >= 0).numpy()]
+        mine = label[label >= 0]
+        each, by_group = {"model": take(state.models, mine), "cluster": mine}, MeanBy(_rows(state.models))
+        reply = yield Ask(self.train, who, each=each, reduce=by_group, updates={"model": From("model")})
+        return replace(state, models=reply.or_keep("model", state.models))
+
+    def train(self, ctx: Context, model: Params, cluster: Tensor) -> Up:
+        model, loss = self.local.fit(ctx, model)
+        return Up(send={"model": model}, weight=ctx.n, group=cluster, info={"loss": loss})
+
+
+def _rows(models: Params) -> int:
+    return len(next(iter(models.values())))
 
 
 # ---- clients that follow the centre of their cluster -----------------------------------------------------------------

@@ -12,6 +12,7 @@ never took part has its own. M = 1 is FedAvg.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,7 @@ from coterie.base.annotations import guarded
 from coterie.base.tree import Params, Tree, row, stack
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
 from coterie.learning.predictors import WEIGHTS, Mixture
+from coterie.learning.local_steps import LocalSteps
 from coterie.learning.task import Task
 
 
@@ -44,9 +46,7 @@ class FedEM(Trained):
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> FedEMState:
         require_predictions(task, self, ("cross_entropy", "mse"))
-        dtype = next(iter(start.values())).dtype
-        draws = [start] + [task.init(seed * 1_000_003 + m, dtype) for m in range(1, self.clusters)]
-        return FedEMState(first_models(draws, {}))
+        return FedEMState(components(task, seed, start, self.clusters))
 
     def client(self, ctx: Context) -> Tree:
         return {"shares": ctx.n * 0 + ctx.mask.new_full((self.clusters,), 1 / self.clusters)}
@@ -58,25 +58,19 @@ class FedEM(Trained):
 
     def train(self, ctx: Context, models: Params) -> Up:
         start = [row(models, m) for m in range(self.clusters)]
-        joint = log_joint(ctx, start, ctx.state["shares"])
-        shares, loss = _mean(ctx, joint.softmax(0)), -_mean(ctx, torch.logsumexp(joint, 0))
-        moving, steps = start, [self.local.descent() for _ in start]
-        for batch, lr in self.local.each(ctx):
-            q = log_joint(batch, start, ctx.state["shares"]).softmax(0) * batch.mask / batch.mask.sum().clamp(min=1)
-            slopes = [_weighted_slope(batch, model, q[m]) for m, model in enumerate(moving)]
-            moving = [step(model, slope, lr) for step, model, slope in zip(steps, moving, slopes, strict=True)]
-        return Up({"models": stack(moving)}, ctx.n, state={"shares": shares}, info={"loss": loss})
 
-    def shares(self, ctx: Context, models: list[Params], shares: Tensor, steps: int) -> Tensor:
-        """π_i after some E-steps with fixed models; the likelihood never falls."""
-        fits = log_joint(ctx, models, torch.ones_like(shares))
-        for _ in range(steps):
-            shares = _mean(ctx, (torch.log(shares).unsqueeze(1) + fits).softmax(0))
-        return shares
+        def joint(of: Context) -> Tensor:
+            return log_joint(of, start, ctx.state["shares"])
+
+        here = joint(ctx)
+        shares, loss = mean_over(ctx, here.softmax(0)), -mean_over(ctx, torch.logsumexp(here, 0))
+        moved = m_steps(self.local, ctx, start, joint)
+        return Up({"models": moved}, ctx.n, state={"shares": shares}, info={"loss": loss})
 
     def personal(self, ctx: Context, state: FedEMState) -> Params:
-        models = [row(state.models, m) for m in range(self.clusters)]
-        return state.models | {WEIGHTS: self.shares(ctx, models, ctx.state["shares"], self.e_steps)}
+        models, shares = [row(state.models, m) for m in range(self.clusters)], ctx.state["shares"]
+        fits = log_joint(ctx, models, torch.ones_like(shares))
+        return state.models | {WEIGHTS: renewed(ctx, fits, shares, self.e_steps)}
 
     def predictor(self) -> Mixture:
         return Mixture()
@@ -85,13 +79,37 @@ class FedEM(Trained):
         return self.personal(ctx, state)[WEIGHTS].argmax()
 
 
+def components(task: Task, seed: int, start: Params, count: int) -> Params:
+    """The start and further random models, stacked."""
+    dtype = next(iter(start.values())).dtype
+    return first_models([start] + [task.init(seed * 1_000_003 + m, dtype) for m in range(1, count)], {})
+
+
+def m_steps(local: LocalSteps, ctx: Context, start: list[Params], joint: Callable[[Context], Tensor]) -> Params:
+    """Local steps of every component, whose samples have the weights softmax(joint)."""
+    moving, steps = start, [local.descent() for _ in start]
+    for batch, lr in local.each(ctx):
+        q = joint(batch).softmax(0) * batch.mask / batch.mask.sum().clamp(min=1)
+        slopes = [_weighted_slope(batch, model, q[m]) for m, model in enumerate(moving)]
+        moving = [step(model, slope, lr) for step, model, slope in zip(steps, moving, slopes, strict=True)]
+    models: Params = stack(moving)
+    return models
+
+
+def renewed(ctx: Context, fits: Tensor, shares: Tensor, steps: int) -> Tensor:
+    """π_i after some E-steps with fixed models of these log-likelihoods, (M, samples); the likelihood never falls."""
+    for _ in range(steps):
+        shares = mean_over(ctx, (torch.log(shares).unsqueeze(1) + fits).softmax(0))
+    return shares
+
+
 def log_joint(ctx: Context, models: list[Params], shares: Tensor) -> Tensor:
     """log π_m − ℓ(θ_m; sample j), (M, samples)."""
     losses = torch.stack([ctx.task.sample_losses(ctx.outputs(model), ctx.y) for model in models])
     return torch.log(shares).unsqueeze(1) - losses
 
 
-def _mean(ctx: Context, values: Tensor) -> Tensor:
+def mean_over(ctx: Context, values: Tensor) -> Tensor:
     """Mean over a client's samples, the last dimension."""
     return (values * ctx.mask).sum(-1) / ctx.mask.sum().clamp(min=1)
 

@@ -16,6 +16,7 @@ predicts by the nearest prototype. A client that never took part trains from the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -77,19 +78,28 @@ class FedProto(Trained):
 
     def train(self, ctx: Context, sums: Tensor, shares: Tensor) -> Up:
         model, loss = self._steps(ctx, FedProtoState(sums, shares))
-        classes = F.one_hot(ctx.y, len(shares)).to(sums.dtype) * (ctx.mask / ctx.mask.sum().clamp(min=1)).unsqueeze(1)
-        send = {"sums": classes.T @ ctx.features(model), "shares": classes.sum(0)}
-        return Up(send=send, weight=ctx.n, state=keep(model), info={"loss": loss})
+        return Up(send=prototypes(ctx, model, len(shares)), weight=ctx.n, state=keep(model), info={"loss": loss})
 
     def _steps(self, ctx: Context, state: FedProtoState) -> tuple[Params, Tensor]:
-        met = (state.shares > _PRESENT).to(state.sums.dtype)
-        prototypes = state.sums / state.shares.clamp(min=_PRESENT).unsqueeze(1)
-
-        def distance(params: Params, batch: Context) -> Tensor:
-            square = (batch.features(params) - prototypes[batch.y]).square().mean(1)
-            return self.lam * (square * met[batch.y] * batch.mask).sum() / batch.mask.sum().clamp(min=1)
-
-        return self.local.fit(ctx, ctx.state["model"], extra=distance)
+        return self.local.fit(ctx, ctx.state["model"], extra=distance_to(state.sums, state.shares, self.lam))
 
     def personal(self, ctx: Context, state: FedProtoState) -> Params:
         return own_or(ctx, self._steps(ctx, state)[0])
+
+
+def prototypes(ctx: Context, model: Params, classes: int) -> Tree:
+    """The client's mean over samples of their features, by class, and each class's share."""
+    of = F.one_hot(ctx.y, classes).to(ctx.mask.dtype) * (ctx.mask / ctx.mask.sum().clamp(min=1)).unsqueeze(1)
+    return {"sums": of.T @ ctx.features(model), "shares": of.sum(0)}
+
+
+def distance_to(sums: Tensor, shares: Tensor, weight: float) -> Callable[[Params, Context], Tensor]:
+    """A loss term: how far a batch's features are from the prototypes of their classes, where these are known."""
+    met = (shares > _PRESENT).to(sums.dtype)
+    known = sums / shares.clamp(min=_PRESENT).unsqueeze(1)
+
+    def distance(params: Params, batch: Context) -> Tensor:
+        square = (batch.features(params) - known[batch.y]).square().mean(1)
+        return weight * (square * met[batch.y] * batch.mask).sum() / batch.mask.sum().clamp(min=1)
+
+    return distance

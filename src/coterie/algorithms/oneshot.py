@@ -18,35 +18,24 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.aggregation.update_kmeans import kmeans_rows
-from coterie.algorithms.families import InGroups, Trained
+from coterie.algorithms.families import PartitionedOnce, PartitionState
 from coterie.base.annotations import guarded
 from coterie.base.settings import cluster_count
-from coterie.base.tree import Params, flat_vector, named_like, names, repeat, row, take
+from coterie.base.tree import Params, flat_vector, named_like, names, row
 from coterie.errors import ConfigError
-from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up, one_per
+from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Up
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.local_steps import LocalSteps
-from coterie.learning.task import Task
-
-_TRAINED = {"model": From("model")}
-
-
-@dataclass(frozen=True)
-class OneShotState:
-    models: Params = field(metadata=one_per("label"))  # (k, …)
-    label: Tensor = field(metadata=one_per("client"))  # (m,); −1 before step 2 or for a client that did not answer it
 
 
 @guarded
 @dataclass(frozen=True, kw_only=True)
-class OneShot(InGroups, Trained):
+class OneShot(PartitionedOnce):
     """`solve` is how a client finds its own minimiser in step 1; `on` restricts step 2 to these parts of the network."""
 
     way = "groups"
-    individual = True
 
     clusters: int | None = None
     solve: LocalSteps = field(default_factory=lambda: LocalSGD(steps=200, lr=0.1, batch_size=None))
@@ -63,25 +52,10 @@ class OneShot(InGroups, Trained):
     def k(self) -> int:
         return cluster_count(self)
 
-    def init(self, task: Task, population: Population, seed: int, start: Params) -> OneShotState:
-        return OneShotState(repeat(start, self.k), torch.full((population.n_clients,), -1))
-
-    def round(self, state: OneShotState, cohort: Cohort) -> Exchange[OneShotState]:
-        if not len(cohort.clients):
-            return state
-        if bool((state.label < 0).all()):
-            state = yield from self._partition(state, cohort)
-        label = state.label[torch.from_numpy(cohort.clients)]
-        who = cohort.clients[(label >= 0).numpy()]
-        mine = label[label >= 0]
-        each = {"model": take(state.models, mine), "cluster": mine}
-        reply = yield Ask(self.train, who, each=each, reduce=MeanBy(self.k), updates=_TRAINED)
-        return replace(state, models=reply.or_keep("model", state.models))
-
-    def _partition(self, state: OneShotState, cohort: Cohort) -> Exchange[OneShotState]:
-        """Steps 1 and 2, with every client, whoever takes part in this round."""
+    def partition(self, state: PartitionState, cohort: Cohort) -> Exchange[PartitionState]:
+        """Steps 1 and 2."""
         everyone = np.arange(len(state.label))
-        reply = yield Ask(self.minimise, everyone, {"model": row(state.models, 0)}, updates=_TRAINED)
+        reply = yield Ask(self.minimise, everyone, {"model": row(state.models, 0)}, updates={"model": From("model")})
         if not len(reply.clients):
             return state
         solution: Params = reply.values["model"]
@@ -97,12 +71,8 @@ class OneShot(InGroups, Trained):
             name: torch.stack([t[found == j].mean(0) if bool((found == j).any()) else t[0] for j in range(self.k)])
             for name, t in solution.items()
         }
-        return OneShotState(models, label)
+        return PartitionState(models, label)
 
     def minimise(self, ctx: Context, model: Params) -> Up:
         model, loss = self.solve.fit(ctx, model)
         return Up(send={"model": model}, info={"loss": loss})
-
-    def train(self, ctx: Context, model: Params, cluster: Tensor) -> Up:
-        model, loss = self.local.fit(ctx, model)
-        return Up(send={"model": model}, weight=ctx.n, group=cluster, info={"loss": loss})

@@ -45,6 +45,11 @@ def check_private(ask: Ask) -> None:
             f"Privacy needs sums, and the ask '{ask.name}' shows the server every client's reply. Use an algorithm whose "
             f"asks are additive, such as {_ADDITIVE}, or train without privacy."
         )
+    if ask.reduce.soft:
+        raise ConfigError(
+            f"Privacy needs sums in which a client counts once, and in '{ask.name}' it counts in several groups. Use {_ADDITIVE}, "
+            "or train without privacy."
+        )
     if ask.auxiliary:
         raise ConfigError(
             f"Privacy clips updates, and the ask '{ask.name}' also sends {ask.auxiliary[0]!r}, which is not an update. Use "

@@ -29,16 +29,21 @@ Share = dict[str, Any]
 
 
 def group_sums(send: Tree, weight: Tensor, group: Tensor, groups: int) -> Share:
-    """Weighted sums, total weights and numbers of clients of every group."""
+    """Weighted sums, total weights and numbers of clients of every group. `weight` is one number per client, or one per client
+    and group; a client is counted in its `group` alone."""
     if len(group) and (int(group.min()) < 0 or int(group.max()) >= groups):
         wrong = int(group.min()) if int(group.min()) < 0 else int(group.max())
         raise ClientError(f"Up(group=…) must be in 0 … {groups - 1}, the groups of the ask's reduce; got {wrong}.")
-    present = [(int(g), (group == g).nonzero().squeeze(-1)) for g in torch.unique(group)]
+    soft = weight.dim() > 1  # a client counts in every group
+    present = [(int(g), (group == g).nonzero().squeeze(-1)) for g in torch.unique(group)] if not soft else []
 
     def add(t: Tensor) -> Tensor:
         flat = t.reshape(len(t), math.prod(t.shape[1:]))
         total = torch.zeros((groups, flat.shape[1]), dtype=torch.float64)
         few = max(_IN_CACHE // max(flat.shape[1], 1), 1)  # clients whose float64 copies stay in the cache
+        if soft:
+            for part, v in zip(torch.split(flat, few), torch.split(weight.double(), few), strict=True):
+                total.addmm_(v.T, part.double())
         for g, rows in present:
             chosen, w = (flat, weight) if len(rows) == len(t) else (flat[rows], weight[rows])
             for part, v in zip(torch.split(chosen, few), torch.split(w.double(), few), strict=True):
@@ -46,7 +51,7 @@ def group_sums(send: Tree, weight: Tensor, group: Tensor, groups: int) -> Share:
         return total.reshape(groups, *t.shape[1:])
 
     counts = torch.bincount(group, minlength=groups)
-    return {"sums": tree_map(add, send), "weights": add(torch.ones_like(weight)), "counts": counts}
+    return {"sums": tree_map(add, send), "weights": add(torch.ones_like(group)), "counts": counts}
 
 
 def only(out: dict[str, Any], good: Tensor) -> dict[str, Any]:
@@ -144,6 +149,11 @@ def _sums(ask: Ask, env: Env, rows: dict[str, Any]) -> Share:
     assert ask.reduce is not None
     if env.private is not None:
         return env.private.partial(ask, env, rows)
+    if rows["weight"].shape[1:] != ((ask.reduce.groups,) if ask.reduce.soft else ()):
+        raise ClientError(
+            f"Up(weight=…) of '{ask.name}' must be {f'{ask.reduce.groups} numbers' if ask.reduce.soft else 'one number'}, as its "
+            f"reduce says; got the shape {tuple(rows['weight'].shape[1:])}. A client counts in several groups with soft=True."
+        )
     return group_sums(rows["send"], rows["weight"], rows["group"], ask.reduce.groups)
 
 

@@ -143,8 +143,8 @@ class Context:
 
 @dataclass(frozen=True)
 class Up:
-    """What a client function returns. `send` goes to the server; `state` stays on the client (None: unchanged);
-    `info` are diagnostics of the simulation, averaged into the history (NaN: none from this client)."""
+    """What a client function returns. `send` goes to the server, with the client's weight in its group (one weight per group
+    where the ask's reduce is soft); `state` stays on the client (None: unchanged); `info` are diagnostics of the simulation, averaged into the history (NaN: none from this client)."""
 
     send: Tree
     weight: Tensor | float = 1.0
@@ -156,17 +156,20 @@ class Up:
 @guarded
 @dataclass(frozen=True)
 class SumBy:
-    """Weighted sums over `groups` groups of clients."""
+    """Weighted sums over `groups` groups of clients. A client is in one group, `Up(group=…)`; with `soft` it counts in all of
+    them, with one weight per group: `Up(weight=…)` is a tensor of that length then."""
 
     groups: int = 1
+    soft: bool = False
 
 
 @guarded
 @dataclass(frozen=True)
 class MeanBy:
-    """Weighted means over `groups` groups of clients (zero for an empty group)."""
+    """Weighted means over `groups` groups of clients (zero for an empty group); `soft` as in `SumBy`."""
 
     groups: int = 1
+    soft: bool = False
 
 
 @dataclass(frozen=True)
@@ -262,7 +265,7 @@ class Reply:
         """`values[name]` for the groups with an answer, the old rows for the others."""
         if name not in self.values:  # nobody answered at all
             return old
-        seen = self.count > 0
+        seen = self.weight > 0
 
         def choose(new: Tensor, before: Tensor) -> Tensor:
             return torch.where(seen.reshape(-1, *[1] * (new.dim() - 1)), new.to(before.dtype), before)
