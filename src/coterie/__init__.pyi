@@ -33,6 +33,7 @@ from coterie.learning.local_sgd import LocalSGD as LocalSGD
 from coterie.learning.scoring import Scorer as Scorer
 from coterie.learning.task import Task as Task
 from coterie.privacy.settings import Privacy as Privacy
+from coterie.training.conformance import check as check
 from coterie.training.number_of_clusters import choose_clusters as choose_clusters
 from coterie.training.result import Result as Result
 from coterie.training.run import fit as fit

@@ -28,10 +28,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from coterie import datasets
-from coterie.algorithms import ALGORITHMS
 from coterie.base.disk import locked, unlinked, write_text
 from coterie.base.text import suggest
 from coterie.cli.build import arguments, build, checked_sections, convert, require_known
+from coterie.cli.own_algorithms import algorithm_class
 from coterie.data.federation import Federation
 from coterie.data.provenance import checked_facts
 from coterie.data.tables import federation_from_frame, read_table
@@ -227,8 +227,7 @@ class Config(Section):
     # ---- parts -------------------------------------------------------------------------------------------------------
 
     def algorithm(self) -> Any:
-        require_known(self.algorithm_.name, ALGORITHMS, "algorithm.name")
-        return build(ALGORITHMS[self.algorithm_.name], self.algorithm_.options, "algorithm")
+        return build(algorithm_class(str(self.algorithm_.name), "algorithm.name"), self.algorithm_.options, "algorithm")
 
     def channels(self) -> list[Channel]:
         """[[channels]]: what happens to messages on the way, in this order."""

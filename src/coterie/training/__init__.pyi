@@ -5,6 +5,7 @@ from coterie.evidence.participation import Participation as Participation
 from coterie.training.cohorts import Everyone as Everyone
 from coterie.training.cohorts import FixedSize as FixedSize
 from coterie.training.cohorts import Poisson as Poisson
+from coterie.training.conformance import check as check
 from coterie.training.evaluation import Evaluation as Evaluation
 from coterie.training.guarded import Guarded as Guarded
 from coterie.training.guarded import fit_guarded as fit_guarded
