@@ -203,8 +203,8 @@ def test_settings_by_position_are_those_by_name_with_a_warning(name: str) -> Non
 
 
 SINCE = {  # they never took settings by position
-    "FedALA", "FedAMP", "FedBABU", "FedDyn", "FedPAC", "FedPer", "FedProto", "FedRC", "FedROD", "FedSoft", "FeSEM", "LGFedAvg", "MOON",
-    "PACFL",
+    "FedALA", "FedAMP", "FedBABU", "FedDyn", "FedPAC", "FedPer", "FedProto", "FedRC", "FedROD", "FedSoft", "FeSEM",
+    "LGFedAvg", "MOON", "PACFL",
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Methods beside plain twins: loops over clients in ordinary PyTorch, written from the papers, on a tiny federation.
 
-Clients take part in turns, one of them never, so that what a client keeps, what the server keeps and what a stranger gets are
-all compared. A twin shares no code with the package except the network's first values.
+Clients take part in turns, one of them never, so that what a client keeps, what the server keeps and what a stranger
+gets are all compared. A twin shares no code with the package except the network's first values.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Twin:
         self.rows = [fed.train(i) for i in fed.clients]
         self.n = [len(y) for _, y in self.rows]
 
-    def fitted(self, algorithm, rounds=len(TURNS)):
+    def fitted(self, algorithm, rounds=4):
         return ct.fit(algorithm, self.fed, self.task, rounds=rounds, cohort=Turns(), alone=False)
 
     def same(self, algorithm, expected, states: dict[str, Any] | None = None):
@@ -69,7 +69,13 @@ class Twin:
         models = live.personal(live.everyone())
         for i, model in enumerate(expected):
             for name, t in model.items():
-                torch.testing.assert_close(models[name][i], t.detach(), rtol=1e-9, atol=1e-9, msg=lambda m, n=name, i=i: f"client {i}, {n}: {m}")
+                torch.testing.assert_close(
+                    models[name][i],
+                    t.detach(),
+                    rtol=1e-9,
+                    atol=1e-9,
+                    msg=lambda m, n=name, i=i: f"client {i}, {n}: {m}",
+                )
         for name, t in (states or {}).items():
             torch.testing.assert_close(getattr(result.state, name), t, rtol=1e-9, atol=1e-9)
         return result
@@ -172,7 +178,9 @@ def test_fedala(twin):
             return model, shares[i]
         w, gap = shares[i], {k: model[k] - own[i][k] for k in HEAD}
         for _ in range(3):
-            q = {k: t.clone().requires_grad_() for k, t in (model | {k: own[i][k] + gap[k] * w[k] for k in HEAD}).items()}
+            q = {
+                k: t.clone().requires_grad_() for k, t in (model | {k: own[i][k] + gap[k] * w[k] for k in HEAD}).items()
+            }
             twin.loss(q, i).backward()
             w = {k: (w[k] - 5.0 * q[k].grad * gap[k]).clamp(0, 1) for k in HEAD}
         return model | {k: own[i][k] + gap[k] * w[k] for k in HEAD}, w
@@ -199,8 +207,15 @@ def test_fedrod(twin):
                 fixed = generic
                 z = twin.out(fixed, x)
                 rep = twin.hidden(fixed, x)
-                own[i] = twin.descend(own[i], lambda h, z=z, rep=rep, y=y: F.cross_entropy(z + rep @ h["2.weight"].T + h["2.bias"], y), names=HEAD, steps=1)
-                generic = twin.descend(fixed, lambda q, x=x, y=y, prior=prior: F.cross_entropy(twin.out(q, x) + prior, y), steps=1)
+                own[i] = twin.descend(
+                    own[i],
+                    lambda h, z=z, rep=rep, y=y: F.cross_entropy(z + rep @ h["2.weight"].T + h["2.bias"], y),
+                    names=HEAD,
+                    steps=1,
+                )
+                generic = twin.descend(
+                    fixed, lambda q, x=x, y=y, prior=prior: F.cross_entropy(twin.out(q, x) + prior, y), steps=1
+                )
             trained.append(generic)
         model = twin.mean(trained, [twin.n[i] for i in clients])
     expected = [model | {k: model[k] + h[k] for k in HEAD} for h in own]
@@ -217,7 +232,10 @@ def test_fedproto(twin):
         here = dict(common)
 
         def objective(q):
-            far = [(h - here[int(c)]).square().mean() if int(c) in here else 0 for h, c in zip(twin.hidden(q, x), y, strict=True)]
+            far = [
+                (h - here[int(c)]).square().mean() if int(c) in here else 0
+                for h, c in zip(twin.hidden(q, x), y, strict=True)
+            ]
             return twin.loss(q, i) + lam * sum(far) / len(y)
 
         return twin.descend(own[i], objective)
@@ -252,8 +270,8 @@ def test_fedamp(twin):
         trained = {}
         for i in clients:
 
-            def objective(q, i=i):
-                return twin.loss(q, i) + lam / (2 * alpha) * sum((q[k] - clouds[i][k]).square().sum() for k in q)
+            def objective(q, i=i, cloud=clouds[i]):
+                return twin.loss(q, i) + lam / (2 * alpha) * sum((q[k] - cloud[k]).square().sum() for k in q)
 
             trained[i] = twin.descend(own[i], objective)
         own = [trained.get(i, m) for i, m in enumerate(own)]
@@ -272,12 +290,18 @@ def test_fedpac(twin):
             f = twin.hidden(model, x)
             h = torch.stack([f[y == c].sum(0) / len(y) for c in range(3)])
             v = sum(float((y == c).double().mean()) * f[y == c].square().sum(1).mean() for c in set(y.tolist()))
-            v = (v - sum(float((y == c).double().mean()) ** 2 * f[y == c].mean(0).square().sum() for c in set(y.tolist()))) / len(y)
+            v = (
+                v
+                - sum(float((y == c).double().mean()) ** 2 * f[y == c].mean(0).square().sum() for c in set(y.tolist()))
+            ) / len(y)
             model = twin.train(model, i, names=HEAD)
             here = dict(common)
 
             def objective(q, i=i, x=x, y=y, here=here):
-                far = [(z - here[int(c)]).square().mean() if int(c) in here else 0 for z, c in zip(twin.hidden(q, x), y, strict=True)]
+                far = [
+                    (z - here[int(c)]).square().mean() if int(c) in here else 0
+                    for z, c in zip(twin.hidden(q, x), y, strict=True)
+                ]
                 return twin.loss(q, i) + lam * sum(far) / len(y)
 
             told[i] = twin.descend(model, objective, names=BODY), h, v
@@ -295,7 +319,9 @@ def test_fedpac(twin):
     models = result.evaluation.personal(result.evaluation.everyone())
     for i, model in enumerate(expected):
         for name, t in model.items():
-            torch.testing.assert_close(models[name][i], t, rtol=1e-6, atol=1e-6, msg=lambda m, n=name, i=i: f"client {i}, {n}: {m}")
+            torch.testing.assert_close(
+                models[name][i], t, rtol=1e-6, atol=1e-6, msg=lambda m, n=name, i=i: f"client {i}, {n}: {m}"
+            )
 
 
 def _best_shares(mine, others, spreads):
@@ -305,8 +331,9 @@ def _best_shares(mine, others, spreads):
     gaps = torch.stack([(mine - h).flatten() for h in others]).numpy()
     p = gaps @ gaps.T + np.diag([float(v) for v in spreads])
     p, m = p / p.max(), len(others)
-    found = minimize(lambda a: a @ p @ a, np.full(m, 1 / m), jac=lambda a: 2 * p @ a, bounds=[(0, 1)] * m, method="SLSQP",
-                     constraints={"type": "eq", "fun": lambda a: a.sum() - 1, "jac": lambda a: np.ones(m)}, options={"ftol": 1e-18, "maxiter": 500})  # fmt: skip
+    whole = {"type": "eq", "fun": lambda a: a.sum() - 1, "jac": lambda a: np.ones(m)}
+    how = {"bounds": [(0, 1)] * m, "method": "SLSQP", "constraints": whole, "options": {"ftol": 1e-18, "maxiter": 500}}
+    found = minimize(lambda a: a @ p @ a, np.full(m, 1 / m), jac=lambda a: 2 * p @ a, **how)
     return found.x
 
 
@@ -332,7 +359,10 @@ def test_fesem(twin):
             trained[i] = twin.train(centres[at], i)
             label[i] = at if not turn else int(np.argmin([float(far(trained[i], c)) for c in centres]))
         groups = [[i for i in clients if label[i] == k] for k in range(2)]
-        centres = [twin.mean([trained[i] for i in g], [twin.n[i] for i in g]) if g else c for g, c in zip(groups, centres, strict=True)]
+        centres = [
+            twin.mean([trained[i] for i in g], [twin.n[i] for i in g]) if g else c
+            for g, c in zip(groups, centres, strict=True)
+        ]
     result = twin.same(algorithm, [centres[label.get(i, best(i))] for i in range(5)])
     assert list(result.clusters)[:4] == [label[i] for i in range(4)]
 
@@ -350,14 +380,19 @@ def test_fedsoft(twin):
         now = list(centres)
 
         def objective(q):
-            return twin.loss(q, i) + lam / 2 * sum(w * sum((q[k] - c[k]).square().sum() for k in q) for w, c in zip(u, now, strict=True))
+            return twin.loss(q, i) + lam / 2 * sum(
+                w * sum((q[k] - c[k]).square().sum() for k in q) for w, c in zip(u, now, strict=True)
+            )
 
         return twin.descend(centres[int(np.argmax(u))], objective), u
 
     for clients in TURNS:
         found = {i: trained(i) for i in clients}
         own |= {i: model for i, (model, _) in found.items()}
-        centres = [twin.mean([m for m, _ in found.values()], [u[s] * twin.n[i] for i, (_, u) in found.items()]) for s in range(clusters)]
+        centres = [
+            twin.mean([m for m, _ in found.values()], [u[s] * twin.n[i] for i, (_, u) in found.items()])
+            for s in range(clusters)
+        ]
     expected = {k: torch.stack([c[k] for c in centres])[:, None].squeeze(1) for k in centres[0]}
     result = twin.same(algorithm, [own[i] if i in own else trained(i)[0] for i in range(5)], {"centres": expected})
     assert set(result.clusters) == {0, 1}
@@ -381,7 +416,14 @@ def test_fedrc(twin):
             x, y = twin.rows[i]
             gamma = e_step(i, omega[i])
             omega[i] = gamma.mean(1)
-            trained.append([twin.descend(m, lambda q, g=g, x=x, y=y: (g * F.cross_entropy(twin.out(q, x), y, reduction="none")).mean()) for m, g in zip(models, gamma, strict=True)])
+            trained.append(
+                [
+                    twin.descend(
+                        m, lambda q, g=g, x=x, y=y: (g * F.cross_entropy(twin.out(q, x), y, reduction="none")).mean()
+                    )
+                    for m, g in zip(models, gamma, strict=True)
+                ]
+            )
             sums.append({"mass": torch.stack([gamma[:, y == c].sum(1) / len(y) for c in range(3)], 1)})
         n = [twin.n[i] for i in clients]
         models = [twin.mean([t[s] for t in trained], n) for s in range(2)]
@@ -414,7 +456,12 @@ def test_pacfl(twin):
 def _average_linkage(distance, cut):
     groups = [[i] for i in range(len(distance))]
     while len(groups) > 1:
-        pairs = [(np.mean([distance[i, j] for i in a for j in b]), m, n) for m, a in enumerate(groups) for n, b in enumerate(groups) if m < n]
+        pairs = [
+            (np.mean([distance[i, j] for i in a for j in b]), m, n)
+            for m, a in enumerate(groups)
+            for n, b in enumerate(groups)
+            if m < n
+        ]
         best, m, n = min(pairs)
         if best > cut:
             break

@@ -1,8 +1,9 @@
 """What every algorithm in the registry must do. A new algorithm joins by being in the registry.
 
-The checks are in `coterie.training.conformance`, and the settings in `conformance_settings.py`. An algorithm whose defaults cannot train the small model here overrides
-`example`; one made for two clients says `exactly = 2`, and one without a private form `individual = True`; one that needs
-classes, or a network of several layers, says so with a ConfigError or TaskError that contains the word "class" or "layers".
+The checks are in `coterie.training.conformance`, and the settings in `conformance_settings.py`. An algorithm whose
+defaults cannot train the small model here overrides `example`; one made for two clients says `exactly = 2`, and one
+without a private form `individual = True`; one that needs classes, or a network of several layers, says so with a
+ConfigError or TaskError that contains the word "class" or "layers".
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from coterie.algorithms.families import FedAvgState
 from coterie.exchange import Ask, From, MeanBy, Up, row, tree_map
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class Faulty(ct.FedAvg):
     """FedAvg with one fault."""

@@ -1,17 +1,18 @@
-"""FedALA: a client starts each round from a mixture of its own and the common model, with learned weights per parameter.
+"""FedALA: a client starts each round from a mixture of its own and the common model, with learned weights per
+parameter.
 
-"FedALA: Adaptive Local Aggregation for Personalized Federated Learning" (Jianqing Zhang, Yang Hua, Hao Wang, Tao Song, Zhengui
-Xue, Ruhui Ma, Haibing Guan, 2023, https://arxiv.org/abs/2212.01197).
+"FedALA: Adaptive Local Aggregation for Personalized Federated Learning" (Jianqing Zhang, Yang Hua, Hao Wang, Tao Song,
+Zhengui Xue, Ruhui Ma, Haibing Guan, 2023, https://arxiv.org/abs/2212.01197).
 
-Symbols of Algorithm 1: Θ^{t−1} → model, Θ_i^{t−1} → the client's own model, W_i^p → shares (in its state, 1 at first), η and the
-steps of ALA → mix. A client that has trained before takes the common model's lower layers, and for the higher ones, `head`,
-Θ_i + (Θ − Θ_i) ⊙ W_i (equation 5). Steps W_i ← W_i − η ∇_Θ̂ L ⊙ (Θ − Θ_i), clipped to [0, 1], learn the weights (equation 6). Then
-it takes its local steps from there, and the server averages by numbers of samples. A client's model is the mixture with the
-newest common model; a client that never took part uses the common model.
+Symbols of Algorithm 1: Θ^{t−1} → model, Θ_i^{t−1} → the client's own model, W_i^p → shares (in its state, 1 at first),
+η and the steps of ALA → mix. A client that has trained before takes the common model's lower layers, and for the higher
+ones, `head`, Θ_i + (Θ − Θ_i) ⊙ W_i (equation 5). Steps W_i ← W_i − η ∇_Θ̂ L ⊙ (Θ − Θ_i), clipped to [0, 1], learn the
+weights (equation 6). Then it takes its local steps from there, and the server averages by numbers of samples. A
+client's model is the mixture with the newest common model; a client that never took part uses the common model.
 
-Differences: the paper learns W_i on s % of the rows, at a client's second time until the loss settles, and later for one
-epoch; here `mix` says how often and on which batches, each time, and W_i is kept as in the paper. In PFLlib all clients are
-initialised in every round, also those that are not sampled.
+Differences: the paper learns W_i on s % of the rows, at a client's second time until the loss settles, and later for
+one epoch; here `mix` says how often and on which batches, each time, and W_i is kept as in the paper. In PFLlib all
+clients are initialised in every round, also those that are not sampled.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from coterie.learning.local_steps import LocalSteps
 @guarded
 @dataclass(frozen=True, kw_only=True)
 class FedALA(Averaging):
-    """`head` names the layers that are mixed, such as ["4"]; by default the last one. `mix` are the steps on their weights."""
+    """`head` names the layers that are mixed, such as ["4"]; by default the last one. `mix` are the steps on their
+    weights."""
 
     way = "shrunk"
 

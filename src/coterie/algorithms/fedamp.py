@@ -1,16 +1,16 @@
 """FedAMP: the server sends every client a mixture of models in which similar ones weigh more.
 
-"Personalized Cross-Silo Federated Learning on Non-IID Data" (Yutao Huang, Lingyang Chu, Zirui Zhou, Lanjun Wang, Jiangchuan Liu,
-Jian Pei, Yong Zhang, 2021, https://arxiv.org/abs/2007.03797).
+"Personalized Cross-Silo Federated Learning on Non-IID Data" (Yutao Huang, Lingyang Chu, Zirui Zhou, Lanjun Wang,
+Jiangchuan Liu, Jian Pei, Yong Zhang, 2021, https://arxiv.org/abs/2007.03797).
 
-Symbols of Algorithm 1: w_i → models (row i) and the client's state, u_i → cloud, α_k → alpha, λ → lam, and A(d) = 1 − e^{−d/σ} with
-σ → sigma. The server's step on Σ A(‖w_i − w_j‖²) is u_i = Σ_j ξ_ij w_j with ξ_ij = α A'(‖w_i − w_j‖²) and ξ_ii = 1 − Σ_{j≠i} ξ_ij. A client then
-takes local steps on F_i(w) + (λ/2α)‖w − u_i‖² from its own model. If the ξ_ij exceed 1 together, they are scaled to 1, so that
-u_i stays a mixture; the paper asks for an α that is small enough. A client that never took part has the mean of the others'
-models.
+Symbols of Algorithm 1: w_i → models (row i) and the client's state, u_i → cloud, α_k → alpha, λ → lam, and A(d) = 1 −
+e^{−d/σ} with σ → sigma. The server's step on Σ A(‖w_i − w_j‖²) is u_i = Σ_j ξ_ij w_j with ξ_ij = α A'(‖w_i − w_j‖²) and
+ξ_ii = 1 − Σ_{j≠i} ξ_ij. A client then takes local steps on F_i(w) + (λ/2α)‖w − u_i‖² from its own model. If the ξ_ij
+exceed 1 together, they are scaled to 1, so that u_i stays a mixture; the paper asks for an α that is small enough. A
+client that never took part has the mean of the others' models.
 
-Public code departs: PFLlib's penalty is the norm, not its square, and only the models of the last round are mixed. The mixture
-shows the server every client's model, so there is no private form.
+Public code departs: PFLlib's penalty is the norm, not its square, and only the models of the last round are mixed. The
+mixture shows the server every client's model, so there is no private form.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class FedAMPState:
 @guarded
 @dataclass(frozen=True, kw_only=True)
 class FedAMP(Trained):
-    """`lam` is λ, the strength of the pull; `alpha` is α, the server's step; `sigma` is σ, the squared distance at which models
-    stop to matter."""
+    """`lam` is λ, the strength of the pull; `alpha` is α, the server's step; `sigma` is σ, the squared distance at which
+    models stop to matter."""
 
     way = "shrunk"
     individual = True

@@ -1,13 +1,13 @@
 """FedBABU: clients train the body alone under a random head that nobody changes, and fine-tune at the end.
 
-"FedBABU: Towards Enhanced Representation for Federated Image Classification" (Jaehoon Oh, Sangmook Kim, Se-Young Yun, 2022,
-https://arxiv.org/abs/2106.06042).
+"FedBABU: Towards Enhanced Representation for Federated Image Classification" (Jaehoon Oh, Sangmook Kim, Se-Young Yun,
+2022, https://arxiv.org/abs/2106.06042).
 
-Algorithm 1: a client trains the extractor θ_ext with the head θ_cls at its first values (the head's learning rate is 0), and
-the server averages extractors by numbers of samples. Evaluation: the common model, fine-tuned by the client on its own data;
-`tune` are these steps and `part` says what they move. The paper fine-tunes everything, and finds the head alone nearly as
-good and the body alone worse. Since nothing personal is kept during training, a client that never took part is treated like
-any other.
+Algorithm 1: a client trains the extractor θ_ext with the head θ_cls at its first values (the head's learning rate is
+0), and the server averages extractors by numbers of samples. Evaluation: the common model, fine-tuned by the client on
+its own data; `tune` are these steps and `part` says what they move. The paper fine-tunes everything, and finds the head
+alone nearly as good and the body alone worse. Since nothing personal is kept during training, a client that never took
+part is treated like any other.
 """
 
 from __future__ import annotations

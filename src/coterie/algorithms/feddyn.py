@@ -1,15 +1,16 @@
-"""FedDyn: one model for all, whose clients' losses get linear and quadratic terms so that local and common optima agree.
+"""FedDyn: one model for all, whose clients' losses get linear and quadratic terms so that local and common optima
+agree.
 
-"Federated Learning Based on Dynamic Regularization" (Durmus Alp Emre Acar, Yue Zhao, Ramon Matas Navarro, Matthew Mattina,
-Paul N. Whatmough, Venkatesh Saligrama, 2021, https://arxiv.org/abs/2111.04263).
+"Federated Learning Based on Dynamic Regularization" (Durmus Alp Emre Acar, Yue Zhao, Ramon Matas Navarro, Matthew
+Mattina, Paul N. Whatmough, Venkatesh Saligrama, 2021, https://arxiv.org/abs/2111.04263).
 
-Symbols of Algorithm 1: θ → model, h → h, ∇L_k(θ_k) → slope (in the client's state, 0 at first), α → alpha, m → the number of
-clients. A client minimises L_k(θ) − ⟨slope, θ⟩ + (α/2)‖θ − θ^{t−1}‖² and moves slope ← slope − α(θ_k − θ^{t−1}). Server:
-h ← h − (α/m) Σ_k (θ_k − θ^{t−1}) over the clients met, then θ ← (their mean) − h/α. Clients count alike, as printed. The
-gradient formula is exact where the minimum is reached; a client takes its local steps instead.
+Symbols of Algorithm 1: θ → model, h → h, ∇L_k(θ_k) → slope (in the client's state, 0 at first), α → alpha, m → the
+number of clients. A client minimises L_k(θ) − ⟨slope, θ⟩ + (α/2)‖θ − θ^{t−1}‖² and moves slope ← slope − α(θ_k −
+θ^{t−1}). Server: h ← h − (α/m) Σ_k (θ_k − θ^{t−1}) over the clients met, then θ ← (their mean) − h/α. Clients count
+alike, as printed. The gradient formula is exact where the minimum is reached; a client takes its local steps instead.
 
-Public code departs: PFLlib's penalty is the norm, not its square, which pulls with constant force; the authors' code evaluates
-the mean of all clients' models too, and divides α by each client's share of the samples.
+Public code departs: PFLlib's penalty is the norm, not its square, which pulls with constant force; the authors' code
+evaluates the mean of all clients' models too, and divides α by each client's share of the samples.
 """
 
 from __future__ import annotations

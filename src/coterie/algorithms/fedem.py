@@ -24,8 +24,8 @@ from coterie.algorithms.priors import require_predictions
 from coterie.base.annotations import guarded
 from coterie.base.tree import Params, Tree, row, stack
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, MeanBy, Population, Up
-from coterie.learning.predictors import WEIGHTS, Mixture
 from coterie.learning.local_steps import LocalSteps
+from coterie.learning.predictors import WEIGHTS, Mixture
 from coterie.learning.task import Task
 
 

@@ -1,16 +1,17 @@
 """FedPAC: a common body whose features are aligned by class, and heads that are mixed for each client.
 
-"Personalized Federated Learning with Feature Alignment and Classifier Collaboration" (Jian Xu, Xinyi Tong, Shao-Lun Huang, 2023,
-https://arxiv.org/abs/2306.11867).
+"Personalized Federated Learning with Feature Alignment and Classifier Collaboration" (Jian Xu, Xinyi Tong, Shao-Lun
+Huang, 2023, https://arxiv.org/abs/2306.11867).
 
-Symbols of Algorithm 1: θ̃ → body, φ̃_i → heads (row i), c → the prototypes of sums/shares, λ → lam, h_i → h, V_i → spread. With the
-body received, a client computes h_i = (p_y μ_y by class) and V_i = (E‖f‖² − ‖h_i‖²)/n_i; takes its steps on the head, the body held
-fixed; and then on the body, the head held fixed, with λ times the distance of its features from the prototypes (FedProto's). The
-server averages bodies and prototypes by samples, and gives client i the head Σ_j α_ij φ_j whose α_i minimises
-Σ_j α_ij² V_j + ‖h_i − Σ_j α_ij h_j‖² with shares α_i (equation 12's estimate), over the clients of the round.
+Symbols of Algorithm 1: θ̃ → body, φ̃_i → heads (row i), c → the prototypes of sums/shares, λ → lam, h_i → h, V_i →
+spread. With the body received, a client computes h_i = (p_y μ_y by class) and V_i = (E‖f‖² − ‖h_i‖²)/n_i; takes its
+steps on the head, the body held fixed; and then on the body, the head held fixed, with λ times the distance of its
+features from the prototypes (FedProto's). The server averages bodies and prototypes by samples, and gives client i the
+head Σ_j α_ij φ_j whose α_i minimises Σ_j α_ij² V_j + ‖h_i − Σ_j α_ij h_j‖² with shares α_i (equation 12's estimate),
+over the clients of the round.
 
-A client's model is the newest body with its mixed head; one that never took part has the mean of the heads. The authors' code and
-PFLlib drop shares below 0.001 without scaling the others; here the exact shares count.
+A client's model is the newest body with its mixed head; one that never took part has the mean of the heads. The
+authors' code and PFLlib drop shares below 0.001 without scaling the others; here the exact shares count.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from coterie.algorithms.families import Trained
 from coterie.algorithms.fedproto import distance_to, prototypes
 from coterie.base.annotations import guarded
 from coterie.base.arguments import NotNegative
-from coterie.base.tree import Params, joined, repeat, take, tree_map
+from coterie.base.tree import Params, Tree, joined, repeat, take, tree_map
 from coterie.errors import ConfigError
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Population, Up, one_per
 from coterie.learning.body_and_head import split
@@ -74,9 +75,9 @@ class FedPAC(Trained):
         )
         if not len(reply.clients):
             return state
-        here, sent, weight = torch.from_numpy(reply.clients), reply.values, reply.weight.double() / reply.weight.double().sum()
-        mean = tree_map(lambda t: torch.tensordot(weight, t.double(), 1).to(t.dtype), sent)
-        mixed = tree_map(lambda t, a=collaboration(sent["h"], sent["spread"]): torch.tensordot(a, t.double(), 1).to(t.dtype), sent["head"])
+        here, sent, weight = torch.from_numpy(reply.clients), reply.values, reply.weight.double()
+        mean = _mixed(weight / weight.sum(), sent)
+        mixed = _mixed(collaboration(sent["h"], sent["spread"]), sent["head"])
         heads = tree_map(lambda t, new: t.index_copy(0, here, new), state.heads, mixed)
         own, seen = mean["own"], mean["own"]["shares"] > 0
         sums = torch.where(seen.unsqueeze(1), own["sums"], state.sums)
@@ -107,11 +108,17 @@ class FedPAC(Trained):
         return joined(state.body, self._heads(state, ctx.index), ctx.initial)
 
 
+def _mixed(shares: Tensor, rows: Tree) -> Tree:
+    """Weighted sums of rows; `shares` are one weight per row, or several such."""
+    mixed: Tree = tree_map(lambda t: torch.tensordot(shares, t.double(), 1).to(t.dtype), rows)
+    return mixed
+
+
 def collaboration(h: Tensor, spread: Tensor) -> Tensor:
     """Row i: the shares α that minimise Σ_j α_j² V_j + ‖h_i − Σ_j α_j h_j‖².
 
-    On the simplex this is ‖Bα‖² for a root B of diag(V) + the Gram matrix of the gaps h_i − h_j. Without the constraint on the
-    sum, min ‖Bα‖² + (1 − Σα)² over α ≥ 0 has the same direction, and this is a least-squares problem."""
+    On the simplex this is ‖Bα‖² for a root B of diag(V) + the Gram matrix of the gaps h_i − h_j. Without the constraint on
+    the sum, min ‖Bα‖² + (1 − Σα)² over α ≥ 0 has the same direction, and this is a least-squares problem."""
     rows, found = h.flatten(1).double(), []
     for one in rows:
         gap = one - rows

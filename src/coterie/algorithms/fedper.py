@@ -3,10 +3,10 @@
 "Federated Learning with Personalization Layers" (Manoj Ghuhan Arivazhagan, Vinay Aggarwal, Aaditya Kumar Singh, Sunav
 Choudhary, 2019, https://arxiv.org/abs/1912.00818).
 
-Symbols of Algorithms 1 and 2: W_B → common, W_{P_j} → own (the head), γ_j → the client's share of all samples. A client trains
-base and personalisation layers together and sends the base; the server averages bases, weighted by γ. FedRep trains the
-two in turns instead. A client's model is the newest base with its own head; a client that never took part trains a head once
-on the base. A network of one layer is all head: then every client trains alone.
+Symbols of Algorithms 1 and 2: W_B → common, W_{P_j} → own (the head), γ_j → the client's share of all samples. A client
+trains base and personalisation layers together and sends the base; the server averages bases, weighted by γ. FedRep
+trains the two in turns instead. A client's model is the newest base with its own head; a client that never took part
+trains a head once on the base. A network of one layer is all head: then every client trains alone.
 """
 
 from __future__ import annotations

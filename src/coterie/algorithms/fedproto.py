@@ -1,17 +1,18 @@
 """FedProto: clients share mean features of each class, never a model.
 
-"FedProto: Federated Prototype Learning across Heterogeneous Clients" (Yue Tan, Guodong Long, Lu Liu, Tianyi Zhou, Qinghua Lu,
-Jing Jiang, Chengqi Zhang, 2022, https://arxiv.org/abs/2105.00243).
+"FedProto: Federated Prototype Learning across Heterogeneous Clients" (Yue Tan, Guodong Long, Lu Liu, Tianyi Zhou,
+Qinghua Lu, Jing Jiang, Chengqi Zhang, 2022, https://arxiv.org/abs/2105.00243).
 
-Symbols of Algorithm 1: C_i^(j), the client's mean features of class j; C̄^(j) → sums/shares, the common ones; λ → lam. A client
-minimises its loss + λ · (the distance of its features from the common prototypes of their classes) and sends its own
-prototypes; its model stays. C̄^(j) is the mean over all samples of class j that were met; a class not met keeps the former.
-Features are what enters the last layer.
+Symbols of Algorithm 1: C_i^(j), the client's mean features of class j; C̄^(j) → sums/shares, the common ones; λ → lam.
+A client minimises its loss + λ · (the distance of its features from the common prototypes of their classes) and sends
+its own prototypes; its model stays. C̄^(j) is the mean over all samples of class j that were met; a class not met keeps
+the former. Features are what enters the last layer.
 
-Equation 6 divides this mean by the number of clients once more, which no code does; the authors' code and PFLlib average
-clients' prototypes without weights. The distance is the mean square over features, as in both. PFLlib collects prototypes
-while the model moves; here, as printed, they are computed after the steps. A client predicts with its own head; the paper also
-predicts by the nearest prototype. A client that never took part trains from the start, towards the prototypes.
+Equation 6 divides this mean by the number of clients once more, which no code does; the authors' code and PFLlib
+average clients' prototypes without weights. The distance is the mean square over features, as in both. PFLlib collects
+prototypes while the model moves; here, as printed, they are computed after the steps. A client predicts with its own
+head; the paper also predicts by the nearest prototype. A client that never took part trains from the start, towards the
+prototypes.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """FedRC: clusters that tell changed concepts from changed labels or features, by dividing out each cluster's labels.
 
-"FedRC: Tackling Diverse Distribution Shifts Challenge in Federated Learning by Robust Clustering" (Yongxin Guo, Xiaoying Tang,
-Tao Lin, 2024, https://arxiv.org/abs/2301.12379).
+"FedRC: Tackling Diverse Distribution Shifts Challenge in Federated Learning by Robust Clustering" (Yongxin Guo,
+Xiaoying Tang, Tao Lin, 2024, https://arxiv.org/abs/2301.12379).
 
-Symbols: Θ_k → models (row k), ω_i;k → shares (the client's state), γ_i,j;k the responsibilities of a sample, and C_y;k → mass with
-rows that sum to 1: the labels of cluster k. E-step: γ_i,j;k ∝ ω_i;k exp(−f(Θ_k; sample j)) / C_{y_j;k}; then ω_i;k = mean_j γ_i,j;k
-and C_y;k is renewed from all γ. M-step: local steps on Σ_j γ_i,j;k f(Θ_k; j)/n, averaged by sample counts. Without C this is
-FedEM, which puts clients with the same labels together; dividing by C leaves that out, so that only contradicting concepts are
-apart. A client uses the model of its largest share, renewed by `e_steps` E-steps with the newest models, so that a client that
-never took part has one.
+Symbols: Θ_k → models (row k), ω_i;k → shares (the client's state), γ_i,j;k the responsibilities of a sample, and C_y;k
+→ mass with rows that sum to 1: the labels of cluster k. E-step: γ_i,j;k ∝ ω_i;k exp(−f(Θ_k; sample j)) / C_{y_j;k};
+then ω_i;k = mean_j γ_i,j;k and C_y;k is renewed from all γ. M-step: local steps on Σ_j γ_i,j;k f(Θ_k; j)/n, averaged by
+sample counts. Without C this is FedEM, which puts clients with the same labels together; dividing by C leaves that out,
+so that only contradicting concepts are apart. A client uses the model of its largest share, renewed by `e_steps`
+E-steps with the newest models, so that a client that never took part has one.
 """
 
 from __future__ import annotations
@@ -71,7 +71,10 @@ class FedRC(InGroups, Trained):
 
         gamma = joint(ctx).softmax(0)
         seen = gamma * ctx.mask / ctx.mask.sum().clamp(min=1)
-        send = {"models": m_steps(self.local, ctx, start, joint), "mass": seen @ F.one_hot(ctx.y, mass.shape[1]).to(seen.dtype)}
+        send = {
+            "models": m_steps(self.local, ctx, start, joint),
+            "mass": seen @ F.one_hot(ctx.y, mass.shape[1]).to(seen.dtype),
+        }
         loss = mean_over(ctx, (gamma * -log_joint(ctx, start, torch.ones_like(gamma[:, 0]))).sum(0))
         return Up(send, ctx.n, state={"shares": mean_over(ctx, gamma)}, info={"loss": loss})
 

@@ -3,13 +3,14 @@
 "On Bridging Generic and Personalized Federated Learning for Image Classification" (Hong-You Chen, Wei-Lun Chao, 2022,
 https://arxiv.org/abs/2107.00778).
 
-Symbols: θ and the generic head ψ → model, the personal head φ_m → own, f(x; θ) the features. Each step moves θ and ψ by the
-balanced risk (balanced softmax: the logits plus the logarithm of the client's class counts, equation 8), and φ_m by the usual
-risk of the sum of both heads' logits, where θ and ψ are held fixed (equation 9). The server averages θ and ψ by numbers of
-samples. A client predicts with both heads. As heads are linear, their sum is one linear head, which is a client's model here.
+Symbols: θ and the generic head ψ → model, the personal head φ_m → own, f(x; θ) the features. Each step moves θ and ψ by
+the balanced risk (balanced softmax: the logits plus the logarithm of the client's class counts, equation 8), and φ_m by
+the usual risk of the sum of both heads' logits, where θ and ψ are held fixed (equation 9). The server averages θ and ψ
+by numbers of samples. A client predicts with both heads. As heads are linear, their sum is one linear head, which is a
+client's model here.
 
-φ_m starts at 0, so that a client that never took part uses the generic model; PFLlib starts it as a copy of ψ. This is the
-linear variant; the paper's hypernetwork, which makes φ_m from class counts, is left out.
+φ_m starts at 0, so that a client that never took part uses the generic model; PFLlib starts it as a copy of ψ. This is
+the linear variant; the paper's hypernetwork, which makes φ_m from class counts, is left out.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class FedROD(Averaging):
         require_predictions(task, self, ("cross_entropy",))
         last = task.skeleton.get_submodule(next(reversed(start)).rpartition(".")[0])
         if not isinstance(last, nn.Linear):
-            raise ConfigError(f"FedROD adds up two linear heads; this network ends with {type(last).__name__}. Use nn.Linear.")
+            raise ConfigError(
+                f"FedROD adds up two linear heads; this network ends with {type(last).__name__}. Use nn.Linear."
+            )
         return super().init(task, population, seed, start)
 
     def client(self, ctx: Context) -> Tree:

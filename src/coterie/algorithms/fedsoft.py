@@ -3,21 +3,21 @@
 "FedSoft: Soft Clustered Federated Learning with Proximal Local Updating" (Yichen Ruan, Carlee Joe-Wong, 2022,
 https://arxiv.org/abs/2112.06053).
 
-Symbols of Algorithm 1: c_s → centres (row s), w_k → the client's state, u_ks → importance, σ → floor, λ → lam. A client finds, for each
-of its samples, the centre with the smallest loss; u_ks is the share of centre s, at least σ. It takes local steps on
-f_k(w) + (λ/2) Σ_s u_ks ‖w − c_s‖². Centre s becomes the mean of the w_k with weights u_ks n_k: every client counts in every group.
+Symbols of Algorithm 1: c_s → centres (row s), w_k → the client's state, u_ks → importance, σ → floor, λ → lam. A client
+finds, for each of its samples, the centre with the smallest loss; u_ks is the share of centre s, at least σ. It takes
+local steps on f_k(w) + (λ/2) Σ_s u_ks ‖w − c_s‖². Centre s becomes the mean of the w_k with weights u_ks n_k: every
+client counts in every group.
 
-Difference: the paper draws K clients per centre with probabilities proportional to u_ks n_k and averages them plainly; here the
-cohort is that of `fit`, and the mean has these weights, which is what those draws estimate. u_ks is renewed whenever a client
-takes part (the paper: every τ rounds). Local steps start at the centre of the largest importance; a client that never took part
-takes them when its model is asked for.
+Difference: the paper draws K clients per centre with probabilities proportional to u_ks n_k and averages them plainly;
+here the cohort is that of `fit`, and the mean has these weights, which is what those draws estimate. u_ks is renewed
+whenever a client takes part (the paper: every τ rounds). Local steps start at the centre of the largest importance; a
+client that never took part takes them when its model is asked for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -76,7 +76,9 @@ class FedSoft(Trained):
 
     def _steps(self, ctx: Context, centres: Params, u: Tensor) -> tuple[Params, Tensor]:
         """Σ_s u_s ‖w − c_s‖² pulls as strongly as ‖w − c‖² Σ_s u_s, with c the centres' mean."""
-        return self.local.fit(ctx, take(centres, u.argmax()), anchor=blend(centres, u / u.sum()), pull=self.lam * u.sum())
+        return self.local.fit(
+            ctx, take(centres, u.argmax()), anchor=blend(centres, u / u.sum()), pull=self.lam * u.sum()
+        )
 
     def personal(self, ctx: Context, state: FedSoftState) -> Params:
         return own_or(ctx, self._steps(ctx, state.centres, self.importance(ctx, state.centres))[0])

@@ -1,15 +1,16 @@
 """FeSEM: k-means on the clients' models, between rounds of local training from the centre of one's cluster.
 
-"Multi-Center Federated Learning: Clients Clustering for Better Personalization" (Guodong Long, Ming Xie, Tao Shen, Tianyi Zhou,
-Xianzhi Wang, Jing Jiang, 2023, https://arxiv.org/abs/2005.01026).
+"Multi-Center Federated Learning: Clients Clustering for Better Personalization" (Guodong Long, Ming Xie, Tao Shen,
+Tianyi Zhou, Xianzhi Wang, Jing Jiang, 2023, https://arxiv.org/abs/2005.01026).
 
-Symbols of Algorithm 1: W̃^(k) → models (row k), r_i → label (in the client's state), W_i the client's model. A client trains from
-the centre of its cluster to W_i; E-step: r_i = argmin_k ‖W_i − W̃^(k)‖²; M-step: W̃^(k) = the mean of the W_i with r_i = k, by numbers
-of samples. The client makes its own E-step, so that the server needs sums only.
+Symbols of Algorithm 1: W̃^(k) → models (row k), r_i → label (in the client's state), W_i the client's model. A client
+trains from the centre of its cluster to W_i; E-step: r_i = argmin_k ‖W_i − W̃^(k)‖²; M-step: W̃^(k) = the mean of the
+W_i with r_i = k, by numbers of samples. The client makes its own E-step, so that the server needs sums only.
 
-All centres begin at the common start, and then a client's first cluster is drawn at random, as k-means starts with a random
-partition: centres at different random networks would keep every client at its first one, because they are farther apart than
-local steps go. Later a client takes its first cluster by the loss, and one that never took part has that model.
+All centres begin at the common start, and then a client's first cluster is drawn at random, as k-means starts with a
+random partition: centres at different random networks would keep every client at its first one, because they are
+farther apart than local steps go. Later a client takes its first cluster by the loss, and one that never took part has
+that model.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""LG-FedAvg: every client has its own lower layers, which make features, and all share the layers that predict from them.
+"""LG-FedAvg: every client has its own lower layers, which make features, and all share the layers that predict from
+them.
 
-"Think Locally, Act Globally: Federated Learning with Local and Global Representations" (Paul Pu Liang, Terrance Liu, Liu
-Ziyin, Nicholas B. Allen, Randy P. Auerbach, David Brent, Ruslan Salakhutdinov, Louis-Philippe Morency, 2020,
+"Think Locally, Act Globally: Federated Learning with Local and Global Representations" (Paul Pu Liang, Terrance Liu,
+Liu Ziyin, Nicholas B. Allen, Randy P. Auerbach, David Brent, Ruslan Salakhutdinov, Louis-Philippe Morency, 2020,
 https://arxiv.org/abs/2001.01523).
 
-Symbols of Algorithm 1: θ_m^ℓ → own (the body), θ^g → common (the head). A client trains both together and sends θ^g, which the
-server averages by numbers of samples: the opposite of FedPer. The authors' experiments begin with rounds of FedAvg, because
-bodies trained apart from a random start do not fit one head: pass the result's model as `start`. A client that never took part
-trains a body once under the common head. A network of one layer is all head, and LG-FedAvg is FedAvg there.
+Symbols of Algorithm 1: θ_m^ℓ → own (the body), θ^g → common (the head). A client trains both together and sends θ^g,
+which the server averages by numbers of samples: the opposite of FedPer. The authors' experiments begin with rounds of
+FedAvg, because bodies trained apart from a random start do not fit one head: pass the result's model as `start`. A
+client that never took part trains a body once under the common head. A network of one layer is all head, and LG-FedAvg
+is FedAvg there.
 """
 
 from __future__ import annotations

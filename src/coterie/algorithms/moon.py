@@ -1,12 +1,13 @@
-"""MOON: federated averaging whose clients keep their features near the common model's and away from their last own model's.
+"""MOON: federated averaging whose clients keep their features near the common model's and away from their last own
+model's.
 
 "Model-Contrastive Federated Learning" (Qinbin Li, Bingsheng He, Dawn Song, 2021, https://arxiv.org/abs/2103.10622).
 
-Symbols of Algorithm 1: w^t → model, w_i^{t−1} → last (the client's state), μ → mu, τ → temperature, and the features z, z_glob and
-z_prev of a sample in the three models. A client's loss is ℓ_sup + μ ℓ_con, where
-ℓ_con = −log[e^{sim(z, z_glob)/τ} / (e^{sim(z, z_glob)/τ} + e^{sim(z, z_prev)/τ})] with cosine similarity (equation 3). The server
-averages by numbers of samples. At first w_i is the common start. Features are what enters the `head`, by default the last
-layer, as the networks at hand have no projection head of their own (the paper adds one of two layers; PFLlib has none); they are
+Symbols of Algorithm 1: w^t → model, w_i^{t−1} → last (the client's state), μ → mu, τ → temperature, and the features z,
+z_glob and z_prev of a sample in the three models. A client's loss is ℓ_sup + μ ℓ_con, where ℓ_con = −log[e^{sim(z,
+z_glob)/τ} / (e^{sim(z, z_glob)/τ} + e^{sim(z, z_prev)/τ})] with cosine similarity (equation 3). The server averages by
+numbers of samples. At first w_i is the common start. Features are what enters the `head`, by default the last layer, as
+the networks at hand have no projection head of their own (the paper adds one of two layers; PFLlib has none); they are
 computed in evaluation mode. A network of one layer has no features that learn, and MOON is FedAvg there.
 """
 

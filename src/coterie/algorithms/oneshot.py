@@ -14,7 +14,7 @@ Caveats: errors of step 2 are never repaired. Two networks that compute the same
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch

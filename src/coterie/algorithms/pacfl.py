@@ -1,14 +1,15 @@
 """PACFL: clients are grouped once, by the angles between the main directions of their data, before training.
 
-"Efficient Distribution Similarity Identification in Clustered Federated Learning via Principal Angles Between Client Data
-Subspaces" (Saeed Vahidian, Mahdi Morafah, Weijia Wang, Vyacheslav Kungurtsev, Chen Chen, Mubarak Shah, Bill Lin, 2023,
-https://arxiv.org/abs/2209.10526).
+"Efficient Distribution Similarity Identification in Clustered Federated Learning via Principal Angles Between Client
+Data Subspaces" (Saeed Vahidian, Mahdi Morafah, Weijia Wang, Vyacheslav Kungurtsev, Chen Chen, Mubarak Shah, Bill Lin,
+2023, https://arxiv.org/abs/2209.10526).
 
-Symbols of Algorithm 1: U_p → basis, the first p → directions left singular vectors of a client's data (columns are samples), β →
-threshold. Every client sends U_p once. The proximity of two clients is their smallest principal angle in degrees (equation 2), or
-the sum of all p (`by="sum"`, after equation 3, which takes the angles between vectors of equal rank and depends on their signs).
-Hierarchical clustering with mean linkage cuts at β; then federated averaging inside each group. A client that did not answer
-takes the model of smallest loss. Labels are not looked at, so that groups that differ in them alone are not found.
+Symbols of Algorithm 1: U_p → basis, the first p → directions left singular vectors of a client's data (columns are
+samples), β → threshold. Every client sends U_p once. The proximity of two clients is their smallest principal angle in
+degrees (equation 2), or the sum of all p (`by="sum"`, after equation 3, which takes the angles between vectors of equal
+rank and depends on their signs). Hierarchical clustering with mean linkage cuts at β; then federated averaging inside
+each group. A client that did not answer takes the model of smallest loss. Labels are not looked at, so that groups that
+differ in them alone are not found.
 """
 
 from __future__ import annotations

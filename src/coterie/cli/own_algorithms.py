@@ -1,8 +1,8 @@
 """Algorithms of one's own, by name: those of installed packages, and those of modules that the user allows.
 
-An installed package offers algorithms as entry points of the group `coterie.algorithms`. A file may also name `module:Class`.
-Importing a module runs it, and a file may come from somebody else: so the module must stand in the environment variable
-`COTERIE_ALGORITHMS`, which its user sets, several with commas.
+An installed package offers algorithms as entry points of the group `coterie.algorithms`. A file may also name
+`module:Class`. Importing a module runs it, and a file may come from somebody else: so the module must stand in the
+environment variable `COTERIE_ALGORITHMS`, which its user sets, several with commas.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def algorithm_class(name: str, place: str) -> type[Any]:
 def _require_allowed(module: str, name: str, place: str) -> None:
     if module not in os.environ.get(ALLOWED, "").replace(" ", "").split(","):
         raise ConfigError(
-            f"{place} {name!r} would import {module!r}, which runs its code, and you have not allowed that. If you trust it, set "
-            f"{ALLOWED}={module} in the environment."
+            f"{place} {name!r} would import {module!r}, which runs its code, and you have not allowed that. If you "
+            f"trust it, set {ALLOWED}={module} in the environment."
         )
 
 
@@ -51,7 +51,11 @@ def _checked(load: Callable[[], Any], name: str, place: str) -> type[Any]:
     try:
         kind = load()
     except Exception as error:
-        raise ConfigError(f"{place} {name!r} cannot be imported: {said(error)}. Install it, or correct the name.") from error
+        raise ConfigError(
+            f"{place} {name!r} cannot be imported: {said(error)}. Install it, or correct the name."
+        ) from error
     if not (isinstance(kind, type) and Algorithm in kind.__mro__ and dataclasses.is_dataclass(kind)):
-        raise ConfigError(f"{place} {name!r} is no algorithm: it must be a frozen dataclass below coterie.exchange.Algorithm.")
+        raise ConfigError(
+            f"{place} {name!r} is no algorithm: it must be a frozen dataclass below coterie.exchange.Algorithm."
+        )
     return kind

@@ -47,8 +47,8 @@ def check_private(ask: Ask) -> None:
         )
     if ask.reduce.soft:
         raise ConfigError(
-            f"Privacy needs sums in which a client counts once, and in '{ask.name}' it counts in several groups. Use {_ADDITIVE}, "
-            "or train without privacy."
+            f"Privacy needs sums in which a client counts once, and in '{ask.name}' it counts in several groups. Use "
+            f"{_ADDITIVE}, or train without privacy."
         )
     if ask.auxiliary:
         raise ConfigError(

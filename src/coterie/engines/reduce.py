@@ -29,8 +29,8 @@ Share = dict[str, Any]
 
 
 def group_sums(send: Tree, weight: Tensor, group: Tensor, groups: int) -> Share:
-    """Weighted sums, total weights and numbers of clients of every group. `weight` is one number per client, or one per client
-    and group; a client is counted in its `group` alone."""
+    """Weighted sums, total weights and numbers of clients of every group. `weight` is one number per client, or
+    one per client and group; a client is counted in its `group` alone."""
     if len(group) and (int(group.min()) < 0 or int(group.max()) >= groups):
         wrong = int(group.min()) if int(group.min()) < 0 else int(group.max())
         raise ClientError(f"Up(group=…) must be in 0 … {groups - 1}, the groups of the ask's reduce; got {wrong}.")
@@ -150,9 +150,10 @@ def _sums(ask: Ask, env: Env, rows: dict[str, Any]) -> Share:
     if env.private is not None:
         return env.private.partial(ask, env, rows)
     if rows["weight"].shape[1:] != ((ask.reduce.groups,) if ask.reduce.soft else ()):
+        need = f"{ask.reduce.groups} numbers, one per group" if ask.reduce.soft else "one number"
         raise ClientError(
-            f"Up(weight=…) of '{ask.name}' must be {f'{ask.reduce.groups} numbers' if ask.reduce.soft else 'one number'}, as its "
-            f"reduce says; got the shape {tuple(rows['weight'].shape[1:])}. A client counts in several groups with soft=True."
+            f"Up(weight=…) of '{ask.name}' must be {need}, as its reduce says; got the shape "
+            f"{tuple(rows['weight'].shape[1:])}. A client counts in several groups with soft=True."
         )
     return group_sums(rows["send"], rows["weight"], rows["group"], ask.reduce.groups)
 

@@ -144,7 +144,8 @@ class Context:
 @dataclass(frozen=True)
 class Up:
     """What a client function returns. `send` goes to the server, with the client's weight in its group (one weight per group
-    where the ask's reduce is soft); `state` stays on the client (None: unchanged); `info` are diagnostics of the simulation, averaged into the history (NaN: none from this client)."""
+    where the ask's reduce is soft); `state` stays on the client (None: unchanged); `info` are diagnostics of the simulation,
+    averaged into the history (NaN: none from this client)."""
 
     send: Tree
     weight: Tensor | float = 1.0
@@ -156,8 +157,8 @@ class Up:
 @guarded
 @dataclass(frozen=True)
 class SumBy:
-    """Weighted sums over `groups` groups of clients. A client is in one group, `Up(group=…)`; with `soft` it counts in all of
-    them, with one weight per group: `Up(weight=…)` is a tensor of that length then."""
+    """Weighted sums over `groups` groups of clients. A client is in one group, `Up(group=…)`; with `soft` it counts in all
+    of them, with one weight per group: `Up(weight=…)` is a tensor of that length then."""
 
     groups: int = 1
     soft: bool = False

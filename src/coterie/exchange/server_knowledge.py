@@ -32,7 +32,9 @@ class Population:
     def width(self, task: Task, params: Params, head: Sequence[str] = ()) -> int:
         """How many numbers enter the head of the network for each sample, as in `Context.features`."""
         if self.sample is None:
-            raise ConfigError("The width of features needs a sample's shape; got a Population without `sample`. Pass it.")
+            raise ConfigError(
+                "The width of features needs a sample's shape; got a Population without `sample`. Pass it."
+            )
         network = task.judge(next(iter(params.values())))
         with torch.no_grad():
             return features(network, params, self.sample, head).shape[1]

@@ -28,7 +28,11 @@ def features(network: nn.Module, params: Params, x: Tensor, head: Sequence[str] 
     and the first of them counts; by default it is the last layer: of an `nn.Sequential` its last module, of another network
     the module whose parameters come last."""
     if isinstance(network, nn.Sequential) and not any("." in part.rstrip(".") for part in head):
-        body = network[: [name for name, _ in network.named_children()].index(head[0].rstrip("."))] if head else network[:-1]
+        body = (
+            network[: [name for name, _ in network.named_children()].index(head[0].rstrip("."))]
+            if head
+            else network[:-1]
+        )
         kept = {name: params[name] for name, _ in (*body.named_parameters(), *body.named_buffers()) if name in params}
         values: Tensor = functional_call(body, kept, (x,))
         return values.flatten(1)

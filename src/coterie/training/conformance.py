@@ -1,7 +1,7 @@
 """What every algorithm must do, as checks that run on anybody's class: `ct.check(MyAlgorithm())`.
 
-The conformance suite runs the same checks over the registry. Each is a function of a `Case` and raises `Failed` with a sentence,
-or the error that the algorithm itself raised. `small_case.py` has the federation and the network.
+The conformance suite runs the same checks over the registry. Each is a function of a `Case` and raises `Failed` with a
+sentence, or the error that the algorithm itself raised. `small_case.py` has the federation and the network.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from coterie.training.small_case import (
     tried_on,
     with_few_steps,
 )
+
 
 def same_seed_same_numbers_other_seed_others(case: Case) -> None:
     one, again, other = (case.run(seed=seed, cohort=case.some(7)) for seed in (1, 1, 2))
@@ -273,7 +274,9 @@ def check(algorithm: Algorithm) -> pd.DataFrame:
     """Run the conformance checks on an algorithm of one's own, in less than a minute: one row per check, whether it
     `holds`, and the sentence `found` if it does not."""
     if not dataclasses.is_dataclass(algorithm) or isinstance(algorithm, type):
-        raise ConfigError(f"check takes an algorithm, such as FedAvg(); got {algorithm!r}. Make an instance of the class.")
+        raise ConfigError(
+            f"check takes an algorithm, such as FedAvg(); got {algorithm!r}. Make an instance of the class."
+        )
     case, rows = Case(with_few_steps(algorithm)), {}
     for name, one in CHECKS.items():
         try:
