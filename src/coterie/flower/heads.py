@@ -46,7 +46,10 @@ def _groups(told: Any) -> bool:
 
 def _reduce(told: Any) -> bool:
     return told is None or (
-        isinstance(told, list) and len(told) == 2 and told[0] in ("MeanBy", "SumBy") and _groups(told[1])
+        isinstance(told, list)
+        and told[:1] in (["MeanBy"], ["SumBy"])
+        and (len(told) == 2 or told[2:] == [True])  # soft
+        and _groups(told[1])
     )
 
 
@@ -132,7 +135,7 @@ TABLE: dict[str, dict[str, Check]] = {
         "run": _RUN, "round": _ROUND, "ask": _ROUND, "attempt": _RUN, "have": _TAG, "base": _TAG, "number": _NUMBER,
         "phase": (lambda v: isinstance(v, str) and _PLACE.fullmatch(v) is not None, "the place of a client function"),
         "clients": (_positions, "positions of clients, each once"),
-        "reduce": (_reduce, "null, or MeanBy or SumBy with a number of groups"),
+        "reduce": (_reduce, "null, or MeanBy or SumBy with a number of groups, and true if they are soft"),
         "test": (lambda v: isinstance(v, bool), "true or false"),
         "updates": (lambda v: _dict(v, _from), "what each update is measured from"),
         "auxiliary": (lambda v: _list(v, text, 1000), "names"),

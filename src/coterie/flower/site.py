@@ -388,7 +388,7 @@ def untold(what: str) -> Iterator[None]:
 
 def write_ask(algorithm: Any, ask: Ask, *, private: bool) -> tuple[dict[str, Any], Tree]:
     """An ask as plain values and tensors, with the values from which a private run measures updates."""
-    reduce = None if ask.reduce is None else [type(ask.reduce).__name__, ask.reduce.groups]
+    reduce = None if ask.reduce is None else [type(ask.reduce).__name__, ask.reduce.groups, *[True] * ask.reduce.soft]
     updates = {k: None if f is None else [list(f.fields), f.groups] for k, f in ask.updates.items()}
     head = {
         "phase": wire.place_of(algorithm, ask.phase), "clients": ask.clients.tolist(), "reduce": reduce, "test": ask.test,
@@ -401,7 +401,7 @@ def write_ask(algorithm: Any, ask: Ask, *, private: bool) -> tuple[dict[str, Any
 def read_ask(algorithm: Any, head: Mapping[str, Any], tree: Tree) -> Ask:
     reduce = None
     if head["reduce"] is not None:
-        reduce = (MeanBy if head["reduce"][0] == "MeanBy" else SumBy)(int(head["reduce"][1]))
+        reduce = (MeanBy if head["reduce"][0] == "MeanBy" else SumBy)(int(head["reduce"][1]), len(head["reduce"]) == 3)
     updates = {k: None if f is None else From(*f[0], groups=f[1]) for k, f in head["updates"].items()}
     down, each = ({n: tree.get(k, {}).get(n, {}) for n in head["given"][k]} for k in ("down", "each"))
     return Ask(

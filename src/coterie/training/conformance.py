@@ -63,14 +63,19 @@ def a_round_changes_neither_its_state_nor_the_global_generators(case: Case) -> N
     run.one_round()
     given, initial = run.state, run.env.initial
     before, start = copy.deepcopy(vars(given)), copy.deepcopy(initial)
-    drawn = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    drawn = torch.get_rng_state(), _numpy_state()
     run.one_round()
     for (name, old), (_, new) in zip(flatten(before).items(), flatten(vars(given)).items(), strict=True):
         same = torch.equal(old, new) if isinstance(old, Tensor) else old == new
         demand(same, f"A round changed {name} of the state it was given. Make a new one.")
     demand(all(torch.equal(start[name], initial[name]) for name in start), "A round changed the common start.")
-    same = torch.equal(drawn[0], torch.get_rng_state()) and np.array_equal(drawn[1], np.random.get_state()[1])  # noqa: NPY002
+    same = torch.equal(drawn[0], torch.get_rng_state()) and np.array_equal(drawn[1], _numpy_state())
     demand(same, "A round drew from a global generator. Use ctx.uniform, ctx.normal or cohort.key.")
+
+
+def _numpy_state() -> Any:
+    """NumPy's global generator."""
+    return np.random.get_state(legacy=False)["state"]["key"].copy()  # noqa: NPY002
 
 
 def equal_on_both_engines(case: Case) -> None:
