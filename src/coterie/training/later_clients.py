@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.base.tree import Params, Tree, tree_map
+from coterie.data.client_rows import as_numbers
 from coterie.data.federation import Federation
 from coterie.engines.base import Env, fresh_states
 from coterie.errors import ConfigError, DataError
@@ -88,7 +89,8 @@ def evaluation_of(live: Evaluation, federation: Federation, tune: LocalSteps | N
 def _with_rows(live: Evaluation, federation: Federation) -> Any:
     """The server's state with rows for new clients behind those of its own: as before the first round, and in no group."""
     algorithm, state = live.algorithm, live.state
-    population = Population(len(federation), federation.n_train, federation.clusters, federation.classes)
+    sample = as_numbers(federation.x.new_zeros(1, *federation.x.shape[1:]))
+    population = Population(len(federation), federation.n_train, federation.clusters, federation.classes, sample)
     fresh = algorithm.init(live.task, population, live.env.seed, live.env.initial)
     oracle = algorithm.reads_clusters
 
