@@ -22,8 +22,7 @@ from sklearn.datasets import load_digits
 
 import coterie as ct
 from coterie.errors import CoterieWarning
-from coterie.privacy import epsilon as exact_epsilon
-from coterie.privacy import noise_multiplier
+from coterie.privacy import adaped_epsilon, noise_multiplier
 from reproductions.claims import Claim, sure
 from reproductions.drawing import curves, panels
 from reproductions.experiment import Cells, Experiment, Measured, Records, Row, Scale
@@ -87,27 +86,23 @@ def measure(cell: Any, seed: int, scale: Scale) -> Measured:
     return {"accuracy": round(float(run.scores()["accuracy"].mean()), 5), "psi": psi}
 
 
-def theorem_7(noise: float, rounds: int, cohort: int, clients: int) -> float:
-    """ε by Theorem 7 as read: Rényi ε(α) = 6α(K/m)²R·2C²/(Kσ²), and the best order α."""
-    slope = 6 * (cohort / clients) ** 2 * rounds * 2 * CLIP**2 / (cohort * noise**2)
-    orders = np.concatenate([np.linspace(1.01, 20, 400), np.geomspace(20, 1e5, 400)])
-    found = orders * slope + np.log1p(-1 / orders) + (math.log(1 / DELTA) - np.log(orders)) / (orders - 1)
-    return float(found.min())
+def both_epsilons(noise: float, rounds: int, cohort: int, clients: int) -> tuple[float, float]:
+    """ε by Theorem 7 as read, and ε that holds against a server that sees single messages."""
+    return adaped_epsilon(noise, CLIP, DELTA, rounds=rounds, cohort=cohort, clients=clients, steps=STEPS)
 
 
 def printed_noise(epsilon: float, rounds: int, cohort: int, clients: int) -> float:
     """The deviation per step that Theorem 7 asks for."""
 
     def gap(log_noise: float) -> float:
-        return math.log(theorem_7(math.exp(log_noise), rounds, cohort, clients) / epsilon)
+        return math.log(both_epsilons(math.exp(log_noise), rounds, cohort, clients)[0] / epsilon)
 
     return math.exp(brentq(gap, math.log(1e-3), math.log(1e4)))
 
 
 def bought(epsilon: float, rounds: int, cohort: int, clients: int) -> float:
-    """ε of that noise against a server that sees single messages: a round is τ clipped derivatives of either kind."""
-    noise = printed_noise(epsilon, rounds, cohort, clients)
-    return exact_epsilon(noise / (CLIP * math.sqrt(2 * STEPS)), DELTA, round(rounds * cohort / clients))
+    """ε of that noise against a server that sees single messages."""
+    return both_epsilons(printed_noise(epsilon, rounds, cohort, clients), rounds, cohort, clients)[1]
 
 
 def percent(found: Records, cell: str) -> list[float]:

@@ -117,3 +117,21 @@ def test_the_printed_rounds_contract_the_models(world):
         models = ct.fit(algorithm, fed, world.linear(4), rounds=12, alone=False).state.models["weight"].flatten(1)
         gaps[kind] = float(torch.pdist(models).min())
     assert gaps[PrintedDiscretePrior] < 0.1 * gaps[ct.DiscretePrior]
+
+
+def test_a_private_discrete_prior_is_sums_alone_and_beats_one_model():
+    """Its private form starts from random models. Two planted groups of 30 clients, three seeds."""
+    fed = ct.datasets.digits(transform="rotate", clusters=2, clients=60, seed=0)
+    task, steps = ct.Task(ct.models.linear(64, 10)), ct.LocalSGD(steps=5, lr=0.5, batch_size=None)
+    budget = ct.Privacy(20, 1e-3, clip=1.0, noise="simulation")
+    assert ct.DiscretePrior().private() == ct.DiscretePrior(start="random")
+
+    def accuracy(algorithm, seed):
+        run = ct.fit(algorithm, fed, task, rounds=12, seed=seed, privacy=budget, alone=False)
+        assert run.receipt is not None
+        return run.scores()["accuracy"].mean()
+
+    gains = [accuracy(ct.DiscretePrior(local=steps), s) - accuracy(ct.FedAvg(steps), s) for s in range(3)]
+    assert np.mean(gains) > 0
+    with pytest.raises(ct.errors.ConfigError, match="no additive form"):
+        ct.fit(ct.MixturePrior(), fed, task, rounds=1, privacy=budget)

@@ -91,6 +91,41 @@ def test_mixture_means_cover_and_reach_their_risk(variance):
     assert found[1][0] + fit(mixture_data(0, 2000, variance), 0).risk_ < 0.7 * 2 / 5.5
 
 
+def test_a_mixture_from_local_reports():
+    """With 20,000 clients and ε = 8 one report each is enough, quantised after the noise or not; 300 are too few, and the
+    risk says so."""
+    for mechanism in (None, ct.estimation.Quantiser(6, 60.0)):
+        budget = ct.Privacy(8, clip=4.5, **SIMULATED)
+        model = ct.MixtureMeans(2, noise_variance=1.0, privacy=budget, trust="local", mechanism=mechanism)
+        data = mixture_data(1, 20_000)
+        fitted = model.fit(data.samples)
+        error = np.square(fitted.estimates_ - data.truth).sum(1).mean()
+        low, high = fitted.interval(0.95)
+        assert error < fitted.risk_ < fitted.local_risk_
+        assert ((data.truth >= low) & (data.truth <= high)).mean() > 0.95
+        few = clone(model).fit(data.samples[:300])
+        assert few.risk_ > few.local_risk_
+
+
+def test_a_mixture_of_quantised_means_nears_the_plain_one():
+    data = mixture_data(3, 2000)
+    errors = []
+    for mechanism in (None, ct.estimation.Quantiser(4, 6.0), ct.estimation.VectorQuantiser(32, 6.0)):
+        fitted = ct.MixtureMeans(2, noise_variance=1.0, mechanism=mechanism).fit(data.samples)
+        errors.append(np.square(fitted.estimates_ - data.truth).sum(1).mean())
+    assert errors[0] < min(errors[1:])
+    assert max(errors) < 0.1 * fitted.local_risk_
+
+
+class Unquantised:
+    """A mechanism of unknown origin."""
+
+    radius, variance = 1e9, 0.0
+
+    def __call__(self, x, rng):
+        return x
+
+
 FITS = {
     "means": lambda p, x: ct.GaussianMeans(None, 1.0, privacy=p).fit(x),
     "means, prior known": lambda p, x: ct.GaussianMeans(0.3, 1.0, privacy=p).fit(x),
@@ -98,6 +133,10 @@ FITS = {
     "mixture": lambda p, x: ct.MixtureMeans(2, noise_variance=1.0, privacy=p, rounds=4).fit(x),
     "wide mixture": lambda p, x: ct.MixtureMeans(
         2, noise_variance=1.0, component_variance=None, privacy=p, rounds=4
+    ).fit(x),
+    "local mixture": lambda p, x: ct.MixtureMeans(2, noise_variance=1.0, privacy=p, trust="local").fit(x),
+    "quantised local means": lambda p, x: ct.GaussianMeans(
+        0.3, 1.0, privacy=p, trust="local", mechanism=ct.estimation.VectorQuantiser(8, 200.0)
     ).fit(x),
     "rates": lambda p, x: ct.BernoulliRates(privacy=p).fit([int(5 * abs(c[0, 0])) % 6 for c in x], 5),
 }
@@ -109,7 +148,7 @@ def test_receipts(name):
     receipt = FITS[name](ct.Privacy(1, 1e-6, clip=3.0), samples).receipt_
     assert receipt.valid, receipt.reasons
     assert 0.99 < receipt.epsilon <= 1
-    assert receipt.guarantee == ("local" if name in ("local means", "rates") else "joint")
+    assert receipt.guarantee == ("local" if "local" in name or name == "rates" else "joint")
     assert type(receipt).from_json(receipt.to_json()) == receipt
     simulated = FITS[name](ct.Privacy(1, clip=3.0, **SIMULATED), samples).receipt_
     assert not simulated.valid
@@ -153,6 +192,23 @@ def test_numbers_of_samples_do_not_reach_the_others():
         (lambda p: ct.GaussianMeans(0.3, 1.0, mechanism=ct.estimation.Quantiser(4), privacy=p), "mechanism"),
         (lambda p: ct.GaussianMeans(0.3, 1.0, privacy=1.0), "Privacy"),
         (lambda p: ct.MixtureMeans(2, privacy=p), "noise_variance"),
+        (
+            lambda p: ct.MixtureMeans(2, noise_variance=1.0, privacy=p, mechanism=ct.estimation.Quantiser(4)),
+            "mechanism",
+        ),
+        (
+            lambda p: ct.MixtureMeans(2, noise_variance=1, component_variance=None, privacy=p, trust="local"),
+            "component_variance",
+        ),
+        (
+            lambda p: ct.GaussianMeans(0.3, 1, mechanism=ct.estimation.Quantiser(4), privacy=p, trust="local"),
+            "must hold the noisy means",
+        ),
+        (
+            lambda p: ct.GaussianMeans(0.3, 1, mechanism=Unquantised(), privacy=p, trust="local"),
+            "Quantiser or VectorQuantiser",
+        ),
+        (lambda p: ct.BernoulliRates(privacy=p, variance="paper"), "variance"),
         (lambda p: ct.MixtureMeans(2, noise_variance=1.0, prior=([1.0], [[0.0]]), privacy=p), "prior"),
     ],
 )

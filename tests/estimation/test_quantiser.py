@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.estimation.quantiser import Quantiser, clipping_radius
+from coterie.estimation.quantiser import Quantiser, VectorQuantiser, clipping_radius, sent
 from reproductions.private_means import printed_radius
 
 
@@ -60,3 +60,22 @@ def test_refuses_values_outside():
         Quantiser(2, 1.0)([1.5], np.random.default_rng(0))
     with pytest.raises(ValueError, match="samples must be a finite number of at least 1"):
         clipping_radius(clients=2, samples=0, prior_variance=1, noise_variance=1)
+
+
+def test_a_vector_quantiser_is_unbiased_and_reaches_its_variance():
+    q, x = VectorQuantiser(3, 2.0), np.array([0.9, -1.0, 0.0, 0.2, 0.4])
+    draws = q(np.broadcast_to(x, (100_000, 5)), np.random.default_rng(0))
+    assert (np.abs(draws.mean(0) - x) < 4 * draws.std(0) / np.sqrt(len(draws))).all()
+    assert np.square(draws - x).sum(1).mean() / 5 == pytest.approx((4 - x @ x / 5) / 3, rel=0.02)
+    assert q.variance >= np.square(draws - x).sum(1).mean() / 5
+    assert len(np.unique(VectorQuantiser(1, 2.0)(draws[:50] / 20, np.random.default_rng(1)), axis=0)) <= 10
+    assert q.bits(5) == 3 * 4
+
+
+def test_what_is_sent_is_clipped_to_the_ball_or_the_box():
+    rows = np.array([[3.0, 4.0], [0.3, 0.4]])
+    np.testing.assert_allclose(sent(VectorQuantiser(200_000, 1.0), rows, 0)[0], [[0.6, 0.8], [0.3, 0.4]], atol=0.02)
+    np.testing.assert_allclose(sent(Quantiser(20, 1.0), rows, 0)[0], [[1.0, 1.0], [0.3, 0.4]], atol=1e-5)
+    assert {sent(kind, rows, 0)[1] for kind in (VectorQuantiser(5, 1.0), Quantiser(5, 1.0))} == {1}
+    with pytest.raises(ValueError, match="norm_bound"):
+        VectorQuantiser(2, 1.0)([0.8, 0.8], np.random.default_rng(0))

@@ -16,7 +16,7 @@ def seeds(one):
 @pytest.mark.parametrize(("noise", "epsilon"), [(2, 9.105), (4, 3.950), (8, 1.782)])
 def test_theorem_7_as_read(noise, epsilon):
     """K = 22 of m = 66, 240 rounds, δ = 1e-4: one derivative of noise σ is two of noise √2·σ."""
-    assert private_adaped.theorem_7(noise * math.sqrt(2), 240, 22, 66) == pytest.approx(epsilon, rel=2e-3)
+    assert private_adaped.both_epsilons(noise * math.sqrt(2), 240, 22, 66)[0] == pytest.approx(epsilon, rel=2e-3)
     assert private_adaped.printed_noise(epsilon, 240, 22, 66) == pytest.approx(noise * math.sqrt(2), rel=2e-3)
 
 

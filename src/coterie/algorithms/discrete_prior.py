@@ -6,19 +6,21 @@ Ozkara, Antonious M. Girgis, Deepesh Data, Suhas Diggavi, 2023, https://arxiv.or
 
 Symbols: k → clusters, μ_l → models (row l), p_l → shares, w_il = softmax_l(log p_l − n f_i(μ_l)) → a client's weights.
 The first round clusters models that clients trained alone (the print leaves the start open); with fewer clients than
-models in a round, the next rounds do so too, until there are enough models.
+models in a round, the next rounds do so too, until there are enough models. With start="random" the models start as random
+networks and every round is a sum in which each client counts once; a private run and secure sums take this form.
 
-Later rounds take EM steps: p_l = mean_i w_il, and clients train every μ_l with weight w_il·n_i. All sums: the server sees no
-client. For linear models it is the exact EM step (Σ_i w_il X_iᵀX_i)⁻¹ Σ_i w_il X_iᵀY_i, taken in gradient steps. (In the
-print new centres lie inside the hull of the old ones, so they contract to one point and nothing is learnt after the first
-round, E11: `reproductions/printed/discrete_prior.py`.)
+Later rounds take EM steps: p_l = mean_i w_il, and clients train every μ_l with weight w_il·n_i (start="random": w_il).
+All sums: the server sees no client. For linear models it is the exact EM step (Σ_i w_il X_iᵀX_i)⁻¹ Σ_i w_il X_iᵀY_i, in
+gradient steps. (In the print new centres lie inside the hull of the old ones, so they contract to one point and nothing is
+learnt after the first round, E11: `reproductions/printed/discrete_prior.py`.)
 
 A client predicts with Σ_l w_il p_l(y|x).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -26,6 +28,7 @@ from torch import Tensor
 
 from coterie.aggregation.update_kmeans import kmeans_rows
 from coterie.algorithms.families import Trained
+from coterie.algorithms.ifca.cluster_models import first_models
 from coterie.algorithms.priors import prior_weight, require_predictions
 from coterie.base.annotations import guarded
 from coterie.base.arguments import Positive
@@ -45,17 +48,26 @@ class DiscretePriorState:
 @guarded
 @dataclass(frozen=True, kw_only=True)
 class DiscretePrior(Trained):
-    """`clusters` is k. `noise_variance` is σ_x² of the loss "mse"."""
+    """`clusters` is k, and `start` says where its models come from: "alone" or "random". `noise_variance` is σ_x² of the
+    loss "mse"."""
 
     way = "groups"
-    individual = True
 
     clusters: int = 2
     noise_variance: Positive = 0.5
+    start: Literal["alone", "random"] = "alone"
+
+    def private(self) -> DiscretePrior:
+        """The first round shows the models of single clients, and a private run does without."""
+        return replace(self, start="random")
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> DiscretePriorState:
         require_predictions(task, self, ("cross_entropy", "mse"))
-        shares = next(iter(start.values())).new_full((self.clusters,), 1 / self.clusters)
+        like = next(iter(start.values()))
+        shares = like.new_full((self.clusters,), 1 / self.clusters)
+        if self.start == "random":
+            draws = [start] + [task.init(seed * 1_000_003 + j, like.dtype) for j in range(1, self.clusters)]
+            return DiscretePriorState(first_models(draws, {}), shares, self.clusters)
         return DiscretePriorState(repeat(start, self.clusters), shares, 0)
 
     def round(self, state: DiscretePriorState, cohort: Cohort) -> Exchange[DiscretePriorState]:
@@ -85,18 +97,21 @@ class DiscretePrior(Trained):
         weights = self.weights(ctx, models, shares)
         fits = [self.local.fit(ctx.rewound(), row(models, j)) for j in range(self.clusters)]
         trained = stack([model for model, _ in fits])
-        share = ctx.n * weights
+        share = weights if self.start == "random" else ctx.n * weights
         moved = tree_map(lambda new, old: (new - old) * share.reshape(-1, *[1] * (old.dim() - 1)), trained, models)
         loss = (weights * torch.stack([loss for _, loss in fits])).sum()
-        return Up(send={"moved": moved, "weights": {"samples": share, "client": weights}}, info={"loss": loss})
+        apart = {} if self.start == "random" else {"client": weights}
+        return Up(send={"moved": moved, "weights": {"share": share} | apart}, info={"loss": loss})
 
     # ---- what the server does ----------------------------------------------------------------------------------------
 
     def _summed(self, state: DiscretePriorState, reply: Reply) -> DiscretePriorState:
         moved, weights = row(reply.values["moved"], 0), row(reply.values["weights"], 0)
-        per = weights["samples"].clamp(min=1e-12)
+        total = weights["share"].clamp(min=1e-12)
+        per = total.clamp(min=0.1 * float(total.mean()))  # a model that hardly anybody has moves slowly
+        clients = weights.get("client", weights["share"]).clamp(min=1e-12)
         models = tree_map(lambda t, d: t + d / per.reshape(-1, *[1] * (t.dim() - 1)), state.models, moved)
-        return DiscretePriorState(models, _positive(weights["client"] / weights["client"].sum()), self.clusters)
+        return DiscretePriorState(models, _positive(clients / clients.sum()), self.clusters)
 
     def _clustered(self, state: DiscretePriorState, reply: Reply, cohort: Cohort) -> DiscretePriorState:
         order = torch.from_numpy(np.argsort(reply.clients, kind="stable"))

@@ -28,6 +28,7 @@ from coterie.algorithms.priors import blend, log_shares, prior_weight
 from coterie.base.annotations import guarded
 from coterie.base.arguments import Positive
 from coterie.base.tree import Params, Tree, flat_vector, like_vector, repeat, row, take, tree_map
+from coterie.errors import ConfigError
 from coterie.exchange.messages import Ask, Cohort, Context, Exchange, From, Population, Up
 from coterie.learning.task import Task
 
@@ -54,6 +55,12 @@ class MixturePrior(Trained):
     scale: Positive = 0.1
     floor: Positive = 0.1
     noise_variance: Positive = 0.5
+
+    def private(self) -> MixturePrior:
+        raise ConfigError(
+            "MixturePrior has no additive form, since its server clusters the models of single clients. Use "
+            "DiscretePrior, FedEM or IFCA, whose rounds are sums, or train without privacy."
+        )
 
     def init(self, task: Task, population: Population, seed: int, start: Params) -> MixturePriorState:
         like = next(iter(start.values()))

@@ -13,6 +13,7 @@ from coterie.estimation.means import GaussianMeans as GaussianMeans
 from coterie.estimation.means import least_risk as least_risk
 from coterie.estimation.mixtures import MixtureMeans as MixtureMeans
 from coterie.estimation.quantiser import Quantiser as Quantiser
+from coterie.estimation.quantiser import VectorQuantiser as VectorQuantiser
 from coterie.estimation.quantiser import clipping_radius as clipping_radius
 from coterie.estimation.quantiser import norm_bound as norm_bound
 from coterie.estimation.rates import BernoulliRates as BernoulliRates

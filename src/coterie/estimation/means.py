@@ -26,8 +26,8 @@ from coterie.base.deprecated import renamed
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.client_sums import ClientMeans, ClientSums
 from coterie.estimation.conventions import Array
-from coterie.estimation.private_means import central_mean, local_mean, own_weights
-from coterie.estimation.quantiser import Mechanism
+from coterie.estimation.private_means import CENTRAL_QUANTISED, central_mean, local_mean, own_weights
+from coterie.estimation.quantiser import Mechanism, sent
 from coterie.privacy import Privacy
 from coterie.privacy.settings import Budget
 
@@ -113,9 +113,10 @@ class GaussianMeans(ClientMeans):
     Parameters
     ----------
     prior_variance, noise_variance : known σ_θ² and σ_x² per coordinate; None estimates them.
-    mechanism : unbiased map applied to the means sent to the server, such as `Quantiser(bits=4, radius=b)`. Means are
-        clipped to ±radius first; `clipping_radius` gives a safe one. Needs both variances (they fix the radius, and
-        count as public). The client's own mean stays exact.
+    mechanism : unbiased map applied to the means sent to the server, such as `Quantiser(bits=4, radius=b)` or
+        `VectorQuantiser(points=8, radius=r)`. Means are clipped to the radius first; `clipping_radius` and `norm_bound` give
+        safe ones. Needs both variances (they fix the radius, and count as public). The client's own mean stays exact.
+        With trust="local" it is applied after the noise, and its radius must hold the noisy means.
     random_state : of the mechanism's randomness, and of simulated privacy noise; unused without them.
     privacy : a `ct.Privacy`; its `clip` is the radius R to which the clients' means are clipped. noise_variance is then
         public and must be given.
@@ -167,15 +168,15 @@ class GaussianMeans(ClientMeans):
 
     def _fit_private(self, sums: ClientSums, privacy: Privacy) -> None:
         """Theorem 2 with the repairs of `private_means`; the client's own mean stays exact and on its device."""
-        if self.mechanism is not None:
-            raise ConfigError("GaussianMeans takes privacy or a mechanism, got both; a quantiser is not private.")
+        if self.mechanism is not None and self.trust == "central":
+            raise ConfigError(CENTRAL_QUANTISED)
         noise_variance, prior_variance = self.noise_variance, self.prior_variance
         if noise_variance is None or (self.trust == "local" and prior_variance is None):
             needed = "noise_variance" if self.trust == "central" else "noise_variance and prior_variance"
             raise ConfigError(f"a private fit with trust={self.trust!r} needs public {needed}, got None; pass numbers.")
         if self.trust == "local":
             assert prior_variance is not None
-            common, self.receipt_ = local_mean(sums, prior_variance, privacy, self.random_state)
+            common, self.receipt_ = local_mean(sums, prior_variance, privacy, self.mechanism, self.random_state)
         else:
             common, self.receipt_ = central_mean(sums, noise_variance, prior_variance, privacy, self.random_state)
         self.noise_variance_, self.prior_variance_ = float(noise_variance), float(common.prior_variance)
@@ -188,9 +189,8 @@ class GaussianMeans(ClientMeans):
         if self.mechanism is None:
             self.clipped_ = 0
             return means
-        inside = np.clip(means, -self.mechanism.radius, self.mechanism.radius)
-        self.clipped_ = int((inside != means).any(1).sum())
-        return self.mechanism(inside, np.random.default_rng(self.random_state))
+        messages, self.clipped_ = sent(self.mechanism, means, self.random_state)
+        return messages
 
     def transform(self, samples: Any, groups: Any = None) -> Array:
         """Estimates of known or new clients from their samples: a X̄ + (1−a) μ̂ with a = σ_θ²/(σ_θ² + v). Nothing is learned.

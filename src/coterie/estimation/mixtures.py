@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import logsumexp, ndtr, softmax
@@ -30,14 +30,18 @@ from coterie.errors import ConfigError
 from coterie.estimation.client_sums import ClientMeans, ClientSums
 from coterie.estimation.conventions import Array, Ints
 from coterie.estimation.private_means import (
+    CENTRAL_QUANTISED,
     NOT_COVERED,
     ROUNDS,
     MixtureRounds,
     NoisyGroups,
     PrivateMixture,
+    local_receipt,
+    local_reports,
     next_mixture,
     start_mixture,
 )
+from coterie.estimation.quantiser import Mechanism, sent
 from coterie.privacy import Line, Privacy, Released, public
 from coterie.privacy.account import Account
 from coterie.privacy.settings import Budget
@@ -93,6 +97,10 @@ class MixtureMeans(ClientMeans):
     privacy : a `ct.Privacy`; its `clip` is the radius R of the ball to which the clients' means are clipped. EM then starts
         from public centres and releases noisy sums; noise_variance is public and must be given.
     rounds : of a private fit, fixed in advance.
+    trust : of a private fit: "central", or "local", where each client reports its mean once with its own noise, EM runs
+        on the reports, and component_variance must be a number. Local noise is large: see risk_ before use.
+    mechanism : `Quantiser` or `VectorQuantiser` of `ct.estimation`: the server finds the centres from quantised means. The client's
+        own mean stays exact. In a private fit with trust="local" the quantiser follows the noise.
 
     Attributes
     ----------
@@ -114,6 +122,8 @@ class MixtureMeans(ClientMeans):
     random_state: int = 0
     privacy: Budget | None = None
     rounds: Count = ROUNDS
+    trust: Literal["central", "local"] = "central"
+    mechanism: Mechanism | None = None
 
     def _fit(self, sums: ClientSums) -> None:
         self.fit_sums(sums)
@@ -136,6 +146,10 @@ class MixtureMeans(ClientMeans):
             raise ConfigError("a private fit needs prior=None; got a prior, leave it out.")
         if self.privacy is not None and not self.noise_variance:
             raise ConfigError("a private fit needs a public noise_variance above 0, got None or 0; pass a number.")
+        if self.privacy is not None and self.trust == "central" and self.mechanism is not None:
+            raise ConfigError(CENTRAL_QUANTISED)
+        if self.privacy is not None and self.trust == "local" and self.component_variance is None:
+            raise ConfigError('a private fit with trust="local" needs a public component_variance, got None; pass one.')
         self.noise_variance_ = float(sums.pooled_variance() if self.noise_variance is None else self.noise_variance)
         spread = 1.0 if self.privacy is not None else float(sums.means.var(0).mean())
         least = max(1e-24 * spread, FLOOR)  # so that without noise the nearest centre is taken
@@ -144,10 +158,16 @@ class MixtureMeans(ClientMeans):
         self.component_variance_ = float(np.mean(noise) if within is None else within)
         self._private_error: Array | None = None
         self._component_error, self.converged_ = 0.0, True
-        if self.privacy is not None:
+        if self.privacy is not None and self.trust == "local":
+            self._fit_local(sums, self.privacy)
+        elif self.privacy is not None:
             self._fit_private(sums, noise, self.privacy)
         elif self.prior is not None:
             self._take_prior(sums)
+        elif self.mechanism is not None:
+            messages = sent(self.mechanism, sums.means, self.random_state)[0]
+            around = noise + self.mechanism.variance
+            self._learn_from(self._seen(messages, around, within), messages, around)
         else:
             self._expect_maximise(sums, noise)
         self._finish(sums, noise)
@@ -179,6 +199,28 @@ class MixtureMeans(ClientMeans):
         self._component_error = here.value.component_error
         choices = {"noise variance": "public", "clip": "public", "start": "public"}
         self.receipt_ = account.closed(sums.clients, choices, not_covered=NOT_COVERED)
+
+    def _seen(self, messages: Array, noise: Array, within: float | None) -> MixtureMeans:
+        """The mixture of what the clients sent, where `noise` is the variance of each message around its client's mean."""
+        own = {name: getattr(self, name) for name in ("clusters", "max_iter", "tol", "n_init", "random_state")}
+        found = MixtureMeans(**own, noise_variance=1.0, component_variance=within)
+        return found.fit_sums(ClientSums(1 / noise, messages, np.zeros_like(noise), scalar=False))
+
+    def _learn_from(self, seen: MixtureMeans, messages: Array, noise: Array) -> None:
+        self.proportions_, self.centers_, self.n_iter_ = seen.proportions_, seen.centers_, seen.n_iter_
+        self.component_variance_, self.converged_ = seen.component_variance_, seen.converged_
+        total = seen.component_variance_ + noise
+        self._private_error = _centre_variance(messages, seen.weights_, seen.centers_, total)
+
+    def _fit_local(self, sums: ClientSums, privacy: Privacy) -> None:
+        """EM on one noisy report per client. The reports' variance beyond that of the noise is fitted, as numbers of samples
+        are secret."""
+        account, reports, added = local_reports(sums, privacy, self.mechanism, self.random_state)
+        variance = np.full(sums.clients, added)
+        seen = account.keep(reports.map(lambda x: self._seen(x, variance, None)))
+        self._learn_from(seen, reports.value, variance)
+        self.component_variance_ = float(self.component_variance or 0.0)
+        self.receipt_ = local_receipt(account, sums.clients, "component variance")
 
     def _take_mixture(self, found: PrivateMixture) -> None:
         self.proportions_, self.centers_ = found.proportions, found.centers

@@ -16,12 +16,17 @@ from typing import Any
 import numpy as np
 
 from coterie.base.kmeans import kmeans
+from coterie.errors import ConfigError
 from coterie.estimation.client_sums import ClientSums
 from coterie.estimation.conventions import Array
+from coterie.estimation.quantiser import Mechanism, Quantiser, VectorQuantiser, sent
 from coterie.privacy import JointSum, Line, LocalGaussian, Privacy, Receipt, Released, clip_rows, combine, public
 from coterie.privacy.account import Account
 
 ROUNDS, LATE = 15, 5
+CENTRAL_QUANTISED = (
+    'a private fit takes a mechanism with trust="local" only, where it follows the noise; leave one out.'
+)
 NOT_COVERED = (
     "risk_ and local_risk_, which average over the clients' numbers of samples",
     "rows of estimates_, weights_, own_weights_, labels_, standard_errors_ and client_risk_ in others' hands",
@@ -70,17 +75,42 @@ def central_mean(
     return found, account.closed(m, choices, not_covered=NOT_COVERED)
 
 
-def local_mean(sums: ClientSums, prior_variance: float, privacy: Privacy, seed: int) -> tuple[CommonMean, Receipt]:
-    """Each client reports clip_R(X̄_i) + N(0, σ_q²) once, the analytic Gaussian with Δ = 2R (erratum E03)."""
+def local_reports(
+    sums: ClientSums, privacy: Privacy, mechanism: Mechanism | None, seed: int
+) -> tuple[Account, Released[Array], float]:
+    """Each client reports clip_R(X̄_i) + N(0, σ_q²) once, the analytic Gaussian with Δ = 2R (erratum E03): the account, the
+    reports, and the variance that they add to a coordinate. A quantiser comes after the noise and costs no privacy."""
     account = Account.open(privacy, [Line("reports", 1.0)], seed)
-    z = account.noise_multiplier("reports")
-    mechanism = LocalGaussian("reports", sums.dimension, privacy.clip, z)
-    released = mechanism(sums.means, account.noise, account.book)
-    variance = mechanism.sigma**2 / sums.clients
-    found = account.keep(released.map(lambda x: CommonMean(x.mean(axis=0), variance, prior_variance, 0.0)))
-    choices = {"noise variance": "public", "prior variance": "public", "clip": "public"}
-    receipt = account.closed(sums.clients, choices, guarantee="local", not_covered=NOT_COVERED)
-    return found, receipt
+    noise = LocalGaussian("reports", sums.dimension, privacy.clip, account.noise_multiplier("reports"))
+    if mechanism is None:
+        return account, noise(sums.means, account.noise, account.book), noise.sigma**2
+    if type(mechanism) not in (Quantiser, VectorQuantiser):
+        raise ConfigError(f"a private fit takes Quantiser or VectorQuantiser as mechanism, got {mechanism!r}.")
+    whole = isinstance(mechanism, VectorQuantiser)
+    needed = privacy.clip + noise.sigma * (4 + (math.sqrt(sums.dimension) if whole else 0))
+    if mechanism.radius < needed:
+        raise ConfigError(
+            f"the mechanism's radius must hold the noisy means, at least {needed:.4g} here; got {mechanism.radius:g}. "
+            "Raise it, or the budget."
+        )
+    released = noise(sums.means, account.noise, account.book).map(lambda x: sent(mechanism, x, seed)[0])
+    return account, released, noise.sigma**2 + mechanism.variance
+
+
+def local_receipt(account: Account, clients: int, public_variance: str) -> Receipt:
+    """The receipt of one local report per client."""
+    choices = {"noise variance": "public", public_variance: "public", "clip": "public"}
+    return account.closed(clients, choices, guarantee="local", not_covered=NOT_COVERED)
+
+
+def local_mean(
+    sums: ClientSums, prior_variance: float, privacy: Privacy, mechanism: Mechanism | None, seed: int
+) -> tuple[CommonMean, Receipt]:
+    """The mean of the clients' local reports."""
+    account, reports, variance = local_reports(sums, privacy, mechanism, seed)
+    variance /= sums.clients
+    found = account.keep(reports.map(lambda x: CommonMean(x.mean(axis=0), variance, prior_variance, 0.0)))
+    return found, local_receipt(account, sums.clients, "prior variance")
 
 
 def own_weights(noise: Array, common: CommonMean, clients: int) -> tuple[Array, Array]:

@@ -1,6 +1,6 @@
-"""An unbiased k-bit quantiser (E-2q), and the radius that keeps client means inside its range.
+"""Unbiased quantisers, of every number (E-2q) and of whole vectors, and the radii that keep client means inside.
 
-Theorem 2 of
+Theorem 2, Lemma 1 and section 2.3.3 of
 "A Statistical Framework for Personalized Federated Learning and Estimation: Theory, Algorithms, and Privacy"
 (Ozkara, Girgis, Data, Diggavi, 2023, https://arxiv.org/abs/2207.01771).
 
@@ -21,12 +21,13 @@ from coterie.base.arguments import Count, NotNegative, Positive, Rule, finite, i
 from coterie.base.deprecated import renamed
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.conventions import Array, Ints
+from coterie.privacy import clip_rows
 
 FromOne = Annotated[float, Rule("a finite number of at least 1", lambda v: is_number(v) and v >= 1)]
 
 
 class Mechanism(Protocol):
-    """Any unbiased q with E q(x) = x on [−radius, radius] and E (q(x) − x)² ≤ variance per coordinate (Theorem 2)."""
+    """Any unbiased q with E q(x) = x on [−radius, radius] and E ‖q(x) − x‖² ≤ d·variance (Theorem 2)."""
 
     @property
     def radius(self) -> float: ...
@@ -78,6 +79,52 @@ class Quantiser:
             )
         scaled: Array = np.clip(self.levels * (values + self.radius) / (2 * self.radius), 0, self.levels)
         return scaled
+
+
+@guarded
+@dataclass(frozen=True)
+class VectorQuantiser:
+    """Send a vector of the L2 ball of radius R as `points` corners ±R√d·e_j, drawn with mean x, and take their mean.
+
+    ‖x‖₁ ≤ √d·‖x‖₂, so that the ball lies inside the corners (Gandikota et al., vqSGD, 2021). A message has
+    points·⌈log₂ 2d⌉ bits, which may be fewer than d; the variance is (R² − ‖x‖²/d)/points per coordinate on average."""
+
+    points: Count
+    radius: Positive = 1.0
+
+    @property
+    def variance(self) -> float:
+        """σ_q² = R²/points, the variance at 0 and the largest."""
+        return self.radius**2 / self.points
+
+    @guarded
+    def bits(self, dimension: Count) -> int:
+        """The length of a message."""
+        return self.points * int(np.ceil(np.log2(2 * dimension)))
+
+    def __call__(self, x: ArrayLike, rng: np.random.Generator, /) -> Array:
+        values = finite("x", x)
+        rows = np.atleast_2d(values)
+        longest, d = float(np.linalg.norm(rows, axis=1).max(initial=0.0)), rows.shape[1]
+        if longest > self.radius * (1 + 1e-12):
+            raise DataError(
+                f"VectorQuantiser needs rows with a norm of at most radius={self.radius}; got {longest}. "
+                "Clip them first (this biases them), or raise the radius with norm_bound."
+            )
+        corner = np.sqrt(d) * self.radius
+        share = np.hstack([np.maximum(rows, 0), np.maximum(-rows, 0)]) / corner
+        share += np.maximum(1 - share.sum(1, keepdims=True), 0) / (2 * d)  # what is left cancels in the mean
+        counts = rng.multinomial(self.points, share / share.sum(1, keepdims=True))
+        return np.asarray(corner / self.points * (counts[:, :d] - counts[:, d:])).reshape(values.shape)
+
+
+def sent(mechanism: Mechanism, rows: Array, seed: int) -> tuple[Array, int]:
+    """What the server gets of the clients' rows, clipped to the mechanism's radius, and how many rows were clipped."""
+    reach = mechanism.radius
+    whole = isinstance(mechanism, VectorQuantiser)
+    inside = clip_rows(rows, reach).rows if whole else np.clip(rows, -reach, reach)
+    clipped = int((np.abs(inside - rows) > 1e-12 * reach).any(1).sum())
+    return mechanism(inside, np.random.default_rng(seed)), clipped
 
 
 @renamed

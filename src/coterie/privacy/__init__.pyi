@@ -1,6 +1,7 @@
 """The public names of the privacy room and where each lives."""
 
 from coterie.privacy.accounting import Composition as Composition
+from coterie.privacy.accounting import adaped_epsilon as adaped_epsilon
 from coterie.privacy.accounting import compose as compose
 from coterie.privacy.accounting import delta as delta
 from coterie.privacy.accounting import epsilon as epsilon
