@@ -11,11 +11,13 @@ The promise of the whole run is false: its seeds are raw rows of users (H13), an
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
 
+from coterie.base.arguments import Positive
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.kl import normalise, one_hot
 from coterie.estimation.histograms.mixture import HistogramMixture
@@ -32,8 +34,15 @@ REASONS = (
 )
 
 
+@dataclass(eq=False, repr=False)
 class PrintedHistogramMixture(HistogramMixture):
-    """`HistogramMixture` whose private fit is Algorithm 2 with Algorithm 3 in place of step 5, from raw seeds."""
+    """`HistogramMixture` whose private fit is Algorithm 2 with Algorithm 3 in place of step 5, from raw seeds.
+
+    `c` is the clip of whitened histograms (None: the clip of `privacy`) and `floor` the least probability of a token (None:
+    a tenth of an equal share); the paper names neither."""
+
+    c: Positive | None = None
+    floor: Positive | None = None
 
     def _private_design(
         self, users: Users, privacy: Privacy, rounds: int, start: Released[Floats] | None
@@ -43,13 +52,17 @@ class PrintedHistogramMixture(HistogramMixture):
         sample = sample[np.diff(sample.indptr) > 0]
         self._check_users(sample.shape[0], sample.shape[0])
         seeds = self._seeds(normalise(sample)[0], rng) if start is None else start.value
-        centers, weights, receipt = _rounds(users, privacy, seeds, rounds, self.random_state)
+        privacy = privacy if self.c is None else replace(privacy, clip=self.c)
+        floor = 0.1 / users.width if self.floor is None else self.floor
+        centers, weights, receipt = _rounds(users, privacy, seeds, rounds, floor, self.random_state)
         self.centers_, self.weights_, self.reduction_ = centers, np.ones(len(centers)), None
         self.concentration_ = self._estimate_concentration(sample, rng)
         return PrivateFit(centers, weights, np.asarray(weights @ centers), None, receipt)
 
 
-def _rounds(users: Users, privacy: Privacy, seeds: Floats, rounds: int, seed: int) -> tuple[Floats, Floats, Receipt]:
+def _rounds(
+    users: Users, privacy: Privacy, seeds: Floats, rounds: int, floor: float, seed: int
+) -> tuple[Floats, Floats, Receipt]:
     """Centres, their weights, and the receipt, which says why it is void."""
     epsilon, delta = per_round(privacy.epsilon, privacy.delta, rounds)
     rng, ledger = np.random.default_rng([seed, 2]), Ledger(privacy)
@@ -59,7 +72,7 @@ def _rounds(users: Users, privacy: Privacy, seeds: Floats, rounds: int, seed: in
     for _ in range(rounds):
         _book(ledger, privacy, noise_deviation(epsilon, delta), seeds.size)
         centers, counts = centring(
-            users.rows, centers, epsilon=epsilon, delta=delta, clip=privacy.clip, floor=0.1 / users.width, rng=rng
+            users.rows, centers, epsilon=epsilon, delta=delta, clip=privacy.clip, floor=floor, rng=rng
         )
     value: Released[Shared] = non_private(Shared(centers, counts / counts.sum()), "Algorithm 3 from raw seeds")
     ledger.close()

@@ -99,8 +99,8 @@ class MixtureMeans(ClientMeans):
     rounds : of a private fit, fixed in advance.
     trust : of a private fit: "central", or "local", where each client reports its mean once with its own noise, EM runs
         on the reports, and component_variance must be a number. Local noise is large: see risk_ before use.
-    mechanism : `Quantiser` or `VectorQuantiser` of `ct.estimation`: the server finds the centres from quantised means. The client's
-        own mean stays exact. In a private fit with trust="local" the quantiser follows the noise.
+    mechanism : `Quantiser` or `VectorQuantiser` of `ct.estimation`: the server finds the centres from quantised means. The
+        client's own mean stays exact. In a private fit with trust="local" the quantiser follows the noise.
 
     Attributes
     ----------

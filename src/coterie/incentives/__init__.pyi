@@ -22,6 +22,10 @@ from coterie.incentives.market.defection_free import quadratic_firms as quadrati
 from coterie.incentives.market.duopoly import Duopoly as Duopoly
 from coterie.incentives.market.duopoly import Pair as Pair
 from coterie.incentives.market.duopoly import equilibrium_revenues as equilibrium_revenues
+from coterie.incentives.market.many_bargains import ManyBargain as ManyBargain
+from coterie.incentives.market.many_bargains import bargain_lying_gain as bargain_lying_gain
+from coterie.incentives.market.many_bargains import defection_free_path as defection_free_path
+from coterie.incentives.market.many_bargains import nash_bargain as nash_bargain
 from coterie.incentives.market.many_firms import Market as Market
 from coterie.incentives.market.revenue_ledger import RevenueLedger as RevenueLedger
 from coterie.incentives.pricing.buyers import BUYERS as BUYERS

@@ -32,6 +32,7 @@ from coterie.privacy.mechanisms.power import NoisyPower as NoisyPower
 from coterie.privacy.mechanisms.quantile import Quantile as Quantile
 from coterie.privacy.mechanisms.sums import GroupSums as GroupSums
 from coterie.privacy.mechanisms.sums import JointSum as JointSum
+from coterie.privacy.mechanisms.union import SetUnion as SetUnion
 from coterie.privacy.plan import Line as Line
 from coterie.privacy.plan import Plan as Plan
 from coterie.privacy.plan import make_plan as make_plan

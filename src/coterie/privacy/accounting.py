@@ -33,12 +33,13 @@ class Composition:
     """The joint cost of several releases: ``epsilon(delta)`` and ``delta(epsilon)``, both upper bounds.
 
     ``mu`` joins the unsampled Gaussian releases exactly. ``sampled`` holds (noise multiplier, sampling, count, adjacency)
-    groups. ``pure`` holds the (ε, count) of randomised responses. ``slack`` is added to ε for the lattice."""
+    groups, ``pure`` the (ε, count) of randomised responses. ``slack`` is added to ε for the lattice, ``failure`` to δ."""
 
     mu: float = 0.0
     sampled: tuple[tuple[float, float, int, str], ...] = ()
     pure: tuple[tuple[float, int], ...] = ()
     slack: float = 0.0
+    failure: float = 0.0
 
     @property
     def exact(self) -> bool:
@@ -68,7 +69,7 @@ class Composition:
             found = delta_pure(sum(e * n for e, n in self.pure), free)
         else:
             found = float(_losses(self, poisson.FINE).get_delta_for_epsilon(free))
-        return min(1.0, found * math.exp(self.slack) * (1 + _MARGIN))
+        return min(1.0, self.failure + found * math.exp(self.slack) * (1 + _MARGIN))
 
 
 def delta_pure(total: float, epsilon: float) -> float:
@@ -80,8 +81,8 @@ def delta_pure(total: float, epsilon: float) -> float:
 
 @lru_cache(maxsize=512)
 def composed_epsilon(costs: Composition, delta: float, fine: float = poisson.FINE) -> float:
-    inner = delta * math.exp(-costs.slack)
-    if inner == 0:  # the lattice is so coarse that its cost is beyond floating point
+    inner = (delta - costs.failure) * math.exp(-costs.slack)
+    if inner <= 0:  # failures alone exceed δ, or the lattice is so coarse that its cost is beyond floating point
         return math.inf
     if costs.exact:
         found = epsilon_of(costs.mu, inner)
@@ -110,7 +111,7 @@ def _losses(costs: Composition, fine: float) -> Any:
 @guarded
 def compose(events: Iterable[Event]) -> Composition:
     """The joint cost of events, whatever their order; Gaussian ones without sampling join exactly."""
-    mu2, slack = 0.0, 0.0
+    mu2, slack, failure = 0.0, 0.0, 0.0
     sampled: Counter[tuple[float, float, str]] = Counter()
     pure: Counter[float] = Counter()
     for event in events:
@@ -119,6 +120,7 @@ def compose(events: Iterable[Event]) -> Composition:
                 f"events must be Events, which mechanisms make; got {shown(event)}. Pass mechanism.event()."
             )
         slack += event.slack * event.count
+        failure += event.failure * event.count
         if event.count == 0:
             continue
         if event.kind == "randomised response":
@@ -128,7 +130,7 @@ def compose(events: Iterable[Event]) -> Composition:
         else:
             sampled[(event.noise_multiplier, event.sampling, event.adjacency)] += event.count
     groups = tuple((z, q, n, a) for (z, q, a), n in sorted(sampled.items()))
-    return Composition(math.sqrt(mu2), groups, tuple(sorted(pure.items())), slack)
+    return Composition(math.sqrt(mu2), groups, tuple(sorted(pure.items())), slack, failure)
 
 
 def rounds_cost(noise_multiplier: float, rounds: int, sampling: float, adjacency: str) -> Composition:
@@ -156,8 +158,8 @@ def adaped_epsilon(
     of deviation `noise`: what Theorem 7 of Ozkara et al. (2023) says, and what holds.
 
     Theorem 7: Rényi ε(α) = 6α(K/m)²·rounds·2C²/(Kσ²), at the best order α. It lacks a factor, and its 6 fails at usual
-    sampling rates (erratum E17). What holds: the noise of a step changes the next step's derivatives, so that only composition
-    over all steps of the rounds·K/m rounds of a client covers it; neither sums nor sampling help."""
+    sampling rates (erratum E17). What holds: the noise of a step changes the next step's derivatives, so that only
+    composition over all steps of the rounds·K/m rounds of a client covers it; neither sums nor sampling help."""
     slope = 12 * (cohort / clients) ** 2 * rounds * clip**2 / (cohort * noise**2)
     orders = np.concatenate([np.linspace(1.01, 20, 400), np.geomspace(20, 1e5, 400)])
     printed = orders * slope + np.log1p(-1 / orders) + (math.log(1 / delta) - np.log(orders)) / (orders - 1)
@@ -230,12 +232,13 @@ def least_noise(cost: Callable[[float, float], float], epsilon: float, guess: fl
 
 def cross_check(costs: Composition, delta: float) -> tuple[str, float]:
     """A second opinion on ``costs.epsilon(delta)`` by another method, for the receipt."""
-    if costs.exact and costs.mu:
+    delta -= costs.failure
+    if delta > 0 and costs.exact and costs.mu:
         step = poisson.interval([(1 / costs.mu, 1.0, 1)])
         loss = poisson.gaussian(1 / costs.mu, 1.0, 1, step, "zero-out")
         found = float(loss.get_epsilon_for_delta(delta))
         return f"privacy loss distribution, dp-accounting {poisson.version()}", found + costs.slack
-    if costs.sampled and not costs.pure and all(a == "zero-out" for *_, a in costs.sampled):
+    if delta > 0 and costs.sampled and not costs.pure and all(a == "zero-out" for *_, a in costs.sampled):
         groups = [(z, q, n) for z, q, n, _ in costs.sampled]
         if costs.mu:
             groups.append((1 / costs.mu, 1.0, 1))

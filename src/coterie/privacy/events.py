@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any
 
 from coterie.base.annotations import guarded
-from coterie.base.arguments import Part, one_of, whole
+from coterie.base.arguments import Part, Rule, is_number, one_of, whole
 from coterie.errors import ConfigError
 from coterie.privacy.mechanisms.noise import closeness
 from coterie.privacy.terms import Adjacency, Guarantee, Mode
 
 _TAIL = 120.0  # e^−120: the probability left out of the bound on the lattice's cost
+Failure = Annotated[float, Rule("a probability below 1", lambda v: is_number(v) and 0 <= v < 1)]
 
 
 @guarded
@@ -22,7 +23,8 @@ class Event:
     """One release, or ``count`` equal ones, in the words of the receipt.
 
     ``sensitivity`` is Δ in the units of the data and ``derivation`` says where it comes from; ``noise_multiplier`` is σ/Δ
-    with the rounding to the lattice inside Δ. ``adjacency`` says for which change of one user Δ was derived."""
+    with the rounding to the lattice inside Δ. ``adjacency`` says for which change of one user Δ was derived. ``failure``
+    is the probability that a release shows what its noise does not cover: a token of one user that passes a threshold."""
 
     name: str
     sensitivity: float
@@ -39,6 +41,7 @@ class Event:
     step: float = 0.0  # the lattice's spacing in the units of the data; 0 without one
     pure_epsilon: float = 0.0  # of one randomised response
     parts: Annotated[int, whole(1)] = 1  # of how many independent discrete Gaussians the noise is the sum
+    failure: Failure = 0.0  # added to δ
 
     def __post_init__(self) -> None:
         size = self.pure_epsilon if self.kind == "randomised response" else self.noise_multiplier
@@ -65,7 +68,15 @@ class Event:
     @property
     def key(self) -> tuple[Any, ...]:
         """The fields that the accountant reads."""
-        return (self.name, self.kind, self.noise_multiplier, self.sampling, self.adjacency, self.pure_epsilon)
+        return (
+            self.name,
+            self.kind,
+            self.noise_multiplier,
+            self.sampling,
+            self.adjacency,
+            self.pure_epsilon,
+            self.failure,
+        )
 
     def to_json(self) -> str:
         """One line, keys sorted."""

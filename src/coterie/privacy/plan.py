@@ -16,7 +16,7 @@ from coterie.base.annotations import guarded
 from coterie.base.arguments import Count, Part, Positive
 from coterie.errors import ConfigError
 from coterie.privacy.accounting import Composition, compose, composed_epsilon, least_noise
-from coterie.privacy.events import Event
+from coterie.privacy.events import Event, Failure
 from coterie.privacy.gaussian_dp import mu_of
 from coterie.privacy.terms import Adjacency, Delta
 
@@ -26,12 +26,14 @@ _RESERVE = 1e-5  # of ε, kept for what the lattice costs (Event.slack)
 @guarded
 @dataclass(frozen=True)
 class Line:
-    """A request for ``count`` releases called ``name`` that may cost ``share`` of the budget together."""
+    """A request for ``count`` releases called ``name`` that may cost ``share`` of the budget together, and each of them
+    ``failure`` of δ."""
 
     name: str
     share: Positive
     count: Count = 1
     sampling: Part = 1.0
+    failure: Failure = 0.0
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Plan:
         for ln in self.lines:
             z, count = ln.noise_multiplier, max(0, ln.count - realised.get(ln.name, 0))
             options: dict[str, Any] = {"sampling": ln.sampling, "count": count, "adjacency": self.adjacency}
+            options["failure"] = ln.failure
             events.append(Event(ln.name, 1.0, "planned", z, z, 1, **options))
         return events
 
@@ -85,6 +88,7 @@ class Plan:
             and realised + event.count <= line.count
             and event.noise_multiplier >= line.noise_multiplier
             and event.sampling <= line.sampling
+            and event.failure <= line.failure
             and event.adjacency in (self.adjacency, "replace")
             and (event.adjacency == self.adjacency or event.sampling == 1.0)
         )
@@ -116,13 +120,16 @@ def make_plan(epsilon: Positive, delta: Delta, lines: Sequence[Line], adjacency:
             )
     whole_share = sum(line.share for line in lines)
     slack = epsilon * _RESERVE
-    mu = mu_of(epsilon - 2 * slack, delta * math.exp(-slack))
+    free = delta - sum(line.failure * line.count for line in lines)
+    if free <= 0:
+        raise ConfigError(f"failures must take less than all of δ = {delta:g}; got {delta - free:g}. Lower them.")
+    mu = mu_of(epsilon - 2 * slack, free * math.exp(-slack))
     base = [_alone(line, mu * math.sqrt(line.share / whole_share)) for line in lines]
 
     def scaled(log_scale: float) -> Plan:
         noise = [z * math.exp(log_scale) for z in base]
         planned = tuple(
-            Planned(ln.name, ln.share / whole_share, ln.count, ln.sampling, noise_multiplier=z)
+            Planned(ln.name, ln.share / whole_share, ln.count, ln.sampling, ln.failure, noise_multiplier=z)
             for ln, z in zip(lines, noise, strict=True)
         )
         return Plan(float(epsilon), float(delta), adjacency, planned, slack)

@@ -229,7 +229,8 @@ def _line(event: Event, ledger: Ledger) -> dict[str, Any]:
     line = None if ledger.plan is None else ledger.plan.line(event.name)
     row = asdict(event) | {"pure_epsilon": event.pure_epsilon or None}
     row |= {"planned": line.count if line else None, "share": round(line.share, 6) if line else None}
-    return {name: value for name, value in row.items() if name != "noise"}  # which is that of the whole receipt
+    without = ("noise",) if event.failure else ("noise", "failure")  # the noise is that of the whole receipt
+    return {name: value for name, value in row.items() if name not in without}
 
 
 def _noise(events: Sequence[Event], noise: str, source: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ _LINE = {
     "name": str, "kind": str, "sensitivity": _NUMBER, "derivation": str, "sigma": _NUMBER, "noise_multiplier": _NUMBER,
     "pure_epsilon": _MAYBE, "dimension": int, "sampling": _NUMBER, "count": int, "planned": (int, type(None)),
     "share": _MAYBE, "guarantee": str, "adjacency": str, "step": _NUMBER,
-    "parts": int,
+    "parts": int, "failure": _NUMBER,
 }  # fmt: skip
 _FIELDS: dict[str, Any] = {
     "scope": str, "valid": bool, "reasons": [str], "epsilon": _NUMBER, "delta": _NUMBER, "curve": [[_NUMBER]],
@@ -35,6 +35,7 @@ _FIELDS: dict[str, Any] = {
     "not_covered": [str], "budget": {"epsilon": _NUMBER, "delta": _NUMBER, "total_epsilon": _NUMBER}, "strength": str,
     "signature": {...: (str, int, type(None))},
 }  # fmt: skip
+_OPTIONAL = {"failure"}  # listed where it is above 0
 _LARGEST = 1 << 63  # whole numbers of JSON may be too large for a float
 _MOST = 10**6
 DIGITS = 2e-3  # numbers are rounded up to four digits, and libraries of other versions differ in the last one
@@ -66,7 +67,7 @@ def has_form(found: Any, form: Any = None) -> bool:
         return isinstance(found, list) and all(has_form(part, form[0]) for part in found)
     if isinstance(form, dict):
         names = form.get(...)
-        if not isinstance(found, dict) or (names is None and set(found) != set(form)):
+        if not isinstance(found, dict) or (names is None and not set(form) - _OPTIONAL <= set(found) <= set(form)):
             return False
         return all(has_form(part, names or form[name]) for name, part in found.items())
     if isinstance(found, bool) or not isinstance(found, form):

@@ -28,8 +28,6 @@ def test_the_number_of_clusters_by_held_out_likelihood():
     assert ct.HistogramMixture(clusters=[1, 2], threads=1).fit(counts).clusters_ == 2
     with pytest.raises(DataError, match="ten or more users"):
         ct.HistogramMixture(clusters=None).fit(counts[:5])
-    with pytest.raises(ConfigError, match="without privacy"):
-        ct.HistogramMixture(clusters=None, privacy=ct.Privacy(1, 1e-6, clip=1.0)).fit(counts)
     with pytest.raises(ConfigError, match="one or more"):
         ct.HistogramMixture(clusters=()).fit(counts)
 
@@ -85,3 +83,20 @@ def test_personalise_in_blocks(tmp_path):
         blocks = list(model.personalise_blocks(source, users=20))
         assert [start for start, _ in blocks] == [0, 20, 40]
         np.testing.assert_allclose(np.vstack([b for _, b in blocks]), model.personalise(counts))
+
+
+def test_the_soft_mixture_is_chosen_scored_and_sure_of_itself():
+    """Three groups; the intervals hold 90 % of the true probabilities, four standard errors aside."""
+    rng = np.random.default_rng(3)
+    centers = rng.dirichlet(np.full(30, 0.5), 3)
+    data = sample_histograms(centers, users=400, tokens=60, concentration=80.0, rng=rng)
+    soft = ct.histograms.DirichletMultinomialMixture
+    model = soft([1, 2, 3, 5]).fit(data.counts[:300])
+    assert model.clusters_ == 3
+    assert model.score(data.counts[300:]) > soft(1).fit(data.counts[:300]).score(data.counts[300:]) + 0.05
+    low, high = model.interval(data.counts[300:], 0.9)
+    truth = data.histograms[300:]
+    covered = ((low <= truth) & (truth <= high)).mean(axis=1)
+    assert abs(covered.mean() - 0.9) < 4 * covered.std() / 10 + 0.01
+    mean = model.personalise(data.counts[300:])
+    assert ((low <= mean) & (mean <= high)).mean() > 0.9

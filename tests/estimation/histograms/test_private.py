@@ -10,7 +10,9 @@ import coterie as ct
 from coterie.estimation.histograms.counts import has_public_vocabulary
 from coterie.estimation.histograms.kl import mean_kl, normalise
 from coterie.estimation.histograms.model import sample_histograms
+from coterie.estimation.histograms.private.choice import merged
 from coterie.estimation.histograms.private.concentration import GRID, left_out_losses
+from coterie.estimation.histograms.private.noisy_lloyd import Shared
 from coterie.estimation.histograms.private.space import Space, whitened, whitened_norms
 from coterie.privacy import non_private, public
 from reproductions.printed import histograms as paper
@@ -35,6 +37,11 @@ def small():
 MODELS = {
     "A+": lambda p: ct.HistogramMixture(3, privacy=p, threads=1),
     "B+": lambda p: ct.HistogramMixture(3, privacy=p, method="B+", threads=1),
+    "reduced": lambda p: ct.HistogramMixture(
+        3, privacy=p, threads=1, reduction=ct.histograms.TokenReduction(keep=12), rounds=4
+    ),
+    "some K": lambda p: ct.HistogramMixture([1, 2, 3, 6], privacy=p, threads=1, rounds=4),
+    "soft": lambda p: ct.histograms.DirichletMultinomialMixture(3, privacy=p),
     "FedAvg": lambda p: ct.histograms.FedAvgHistogram(lam=None, privacy=p),
     "IFCA": lambda p: ct.histograms.IFCAHistograms(3, 4, 50.0, privacy=p, threads=1),
 }
@@ -272,3 +279,60 @@ def test_a_folder_that_is_written_again_says_nothing_of_before(small, tmp_path):
         assert not has_public_vocabulary(tmp_path)
         assert not (tmp_path / "users.npy").exists()
         assert (tmp_path / "vocabulary.npy").exists() == (later is not None)
+
+
+def test_the_number_of_clusters_is_released_and_right():
+    """Five seeds of three groups and of one: merged clusters lose nothing, and one release finds the number."""
+    for groups, deviation in ((3, 0.7), (1, 0.0)):
+        data = make(6000, clusters=groups, deviation=deviation)
+        found = [
+            ct.HistogramMixture([1, 2, 3, 6], privacy=SIMULATED, random_state=seed).fit(data.counts).clusters_
+            for seed in range(5)
+        ]
+        assert found.count(groups) >= 4, found
+
+
+def test_merging_unites_what_is_alike():
+    centers = np.array([[0.6, 0.3, 0.1], [0.59, 0.31, 0.1], [0.1, 0.2, 0.7]])
+    options = merged(Shared(centers, np.array([0.5, 0.3, 0.2])), [1, 2])
+    assert sorted(options) == [1, 2]
+    np.testing.assert_allclose(options[2].centers[0], (0.5 * centers[0] + 0.3 * centers[1]) / 0.8)
+    np.testing.assert_allclose(options[1].centers[0], np.array([0.5, 0.3, 0.2]) @ centers)
+    np.testing.assert_allclose(options[2].weights, [0.8, 0.2])
+
+
+def test_a_private_reduction_keeps_the_tokens_that_tell_users_apart():
+    """Only 8 of 60 tokens differ between groups; the rounds see them and a rest, and the centres cover all tokens."""
+    rng = np.random.default_rng(0)
+    base = 1 / (np.arange(60) + 5)
+    centers = np.stack([base, base])
+    centers[0, :8] *= 3.0
+    centers[1, :8] /= 3.0
+    centers /= centers.sum(axis=1, keepdims=True)
+    data = sample_histograms(centers, users=6000, tokens=100, concentration=150, rng=rng)
+    model = ct.HistogramMixture(2, privacy=SIMULATED, reduction=ct.histograms.TokenReduction(keep=12)).fit(data.counts)
+    labels = model.predict(data.counts)
+    assert max((labels == data.labels).mean(), (labels != data.labels).mean()) > 0.97
+    assert model.centers_.shape == (2, 60)
+    with pytest.raises(ct.errors.ConfigError, match="method='A\\+'"):
+        clone(model).set_params(method="B+").fit(data.counts)
+
+
+def test_soft_assignments_of_private_centres_cost_nothing_and_help():
+    rng = np.random.default_rng(1)
+    centers = rng.dirichlet(np.full(40, 3.0), 4)  # close enough that users are in doubt
+    data = sample_histograms(centers, users=6000, tokens=25, concentration=150, rng=rng)
+    hard = ct.HistogramMixture(4, privacy=SIMULATED).fit(data.counts)
+    soft = ct.histograms.DirichletMultinomialMixture(4, privacy=SIMULATED).fit(data.counts)
+    np.testing.assert_array_equal(soft.centers_, hard.centers_)
+    assert mean_kl(data.histograms, soft.personalise(data.counts)) < mean_kl(
+        data.histograms, hard.personalise(data.counts)
+    )
+
+
+def test_the_printed_clip_and_floor_are_settings(small):
+    """Its centres never fall below the floor, up to the scale, and c is the clip of its second sum."""
+    model = PrintedHistogramMixture(3, privacy=SIMULATED, c=2.0, floor=0.01, rounds=2).fit(small.counts)
+    raw = PrintedHistogramMixture(3, privacy=SIMULATED, rounds=2).fit(small.counts)
+    assert model.centers_.min() > 0.002 > raw.centers_.min()
+    assert "2" in next(line["derivation"] for line in model.receipt_.releases if line["name"] == "Algorithm 3, b2")

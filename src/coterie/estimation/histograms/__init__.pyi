@@ -7,3 +7,5 @@ from coterie.estimation.histograms.mixture import HistogramMixture as HistogramM
 from coterie.estimation.histograms.mixture import TokenReduction as TokenReduction
 from coterie.estimation.histograms.mixture import save_counts as save_counts
 from coterie.estimation.histograms.soft import DirichletMultinomialMixture as DirichletMultinomialMixture
+from coterie.estimation.histograms.vocabulary import count_tokens as count_tokens
+from coterie.estimation.histograms.vocabulary import discover_tokens as discover_tokens

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,7 +28,7 @@ from coterie.base.arguments import Count, NotNegative, Positive, Share, finite, 
 from coterie.base.deprecated import no_longer_here, renamed
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.histograms.count_store import CountStore, open_store, save_counts
-from coterie.estimation.histograms.counts import Counts, Floats, Ints, Source, read_counts
+from coterie.estimation.histograms.counts import WIDEST, Counts, Floats, Ints, Source, read_counts
 from coterie.estimation.histograms.kl import kl_rows, mean_kl, normalise, smooth
 from coterie.estimation.histograms.lloyd import LloydResult, Reseed, lloyd
 from coterie.estimation.histograms.personal import CenterModel
@@ -60,6 +60,28 @@ def _candidates(clusters: Any, users: int) -> list[int]:
     return sorted(set(numbers))
 
 
+def fit_best(estimator: Any, counts: Source) -> Any:
+    """Fit with the number of clusters that predicts users held out best."""
+    if isinstance(counts, (str, Path)) and Path(counts).is_dir():
+        raise ConfigError("clusters can be chosen for counts in memory; got a folder. Pass one number.")
+    table = read_counts(counts)
+    used = np.flatnonzero(np.diff(table.counts.indptr))
+    if len(used) < 10:
+        raise DataError(f"Choosing clusters needs ten or more users with tokens; got {len(used)}. Pass one number.")
+    held = np.random.default_rng(estimator.random_state).permutation(used)
+    test, train = np.sort(held[: len(used) // 5]), np.sort(held[len(used) // 5 :])
+    scores: dict[int, float] = {}
+    for k in _candidates(estimator.clusters, len(train)):
+        tried = clone(estimator).set_params(clusters=k).fit(table.counts[train])
+        scores[k] = tried.score(table.counts[test])
+        if estimator.clusters is None and list(scores.values())[-1] < max(scores.values()) > list(scores.values())[-2]:
+            break
+    best = clone(estimator).set_params(clusters=max(scores, key=lambda k: scores[k])).fit(counts)
+    estimator.__dict__.update({k: v for k, v in vars(best).items() if k.endswith("_") and not k.startswith("_")})
+    estimator.clusters_, estimator.scores_ = len(best.centers_), scores
+    return estimator
+
+
 def _refuse_printed(method: Any) -> None:
     if isinstance(method, str) and method == "paper":
         raise no_longer_here("HistogramMixture", "method", method, "printed/histograms.py")
@@ -85,7 +107,8 @@ class HistogramMixture(CenterModel):
     Parameters
     ----------
     clusters : K, at most the number of users with tokens; or several numbers, or None, of which the one with the highest
-        `score` on a fifth of the users held out is taken (None: 1, 2, 3, 4, 6, 8, … while that rises).
+        `score` on a fifth of the users held out is taken (None: 1, 2, 3, 4, 6, 8, … while that rises). A private fit has the
+        most of them (None: one for 200 users), merges its clusters, and pays for one release that compares.
     max_iter, tol : rounds of Lloyd, and the relative gain at which it stops.
     n_init, random_state : the number of runs, of which the lowest objective is kept, and the seed of the first.
     temperature : τ of the seeding; the paper's is 0.5 with direction="center_user" and trials=1.
@@ -100,7 +123,7 @@ class HistogramMixture(CenterModel):
     empty : the new centre of an empty cluster: "uniform" as in the paper, or "farthest", the farthest user.
     lam : a fixed λ, or None for λ_u = α/(α + m_u).
     concentration : α, or None to estimate it by Dirichlet-multinomial maximum likelihood.
-    reduction : a `TokenReduction`, or None.
+    reduction : a `TokenReduction`, or None. In a private fit noisy directions choose the tokens.
     sample_users : at most so many users serve as seeds.
     threads : None means all cores.
     privacy : a `ct.Privacy` makes the fit differentially private for whole users. Its `clip` bounds ‖Q̂_u‖₂, which is at
@@ -147,8 +170,8 @@ class HistogramMixture(CenterModel):
         """Users × tokens counts: sparse, dense, a frame or file of (user, token, count), or a folder (streamed)."""
         _refuse_printed(self.method)
         check_settings(self)
-        if not _is_number(self.clusters):
-            return self._fit_best(counts)
+        if not _is_number(self.clusters) and self.privacy is None:
+            return cast(Self, fit_best(self, counts))
         self._check_settings()
         if isinstance(counts, (str, Path)) and Path(counts).is_dir():
             return self.fit_stream(counts)
@@ -166,29 +189,6 @@ class HistogramMixture(CenterModel):
         """The number of clusters of a fit that has one."""
         assert isinstance(self.clusters, int | np.integer)
         return int(self.clusters)
-
-    def _fit_best(self, counts: Source) -> Self:
-        """Fit with the number of clusters that predicts users held out best."""
-        if self.privacy is not None or (isinstance(counts, (str, Path)) and Path(counts).is_dir()):
-            raise ConfigError(
-                "clusters can be chosen for counts in memory and without privacy; got another fit. Pass one number."
-            )
-        table = read_counts(counts)
-        used = np.flatnonzero(np.diff(table.counts.indptr))
-        if len(used) < 10:
-            raise DataError(f"Choosing clusters needs ten or more users with tokens; got {len(used)}. Pass one number.")
-        held = np.random.default_rng(self.random_state).permutation(used)
-        test, train = np.sort(held[: len(used) // 5]), np.sort(held[len(used) // 5 :])
-        scores: dict[int, float] = {}
-        for k in _candidates(self.clusters, len(train)):
-            tried = clone(self).set_params(clusters=k).fit(table.counts[train])
-            scores[k] = tried.score(table.counts[test])
-            if self.clusters is None and list(scores.values())[-1] < max(scores.values()) > list(scores.values())[-2]:
-                break
-        best = clone(self).set_params(clusters=max(scores, key=lambda k: scores[k])).fit(counts)
-        self.__dict__.update({k: v for k, v in vars(best).items() if k.endswith("_") and not k.startswith("_")})
-        self.clusters_, self.scores_ = len(best.centers_), scores
-        return self
 
     def fit_stream(self, source: str | Path) -> Self:
         """Fit from disk, block by block, in memory that grows by only 12 bytes per user.
@@ -233,7 +233,14 @@ class HistogramMixture(CenterModel):
         self, users: Users, privacy: Privacy, rounds: int, start: Released[Floats] | None
     ) -> PrivateFit:
         return fit_mixture(
-            users, privacy, clusters=self._k, method=self.method, rounds=rounds, seed=self.random_state, start=start
+            users,
+            privacy,
+            clusters=self._k if _is_number(self.clusters) else _candidates(self.clusters, users.rows.users // 40),
+            method=self.method,
+            rounds=rounds,
+            seed=self.random_state,
+            start=start,
+            reduction=self.reduction,
         )
 
     def _stream(self, store: CountStore, weighting: Weighting, prepare: Any) -> HistogramRows:
@@ -310,7 +317,12 @@ class HistogramMixture(CenterModel):
             raise ConfigError(f"init must be 'kl++' or an array of centres; got {self.init!r}. Pass one of these.")
         if self.privacy is None:
             return
-        plain = {"weighting": "user", "reduction": None, "n_init": 1}
+        plain: dict[str, Any] = {"weighting": "user", "n_init": 1}
+        if self.reduction is not None:
+            self.reduction.check(WIDEST)
+            plain |= {"method": "A+"}
+        if self.reduction is not None or not _is_number(self.clusters):
+            plain |= {"init": "kl++"}
         for name, value in plain.items():
             if getattr(self, name) != value:
                 raise ConfigError(

@@ -41,6 +41,7 @@ class CountModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """An estimator of users' histograms: counts in, checked against the columns of fit."""
 
     centers_: Floats
+    concentration_: float | Floats
     weights_: Floats
     labels_: Ints
     objective_: float
@@ -72,6 +73,22 @@ class CountModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "centers_")
         refuse_other_width(self, counts)
         return read_counts(counts, self.vocabulary_, self.centers_.shape[1]).counts
+
+    def _parameters(self) -> Floats:
+        """α_k P_k, all above 0: a token that a centre has never seen is rare there, not impossible."""
+        alpha = np.broadcast_to(self.concentration_, (len(self.centers_),))[:, None]
+        return np.asarray(alpha * smooth(self.centers_, max(getattr(self, "smoothing", 0.0), 1e-12)))
+
+    def score(self, counts: Source, y: object = None) -> float:
+        """Mean log-likelihood per token in nats of users under Σ_k w_k DirichletMultinomial(m_u, α_k P_k); higher is better.
+
+        It is meant for users not seen in fit; users without tokens do not count."""
+        table = self._read(counts)
+        tokens = float(table.sum())
+        if tokens == 0:
+            raise DataError("score needs at least one token; all users are empty. Pass users that have tokens.")
+        joint = Cells(table).log_likelihood(self._parameters()) + safe_log(self.weights_)
+        return float(logsumexp(joint, axis=1).sum()) / tokens
 
 
 class CenterModel(CountModel):
@@ -129,19 +146,6 @@ class CenterModel(CountModel):
         for start in range(0, table.shape[0], users):
             yield start, self.personalise(row_slice(table, start, min(start + users, table.shape[0])))
 
-    def score(self, counts: Source, y: object = None) -> float:
-        """Mean log-likelihood per token, in nats, of users under Σ_k w_k DirichletMultinomial(m_u, αP_k): higher is better.
-
-        It is meant for users not seen in fit; users without tokens do not count."""
-        table = self._read(counts)
-        tokens = float(table.sum())
-        if tokens == 0:
-            raise DataError("score needs at least one token; all users are empty. Pass users that have tokens.")
-        # A token that a centre has never seen is rare there, not impossible.
-        parameters = self.concentration_ * smooth(self.centers_, max(self.smoothing, 1e-12))
-        joint = Cells(table).log_likelihood(parameters) + safe_log(self.weights_)
-        return float(logsumexp(joint, axis=1).sum()) / tokens
-
     @guarded
     def top_tokens(self, n: int = 10) -> pd.DataFrame:
         """The n tokens that distinguish each cluster most, by P log(P/mean): cluster, share, token, probability, lift."""
@@ -169,6 +173,7 @@ class CenterModel(CountModel):
         """Set the results of a private run, and delete what an earlier fit stored about single users."""
         for name in ("labels_", "objective_", "history_", "n_empty_users_", "note_", "scores_"):
             self.__dict__.pop(name, None)
+        self.clusters_ = len(fit.centers)
         self.reduction_, self.users_, self.vocabulary_ = None, None, vocabulary
         self.centers_, self.weights_, self.mean_, self.receipt_ = fit.centers, fit.weights, fit.mean, fit.receipt
         if fit.tuning is not None:

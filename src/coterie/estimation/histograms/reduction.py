@@ -34,19 +34,31 @@ class TokenReduction:
 
     def fit(self, rows: HistogramRows, mean: Floats, clusters: int) -> FittedReduction:
         """`rows` user-weighted histograms, `mean` their average Q_fa."""
+        tokens = len(mean)
+        self.check(tokens)
+        rank = self.rank_of(clusters, tokens)
+        values, vectors = np.linalg.eigh(second_moment(rows, mean))
+        return self.choose(vectors[:, ::-1][:, :rank], np.maximum(values[::-1], 0.0), mean)
+
+    def check(self, tokens: int) -> None:
+        """Refuse settings that choose no tokens, or more than there are."""
         if (self.keep is None) == (self.threshold is None):
             raise ConfigError(
                 f"TokenReduction needs keep or threshold, not both; got keep={self.keep}, threshold={self.threshold}. "
                 "Pass one of them."
             )
-        tokens = len(mean)
         if self.keep is not None and not 1 <= self.keep <= tokens:
             raise ConfigError(
                 f"TokenReduction keeps between 1 and all {tokens} tokens; got keep={self.keep}. Choose a number between."
             )
-        rank = min(self.rank or max(clusters - 1, 1), tokens)
-        values, vectors = np.linalg.eigh(second_moment(rows, mean))
-        size = np.abs(vectors[:, ::-1][:, :rank]).max(axis=1)
+
+    def rank_of(self, clusters: int, tokens: int) -> int:
+        """The number of eigenvectors."""
+        return min(self.rank or max(clusters - 1, 1), tokens)
+
+    def choose(self, vectors: Floats, values: Floats, mean: Floats) -> FittedReduction:
+        """The reduction from leading eigenvectors, tokens × rank, whether exact or private."""
+        size = np.abs(vectors).max(axis=1)
         if self.keep is not None:
             kept = np.sort(np.argsort(-size, kind="stable")[: self.keep])
         else:
@@ -56,7 +68,7 @@ class TokenReduction:
                 f"TokenReduction threshold={self.threshold} drops every token; the largest entry is {size.max():.3g}. "
                 "Lower the threshold."
             )
-        return FittedReduction(kept, mean, np.maximum(values[::-1], 0.0))
+        return FittedReduction(kept, mean, values)
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,10 @@ class FittedReduction:
         place[self.kept] = np.arange(len(self.kept))
         lump = sp.csr_array((np.ones(tokens), place, np.arange(tokens + 1)), shape=(tokens, len(self.kept) + 1))
         return sp.csr_array(counts @ lump)
+
+    def lump(self, histogram: Floats) -> Floats:
+        """One histogram on the kept tokens and the rest."""
+        return np.append(histogram[self.kept], max(1 - float(histogram[self.kept].sum()), 1e-12))
 
     def lift(self, centers: Floats) -> Floats:
         """Back to all tokens: the rest mass is shared out in proportion to Q_fa."""

@@ -59,6 +59,17 @@ class HistogramRows:
         """Whether the blocks are in memory."""
         return self._kept is not None
 
+    def reduced(self, prepare: Callable[[Counts], Counts]) -> HistogramRows:
+        """The same users with prepared counts."""
+        load = self._load
+        return HistogramRows(
+            lambda start, stop: prepare(load(start, stop)),
+            self.users,
+            self.weighting,
+            keep=self.keeps,
+            threads=self.threads,
+        )
+
     @classmethod
     def in_memory(cls, counts: Counts, weighting: Weighting = "user", **options: Any) -> HistogramRows:
         return cls(partial(row_slice, counts), counts.shape[0], weighting, **options)

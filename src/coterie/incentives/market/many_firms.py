@@ -17,13 +17,13 @@ from there; they are *verified* by searching every firm's prices for a profitabl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize
+from scipy import integrate, optimize
 from scipy.interpolate import CubicHermiteSpline
 
 from coterie.base.annotations import guarded
@@ -98,11 +98,13 @@ class Market:
     """Price competition between firms with the given `qualities`; results are arrays in the order of `qualities`.
 
     `types` is the density of consumer types on [0, 1] (a callable, normalised here), a frozen `scipy.stats`
-    distribution, or None for the uniform density.
+    distribution, or None for the uniform density. `costs` are what a sale costs each firm (None: nothing); then qualities
+    must differ.
     """
 
     qualities: Sequence[float]
     types: Distribution | Callable[[FloatArray], ArrayLike] | None = None
+    costs: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         refuse_masked(qualities=self.qualities)
@@ -111,11 +113,21 @@ class Market:
             raise ConfigError(
                 f"Market needs two or more positive, finite qualities; got {self.qualities!r}. Pass one per firm."
             )
+        c = self._costs
+        if c.shape != q.shape or not np.isfinite(c).all() or (c < 0).any() or (c.any() and len(set(q)) < q.size):
+            raise ConfigError(
+                f"costs must be one finite number >= 0 per firm, and qualities then differ; got {self.costs!r} for "
+                f"{self.qualities!r}. Correct them."
+            )
         _ = self._types  # so that a wrong density is refused at once
 
     @cached_property
     def _types(self) -> Types:
         return _types(self.types)
+
+    @cached_property
+    def _costs(self) -> FloatArray:
+        return np.zeros(len(self.qualities)) if self.costs is None else np.asarray(self.costs, dtype=float)
 
     @cached_property
     def prices(self) -> FloatArray:
@@ -141,6 +153,34 @@ class Market:
         """Revenues at equilibrium prices."""
         return self.prices * self.demands
 
+    @property
+    def profits(self) -> FloatArray:
+        """Revenues at equilibrium prices less costs."""
+        return (self.prices - self._costs) * self.demands
+
+    @property
+    def consumer_surplus(self) -> float:
+        """What all consumers together gain at equilibrium prices."""
+        return self.consumer_surplus_at(self.prices)
+
+    def consumer_surplus_at(self, prices: ArrayLike) -> float:
+        """∫ max(0, max_i θq_i − p_i) dF = Σ_i q_i ∫ (1 − F) over the types that buy from firm i."""
+        p, q = self._checked(prices), np.asarray(self.qualities, dtype=float)
+        cuts = [0.0, 1.0, *(p / q)]
+        cuts += [(p[i] - p[j]) / (q[i] - q[j]) for i in range(q.size) for j in range(i) if q[i] != q[j]]
+        edges = np.unique(np.clip(cuts, 0.0, 1.0))
+        total = 0.0
+        for low, high in zip(edges[:-1], edges[1:], strict=True):
+            offers = (low + high) / 2 * q - p
+            if offers.max() > 0:
+                total += q[offers.argmax()] * integrate.quad(lambda x: 1 - float(self._types.cdf(x)), low, high)[0]
+        return float(total)
+
+    def lying_gain(self, firm: int, claim: float) -> float:
+        """What the firm would earn more if everybody took its quality for `claim`: consumers and the other firms' prices."""
+        claimed = [claim if i == firm else q for i, q in enumerate(self.qualities)]
+        return float(replace(self, qualities=claimed).profits[firm] - self.profits[firm])
+
     def demands_at(self, prices: ArrayLike) -> FloatArray:
         """Market shares at any prices; firms with the same quality and price share their consumers equally."""
         p = self._checked(prices)
@@ -154,7 +194,7 @@ class Market:
         """What each firm could gain by its best other price, found by search; about 0 at an equilibrium."""
         p = self.prices if prices is None else self._checked(prices)
         best = np.array([self._best_price(i, p)[1] for i in range(p.size)])
-        return best - p * self.demands_at(p)
+        return best - (p - self._costs) * self.demands_at(p)
 
     def _checked(self, prices: ArrayLike) -> FloatArray:
         refuse_masked(prices=prices)
@@ -179,11 +219,12 @@ class Market:
         return np.asarray(mass * share)
 
     def _best_price(self, firm: int, prices: FloatArray) -> tuple[float, float]:
-        """Global search: a grid over [0, q_firm], dense near 0, then four finer grids around the best point."""
-        quality = float(np.asarray(self.qualities)[firm])
-        grid = np.unique(np.concatenate([np.linspace(0.0, quality, 401), quality * np.geomspace(1e-12, 1.0, 400)]))
+        """Global search: a grid from the cost to q_firm, dense near it, then four finer grids around the best point."""
+        cost = float(self._costs[firm])
+        room = max(float(np.asarray(self.qualities)[firm]) - cost, 0.0)
+        grid = cost + np.unique(np.concatenate([np.linspace(0.0, room, 401), room * np.geomspace(1e-12, 1.0, 400)]))
         for _ in range(5):
-            revenue = grid * self._demand(firm, grid, prices)
+            revenue = (grid - cost) * self._demand(firm, grid, prices)
             best = int(np.argmax(revenue))
             price, top = float(grid[best]), float(revenue[best])
             grid = np.linspace(grid[max(best - 1, 0)], grid[min(best + 1, grid.size - 1)], 41)
@@ -204,8 +245,10 @@ class Market:
         above = np.append(1 / gap[1:], 0.0)
         system = np.diag(2 * (1 / gap + above)) - np.diag(above[:-1], 1) - np.diag(1 / gap[1:], -1)
         prices = np.zeros(q.size)
-        prices[order] = np.linalg.solve(system, np.append(np.zeros(order.size - 1), 1.0)) if order.size else 0.0
-        return prices
+        if order.size:
+            spent = self._costs[order] * (1 / gap + above)
+            prices[order] = np.linalg.solve(system, np.append(np.zeros(order.size - 1), 1.0) + spent)
+        return np.clip(prices, self._costs, None)
 
     def _take_turns(self, prices: FloatArray, rounds: int = 60) -> FloatArray:
         free = np.flatnonzero(~self._fixed_at_zero())
@@ -233,7 +276,7 @@ class Market:
             cuts = np.diff(np.concatenate([[0.0], p])) / gap
             mass = np.diff(np.append(self._types.cdf(cuts), 1.0))
             slope = self._types.pdf(cuts) / gap
-            return np.asarray((mass - p * (slope + np.append(slope[1:], 0.0)))[active])
+            return np.asarray((mass - (p - self._costs[order]) * (slope + np.append(slope[1:], 0.0)))[active])
 
         if not active.any():
             return prices

@@ -14,11 +14,19 @@ from functools import partial
 import numpy as np
 
 from coterie.estimation.histograms.counts import Counts, Floats, Source, has_public_vocabulary
-from coterie.estimation.histograms.private import concentration, coreset
-from coterie.estimation.histograms.private.noisy_lloyd import free_start, private_lloyd
-from coterie.estimation.histograms.private.space import CLIP_LINE, MEAN_LINES, private_mean, private_space
+from coterie.estimation.histograms.private import choice, concentration, coreset
+from coterie.estimation.histograms.private.noisy_lloyd import Shared, free_start, private_lloyd
+from coterie.estimation.histograms.private.space import (
+    CLIP_LINE,
+    MEAN_LINES,
+    REDUCED_LINE,
+    Space,
+    private_mean,
+    private_space,
+)
+from coterie.estimation.histograms.reduction import FittedReduction, TokenReduction
 from coterie.estimation.histograms.user_rows import HistogramRows, Weighting
-from coterie.privacy import Line, Privacy, Receipt, Released
+from coterie.privacy import Line, Privacy, Receipt, Released, combine
 from coterie.privacy.account import Account
 
 ROUNDS = {"A+": 10, "B+": 3}
@@ -68,32 +76,49 @@ def fit_mixture(
     users: Users,
     privacy: Privacy,
     *,
-    clusters: int,
+    clusters: int | list[int],
     method: str,
     rounds: int,
     seed: int,
     start: Released[Floats] | None,
+    reduction: TokenReduction | None = None,
 ) -> PrivateFit:
-    """Design A+ or B+. ``start``: given first centres instead of those of the design."""
+    """Design A+ or B+. ``start``: given first centres instead of those of the design. Several `clusters`: the fit has the
+    most, and a release chooses. With a `reduction` the rounds run on the tokens that private directions choose."""
+    sizes = [clusters] if isinstance(clusters, int) else clusters
+    clusters = max(sizes)
     rng = np.random.default_rng([seed, 1])  # public coins
     found = method == "B+" and start is None
-    share = 0.40 if found else 0.86
-    extra = (coreset.POWER_LINE, coreset.CORESET_LINE) if found else ()
+    share = 0.40 if found else 0.86 if reduction is None else 0.55
+    extra = [coreset.POWER_LINE, coreset.CORESET_LINE] if found else []
+    extra += [] if reduction is None else [coreset.POWER_LINE, REDUCED_LINE]
+    extra += [choice.LINE] if len(sizes) > 1 else []
     lines = [*MEAN_LINES, CLIP_LINE, *extra, Line("rounds", share, rounds), concentration.LINE]
     account = Account.open(privacy, lines, seed)
     for reason in () if start is None else account.ledger.unpaid(start.bookings):
         account.ledger.void(reason)
     base = private_mean(users.rows, users.width, account)
     space = private_space(users.rows, base, account, LEVEL)
+    rows, lifted, mean = users.rows, None, base
+    if reduction is not None:
+        rank = reduction.rank_of(clusters, users.width)
+        lifted = _reduced(users.rows, space, reduction, rank, account, rng)
+        rows = users.rows.reduced(lifted.value.reduce)
+        mean = lifted.map(lambda chosen: chosen.lump(chosen.mean))
+        space = private_space(rows, mean, account, LEVEL, REDUCED_LINE)
     if start is not None:
         first = start
     elif found:
         directions = coreset.private_directions(users.rows, space, clusters, account, rng)
         first = coreset.coreset_start(users.rows, space, directions, clusters, account, rng)
     else:
-        first = base.map(lambda mean: free_start(mean, clusters, rng))
+        first = mean.map(lambda mean: free_start(mean, clusters, rng))
     late = max(1, rounds - 1) if found else min(4, max(1, rounds // 2))
-    shared = private_lloyd(users.rows, space, first, account, "rounds", rounds, rng, late)
+    shared = private_lloyd(rows, space, first, account, "rounds", rounds, rng, late)
+    if lifted is not None:
+        shared = combine(lambda s, chosen: Shared(chosen.lift(s.centers), s.weights), shared, lifted)
+    if len(sizes) > 1:
+        shared = choice.private_choice(users.counts, shared, base, sizes, account)
     tuned = concentration.private_tuning(users.counts, shared.map(lambda s: s.centers), base, account)
     account.kept += [shared, base, tuned]
     paid = {
@@ -102,8 +127,23 @@ def fit_mixture(
         "concentration": "released: tuning",
         "start": _origin(start) if start is not None else f"released: {'coreset' if found else 'mean'}",
     }
+    paid |= {} if reduction is None else {"tokens to cluster on": f"released: {coreset.POWER_LINE.name}"}
+    paid |= {} if len(sizes) == 1 else {"number of clusters": f"released: {choice.LINE.name}"}
     receipt = account.closed(users.rows.users, users.choices(**paid), public=("the size of the vocabulary",))
     return PrivateFit(shared.value.centers, shared.value.weights, base.value, tuned.value, receipt)
+
+
+def _reduced(
+    rows: HistogramRows,
+    space: Released[Space],
+    reduction: TokenReduction,
+    rank: int,
+    account: Account,
+    rng: np.random.Generator,
+) -> Released[FittedReduction]:
+    """The tokens with large entries in private directions of the whitened users."""
+    directions = coreset.private_directions(rows, space, rank, account, rng)
+    return combine(lambda axes, here: reduction.choose(axes.basis, axes.squares, here.base), directions, space)
 
 
 def _origin(start: Released[Floats]) -> str:

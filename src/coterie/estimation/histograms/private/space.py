@@ -24,6 +24,7 @@ FLOOR = 0.02  # a centre gives each token at least so much of its share in p̃
 
 MEAN_LINES = (Line("quantile of norms", 0.01, STEPS), Line("mean", 0.10))
 CLIP_LINE = Line("quantile of whitened norms", 0.01, STEPS)
+REDUCED_LINE = Line("quantile of reduced norms", 0.01, STEPS)
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,13 @@ def private_mean(rows: HistogramRows, width: int, account: Account, level: float
     return combine(scaled, noisy, clip)
 
 
-def private_space(rows: HistogramRows, base: Released[Floats], account: Account, level: float) -> Released[Space]:
+def private_space(
+    rows: HistogramRows, base: Released[Floats], account: Account, level: float, line: Line = CLIP_LINE
+) -> Released[Space]:
     """A private quantile of the whitened norms is the clip; ``Privacy.clip``·√d bounds it.
 
     (Whitening by a uniform p̃ multiplies norms by √d, so the bound is the same in both units.)"""
     norms = np.concatenate(rows.map(lambda start, stop, block: whitened_norms(block, base.value)))
     high = account.privacy.clip * math.sqrt(len(base.value))
-    clip = private_quantile(account, CLIP_LINE.name, norms, level, high)
+    clip = private_quantile(account, line.name, norms, level, high)
     return combine(Space, base, clip)
