@@ -122,3 +122,35 @@ def test_invalid_prices_are_refused() -> None:
         Market([0.3, 0.9]).demands_at([0.1])
     with pytest.raises(ValueError, match="one price >= 0 per firm"):
         Market([0.3, 0.9]).revenues_at([0.1, -0.1])
+
+
+@pytest.mark.parametrize("types", [None, stats.beta(2, 3)])
+@pytest.mark.parametrize(("qualities", "costs"), [((0.3, 0.9, 0.6), (0.02, 0.1, 0.05)), ((0.4, 0.8), (0.0, 0.3))])
+def test_profits_with_costs_have_no_better_price_on_a_grid(
+    qualities: tuple[float, ...], costs: tuple[float, ...], types: object
+) -> None:
+    market = Market(qualities, types, costs)  # type: ignore[arg-type]
+    for firm, quality in enumerate(qualities):
+        for price in np.linspace(0, quality, 80):
+            trial = market.prices.copy()
+            trial[firm] = price
+            assert (price - costs[firm]) * market.demands_at(trial)[firm] <= market.profits[firm] + 1e-8
+    dearer = Market(qualities, types)  # type: ignore[arg-type]
+    assert market.consumer_surplus < dearer.consumer_surplus
+    np.testing.assert_allclose(dearer.profits, dearer.revenues)
+
+
+def test_consumer_surplus_is_what_simulated_consumers_gain() -> None:
+    market = Market([0.3, 0.9, 0.6], stats.beta(2, 3))
+    theta = np.random.default_rng(2).beta(2, 3, 200_000)
+    gains = np.maximum((theta[:, None] * np.array(market.qualities) - market.prices).max(axis=1), 0)
+    assert abs(market.consumer_surplus - gains.mean()) < 4 * gains.std() / 200_000**0.5
+
+
+def test_lying_pays_where_consumers_believe_it_and_one_is_not_near_a_rival() -> None:
+    market = Market([0.3, 0.9])
+    for claim in (0.2, 0.5, 0.8):
+        assert market.lying_gain(0, claim) == pytest.approx(Duopoly(claim, 0.9).revenues.low - Duopoly(0.3, 0.9).revenues.low)
+    assert market.lying_gain(0, 0.5) > 0 > market.lying_gain(0, 0.89)
+    with pytest.raises(ValueError, match="costs"):
+        Market([0.3, 0.9], costs=[0.1])
