@@ -42,8 +42,8 @@ class ManyBargain:
 def uniform_revenues(qualities: FloatArray) -> FloatArray:
     """Revenues at equilibrium prices of firms with rising qualities; uniform types, no costs.
 
-    The first-order conditions are linear: 2(1/g_i + 1/g_i+1) p_i = p_i−1/g_i + p_i+1/g_i+1, with g_i the gap below firm i and
-    a 1 on the right for the best firm; firm i sells (1/g_i + 1/g_i+1) p_i."""
+    The first-order conditions are linear: 2(1/g_i + 1/g_i+1) p_i = p_i−1/g_i + p_i+1/g_i+1, with g_i the gap below firm i
+    and a 1 on the right for the best firm; firm i sells (1/g_i + 1/g_i+1) p_i."""
     below = 1 / np.diff(np.concatenate([[0.0], qualities]))
     above = np.append(below[1:], 0.0)
     system = np.diag(2 * (below + above)) - np.diag(above[:-1], 1) - np.diag(below[1:], -1)
@@ -55,8 +55,8 @@ def uniform_revenues(qualities: FloatArray) -> FloatArray:
 def nash_bargain(qualities: Sequence[float], q_max: Positive = 1.0) -> ManyBargain:
     """Qualities up to `q_max` that maximise the product of all firms' gains in revenue; the order of firms stays.
 
-    All firms gain where the best is below `q_max`: if all qualities grow by one factor, so do all revenues. The search climbs
-    from there, and from random points between, by the logarithm of the product. The best firm gets `q_max`, as revenues are
+    All firms gain where the best is below `q_max`: if all qualities grow by one factor, so do all revenues. The search
+    climbs from there, and from random points between, by the logarithm of the product. The best firm gets `q_max`, as revenues are
     homogeneous."""
     start = _rising(qualities, q_max)
     before = uniform_revenues(start)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -170,7 +171,7 @@ class Market:
         cuts += [(p[i] - p[j]) / (q[i] - q[j]) for i in range(q.size) for j in range(i) if q[i] != q[j]]
         edges = np.unique(np.clip(cuts, 0.0, 1.0))
         total = 0.0
-        for low, high in zip(edges[:-1], edges[1:], strict=True):
+        for low, high in pairwise(edges.tolist()):
             offers = (low + high) / 2 * q - p
             if offers.max() > 0:
                 total += q[offers.argmax()] * integrate.quad(lambda x: 1 - float(self._types.cdf(x)), low, high)[0]
