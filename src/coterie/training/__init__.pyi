@@ -7,6 +7,8 @@ from coterie.training.cohorts import FixedSize as FixedSize
 from coterie.training.cohorts import Poisson as Poisson
 from coterie.training.conformance import check as check
 from coterie.training.evaluation import Evaluation as Evaluation
+from coterie.training.gradient_constants import clustering_for as clustering_for
+from coterie.training.gradient_constants import gradient_constants as gradient_constants
 from coterie.training.guarded import Guarded as Guarded
 from coterie.training.guarded import fit_guarded as fit_guarded
 from coterie.training.number_of_clusters import Choice as Choice

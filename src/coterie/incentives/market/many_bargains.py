@@ -56,8 +56,8 @@ def nash_bargain(qualities: Sequence[float], q_max: Positive = 1.0) -> ManyBarga
     """Qualities up to `q_max` that maximise the product of all firms' gains in revenue; the order of firms stays.
 
     All firms gain where the best is below `q_max`: if all qualities grow by one factor, so do all revenues. The search
-    climbs from there, and from random points between, by the logarithm of the product. The best firm gets `q_max`, as revenues are
-    homogeneous."""
+    climbs from there, and from random points between, by the logarithm of the product. The best firm gets `q_max`, as
+    revenues are homogeneous."""
     start = _rising(qualities, q_max)
     before = uniform_revenues(start)
 
