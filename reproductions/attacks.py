@@ -42,14 +42,15 @@ SLOW, CAPTURED = "Federated-Clustering", "6 of one group's 10"
 STEPS = LocalSGD(steps=10, lr=0.1, batch_size=None)
 BALL = Percentile(20)
 
-ATTACKS: dict[str, Callable[[list[str]], attacks.Attack]] = {
-    "sign flip ×3": lambda liars: attacks.SignFlip(liars, scale=3.0),
-    "large ×100": attacks.LargeGradient,
-    "noise": attacks.GaussianNoise,
-    "label flip": attacks.LabelFlip,
-    "inner product": attacks.InnerProduct,
-    "ALIE, z = 1": lambda liars: attacks.ALIE(liars, z=1.0),
-    "edge of the ball": lambda liars: attacks.EdgeAttack(liars, radius=BALL),
+ATTACKS: dict[str, Callable[[list[str]], list[attacks.Attack]]] = {
+    "sign flip ×3": lambda liars: [attacks.SignFlip(liars, scale=3.0)],
+    "large ×100": lambda liars: [attacks.LargeGradient(liars)],
+    "noise": lambda liars: [attacks.GaussianNoise(liars)],
+    "label flip": lambda liars: [attacks.LabelFlip(liars)],
+    "inner product": lambda liars: [attacks.InnerProduct(liars)],
+    "ALIE, z = 1": lambda liars: [attacks.ALIE(liars, z=1.0)],
+    "edge of the ball": lambda liars: [attacks.EdgeAttack(liars, radius=BALL)],
+    "false claims, sign flip": lambda liars: [attacks.FalseClaims(liars), attacks.SignFlip(liars, scale=3.0)],
 }
 
 
@@ -87,7 +88,7 @@ def one(attack: str, share: str, method: str, seed: int) -> dict[str, Any]:
     liars = chosen_liars(data, share)
     honest = ~np.isin(data.clients, liars)
     algorithm, rounds = methods(len(liars))[method]
-    channels = [] if attack == "none" else [ATTACKS[attack](liars)]
+    channels = [] if attack == "none" else ATTACKS[attack](liars)
     task = Task(model=mlp(196, 32, 10), loss="cross_entropy", metric="accuracy")
     if method.endswith(GUARDED):
         told: dict[str, Any] = {"channels": channels, "progress": False}

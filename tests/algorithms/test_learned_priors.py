@@ -82,6 +82,26 @@ def test_the_spread_of_the_population_is_learned_and_does_not_collapse(world, pe
     np.testing.assert_allclose(scale.mean(), 0.4, atol=0.07)
 
 
+def test_the_width_does_not_depend_on_its_start(world):
+    """From an eighth and from five times the truth to within 3 % of one another; the same for a network, layer by layer."""
+    fed = population(lambda rng, shape: 0.4 * rng.normal(size=shape))
+    steps = ct.LocalSGD(steps=30, lr=0.1, batch_size=None)
+    ends = [
+        float(ct.fit(ct.GaussianPrior(scale=start, noise_variance=0.25, local=steps), fed, world.linear(3), rounds=12,
+                     alone=False).state.scale["weight"])
+        for start in (0.05, 2.0)
+    ]  # fmt: skip
+    assert ends[0] == pytest.approx(ends[1], rel=0.03)
+    digits, task = ct.datasets.digits(clients=12, samples=60, seed=0), ct.Task(ct.models.mlp(64, 16, 10))
+    widths = [
+        ct.fit(ct.GaussianPrior(scale=start, local=ct.LocalSGD(steps=10, lr=0.3, batch_size=16)), digits, task, rounds=30,
+               alone=False).state.scale
+        for start in (0.1, 1.0)
+    ]  # fmt: skip
+    for name, width in widths[0].items():
+        assert float(width) == pytest.approx(float(widths[1][name]), rel=0.25)
+
+
 def test_a_laplace_prior_learns_its_scale(world):
     fed = population(lambda rng, shape: rng.laplace(scale=0.4, size=shape))
     algorithm = ct.LaplacePrior(

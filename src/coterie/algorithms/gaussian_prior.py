@@ -9,9 +9,11 @@ steps on its loss − log p(θ | μ, σ)/n, pulled *towards* μ (E12); the serve
 
 Departures, each with its reason:
 - The server takes the best μ and σ for the clients' θ_i instead of a gradient step on each.
-- Over θ and σ together the objective is unbounded at σ → 0 (E19), so σ is learned by EM. A client adds to
-  (θ_i − μ)² the variance that its data leave in θ_i, 1/(1/σ² + its Fisher information), from the gradients of `probes`
-  samples; and `floor` bounds σ.
+- Over θ and σ together the objective is unbounded at σ → 0 (E19), so σ maximises the marginal likelihood. Its data leave a
+  client the variance v = 1/(1/σ² + its Fisher information, from the gradients of `probes` samples) in θ_i, and
+  σ² = E(θ_i − μ)² + E v. Solved for σ² with 1 − v/σ² fixed, the free share of a parameter, this is MacKay's step
+  σ² = E(θ_i − μ)²/E(1 − v/σ²), which has the fixed point of EM and does not depend on its start after some rounds, where EM
+  hardly moves. σ changes by at most √10 in a round, and `floor` bounds it.
 - A client that never took part starts from μ, and so does one in its first round.
 """
 
@@ -42,8 +44,8 @@ class LearnedPriorState:
 @dataclass(frozen=True, kw_only=True)
 class GaussianPrior(Trained):
     """`scale` is σ_θ: fixed, or where it starts if it is learned (`learn`), for all parameters, each layer's tensor
-    or each single parameter (`per`). `noise_variance` is σ_x² of the loss "mse". A network's scale is learned slowly, and
-    what a run ends with depends on its start: compare `scale=1.0` with the default on validation rows."""
+    or each single parameter (`per`). `noise_variance` is σ_x² of the loss "mse". The width of a network's
+    parameters is learned and is too narrow for its predictions: tune a fixed one, `learn=False`, on validation rows."""
 
     way = "shrunk"
 
@@ -61,14 +63,14 @@ class GaussianPrior(Trained):
         return unseen(ctx.initial)
 
     def round(self, state: LearnedPriorState, cohort: Cohort) -> Exchange[LearnedPriorState]:
-        updates = {"model": From("model")} | ({"spread": None} if self.learn else {})
+        updates = {"model": From("model")} | ({"spread": None, "free": None} if self.learn else {})
         down = {"model": state.model, "scale": state.scale}
-        known = {"spread": state.scale} if self.learn else {}
+        known = {"spread": state.scale, "free": state.scale} if self.learn else {}
         reply = yield Ask(self.train, cohort.clients, down, reduce=MeanBy(), updates=updates, known=known)
         if not len(reply.clients):
             return state
         mean = row(reply.values, 0)
-        scale = self._renewed(state, mean["model"], mean["spread"]) if self.learn else state.scale
+        scale = self._renewed(state, mean) if self.learn else state.scale
         return LearnedPriorState(mean["model"], scale)
 
     def train(self, ctx: Context, model: Params, scale: Params) -> Up:
@@ -77,6 +79,7 @@ class GaussianPrior(Trained):
         if self.learn:
             left = self._left_open(ctx, theta, scale)
             send["spread"] = self._pooled(tree_map(self.spread, theta, model, left))
+            send["free"] = self._pooled(tree_map(self.free, left, _like(scale, theta)))
         return Up(send=send, state=keep(theta), info={"loss": loss})
 
     def personal(self, ctx: Context, state: LearnedPriorState) -> Params:
@@ -90,13 +93,22 @@ class GaussianPrior(Trained):
         return self.local.fit(ctx, theta, anchor=mean, pull={name: weight / s**2 for name, s in scale.items()})
 
     def spread(self, theta: Tensor, mean: Tensor, left: Tensor) -> Tensor:
-        """A client's estimate of σ²: E(θ − μ)²."""
-        return (theta - mean) ** 2 + left
+        """(θ − μ)²."""
+        return (theta - mean) ** 2
 
-    def _renewed(self, state: LearnedPriorState, mean: Params, spread: Params) -> Params:
+    def free(self, left: Tensor, scale: Tensor) -> Tensor:
+        """The share of a parameter's variance that the data have removed."""
+        return 1 - left / scale**2
+
+    def _renewed(self, state: LearnedPriorState, mean: Tree) -> Params:
         """σ around the new mean."""
-        moved = self._pooled(tree_map(lambda new, old: (new - old) ** 2, mean, state.model))
-        scale: Params = tree_map(lambda s, m: (s - m).clamp(min=self.floor**2).sqrt(), spread, moved)
+        moved = self._pooled(tree_map(lambda new, old: (new - old) ** 2, mean["model"], state.model))
+
+        def step(old: Tensor, spread: Tensor, free: Tensor, moved: Tensor) -> Tensor:
+            ratio = (spread - moved).clamp(min=0) / (free.clamp(min=1e-4) * old**2)
+            return (old**2 * ratio.clamp(0.1, 10)).clamp(min=self.floor**2).sqrt()
+
+        scale: Params = tree_map(step, state.scale, mean["spread"], mean["free"], moved)
         return scale
 
     def variance(self, scale: Tensor) -> Tensor:

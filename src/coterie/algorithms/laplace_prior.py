@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from coterie.algorithms.gaussian_prior import GaussianPrior, LearnedPriorState
 from coterie.algorithms.priors import prior_weight, towards
 from coterie.base.annotations import guarded
-from coterie.base.tree import Params, tree_map
+from coterie.base.tree import Params, Tree, tree_map
 from coterie.exchange.messages import Context
 
 
@@ -38,8 +39,11 @@ class LaplacePrior(GaussianPrior):
         """What a client says of b: E|θ − μ|; exact where θ = μ, and far from it."""
         return ((theta - mean) ** 2 + 2 / math.pi * left).sqrt()
 
-    def _renewed(self, state: LearnedPriorState, mean: Params, spread: Params) -> Params:
-        scale: Params = tree_map(lambda s: s.clamp(min=self.floor), spread)
+    def free(self, left: Tensor, scale: Tensor) -> Tensor:
+        return torch.ones_like(left)
+
+    def _renewed(self, state: LearnedPriorState, mean: Tree) -> Params:
+        scale: Params = tree_map(lambda s: s.clamp(min=self.floor), mean["spread"])
         return scale
 
     def variance(self, scale: Tensor) -> Tensor:

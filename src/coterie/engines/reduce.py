@@ -21,6 +21,7 @@ from torch import Tensor
 from coterie.base.tree import Tree, concat, finite_rows, leaves, n_bytes, take, tree_map
 from coterie.engines.base import Env
 from coterie.errors import ClientError, Diverged
+from coterie.exchange.channels.base import Where
 from coterie.exchange.messages import Ask, Ints, MeanBy, Reply
 
 _IN_CACHE = 1 << 18  # numbers
@@ -80,7 +81,7 @@ def share(ask: Ask, env: Env, out: dict[str, Any], clients: Ints) -> Share:
     good = keep_states(env, out, clients) & finite_rows({k: out[k] for k in ("send", "weight")})
     out, asked, clients = only(out, good), clients, clients[good.numpy()]
     if not env.whole and len(clients):
-        where = replace(env.where, group=out["group"])
+        where = _claimed(env, out, clients, ask)
         for channel in env.channels:
             out["send"] = channel.up(out["send"], clients, ask, where)
         good = finite_rows(out["send"] | {"": out["weight"]})  # an attack may have sent NaN
@@ -94,6 +95,14 @@ def share(ask: Ask, env: Env, out: dict[str, Any], clients: Ints) -> Share:
     if ask.reduce is not None and not env.whole:
         return mine | _sums(ask, env, out)
     return mine | {k: out[k] for k in ("send", "weight", "group")}
+
+
+def _claimed(env: Env, rows: dict[str, Any], clients: Ints, ask: Ask) -> Where:
+    """Where the messages are, after channels may have changed the groups that they are for."""
+    for channel in env.channels:
+        if hasattr(channel, "claim"):  # channels of users may be older
+            rows["group"] = channel.claim(rows["group"], clients, ask, env.where)
+    return replace(env.where, group=rows["group"])
 
 
 def assemble(ask: Ask, env: Env, arriving: Iterable[Share]) -> Reply:
@@ -163,7 +172,7 @@ def _through(
 ) -> tuple[dict[str, Any], Ints, Ints]:
     """Pass all messages through the channels that must see them at once, and drop those that are NaN or infinite
     afterwards."""
-    where = replace(env.where, group=rows["group"])
+    where = _claimed(env, rows, clients, ask)
     for channel in env.channels:
         rows["send"] = channel.up(rows["send"], clients, ask, where)
     good = finite_rows(rows["send"] | {"": rows["weight"]})

@@ -53,7 +53,7 @@ def clustering_for(
     clusters: Count | None = None,
     seed: int = 0,
 ) -> FederatedClustering:
-    """`FederatedClustering` with the radius, the inner rounds and (unless given) the batch of Theorem 3, by constants that are
+    """`FederatedClustering` with the radius, the inner rounds and (unless given) the batch of Theorem 3, by constants
     measured at the start; full batches where clients have too few rows. A warning names every condition that fails."""
     found, rows = gradient_constants(federation, task, clusters=clusters, seed=seed), int(federation.n_train.min())
     for sentence in found.warnings(max(rows, 1)):
@@ -61,4 +61,6 @@ def clustering_for(
     if batch_size is None and found.least_batch < rows:
         batch_size = max(found.least_batch, min(8, rows))
     batch = max(rows, 1) if batch_size is None else batch_size
-    return FederatedClustering(lr=float(lr), radius=found.radius(batch), inner=found.inner(batch), batch_size=batch_size)
+    return FederatedClustering(
+        lr=float(lr), radius=found.radius(batch), inner=found.inner(batch), batch_size=batch_size
+    )

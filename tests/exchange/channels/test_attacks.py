@@ -289,6 +289,36 @@ def test_without_a_named_victim_the_edge_attack_follows_the_owner_of_the_model_a
     assert seen[0][0] is None
 
 
+def test_false_claims_are_about_the_group_and_the_losses_alone():
+    fed, clients = federation(kind="classification"), np.array([0, 1, 2])
+    lie = attacks.FalseClaims(["c1"], cluster=1, loss=7.0)
+    ask = Ask(id, clients, reduce=ct.exchange.MeanBy(3), auxiliary=("losses", "cluster"))
+    group = torch.tensor([2, 2, 2])
+    assert lie.claim(group, clients, ask, where(fed)).tolist() == [2, 1, 2]
+    one = Ask(id, clients, reduce=ct.exchange.MeanBy())
+    assert lie.claim(torch.zeros(3, dtype=torch.int64), clients, one, where(fed)).tolist() == [0, 0, 0]
+    send = {"losses": torch.ones(3, 3), "cluster": torch.tensor([0, 2, 0]), "model": torch.ones(3, 2)}
+    told = lie.up(send, clients, ask, where(fed))
+    assert told["losses"].tolist() == [[1, 1, 1], [7, -7, 7], [1, 1, 1]]
+    assert told["cluster"].tolist() == [0, 1, 0]
+    assert torch.equal(told["model"], send["model"])
+    assert send["losses"].max() == 1  # what the client keeps stays honest
+
+
+@pytest.mark.parametrize("aggregate", [ct.robust.Mean(), ct.robust.Median()])
+def test_a_group_that_nobody_claims_is_not_trained(fed: ct.Federation, task: ct.Task, aggregate: object) -> None:
+    ifca = ct.IFCA(clusters=2, start="random", local=LOCAL, aggregate=aggregate)
+    claims = [attacks.FalseClaims(list(fed.clients), cluster=0)]
+    start, honest, lied = (
+        ct.fit(ifca, fed, task, rounds=r, channels=c, alone=False).state.models
+        for r, c in ((0, []), (2, []), (2, claims))
+    )
+    moved = [max(float((m[name][1] - start[name][1]).abs().max()) for name in start) for m in (honest, lied)]
+    assert moved[1] == 0
+    assert any(not torch.equal(lied[name][0], start[name][0]) for name in start)
+    assert moved[0] > 0 or any(not torch.equal(honest[name], lied[name]) for name in start)
+
+
 def test_registry_is_complete():
     named = {v for v in vars(attacks).values() if isinstance(v, type) and issubclass(v, attacks.Attack)}
     assert set(attacks.ATTACKS.values()) == named - {attacks.Attack}

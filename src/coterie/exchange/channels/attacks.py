@@ -1,9 +1,9 @@
 """Attacks: clients that lie, in any algorithm, on any engine.
 
-`clients` are the ids of the malicious clients. All attacks except `LabelFlip` forge *updates*. The update of a model is the
-client's model minus the model it received; a gradient is already an update. The ask declares which fields are updates.
-Auxiliary fields, whole numbers and the weight in the average cannot be forged. Each update is one vector, all its tensors
-together. What a client keeps for itself stays honest.
+`clients` are the ids of the malicious clients. All attacks except `LabelFlip` and `FalseClaims` forge *updates*. The update
+of a model is the client's model minus the model it received; a gradient is already an update. The ask declares which fields
+are updates. `FalseClaims` forges groups and losses; other auxiliary fields, and the weight in the average, stay as they are.
+Each update is one vector, all its tensors together. What a client keeps for itself stays honest.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 from coterie.aggregation.radius import RadiusRule, radius_rule
 from coterie.base import randomness
 from coterie.base.annotations import guarded
+from coterie.base.arguments import CountFromZero, NotNegative
 from coterie.base.tree import Tree, flat_vector, flatten, unflatten
 from coterie.errors import ConfigError, CoterieWarning
 from coterie.exchange.channels.base import Channel, Where
@@ -154,6 +155,37 @@ class LabelFlip(Attack):
         return send
 
 
+@guarded
+@dataclass(frozen=True)
+class FalseClaims(Attack):
+    """Forges what stands beside the update: every liar claims group `cluster`, and where losses are reported a loss of
+    −`loss` for that group (or for the first number) and `loss` for all others. Combine it with an attack on updates."""
+
+    cluster: CountFromZero = 0
+    loss: NotNegative = 1e3
+    separate = True
+
+    def claim(self, group: Tensor, clients: Ints, ask: Ask, where: Where) -> Tensor:
+        groups = 1 if ask.reduce is None else ask.reduce.groups
+        return self._told(group, torch.full_like(group, min(self.cluster, groups - 1)), clients, where)
+
+    def up(self, send: Tree, clients: Ints, ask: Ask, where: Where) -> Tree:
+        forged = dict(send)
+        for name in (n for n in ("cluster", "losses") if n in ask.auxiliary and isinstance(send.get(n), Tensor)):
+            honest = send[name]
+            if name == "cluster":
+                lie = torch.full_like(honest, self.cluster)
+            else:
+                lie = torch.full_like(honest, self.loss)
+                lie.reshape(len(lie), -1)[:, min(self.cluster, max(lie[0].numel() - 1, 0))] = -self.loss
+            forged[name] = self._told(honest, lie, clients, where)
+        return forged
+
+    def _told(self, honest: Tensor, lie: Tensor, clients: Ints, where: Where) -> Tensor:
+        liars = torch.from_numpy(self.liars(clients, where)).reshape(-1, *[1] * (honest.dim() - 1))
+        return torch.where(liars, lie, honest)
+
+
 # ---- liars who see everybody's updates -------------------------------------------------------------------------------
 
 
@@ -252,4 +284,5 @@ ATTACKS: dict[str, type[Attack]] = {
     "alie": ALIE,
     "inner_product": InnerProduct,
     "edge": EdgeAttack,
+    "false_claims": FalseClaims,
 }

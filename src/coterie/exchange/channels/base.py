@@ -1,4 +1,4 @@
-"""The contract of a channel: four methods that do nothing by default."""
+"""The contract of a channel: five methods that do nothing by default."""
 
 from __future__ import annotations
 
@@ -46,6 +46,10 @@ class Channel:
 
     def data(self, x: Tensor, y: Tensor, clients: Ints, where: Where) -> tuple[Tensor, Tensor]:
         return x, y
+
+    def claim(self, group: Tensor, clients: Ints, ask: Ask, where: Where) -> Tensor:
+        """The groups that the clients' messages are for."""
+        return group
 
     def up(self, send: Tree, clients: Ints, ask: Ask, where: Where) -> Tree:
         return send
