@@ -61,9 +61,7 @@ def test_a_federation_sets_its_own_clustering():
     with pytest.warns(CoterieWarning, match="asks for batches"):
         chosen = ct.training.clustering_for(fed, task, lr=1.0)
     alone = ct.Local(ct.LocalSGD(steps=1, lr=1.0, batch_size=None))
-    ours, theirs = (
-        ct.fit(a, fed, task, rounds=20, alone=False).scores()["accuracy"].mean() for a in (chosen, alone)
-    )
+    ours, theirs = (ct.fit(a, fed, task, rounds=20, alone=False).scores()["accuracy"].mean() for a in (chosen, alone))
     assert ours > theirs
 
 

@@ -78,8 +78,8 @@ class DirichletMultinomialMixture(CountModel):
             responsibilities = np.exp(log_joint - evidence)
             weights = responsibilities.mean(axis=0)  # M-step
             parameters = cells.improve(parameters, responsibilities, self.inner)
-        self.concentration_ = parameters.sum(axis=1)
-        self.centers_ = parameters / self.concentration_[:, None]
+        sizes = parameters.sum(axis=1)
+        self.concentration_, self.centers_ = sizes, parameters / sizes[:, None]
         self.weights_, self.history_, self.n_iter_ = weights, np.array(history), len(history)
         self.log_likelihood_, self.objective_ = history[-1], -history[-1]
         self.users_, self.vocabulary_ = table.users, table.vocabulary
@@ -122,7 +122,7 @@ class DirichletMultinomialMixture(CountModel):
     def personalise(self, counts: Source) -> Floats:
         """E[Q_u | counts_u] = Σ_k r_uk (α_k P_k + counts_u)/(α_k + m_u), for users known or new."""
         table = self._read(counts)
-        return posterior_mean(table, self.centers_, self.concentration_, self.predict_proba(table))
+        return posterior_mean(table, self.centers_, np.asarray(self.concentration_), self.predict_proba(table))
 
     @guarded
     def interval(self, counts: Source, level: Level = 0.95) -> tuple[Floats, Floats]:

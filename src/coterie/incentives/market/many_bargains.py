@@ -72,9 +72,13 @@ def nash_bargain(qualities: Sequence[float], q_max: Positive = 1.0) -> ManyBarga
 
     first = np.diff(np.concatenate([[0.0], start]))
     cuts, rng = np.log(first[:-1] / first[-1]), np.random.default_rng(0)
-    options = {"xatol": 1e-10, "fatol": 1e-13, "maxiter": 4000 * len(start), "maxfev": 8000 * len(start)}
     found = [
-        optimize.minimize(loss, cuts + scale * rng.normal(size=len(cuts)), method="Nelder-Mead", options=options)
+        optimize.minimize(
+            loss,
+            cuts + scale * rng.normal(size=len(cuts)),
+            method="Nelder-Mead",
+            options={"xatol": 1e-10, "fatol": 1e-13, "maxiter": 4000 * len(start), "maxfev": 8000 * len(start)},
+        )
         for scale in (0.0, 0.3, 1.0)
     ]
     best = min(found, key=lambda made: float(made.fun))
