@@ -167,7 +167,7 @@ RECORDS = set(
     Advice Choice Coalition Cohort Comparison Context Coalitions Decision Evaluation Grid Participation Reply
     Result Run Seeds Audit Plan Receipt Signal Predictor Scores Table Verdict Bargain Climb Collaboration
     Commitment DeviationGains Equilibrium Pair Prices Sales Simulation View RevenueLedger Elections UserTokens
-    Guarded Told Truth Blobs Partition Population Env Composition Booking Mixed Firm Ask Up From Event Released
+    Constants ManyBargain Guarded Told Truth Blobs Partition Population Env Composition Booking Mixed Firm Ask Up From Event Released
     """.split()  # noqa: SIM905
 )
 PROTOCOLS = {
@@ -288,6 +288,12 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
         {"name": "s", "most": 2, "n_users": 4, "noise_multiplier": 1.0, "failure": 1e-4},
         lambda made: made([["a"], ["b"]], privacy.make_noise("simulation", 0)),
     ),
+    "training.gradient_constants": (
+        {"federation": federation(), "task": task(), "batch_size": 2, "batches": 2},
+        nothing,
+    ),
+    "training.clustering_for": ({"federation": federation(), "task": task(), "lr": 0.1}, nothing),
+    "robust.constants": ({"gradients": torch.ones(3, 2, 4), "batch": 2}, nothing),
     "training.FixedSize": ({"size": 2}, sample),
     "training.Poisson": ({"rate": 0.5}, sample),
     "training.Everyone": ({}, sample),

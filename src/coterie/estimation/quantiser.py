@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from coterie.base.annotations import guarded
-from coterie.base.arguments import Count, NotNegative, Positive, Rule, finite, is_number
+from coterie.base.arguments import Count, NotNegative, Positive, Rule, finite, is_number, shown
 from coterie.base.deprecated import renamed
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.conventions import Array, Ints
@@ -120,6 +120,8 @@ class VectorQuantiser:
 
 def sent(mechanism: Mechanism, rows: Array, seed: int) -> tuple[Array, int]:
     """What the server gets of the clients' rows, clipped to the mechanism's radius, and how many rows were clipped."""
+    if not all(is_number(getattr(mechanism, name, None)) for name in ("radius", "variance")):
+        raise ConfigError(f"mechanism must have a radius and a variance, as Quantiser has; got {shown(mechanism)}.")
     reach = mechanism.radius
     whole = isinstance(mechanism, VectorQuantiser)
     inside = clip_rows(rows, reach).rows if whole else np.clip(rows, -reach, reach)
