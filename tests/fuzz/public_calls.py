@@ -167,7 +167,8 @@ RECORDS = set(
     Advice Choice Coalition Cohort Comparison Context Coalitions Decision Evaluation Grid Participation Reply
     Result Run Seeds Audit Plan Receipt Signal Predictor Scores Table Verdict Bargain Climb Collaboration
     Commitment DeviationGains Equilibrium Pair Prices Sales Simulation View RevenueLedger Elections UserTokens
-    Constants ManyBargain Guarded Told Truth Blobs Partition Population Env Composition Booking Mixed Firm Ask Up From Event Released
+    Constants ManyBargain
+    Guarded Told Truth Blobs Partition Population Env Composition Booking Mixed Firm Ask Up From Event Released
     """.split()  # noqa: SIM905
 )
 PROTOCOLS = {

@@ -61,6 +61,7 @@ def _some(text: Iterable[str], most: int, key: tuple[int, int]) -> list[str]:
 @guarded
 def count_tokens(texts: Texts, tokens: Sequence[str]) -> Counts:
     """Users × tokens counts over a given vocabulary; other tokens are left out."""
+    tokens = list(tokens)
     users, place = (
         list(texts.values()) if isinstance(texts, Mapping) else list(texts),
         {t: i for i, t in enumerate(tokens)},
