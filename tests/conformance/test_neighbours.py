@@ -29,6 +29,13 @@ ENGINES = {
     "loop": ct.engines.LoopEngine,
 }
 PRIVATE = tuple(name for name in NAMES if name not in INDIVIDUAL and name != "local")
+EXCHANGE_AS = {
+    "fedala": "fedavg",
+    "fedbabu": "fedbn",
+    "fedper": "fedbn",
+    "lgfedavg": "fedbn",
+    "moon": "fedavg",
+}  # families.py
 
 
 class Noted(Channel):
@@ -70,7 +77,9 @@ def require_equal(one: dict[Any, Any], two: dict[Any, Any]) -> None:
 
 @pytest.mark.usefixtures("nothing_released")
 @pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
-@pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in EXCHANGE_AS else name for name in PRIVATE]
+)
 def test_one_clients_data_leave_the_messages_of_all_others_as_they_are(name: str) -> None:
     before = messages(name, None, ct.engines.LocalEngine(workers=1), "float32", rounds=1)
     for change in ("grown", "removed"):
