@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conformance_settings import INDIVIDUAL, NAMES, configured
+from conformance_settings import EXCHANGE_AS, INDIVIDUAL, NAMES, configured
 from neighbour_settings import CHANGES, SIZES, clients, unstable, unstable_task
 from torch import nn
 
@@ -29,13 +29,6 @@ ENGINES = {
     "loop": ct.engines.LoopEngine,
 }
 PRIVATE = tuple(name for name in NAMES if name not in INDIVIDUAL and name != "local")
-EXCHANGE_AS = {
-    "fedala": "fedavg",
-    "fedbabu": "fedbn",
-    "fedper": "fedbn",
-    "lgfedavg": "fedbn",
-    "moon": "fedavg",
-}  # families.py
 
 
 class Noted(Channel):
