@@ -31,6 +31,15 @@ NAMES = (*sorted(ALGORITHMS), *VARIANTS)
 INDIVIDUAL = {name for name, kind in ALGORITHMS.items() if kind.individual} | set(VARIANTS)  # no private form
 PAIRS = frozenset(name for name, kind in ALGORITHMS.items() if kind.exactly == 2)  # they must refuse other numbers
 
+# their messages are those of families.py, as these have them; what is costly is slow for them
+EXCHANGE_AS = {
+    "fedala": "fedavg",
+    "fedbabu": "fedbn",
+    "fedper": "fedbn",
+    "lgfedavg": "fedbn",
+    "moon": "fedavg",
+}
+
 
 def configured(name: str) -> Any:
     """The algorithm as its own example, but with few local steps."""

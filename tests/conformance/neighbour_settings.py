@@ -38,9 +38,10 @@ def clients(change: str | None, dtype: str, weighted: bool = False, last: str | 
         for i, (client, (x, y)) in enumerate(data.items()):
             low = 0.01 if client == "client 0" and change else 1.0
             data[client] = (x, y, np.random.default_rng(i).uniform(low, 3 * low, len(y)))
-    return ct.Federation.from_arrays(
+    made = ct.Federation.from_arrays(
         data, classes=[0, 1, 2], one_class="allow", test_fraction=0.0, dtype=dtype, clusters=dict.fromkeys(data, 0)
     )  # type: ignore[arg-type]
+    return made.declare_public("classes")
 
 
 def unstable(name: str) -> Any:

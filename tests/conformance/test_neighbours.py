@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conformance_settings import INDIVIDUAL, NAMES, configured
+from conformance_settings import EXCHANGE_AS, INDIVIDUAL, NAMES, configured
 from neighbour_settings import CHANGES, SIZES, clients, unstable, unstable_task
 from torch import nn
 
@@ -70,7 +70,9 @@ def require_equal(one: dict[Any, Any], two: dict[Any, Any]) -> None:
 
 @pytest.mark.usefixtures("nothing_released")
 @pytest.mark.filterwarnings("ignore::coterie.errors.CoterieWarning")
-@pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in EXCHANGE_AS else name for name in PRIVATE]
+)
 def test_one_clients_data_leave_the_messages_of_all_others_as_they_are(name: str) -> None:
     before = messages(name, None, ct.engines.LocalEngine(workers=1), "float32", rounds=1)
     for change in ("grown", "removed"):

@@ -19,7 +19,7 @@ import torch
 from coterie.base.settings import with_setting
 from coterie.base.tree import Tree, flatten
 from coterie.data.federation import Federation
-from coterie.errors import CoterieWarning
+from coterie.errors import ConfigError, CoterieWarning
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.messages import Ask, Ints
 from coterie.learning.local_sgd import LocalSGD
@@ -142,7 +142,12 @@ def search(
     for steps, form in forms:
         before, receipt = _messages(form, None, task, engine)
         for change in changes:
-            after, other = _messages(form, change, task, engine)
+            try:
+                after, other = _messages(form, change, task, engine)
+            except ConfigError:
+                if change != "a class of its own":
+                    raise
+                continue  # the algorithm needs declared classes and refuses others: nothing is sent
             client, moved = _furthest(before, after) if change != "a class of its own" else ("", 0.0)
             alike = _shape(receipt) == _shape(other)
             pairs.append(Pair(change, steps, moved, client, receipt.valid and other.valid, alike))
