@@ -1,0 +1,169 @@
+"""The decision where every row (or unit of rows) is protected: each site tells one noisy release, and nothing else.
+
+Columns and target have public bounds; values beyond them are cut off. A site tells Σ v vᵀ over v = (1, x, y) of each of five
+disjoint folds in one Gaussian release, which serves every candidate and every fold (`noisy_fit`). Two classes are judged by
+the squared error of a linear model of 0 and 1: each step of a logistic model would need a release of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from threadpoolctl import threadpool_limits
+
+from coterie.comparison.exact.candidates.rows import Floats
+from coterie.comparison.from_decision import comparison_of
+from coterie.comparison.result import Comparison
+from coterie.comparison.sites.noisy_fit import Told, decided
+from coterie.comparison.sites.result import all_rows, environment
+from coterie.data.federation import Federation
+from coterie.engines.base import Engine, answered
+from coterie.errors import ConfigError, DataError
+from coterie.exchange.messages import Ask, Context, Up
+from coterie.privacy.account import Account
+from coterie.privacy.accounting import noise_multiplier
+from coterie.privacy.mechanisms.moments import UnitMoments
+from coterie.privacy.plan import Line
+from coterie.privacy.receipt import Receipt
+from coterie.privacy.settings import Privacy
+from coterie.privacy.taint import Released, foreign
+
+FOLDS = 5
+RELEASE = "moments"
+MOST_COLUMNS = 60
+_UNSCALED = (
+    "unaccounted: columns were prepared by statistics of the rows; read the table with ranges=, categories= and kind= "
+    "declared public, or give arrays in public units"
+)
+
+
+@dataclass(frozen=True)
+class RowStudy:
+    """What every site knows before it answers: the budget, and the public bounds of the target. Columns lie in [−1, 1].
+
+    With `coded` the last column says whose a row is. `names` are those of the clients, by key."""
+
+    privacy: Privacy
+    target: tuple[float, float]
+    columns: int
+    coded: bool
+    names: Mapping[int, str]
+    seed: int = 0
+    doubts: tuple[str, ...] = ()
+    receipts: dict[str, Receipt] = field(default_factory=dict, compare=False)
+
+    def client(self, ctx: Context) -> dict[str, Any]:
+        """Clients keep nothing between questions."""
+        return {}
+
+    def mechanism(self, z: float) -> UnitMoments:
+        p = self.privacy
+        return UnitMoments(RELEASE, FOLDS, self.columns + 2, p.clip, z, p.rows, p.adjacency)
+
+    def moments(self, ctx: Context) -> Up:
+        """The one release of a site, booked in the site's own ledger."""
+        x, y = ctx.x.double().numpy(), ctx.y.double().numpy()
+        unit = x[:, -1].astype(np.int64) if self.coded else np.arange(len(y))
+        low, high = self.target
+        rows = np.column_stack([np.ones(len(y)), x[:, : self.columns], (2 * y - low - high) / (high - low)])
+        rows = np.where(np.isfinite(rows).all(1, keepdims=True), np.clip(rows, -1, 1), np.nan)
+        name = self.names[int(ctx.key)]
+        own = replace(self.privacy, users=f"{self.privacy.unit} of {self.privacy.users}: {name}")
+        account = Account.open(own, [Line(RELEASE, 1.0)], [self.seed, int(ctx.key) & (2**63 - 1)])
+        for reason in self.doubts:
+            account.ledger.void(reason)
+        made = self.mechanism(account.noise_multiplier(RELEASE))
+        found = account.keep(made(rows, unit, account.noise, account.book))
+        about = max(1, round(float(found[:, 0, 0].sum()) / self.privacy.rows))
+        self.receipts[name] = account.closed(about, {"ranges": "public", "folds": "fixed in advance"}, guarantee="central")
+        return Up({"moments": torch.from_numpy(found)})
+
+
+def across_sites_privately(
+    federation: Federation, privacy: Privacy, seed: int, engine: Engine, target: tuple[float, float] | None
+) -> Comparison:
+    """The comparison of clients whose rows are protected."""
+    target = _target(federation, target)
+    fed, doubts = all_rows(federation), []
+    if federation.columns is not None and federation.labels.get("scaling") != "ranges":
+        doubts.append(_UNSCALED)
+    if federation.columns is not None and not {"kind", "inputs"} <= federation.declared:
+        doubts.append("unaccounted: the kind of the target, or the columns of categories, were not declared public")
+    if foreign(engine):
+        doubts.append("unaccounted: the engine is not this package's")
+    columns, coded = fed.n_features, privacy.unit not in ("row", "client")
+    if coded:
+        fed = _with_units(fed, privacy.unit)
+    names = {int(k): str(c) for k, c in zip(fed.client_keys, fed.clients, strict=True)}
+    study = RowStudy(privacy, target, columns, coded, names, seed, tuple(doubts))
+
+    def exchange() -> Any:
+        reply = yield Ask(study.moments, np.arange(len(fed)), {}, {}, optional=True)
+        return reply
+
+    with threadpool_limits(1, "blas"):
+        reply = answered(exchange(), engine.run, environment(fed, seed))
+        order = np.argsort(reply.clients)
+        here = reply.clients[order]
+        if len(here) < 2:
+            raise DataError(f"A study needs 2 clients or more; {len(here)} answered. Find more clients.")
+        z = noise_multiplier(privacy.epsilon, privacy.delta, 1, adjacency=privacy.adjacency)
+        told = Told(reply.values["moments"].double().numpy()[order], study.mechanism(z).sigma, target, seed)
+        names_here = [str(fed.clients[i]) for i in here]
+        decision, sizes = decided(told, names_here, fed.columns or tuple(f"x{j}" for j in range(columns)))
+    gone = [str(c) for i, c in enumerate(fed.clients) if i not in set(here.tolist())]
+    notes = (f"Left out because they did not answer: {', '.join(gone)}.",) if gone else ()
+    return _shown(replace(decision, warnings=(*decision.warnings, *notes)), sizes, study, fed, seed)
+
+
+def _shown(decision: Any, sizes: Floats, study: RowStudy, fed: Federation, seed: int) -> Comparison:
+    p = study.privacy
+    about = {
+        "kind": "regression", "classes": None, "clients": len(sizes), "rows": int(sizes.sum()), "features": study.columns,
+        "columns": list(decision.table.names), "seeds": [seed], "notes": None, "across": "sites", "least": None,
+        "privacy": {"unit": p.protects, "epsilon": p.epsilon, "delta": p.delta},
+    }  # fmt: skip
+    overview = pd.DataFrame({"samples": sizes.round().astype(np.int64)}, index=decision.table.clients)
+    return replace(comparison_of(decision, about, overview), receipts=dict(study.receipts))
+
+
+def _target(federation: Federation, given: tuple[float, float] | None) -> tuple[float, float]:
+    if federation.kind == "classification" and federation.n_outputs == 2:
+        return 0.0, 1.0
+    if federation.kind != "regression" or federation.x.dim() > 2:
+        raise DataError(
+            "Where rows are protected, tables with a number or two classes to predict are compared; this target is another. "
+            "Choose another target, or compare without a budget."
+        )
+    if federation.n_features > MOST_COLUMNS:
+        raise DataError(
+            f"Where rows are protected, at most {MOST_COLUMNS} columns are compared; there are {federation.n_features}. Name "
+            "fewer: noise grows with their number."
+        )
+    if given is None or not given[0] < given[1]:
+        raise ConfigError(
+            f"Where rows are protected, the target needs public bounds, low < high; got {given}.",
+            python="Pass target_range=(low, high).",
+            cli="Give them with --target-range LOW,HIGH.",
+        )
+    return given
+
+
+def _with_units(fed: Federation, unit: str) -> Federation:
+    """The same clients, with the unit of every row as a last column."""
+    if "unit" not in fed.beside or fed.labels.get("unit", unit) != unit:
+        raise ConfigError(
+            f"The budget protects all rows of one {unit!r}, and the table was read without such units.",
+            python=f"Read it with unit={unit!r}.",
+            cli=f"Name the column with --unit {unit}.",
+        )
+    codes = torch.from_numpy(np.asarray(fed.beside["unit"], np.float64))[:, None]
+    return replace(fed, x=torch.cat([fed.x.double(), codes], 1), columns=None)
+
+
+def columns_of(fed: Federation) -> Sequence[str]:
+    return fed.columns or tuple(f"x{j}" for j in range(fed.n_features))
