@@ -65,13 +65,14 @@ def simulate_rows(world: RowWorld, seed: int) -> dict[str, Any]:
     mechanism = UnitMoments("moments", 5, p + 2, 1.0, noise_multiplier(world.epsilon, DELTA, 1))
     rows, noise = np.concatenate([np.ones((m, n, 1)), x, y[..., None]], 2), SimulationNoise([seed, 32])
     told = np.stack([mechanism(one, np.arange(n), noise).value for one in rows])
-    decision, _ = decided(Told(told, mechanism.sigma, (-1.0, 1.0), seed), list(map(str, range(m))), list("abcd"))
+    decision = decided(Told(told, mechanism.sigma, (-1.0, 1.0), seed), list(map(str, range(m))), list("abcd"))
     path = Path(ALONE_LINEAR, per_row=False, average=True)
     alone, _ = fit_units(x.reshape(-1, p), y.reshape(-1, 1), np.repeat(np.arange(m), n), m, path, False)
     models = {"alone": alone[..., 0]}
     models |= {w: decision.predictors[w].coefficients().to_numpy() for w in WAYS[1:]}
     loss = {
-        w: float(((target - b[:, :1] - np.einsum("mnp,mp->mn", fresh, b[:, 1:])) ** 2).mean()) for w, b in models.items()
+        w: float(((target - b[:, :1] - np.einsum("mnp,mp->mn", fresh, b[:, 1:])) ** 2).mean())
+        for w, b in models.items()
     }
     return {
         "answer": decision.recommendation, "sure": decision.sure, "method": decision.method,

@@ -6,7 +6,6 @@ the squared error of a linear model of 0 and 1: each step of a logistic model wo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,24 +15,25 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from coterie.comparison.exact.candidates.rows import Floats
+from coterie.comparison.exact.decision import Decision
 from coterie.comparison.from_decision import comparison_of
 from coterie.comparison.result import Comparison
 from coterie.comparison.sites.noisy_fit import Told, decided
 from coterie.comparison.sites.result import all_rows, environment
 from coterie.data.federation import Federation
-from coterie.engines.base import Engine, answered
+from coterie.engines.base import Engine
 from coterie.errors import ConfigError, DataError
 from coterie.exchange.messages import Ask, Context, Up
 from coterie.privacy.account import Account
-from coterie.privacy.accounting import noise_multiplier
 from coterie.privacy.mechanisms.moments import UnitMoments
-from coterie.privacy.plan import Line
+from coterie.privacy.plan import Line, make_plan
 from coterie.privacy.receipt import Receipt
 from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import Released, foreign
 
 FOLDS = 5
 RELEASE = "moments"
+_LINE = Line(RELEASE, 1.0)
 MOST_COLUMNS = 60
 _UNSCALED = (
     "unaccounted: columns were prepared by statistics of the rows; read the table with ranges=, categories= and kind= "
@@ -45,13 +45,13 @@ _UNSCALED = (
 class RowStudy:
     """What every site knows before it answers: the budget, and the public bounds of the target. Columns lie in [−1, 1].
 
-    With `coded` the last column says whose a row is. `names` are those of the clients, by key."""
+    With `coded` the last column says whose a row is. `names` are those of the clients."""
 
     privacy: Privacy
     target: tuple[float, float]
     columns: int
     coded: bool
-    names: Mapping[int, str]
+    names: tuple[str, ...]
     seed: int = 0
     doubts: tuple[str, ...] = ()
     receipts: dict[str, Receipt] = field(default_factory=dict, compare=False)
@@ -71,15 +71,17 @@ class RowStudy:
         low, high = self.target
         rows = np.column_stack([np.ones(len(y)), x[:, : self.columns], (2 * y - low - high) / (high - low)])
         rows = np.where(np.isfinite(rows).all(1, keepdims=True), np.clip(rows, -1, 1), np.nan)
-        name = self.names[int(ctx.key)]
+        name = self.names[int(ctx.index)]
         own = replace(self.privacy, users=f"{self.privacy.unit} of {self.privacy.users}: {name}")
-        account = Account.open(own, [Line(RELEASE, 1.0)], [self.seed, int(ctx.key) & (2**63 - 1)])
+        account = Account.open(own, [_LINE], [self.seed, int(ctx.index)])
         for reason in self.doubts:
             account.ledger.void(reason)
         made = self.mechanism(account.noise_multiplier(RELEASE))
         found = account.keep(made(rows, unit, account.noise, account.book))
-        about = max(1, round(float(found[:, 0, 0].sum()) / self.privacy.rows))
-        self.receipts[name] = account.closed(about, {"ranges": "public", "folds": "fixed in advance"}, guarantee="central")
+        about = max(1, round(float(rows_told(found.sum(0), self.privacy.clip)) / self.privacy.rows))
+        self.receipts[name] = account.closed(
+            about, {"ranges": "public", "folds": "fixed in advance"}, guarantee="central"
+        )
         return Up({"moments": torch.from_numpy(found)})
 
 
@@ -98,29 +100,30 @@ def across_sites_privately(
     columns, coded = fed.n_features, privacy.unit not in ("row", "client")
     if coded:
         fed = _with_units(fed, privacy.unit)
-    names = {int(k): str(c) for k, c in zip(fed.client_keys, fed.clients, strict=True)}
-    study = RowStudy(privacy, target, columns, coded, names, seed, tuple(doubts))
-
-    def exchange() -> Any:
-        reply = yield Ask(study.moments, np.arange(len(fed)), {}, {}, optional=True)
-        return reply
+    study = RowStudy(privacy, target, columns, coded, tuple(map(str, fed.clients)), seed, tuple(doubts))
 
     with threadpool_limits(1, "blas"):
-        reply = answered(exchange(), engine.run, environment(fed, seed))
+        reply = engine.run(Ask(study.moments, np.arange(len(fed)), {}, {}, optional=True), environment(fed, seed))
         order = np.argsort(reply.clients)
         here = reply.clients[order]
         if len(here) < 2:
             raise DataError(f"A study needs 2 clients or more; {len(here)} answered. Find more clients.")
-        z = noise_multiplier(privacy.epsilon, privacy.delta, 1, adjacency=privacy.adjacency)
+        z = make_plan(privacy.epsilon, privacy.delta, [_LINE], privacy.adjacency).noise_multiplier(RELEASE)
         told = Told(reply.values["moments"].double().numpy()[order], study.mechanism(z).sigma, target, seed)
-        names_here = [str(fed.clients[i]) for i in here]
-        decision, sizes = decided(told, names_here, fed.columns or tuple(f"x{j}" for j in range(columns)))
-    gone = [str(c) for i, c in enumerate(fed.clients) if i not in set(here.tolist())]
+        names_here = [study.names[i] for i in here]
+        decision = decided(told, names_here, federation.columns or tuple(f"x{j}" for j in range(columns)))
+    gone = sorted(set(study.names) - set(names_here))
     notes = (f"Left out because they did not answer: {', '.join(gone)}.",) if gone else ()
-    return _shown(replace(decision, warnings=(*decision.warnings, *notes)), sizes, study, fed, seed)
+    sizes = np.maximum(rows_told(told.moments.sum(1), privacy.clip), 1.0)
+    return _shown(replace(decision, warnings=(*decision.warnings, *notes)), sizes, study, seed)
 
 
-def _shown(decision: Any, sizes: Floats, study: RowStudy, fed: Federation, seed: int) -> Comparison:
+def rows_told(total: Floats, clip: float) -> Floats:
+    """About how many rows these noisy sums (…, q, q) are of: a row adds at most 1 to the first entry and c² to the trace."""
+    return np.asarray(np.maximum(total[..., 0, 0], np.trace(total, axis1=-2, axis2=-1) / clip**2))
+
+
+def _shown(decision: Decision, sizes: Floats, study: RowStudy, seed: int) -> Comparison:
     p = study.privacy
     about = {
         "kind": "regression", "classes": None, "clients": len(sizes), "rows": int(sizes.sum()), "features": study.columns,
@@ -163,7 +166,3 @@ def _with_units(fed: Federation, unit: str) -> Federation:
         )
     codes = torch.from_numpy(np.asarray(fed.beside["unit"], np.float64))[:, None]
     return replace(fed, x=torch.cat([fed.x.double(), codes], 1), columns=None)
-
-
-def columns_of(fed: Federation) -> Sequence[str]:
-    return fed.columns or tuple(f"x{j}" for j in range(fed.n_features))

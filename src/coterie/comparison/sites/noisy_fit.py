@@ -212,16 +212,20 @@ def judged(told: Told) -> Judged:
     best = int(alone.mean((0, 2)).argmin())
     losses[:, 1] = alone[:, best]
     models[:, 1] = np.stack(own)[:, best]
-    raised = float(np.mean([_error(models[k, 1], told.moments[:, k]) / rows[k] for k in range(folds)]) - losses[:, 1].mean())
+    raised = float(
+        np.mean([_error(models[k, 1], told.moments[:, k]) / rows[k] for k in range(folds)]) - losses[:, 1].mean()
+    )
     b = np.concatenate([-models, np.ones((*models.shape[:-1], 1))], -1)
     size = (b**2).sum(-1) ** 2
     with_alone = np.einsum("fjmq,fmq->fjm", b, b[:, 1]) ** 2
     apart = size + size[:, [1]] - 2 * with_alone  # ‖b bᵀ − a aᵀ‖²
-    return Judged(losses, told.sigma**2 * np.maximum(apart, 0) / rows[:, None] ** 2, raised, np.array(groupings), settled)
+    return Judged(
+        losses, told.sigma**2 * np.maximum(apart, 0) / rows[:, None] ** 2, raised, np.array(groupings), settled
+    )
 
 
-def decided(told: Told, clients: Sequence[str], names: Sequence[str], level: float = LEVEL) -> tuple[Decision, Floats]:
-    """The decision, and the clients' numbers of rows as far as they are known. A fold of a client is one piece of evidence:
+def decided(told: Told, clients: Sequence[str], names: Sequence[str], level: float = LEVEL) -> Decision:
+    """The decision; rows count as much as they are shortened. A fold of a client is one piece of evidence:
     its losses hold the noise of rows and the noise of the release alike."""
     found = judged(told)
     fixed = repaired(told.moments, told.sigma)
@@ -246,7 +250,7 @@ def decided(told: Told, clients: Sequence[str], names: Sequence[str], level: flo
         facts, Evaluation({"mse": scores}, notes, found.groupings), "mse", _predictors(fitted, units, facts, told), verdict,
         beyond, level=level, folds=len(found.losses), repeats=1, seed=told.seed,
     )  # fmt: skip
-    return _limited(decision, found, variance), sizes
+    return _limited(decision, found, variance)
 
 
 def _limited(decision: Decision, found: Judged, variance: float) -> Decision:
