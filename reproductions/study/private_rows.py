@@ -111,8 +111,8 @@ def tabulate_rows(records: dict[str, Any]) -> str:
             f"{sum(r['sure'] == 'borderline' for r in some):11d} {sum(r['too small'] for r in some):10d} {bad:6d} "
             f"{inside:8d} of {len(told)}"
         )
-    for what, hit, of in (("False claims in null worlds", *null), ("Wrong clear answers", wrong, claims),
-                          ("Intervals that hold the true gain", held, known)):  # fmt: skip
+    totals = {"False claims in null worlds": null, "Wrong clear answers": [wrong, claims]}
+    for what, (hit, of) in (totals | {"Intervals that hold the true gain": [held, known]}).items():
         low, high = wilson(hit, of) if of else (0.0, 1.0)
         lines.append(f"{what}: {hit} of {of} ({100 * low:.1f} to {100 * high:.1f} %)")
     return "\n".join(lines)

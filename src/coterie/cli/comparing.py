@@ -115,8 +115,8 @@ def protects_rows(unit: str, sites: bool, epsilon: float | None) -> bool:
     """Whether `--privacy-unit` names rows, which only sites that tell noisy sums can protect."""
     if unit != "client" and not (sites and epsilon is not None):
         raise ConfigError(
-            f"--privacy-unit {unit} protects rows where clients tell sums. Add --sites (or --folds-by-client), --epsilon and "
-            "--delta."
+            f"--privacy-unit {unit} protects rows where clients tell sums. Add --sites (or --folds-by-client), --epsilon "
+            "and --delta."
         )
     return unit != "client"
 

@@ -86,7 +86,7 @@ def scaled_by_ranges(
     for name in ranges:
         if name not in numbers:
             raise DataError(f"ranges names {name!r}, which is no column of numbers among the features. Take it out.")
-    low, high = np.array([ranges[n] if n in ranges else (-1.0, 1.0) for n in names], np.float64).T
+    low, high = np.array([ranges.get(n, (-1.0, 1.0)) for n in names], np.float64).T
     return np.asarray(np.nan_to_num(np.clip((2 * x - low - high) / (high - low), -1, 1)))
 
 

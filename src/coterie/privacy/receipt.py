@@ -40,7 +40,7 @@ NOT_COVERED = (
 )
 _UNITS = ("a person behind several units, or behind units of several clients: their budgets add up",)
 _SERVER = "the server is trusted to clip, add noise and forget"
-_ROWS = "each client is trusted with its own rows: to shorten them, to add noise and to forget; server and other clients are not"
+_ROWS = "each client is trusted with its own rows: to shorten them and to add noise; server and other clients are not"
 WHO_SEES = {
     "central": "the server sees each client's clear message; everybody else sees noisy sums only",
     "joint": "the server sees each client's clear message; other clients see noisy sums only; a client's "
@@ -184,11 +184,7 @@ def write_receipt(
 
 def _count(privacy: Privacy, n_users: int) -> list[str]:
     """The number of users, which is public; that of rows is not where a row more or less is protected."""
-    if not privacy.rows:
-        return [f"the number of users, {n_users:,}"]
-    if privacy.adjacency == "replace":
-        return [f"the number of rows, about {n_users:,} units"]
-    return [f"about {n_users:,} units, from the noisy sums"]
+    return [f"about {n_users:,} units"] if privacy.rows else [f"the number of users, {n_users:,}"]
 
 
 def _given(values: Sequence[Released[Any]]) -> list[str]:

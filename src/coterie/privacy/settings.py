@@ -15,8 +15,8 @@ from coterie.privacy.terms import Adjacency, Clip, Delta, Mode, Population
 @guarded
 @dataclass(frozen=True)
 class Privacy:
-    """A budget for one run. ``unit`` says what is protected: a whole user (``"client"``), one row of a client (``"row"``), or
-    all rows of a client that share a value of a column, such as ``"patient_id"``.
+    """A budget for one run. ``unit`` says what is protected: a whole user (``"client"``), one row of a client (``"row"``),
+    or all rows of a client that share a value of a column, such as ``"patient_id"``.
 
     ``clip`` bounds the L2 norm of everything one client sends in a round. ``noise="exact"`` is the only mode that can get a
     valid receipt; ``"simulation"`` is fast and seeded and is NOT A DP RELEASE. ``adjacency="zero-out"`` hides whether a

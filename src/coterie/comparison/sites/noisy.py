@@ -21,6 +21,7 @@ from coterie.comparison.result import Comparison
 from coterie.comparison.sites.noisy_fit import Told, decided
 from coterie.comparison.sites.result import all_rows, environment
 from coterie.data.federation import Federation
+from coterie.data.provenance import undeclared
 from coterie.engines.base import Engine
 from coterie.errors import ConfigError, DataError
 from coterie.exchange.messages import Ask, Context, Up
@@ -29,7 +30,7 @@ from coterie.privacy.mechanisms.moments import UnitMoments
 from coterie.privacy.plan import Line, make_plan
 from coterie.privacy.receipt import Receipt
 from coterie.privacy.settings import Privacy
-from coterie.privacy.taint import Released, foreign
+from coterie.privacy.taint import foreign
 
 FOLDS = 5
 RELEASE = "moments"
@@ -93,8 +94,7 @@ def across_sites_privately(
     fed, doubts = all_rows(federation), []
     if federation.columns is not None and federation.labels.get("scaling") != "ranges":
         doubts.append(_UNSCALED)
-    if federation.columns is not None and not {"kind", "inputs"} <= federation.declared:
-        doubts.append("unaccounted: the kind of the target, or the columns of categories, were not declared public")
+    doubts += undeclared(federation, groups=False)
     if foreign(engine):
         doubts.append("unaccounted: the engine is not this package's")
     columns, coded = fed.n_features, privacy.unit not in ("row", "client")
@@ -144,8 +144,8 @@ def _target(federation: Federation, given: tuple[float, float] | None) -> tuple[
         )
     if federation.n_features > MOST_COLUMNS:
         raise DataError(
-            f"Where rows are protected, at most {MOST_COLUMNS} columns are compared; there are {federation.n_features}. Name "
-            "fewer: noise grows with their number."
+            f"Where rows are protected, at most {MOST_COLUMNS} columns are compared; there are {federation.n_features}. "
+            "Name fewer: noise grows with their number."
         )
     if given is None or not given[0] < given[1]:
         raise ConfigError(

@@ -1,11 +1,11 @@
-"""The server's side where sites tell noisy sums: models from repaired sums, losses from sums of folds that models did not see.
+"""The server's side where sites tell noisy sums: models from repaired sums, losses from sums of folds not seen by them.
 
 M = Σ v vᵀ over v = (1, x, y) comes with noise whose distribution is known. The squared error of a given model on a held-out
 fold is linear in that fold's M, so noise leaves it unbiased, and its spread over folds and clients includes the noise.
 
 Models come from the sums of the other folds, repaired in three steps (`repaired`). A site would learn alone from its clear
-rows, without noise: its model alone is imagined from its noisy sums, and what the noise adds to its loss on average (a trace,
-since the model is linear in the sums around the model for all) is taken off again (`_alone`)."""
+rows, without noise: its model alone is imagined from its noisy sums, and what the noise adds to its loss on average is taken
+off again: a trace, since the model is nearly linear in the sums (`_alone`), and what fresh noise still shows (`_left`)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NOISY = 0.5  # share of the variance of the gain that is noise, from which on th
 
 @dataclass(frozen=True)
 class Told:
-    """Noisy Σ v vᵀ (clients, folds, q, q) in public units, σ of the noise (off the diagonal: σ/√2), and the target's bounds."""
+    """Noisy Σ v vᵀ (clients, folds, q, q) in public units, σ of the noise (off the diagonal σ/√2), bounds of the target."""
 
     moments: Floats
     sigma: float
@@ -52,7 +52,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Repaired:
-    """Sums around a model for all, `base`: A = Σ z zᵀ, u = Σ z r and Σ r², (clients, folds, …), r = y − z·base. `rows` are the
+    """Sums around a model for all, `base`: A = Σ z zᵀ, u = Σ z r, Σ r² (clients, folds, …), r = y − z·base. `rows` are the
     clients' rows per fold, and `noise` is the covariance of u in one fold."""
 
     base: Floats
@@ -69,7 +69,7 @@ class Repaired:
 
     @property
     def deflated(self) -> Floats:
-        """The same as if noise came from fewer rows. u is A b with an error of covariance s² A + noise, s² of the residuals; with
+        """The same as if noise came from fewer rows. u is A b with an error of covariance s² A + noise (s²: residuals); with
         G = s² A (s² A + noise)⁻¹ the sums G A and G u say the same of b, and the error of G u is s² G A, as that of rows is.
         One G, of the mean A, serves all: noise in it would not average out."""
         mean = self.A.mean((0, 1))
@@ -115,8 +115,8 @@ def repaired(cells: Floats, sigma: float) -> Repaired:
 
 def floored(M: Floats, common: Floats, least: Floats | float) -> Floats:
     """Symmetric matrices whose eigenvalues relative to `common` are at least `least`."""
-    root = np.linalg.cholesky(common)
-    back = np.linalg.inv(root)
+    root = np.asarray(np.linalg.cholesky(common), np.float64)
+    back = np.asarray(np.linalg.inv(root), np.float64)
     value, turn = np.linalg.eigh(back @ M @ back.T)
     value = np.maximum(value, np.asarray(least)[..., None])
     return np.asarray(root @ (turn * value[..., None, :]) @ turn.swapaxes(-1, -2) @ root.T)
@@ -164,8 +164,8 @@ def _alone(fixed: Repaired, held: Floats) -> tuple[Floats, Floats]:
 
 
 def _left(told: Told) -> Floats:
-    """Per penalty: what noise still adds to the mean loss of alone. Fresh noise is added to repaired sums, whose loss without
-    it is known."""
+    """Per penalty: what noise still adds to the mean loss of alone. Fresh noise is added to repaired sums, whose loss
+    without it is known."""
     m, folds, q, _ = told.moments.shape
     clean, rng = repaired(told.moments, told.sigma).cells, np.random.default_rng([told.seed, 7])
     draws = int(np.clip(_DRAWN // m, 1, 20))
@@ -181,7 +181,7 @@ def _left(told: Told) -> Floats:
 
 @dataclass(frozen=True)
 class Judged:
-    """Mean losses (folds, methods, clients) of held-out rows; the variance of the noise in the difference between each method
+    """Mean losses (folds, methods, clients) of held-out rows; the variance of the noise in the difference of each method
     and alone, per fold; and by how much noise raised the mean loss of alone before that was taken off."""
 
     losses: Floats
@@ -254,8 +254,8 @@ def decided(told: Told, clients: Sequence[str], names: Sequence[str], level: flo
 
 
 def _limited(decision: Decision, found: Judged, variance: float) -> Decision:
-    """The decision, a leaning at most where the budget is too small to tell: where noise raised the loss of alone by more than
-    all that can be learned, or nothing is clear and most of the error of the gain is noise."""
+    """The decision, a leaning at most where the budget is too small to tell: where noise raised the loss of alone by more
+    than all that can be learned, or nothing is clear and most of the error of the gain is noise."""
     assert decision.verdict is not None
     blind = found.raised > found.losses[:, 0].mean()
     at, (folds, _, m) = METHODS.index(decision.method), found.losses.shape

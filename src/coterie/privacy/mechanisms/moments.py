@@ -56,7 +56,7 @@ def kept_rows(unit: Any, most: int, noise: Noise) -> np.ndarray[Any, Any]:
 class UnitMoments(ClippedSum):
     """Σ v vᵀ over the rows of each fold, (folds, columns, columns), with one Gaussian of σ = noise_multiplier·Δ.
 
-    A unit's fold is drawn by itself, so that no other unit's place depends on it. Rows that are not finite count as zeros."""
+    A unit's fold is drawn by itself, so that no other unit's place depends on it. Rows not finite count as zeros."""
 
     name: str
     folds: Count
