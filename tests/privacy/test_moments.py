@@ -1,4 +1,4 @@
-"""Sums of squares that protect rows: no neighbour moves them by more than Δ, and an audit passes them and catches less noise."""
+"""Sums of squares that protect rows: no neighbour moves them by more than Δ; an audit passes them and catches less noise."""
 
 from __future__ import annotations
 

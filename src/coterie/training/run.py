@@ -83,7 +83,8 @@ def fit(
     updates, and `result.receipt` lists the releases. The run stops before a release that would overspend, and
     `result.about["stopped"]` says so. With `Privacy(unit="row")` every row is protected instead: FedAvg's LocalSGD steps use
     clipped gradients of single rows with noise, and each client adds its own noise. Your own classes, networks with
-    weights, channels and callbacks may hold clients' data and void the receipt, unless `privacy.public(…)` around them states that they do not.
+    weights, channels and callbacks may hold clients' data and void the receipt, unless `privacy.public(…)` around them
+    states that they do not.
 
     device: where client functions run, such as "cpu" or "cuda"; an engine object is made with its own,
     `LocalEngine(device="cuda")`.

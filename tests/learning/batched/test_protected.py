@@ -1,4 +1,4 @@
-"""Steps that protect rows: gradients and clipping as opacus has them, noise as stated, and one row moves a sum by its clip."""
+"""Steps that protect rows: gradients and clips as opacus has them, noise as stated, and a row moves a sum by its clip."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def test_gradients_of_rows_and_their_clipped_sum_are_those_of_opacus() -> None:
         module = net().double()
         module.load_state_dict({name.removeprefix("module."): t for name, t in params.items()})
         module = grad_sample(module)
-        torch.nn.functional.cross_entropy(module(x[c, :n]), y[c, :n], reduction="sum").backward()
+        torch.nn.functional.cross_entropy(
+            module(x[c, :n].clone().requires_grad_()), y[c, :n], reduction="sum"
+        ).backward()
         each = torch.cat([p.grad_sample.flatten(1) for p in module.parameters()], 1)
         assert torch.allclose(gradients[c, :n], each, atol=1e-9)
         factor = (0.7 / (each.norm(dim=1) + 1e-12)).clamp(max=1)  # opacus' clipping

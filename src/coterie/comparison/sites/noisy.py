@@ -74,7 +74,7 @@ class RowStudy:
         rows = np.where(np.isfinite(rows).all(1, keepdims=True), np.clip(rows, -1, 1), np.nan)
         name = self.names[int(ctx.index)]
         own = replace(self.privacy, users=f"{self.privacy.unit} of {self.privacy.users}: {name}")
-        account = Account.open(own, [_LINE], [self.seed, int(ctx.index)])
+        account = Account.open(own, [_LINE], self.seed * 1_000_003 + int(ctx.index))
         for reason in self.doubts:
             account.ledger.void(reason)
         made = self.mechanism(account.noise_multiplier(RELEASE))

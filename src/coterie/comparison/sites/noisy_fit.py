@@ -61,6 +61,7 @@ class Repaired:
     rr: Floats
     rows: Floats
     noise: Floats
+    drowned: bool  # whether noise is as large as the total in most directions
 
     @property
     def cells(self) -> Floats:
@@ -96,7 +97,9 @@ def repaired(cells: Floats, sigma: float) -> Repaired:
     common one. u stays as it was told, since its noise is accounted for."""
     m, folds, q, _ = cells.shape
     p = q - 1
-    total = floored(cells.sum((0, 1)), np.eye(q), sigma * np.sqrt(m * folds))
+    size = sigma * np.sqrt(m * folds)
+    drowned = bool(np.median(np.linalg.eigvalsh(cells.sum((0, 1)))) < size)
+    total = floored(cells.sum((0, 1)), np.eye(q), size)
     base = np.linalg.solve(total[:p, :p], total[:p, p])
     b = np.append(-base, 1.0)
     turn = np.eye(q)
@@ -110,7 +113,7 @@ def repaired(cells: Floats, sigma: float) -> Repaired:
     rr = _steadied(V[..., p, p, None, None], rows[:, None, None, None] * middle, sigma**2 * (b @ b) ** 2)[..., 0, 0]
     rr = np.maximum(rr, _LEAST * rows[:, None] * middle)
     noise = sigma**2 / 2 * (b @ b * np.eye(p) + np.outer(b[:p], b[:p]))
-    return Repaired(base, A, V[..., :p, p], rr, rows, noise)
+    return Repaired(base, A, V[..., :p, p], rr, rows, noise, drowned)
 
 
 def floored(M: Floats, common: Floats, least: Floats | float) -> Floats:
@@ -250,14 +253,15 @@ def decided(told: Told, clients: Sequence[str], names: Sequence[str], level: flo
         facts, Evaluation({"mse": scores}, notes, found.groupings), "mse", _predictors(fitted, units, facts, told), verdict,
         beyond, level=level, folds=len(found.losses), repeats=1, seed=told.seed,
     )  # fmt: skip
-    return _limited(decision, found, variance)
+    return _limited(decision, found, variance, fixed.drowned)
 
 
-def _limited(decision: Decision, found: Judged, variance: float) -> Decision:
-    """The decision, a leaning at most where the budget is too small to tell: where noise raised the loss of alone by more
-    than all that can be learned, or nothing is clear and most of the error of the gain is noise."""
+def _limited(decision: Decision, found: Judged, variance: float, drowned: bool) -> Decision:
+    """The decision, a leaning at most where the budget is too small to tell: where noise is as large as the sums of all
+    clients, or raised the loss of alone by more than all that can be learned, or nothing is clear and most of the error of
+    the gain is noise."""
     assert decision.verdict is not None
-    blind = found.raised > found.losses[:, 0].mean()
+    blind = drowned or found.raised > found.losses[:, 0].mean()
     at, (folds, _, m) = METHODS.index(decision.method), found.losses.shape
     noise = float(np.sqrt(found.noise[:, at].sum()) / folds / m) / variance
     unclear = decision.sure not in ("clear", "borderline")
