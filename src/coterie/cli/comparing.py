@@ -122,7 +122,7 @@ def protects_rows(unit: str, sites: bool, epsilon: float | None) -> bool:
 
 
 def row_options(
-    source: TableSource, options: dict[str, Any], budget: Privacy, ranges: str | None, target_range: str | None
+    source: TableSource, options: dict[str, Any], budget: Privacy | None, ranges: str | None, target_range: str | None
 ) -> tuple[Any, dict[str, Any]]:
     """The rows in public units, and what `compare` needs to protect them."""
     told = {} if ranges is None else _ranges(ranges)

@@ -61,7 +61,7 @@ def test_gradients_of_rows_and_their_clipped_sum_are_those_of_opacus() -> None:
     for c, n in enumerate((7, 7, 4)):
         module = net().double()
         module.load_state_dict({name.removeprefix("module."): t for name, t in params.items()})
-        module = grad_sample(module)
+        module = grad_sample(module, loss_reduction="sum")
         torch.nn.functional.cross_entropy(
             module(x[c, :n].clone().requires_grad_()), y[c, :n], reduction="sum"
         ).backward()

@@ -27,7 +27,7 @@ from coterie.comparison.sites.quadratic import PENALTIES, Fitted, Sums, Units, c
 from coterie.comparison.sites.study import inner_parts
 from coterie.data.coded_table import TableFacts
 from coterie.evidence.gains import LEVEL
-from coterie.evidence.rule import decide_scores
+from coterie.evidence.rule import LITTLE, decide_scores
 from coterie.evidence.scores import METHODS, ClientScores
 from coterie.privacy.mechanisms.moments import matrices
 
@@ -37,6 +37,10 @@ TOO_SMALL = (
     "The budget is too small to tell: what could be seen is mostly the noise that protects rows. More rows, fewer columns, "
     "narrower bounds or a larger ε would help."
 )
+SYSTEMATIC, BLIND = (
+    0.25,
+    0.5,
+)  # of what noise added to the loss of alone: what may be left; the most that can be taken off
 NOISY = 0.5  # share of the variance of the gain that is noise, from which on the budget is what stands in the way
 
 
@@ -112,7 +116,7 @@ def repaired(cells: Floats, sigma: float) -> Repaired:
     middle = max(float(b @ total @ b), 1e-300) / max(total[0, 0], 1e-300)
     rr = _steadied(V[..., p, p, None, None], rows[:, None, None, None] * middle, sigma**2 * (b @ b) ** 2)[..., 0, 0]
     rr = np.maximum(rr, _LEAST * rows[:, None] * middle)
-    noise = sigma**2 / 2 * (b @ b * np.eye(p) + np.outer(b[:p], b[:p]))
+    noise: Floats = np.asarray(sigma**2 / 2 * (b @ b * np.eye(p) + np.outer(b[:p], b[:p])), np.float64)
     return Repaired(base, A, V[..., :p, p], rr, rows, noise, drowned)
 
 
@@ -257,17 +261,25 @@ def decided(told: Told, clients: Sequence[str], names: Sequence[str], level: flo
 
 
 def _limited(decision: Decision, found: Judged, variance: float, drowned: bool) -> Decision:
-    """The decision, a leaning at most where the budget is too small to tell: where noise is as large as the sums of all
-    clients, or raised the loss of alone by more than all that can be learned, or nothing is clear and most of the error of
-    the gain is noise."""
+    """The decision with the interval widened by what may be wrong with alone, whose noise is taken off by a calculation. It is a
+    leaning at most where the budget is too small to tell: where noise is as large as the sums of all clients, or raised the
+    loss of alone by half of it, or nothing is clear and most of the error of the gain is noise."""
     assert decision.verdict is not None
-    blind = drowned or found.raised > found.losses[:, 0].mean()
+    alone = float(found.losses[:, 1].mean())
+    doubt = SYSTEMATIC * max(found.raised, 0.0) / max(alone, 1e-3 * float(found.losses[:, 0].mean()))
+    low, high = decision.interval[0] - doubt, min(decision.interval[1] + doubt, 1.0)
+    sure = decision.sure
+    if sure == "clear":
+        crossed = high > LITTLE if decision.recommendation == "alone" else low <= 0
+        sure = ("leaning" if decision.recommendation == "alone" else "borderline") if crossed else sure
+    decision = replace(decision, interval=(low, high), sure=sure)
     at, (folds, _, m) = METHODS.index(decision.method), found.losses.shape
     noise = float(np.sqrt(found.noise[:, at].sum()) / folds / m) / variance
-    unclear = decision.sure not in ("clear", "borderline")
-    if not blind and not (unclear and noise**2 > NOISY * decision.verdict.over_alone[decision.method].gate_se() ** 2):
-        return decision
-    return decision.doubted([TOO_SMALL])
+    lost = (
+        sure not in ("clear", "borderline")
+        and noise**2 > NOISY * decision.verdict.over_alone[decision.method].gate_se() ** 2
+    )
+    return decision.doubted([TOO_SMALL]) if drowned or found.raised > BLIND * alone or lost else decision
 
 
 def _scores(losses: Floats) -> ClientScores:

@@ -82,7 +82,7 @@ def train_protected(plan: Plan, x: Tensor, y: Tensor, mask: Tensor, key: Tensor,
         else:
             gradients = mask.new_zeros((len(x), 0, rows.mechanism.dimension))
         mean = (rows.released(gradients) / size).to(mask.dtype)
-        parts = mean.split([p[0].numel() for p in moving], 1)
+        parts = torch.split(mean, [p[0].numel() for p in moving], 1)
         shaped = [part.reshape(p.shape) for part, p in zip(parts, moving, strict=True)]
         stepped: list[Any] = optimiser.step(moving, shaped, plan.rate(given, s), None, 1)
         for i, new in zip(plan.model.trained, stepped, strict=True):
