@@ -261,9 +261,9 @@ def decided(told: Told, clients: Sequence[str], names: Sequence[str], level: flo
 
 
 def _limited(decision: Decision, found: Judged, variance: float, drowned: bool) -> Decision:
-    """The decision with the interval widened by what may be wrong with alone, whose noise is taken off by a calculation. It is a
-    leaning at most where the budget is too small to tell: where noise is as large as the sums of all clients, or raised the
-    loss of alone by half of it, or nothing is clear and most of the error of the gain is noise."""
+    """The decision with the interval widened by what may be wrong with alone, whose noise is taken off by a calculation. It
+    is a leaning at most where the budget is too small to tell: where noise is as large as the sums of all clients, or raised
+    the loss of alone by half of it, or nothing is clear and most of the error of the gain is noise."""
     assert decision.verdict is not None
     alone = float(found.losses[:, 1].mean())
     doubt = SYSTEMATIC * max(found.raised, 0.0) / max(alone, 1e-3 * float(found.losses[:, 0].mean()))
