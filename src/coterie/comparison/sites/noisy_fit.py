@@ -104,7 +104,7 @@ def repaired(cells: Floats, sigma: float) -> Repaired:
     size = sigma * np.sqrt(m * folds)
     drowned = bool(np.median(np.linalg.eigvalsh(cells.sum((0, 1)))) < size)
     total = floored(cells.sum((0, 1)), np.eye(q), size)
-    base = np.linalg.solve(total[:p, :p], total[:p, p])
+    base = np.asarray(np.linalg.solve(total[:p, :p], total[:p, p]), np.float64)
     b = np.append(-base, 1.0)
     turn = np.eye(q)
     turn[p] = b
