@@ -264,7 +264,8 @@ def _limited(decision: Decision, found: Judged, variance: float, drowned: bool) 
     """The decision with the interval widened by what may be wrong with alone, whose noise is taken off by a calculation. It
     is a leaning at most where the budget is too small to tell: where noise is as large as the sums of all clients, or raised
     the loss of alone by half of it, or nothing is clear and most of the error of the gain is noise."""
-    assert decision.verdict is not None
+    verdict = decision.verdict
+    assert verdict is not None
     alone = float(found.losses[:, 1].mean())
     doubt = SYSTEMATIC * max(found.raised, 0.0) / max(alone, 1e-3 * float(found.losses[:, 0].mean()))
     low, high = decision.interval[0] - doubt, min(decision.interval[1] + doubt, 1.0)
@@ -275,10 +276,8 @@ def _limited(decision: Decision, found: Judged, variance: float, drowned: bool) 
     decision = replace(decision, interval=(low, high), sure=sure)
     at, (folds, _, m) = METHODS.index(decision.method), found.losses.shape
     noise = float(np.sqrt(found.noise[:, at].sum()) / folds / m) / variance
-    lost = (
-        sure not in ("clear", "borderline")
-        and noise**2 > NOISY * decision.verdict.over_alone[decision.method].gate_se() ** 2
-    )
+    error = verdict.over_alone[decision.method].gate_se()
+    lost = sure not in ("clear", "borderline") and noise**2 > NOISY * error**2
     return decision.doubted([TOO_SMALL]) if drowned or found.raised > BLIND * alone or lost else decision
 
 
