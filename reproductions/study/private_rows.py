@@ -105,7 +105,7 @@ def tabulate_rows(records: dict[str, Any]) -> str:
         bad = sum(map(_wrong, some))
         wrong, claims, held, known = wrong + bad, claims + len(clear), held + inside, known + len(told)
         if name.split(",")[0] in NULL:
-            null = [null[0] + shared, null[1] + len(some)]
+            null = [null[0] + sum(_wrong(r) for r in clear if r["answer"] != "alone"), null[1] + len(some)]
         lines.append(
             f"{name:38s} {len(some):6d} {shared:18d} {len(clear) - shared:15d} "
             f"{sum(r['sure'] == 'borderline' for r in some):11d} {sum(r['too small'] for r in some):10d} {bad:6d} "
