@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from coterie.base.annotations import guarded
 from coterie.base.arguments import BelowOne, NotNegative, Positive, Steps
 from coterie.errors import ConfigError
-from coterie.learning.batched.protected import RowNoise
 from coterie.learning.local_steps import LocalSteps, Schedule
 from coterie.learning.update_rules import Adam, Momentum, Rule
 
@@ -43,17 +42,6 @@ class LocalSGD(LocalSteps):
     @property
     def rule(self) -> Rule:
         return Momentum(self.momentum, self.nesterov, self.weight_decay)
-
-
-@dataclass(frozen=True)
-class ProtectedSGD(LocalSGD):
-    """LocalSGD whose every step protects rows; `fit` makes it from a LocalSGD and a budget."""
-
-    rows: RowNoise | None = None
-
-    @property
-    def protected(self) -> RowNoise | None:
-        return self.rows
 
 
 @guarded

@@ -20,7 +20,7 @@ from coterie.data.provenance import declared, undeclared
 from coterie.engines import LocalEngine, LoopEngine
 from coterie.errors import ConfigError
 from coterie.learning.batched.protected import RowNoise
-from coterie.learning.local_sgd import LocalSGD, ProtectedSGD
+from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
 from coterie.privacy.account import Account
 from coterie.privacy.mechanisms.gaussian import DRAWN_BY_THE_RUN, booked
@@ -33,6 +33,17 @@ from coterie.training.private_run import SIMULATION_ONLY, unwrapped
 from coterie.training.validity import doubts, public_ranges
 
 GRADIENTS = "gradients of rows"
+
+
+@dataclass(frozen=True)
+class ProtectedSGD(LocalSGD):
+    """LocalSGD whose every step protects rows; `fit` makes it from a LocalSGD and a budget."""
+
+    rows: RowNoise | None = None
+
+    @property
+    def protected(self) -> RowNoise | None:
+        return self.rows
 
 
 @dataclass

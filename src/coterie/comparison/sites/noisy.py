@@ -25,9 +25,9 @@ from coterie.data.provenance import undeclared
 from coterie.engines.base import Engine
 from coterie.errors import ConfigError, DataError
 from coterie.exchange.messages import Ask, Context, Up
-from coterie.privacy.account import Account
+from coterie.privacy.account import Account, plan_of
 from coterie.privacy.mechanisms.moments import UnitMoments
-from coterie.privacy.plan import Line, make_plan
+from coterie.privacy.plan import Line
 from coterie.privacy.receipt import Receipt
 from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import foreign
@@ -108,8 +108,10 @@ def across_sites_privately(
         here = reply.clients[order]
         if len(here) < 2:
             raise DataError(f"A study needs 2 clients or more; {len(here)} answered. Find more clients.")
-        z = make_plan(privacy.epsilon, privacy.delta, [_LINE], privacy.adjacency).noise_multiplier(RELEASE)
-        told = Told(reply.values["moments"].double().numpy()[order], study.mechanism(z).sigma, target, seed)
+        plan = plan_of(privacy, [_LINE])
+        assert plan is not None
+        sigma = study.mechanism(plan.noise_multiplier(RELEASE)).sigma
+        told = Told(reply.values["moments"].double().numpy()[order], sigma, target, seed)
         names_here = [study.names[i] for i in here]
         decision = decided(told, names_here, federation.columns or tuple(f"x{j}" for j in range(columns)))
     gone = sorted(set(study.names) - set(names_here))

@@ -65,7 +65,7 @@ class Repaired:
     rr: Floats
     rows: Floats
     noise: Floats
-    drowned: bool  # whether noise is as large as the total in most directions
+    drowned: bool  # whether noise is as large as half of a usual client's sums in most directions
 
     @property
     def cells(self) -> Floats:
@@ -102,7 +102,8 @@ def repaired(cells: Floats, sigma: float) -> Repaired:
     m, folds, q, _ = cells.shape
     p = q - 1
     size = sigma * np.sqrt(m * folds)
-    drowned = bool(np.median(np.linalg.eigvalsh(cells.sum((0, 1)))) < size)
+    usual = float(np.median(np.linalg.eigvalsh(cells.sum(1).mean(0))))
+    drowned = sigma * np.sqrt(folds) > BLIND * usual
     total = floored(cells.sum((0, 1)), np.eye(q), size)
     base = np.asarray(np.linalg.solve(total[:p, :p], total[:p, p]), np.float64)
     b = np.append(-base, 1.0)
@@ -262,7 +263,7 @@ def decided(told: Told, clients: Sequence[str], names: Sequence[str], level: flo
 
 def _limited(decision: Decision, found: Judged, variance: float, drowned: bool) -> Decision:
     """The decision with the interval widened by what may be wrong with alone, whose noise is taken off by a calculation. It
-    is a leaning at most where the budget is too small to tell: where noise is as large as the sums of all clients, or raised
+    is a leaning at most where the budget is too small to tell: where noise is half as large as a usual client's sums, or raised
     the loss of alone by half of it, or nothing is clear and most of the error of the gain is noise."""
     verdict = decision.verdict
     assert verdict is not None
