@@ -262,9 +262,10 @@ def decided(told: Told, clients: Sequence[str], names: Sequence[str], level: flo
 
 
 def _limited(decision: Decision, found: Judged, variance: float, drowned: bool) -> Decision:
-    """The decision with the interval widened by what may be wrong with alone, whose noise is taken off by a calculation. It
-    is a leaning at most where the budget is too small to tell: where noise is half as large as a usual client's sums, or raised
-    the loss of alone by half of it, or nothing is clear and most of the error of the gain is noise."""
+    """The decision with the interval widened by what may be wrong with alone, whose noise is taken off by a calculation.
+
+    It is a leaning at most where the budget is too small to tell: where noise is half as large as a usual client's sums, or
+    raised the loss of alone by half of it, or nothing is clear and most of the error of the gain is noise."""
     verdict = decision.verdict
     assert verdict is not None
     alone = float(found.losses[:, 1].mean())
