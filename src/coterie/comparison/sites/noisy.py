@@ -137,17 +137,17 @@ def _shown(decision: Decision, sizes: Floats, study: RowStudy, seed: int) -> Com
 
 
 def _target(federation: Federation, given: tuple[float, float] | None) -> tuple[float, float]:
+    if federation.n_features > MOST_COLUMNS:
+        raise DataError(
+            f"Where rows are protected, at most {MOST_COLUMNS} columns are compared; there are {federation.n_features}. "
+            "Name fewer: noise grows with their number."
+        )
     if federation.kind == "classification" and federation.n_outputs == 2:
         return 0.0, 1.0
     if federation.kind != "regression" or federation.x.dim() > 2:
         raise DataError(
             "Where rows are protected, tables with a number or two classes to predict are compared; this target is another. "
             "Choose another target, or compare without a budget."
-        )
-    if federation.n_features > MOST_COLUMNS:
-        raise DataError(
-            f"Where rows are protected, at most {MOST_COLUMNS} columns are compared; there are {federation.n_features}. "
-            "Name fewer: noise grows with their number."
         )
     if given is None or not given[0] < given[1]:
         raise ConfigError(
