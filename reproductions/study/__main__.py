@@ -17,7 +17,8 @@ from reproductions.study.worlds import World, simulate
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m reproductions.study", description=__doc__)
     parser.add_argument(
-        "study", choices=[*PLANS, "tables", "trained", "continuum", "deployment", "intervals", "dependent", "gainers"]
+        "study",
+        choices=[*PLANS, "tables", "trained", "continuum", "deployment", "intervals", "dependent", "gainers", "rows"],
     )
     parser.add_argument(
         "--worlds", type=int, default=50, help="worlds per cell; 0 only tabulates and draws what the file holds"
@@ -68,6 +69,11 @@ def _tasks(given: argparse.Namespace) -> list[tuple[str, Callable[[], Any]]]:
 
         kinds = [w for w in gainer_worlds() if given.only in w.name]
         return [(f"{w.name}/{s}", partial(simulate_gainers, w, s)) for s in seeds for w in kinds]
+    if given.study == "rows":
+        from reproductions.study.private_rows import row_worlds, simulate_rows
+
+        protected = [w for w in row_worlds() if given.only in w.name]
+        return [(f"{w.name}/{s}", partial(simulate_rows, w, s)) for s in seeds for w in protected]
     if given.study == "trained":
         from reproductions.study.trained import simulate_trained, trained_worlds
 

@@ -40,6 +40,10 @@ def tabulate(study: str, records: dict[str, Any]) -> str:
         from reproductions.study.dependent import tabulate_dependent
 
         return tabulate_dependent(records)
+    if study == "rows":
+        from reproductions.study.private_rows import tabulate_rows
+
+        return tabulate_rows(records)
     if study == "gainers":
         from reproductions.study.gainers import tabulate_gainers
 

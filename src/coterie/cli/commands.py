@@ -22,11 +22,14 @@ import coterie
 from coterie.base.text import harmless
 from coterie.cli.comparing import (
     EXIT_CODES,
+    budget_of,
     check_folder,
     comparison_of,
     print_comparison,
     print_json,
     private_options,
+    protects_rows,
+    row_options,
     write,
 )
 from coterie.cli.flower import app as flower_commands
@@ -161,9 +164,19 @@ def compare(
     private: Annotated[str, _private("The method that is trained privately.")] = "finetuned",
     target_range: Annotated[str | None, _private("Public bounds of a number to predict: LOW,HIGH.")] = None,
     ledger: Annotated[Path | None, _private("A file that adds up all runs on the same clients.")] = None,
+    privacy_unit: Annotated[
+        str, _private("What --epsilon protects: client; with --sites, row or a column of units such as patient_id.")
+    ] = "client",
+    rows_per_unit: Annotated[int, _private("The most rows of such a unit; others are left out.")] = 8,
+    ranges: Annotated[
+        str | None,
+        _private('Public bounds of columns of numbers, where rows are protected: "age: 0, 120; bmi: 10, 60".'),
+    ] = None,
 ) -> None:
     """Your own table: should its clients learn alone, together, shrunk or in groups, and what does each gain?"""
     options: dict[str, Any] = {"test_fraction": test_fraction, "one_class": one_class.value, "cluster": cluster}
+    of_rows = protects_rows(privacy_unit, folds_by_client or sites, epsilon)
+    unit = privacy_unit if privacy_unit not in ("client", "row") else unit
     options |= {"unit": unit, "time": time, "weight": weights, "exposure": exposure}
     if report and out is None:
         out = Path("coterie-report")
@@ -177,19 +190,25 @@ def compare(
     _show_columns(split(0), errors if json else console)
     chosen: dict[str, Any] = {"algorithms": names(algorithms), "rounds": rounds, "seeds": seeds, "metric": metric}
     chosen |= {"family": family.value, "across": "sites" if folds_by_client or sites else "rows", "least": least}
-    chosen |= private_options(source, options, epsilon, delta, clip, private, target_range, ledger)
+    if of_rows:
+        more_of = {"unit": privacy_unit, "rows_per_unit": rows_per_unit, "clip": clip, "ledger": ledger}
+        split, told = row_options(source, options, budget_of(epsilon, delta, **more_of), ranges, target_range)
+        chosen |= told
+    else:
+        chosen |= private_options(source, options, epsilon, delta, clip, private, target_range, ledger)
     from coterie.cli.rerun import settings_of
     from coterie.data.positions import positions_of
 
-    where, rerun = positions_of(source.frame, source.client), settings_of(source, options, chosen)
-    if sites:
+    where = positions_of(source.frame, source.client)
+    rerun = None if of_rows else settings_of(source, options, chosen)
+    if sites and not of_rows:
         from coterie.cli.consortium import tried_on
 
         with _stoppable("nothing was written"):
             comparison = tried_on(tables, source, split(0), options, chosen)
         _shown(replace(comparison, positions=where), None, out, json)
     else:
-        _compared(split, chosen, None if folds_by_client else rerun, where, out, json)
+        _compared(split, chosen, None if folds_by_client or of_rows else rerun, where, out, json)
 
 
 @app.command(deprecated=True, hidden=True)

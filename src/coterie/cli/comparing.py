@@ -20,6 +20,7 @@ from coterie.errors import ConfigError
 if TYPE_CHECKING:
     from coterie.cli.table_options import TableSource
     from coterie.comparison.result import Comparison
+    from coterie.privacy.settings import Privacy
 
 EXIT_CODES = "Exit codes: 0 done, 2 bad input (one sentence says what to change), 130 interrupted."
 _EXACT = "exact models"
@@ -75,6 +76,17 @@ def comparison_of(split: Any, screen: Console, **options: Any) -> tuple[Comparis
         return comparison, comparison.coalition()
 
 
+def budget_of(epsilon: float | None, delta: float | None, **more: Any) -> Privacy | None:
+    """The budget that the options name; None without one."""
+    if epsilon is None and delta is None:
+        return None
+    if epsilon is None or delta is None:
+        raise ConfigError("A private candidate needs both --epsilon and --delta; got one of them. Give the other.")
+    from coterie.privacy import Privacy
+
+    return Privacy(epsilon, delta, **more)
+
+
 def private_options(
     source: TableSource,
     options: dict[str, Any],
@@ -86,13 +98,9 @@ def private_options(
     ledger: Path | None,
 ) -> dict[str, Any]:
     """What `compare` needs for a private candidate: its budget, and rows that every client scales by itself."""
-    if epsilon is None and delta is None:
+    budget = budget_of(epsilon, delta, clip=clip, ledger=ledger)
+    if budget is None:
         return {}
-    if epsilon is None or delta is None:
-        raise ConfigError("A private candidate needs both --epsilon and --delta; got one of them. Give the other.")
-    from coterie.privacy import Privacy
-
-    budget = Privacy(epsilon, delta, clip, ledger=ledger)
     split = cache(lambda seed: source.federation(seed=seed, scaling="own", private=True, **options))
     split(0)  # what cannot be done is said before the work
     return {
@@ -101,6 +109,42 @@ def private_options(
         "private_data": split,
         "target_range": None if target_range is None else _range(target_range),
     }
+
+
+def protects_rows(unit: str, sites: bool, epsilon: float | None) -> bool:
+    """Whether `--privacy-unit` names rows, which only sites that tell noisy sums can protect."""
+    if unit != "client" and not (sites and epsilon is not None):
+        raise ConfigError(
+            f"--privacy-unit {unit} protects rows where clients tell sums. Add --sites (or --folds-by-client), --epsilon "
+            "and --delta."
+        )
+    return unit != "client"
+
+
+def row_options(
+    source: TableSource, options: dict[str, Any], budget: Privacy | None, ranges: str | None, target_range: str | None
+) -> tuple[Any, dict[str, Any]]:
+    """The rows in public units, and what `compare` needs to protect them."""
+    told = {} if ranges is None else _ranges(ranges)
+    split = cache(lambda seed: source.federation(seed=seed, private=True, ranges=told, **options))
+    return split, {"privacy": budget, "target_range": None if target_range is None else _range(target_range)}
+
+
+def _ranges(text: str) -> dict[str, tuple[float, float]]:
+    """`age: 0, 120; weight: 2, 200` → {"age": (0, 120), "weight": (2, 200)}."""
+    found = {}
+    for part in filter(str.strip, text.split(";")):
+        column, colon, bounds = part.rpartition(":")
+        try:
+            low, high = (float(b) for b in bounds.split(","))
+        except ValueError:
+            colon = ""
+        if not colon:
+            raise ConfigError(
+                f'--ranges is "column: LOW, HIGH; column: LOW, HIGH"; got {part.strip()!r}. Give two numbers.'
+            )
+        found[column.strip()] = (low, high)
+    return found
 
 
 def _range(text: str) -> tuple[float, float]:

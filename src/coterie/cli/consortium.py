@@ -165,8 +165,10 @@ def _page(told: Mapping[str, Any]) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Our study</title><style>{style}</style></head>'
         f"<body><h1>Should we learn together?</h1><p>{html.escape(told['about'])}</p>{''.join(parts)}"
-        f"<p>The models of our clients are in {MODELS}. The lines of outgoing.jsonl, in the folder above, are all that left "
-        "this site.</p></body></html>\n"
+        f"<p>The models of our clients are in {MODELS}. The lines of outgoing.jsonl, in the folder above, are "
+        "all that left this site: sums over rows. Sums of squares of fewer rows than columns would nearly give rows away, "
+        "so no sum is of fewer rows than the study's least number (two more than columns, unless its file says so).</p>"
+        "</body></html>\n"
     )
 
 

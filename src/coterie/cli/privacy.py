@@ -20,7 +20,7 @@ Delta = Annotated[float, typer.Option(help="δ, well below 1 / number of clients
 Rounds = Annotated[int, typer.Option(min=1, help="Number of releases.")]
 Sampling = Annotated[float, typer.Option(help="Probability with which a client takes part in a round (Poisson).")]
 Adjacency = Annotated[str, typer.Option(help="zero-out or replace.")]
-MECHANISMS = ("joint-sum", "group-sums", "local-gaussian", "one-bit", "noisy-power", "quantile")
+MECHANISMS = ("joint-sum", "group-sums", "local-gaussian", "one-bit", "noisy-power", "quantile", "unit-moments")
 
 
 @app.command()
@@ -162,6 +162,7 @@ def _mechanism(name: str, epsilon: float, delta: float) -> tuple[Any, Any, float
         NoisyPower,
         OneBit,
         Quantile,
+        UnitMoments,
         compose,
         mechanism_worlds,
         noise_multiplier,
@@ -179,5 +180,6 @@ def _mechanism(name: str, epsilon: float, delta: float) -> tuple[Any, Any, float
             "group-sums": GroupSums("audit", 3, 4, 1.0, z),
             "noisy-power": NoisyPower("audit", 4, 2, 1.0, z),
             "quantile": Quantile("audit", 0.5, 1e-3, 1e3, z, 100),
+            "unit-moments": UnitMoments("audit", 5, 4, 1.0, z, 2),
         }[name]
     return mechanism_worlds(made, "simulation"), compose([made.event("simulation")]), delta

@@ -94,6 +94,9 @@ class TableSource:
         reading: dict[str, Any] = {"delimiter": self.delimiter, "decimal": self.decimal, "encoding": self.encoding}
         tables = {p.stem: read_table(p, **reading) for p in files_of(places)}
         self.__dict__["frame"] = together(tables, self.client)
+        if self.categories is not None:
+            cells = {p.stem: read_table(p, text=True, **reading) for p in files_of(places)}
+            self.__dict__["_cells"] = together(cells, self.client)
         return tables
 
     def federation(self, *, private: bool = False, **options: Any) -> Federation:

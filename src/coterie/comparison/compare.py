@@ -85,7 +85,10 @@ def compare(
 
     across: "sites" asks every client for sums over its rows and nothing else, as a deployment does where the tables stay
     (linear models; a number or two classes). Folds are then dealt by each client alone, and no sum is of fewer than `least`
-    rows (by default two more than columns), so that small clients have fewer folds, or are left out and named.
+    rows (by default two more than columns), so that small clients have fewer folds, or are left out and named. There
+    `privacy=Privacy(epsilon, delta, unit="row")` protects every row: each client tells one noisy release, and `receipts` has
+    a receipt per client. Columns then need public bounds (`ranges={column: (low, high)}`; columns of arrays lie in
+    [−1, 1]), and so does the target (`target_range`).
     """
     if federation is not None:
         warnings.warn("compare(federation=…) is now compare(data=…).", FutureWarning, stacklevel=2)
@@ -114,15 +117,25 @@ def compare(
     if not isinstance(across, str) or across not in ("rows", "sites"):
         raise ConfigError(f"across must be 'rows' or 'sites'; got {shown(across)}. Choose one of them.")
     if across == "sites":
-        if not (task is None and algorithms is None and privacy is None and family != "trees"):
+        if not (task is None and algorithms is None and family != "trees"):
             raise ConfigError(
-                "Across sites, linear models are compared; task, algorithms, privacy and trees are not. Leave them out."
+                "Across sites, linear models are compared; task, algorithms and trees are not. Leave them out."
+            )
+        if privacy is not None and (privacy.unit == "client" or least is not None):
+            raise ConfigError(
+                "Across sites a budget protects rows, and noisy sums need no least number of rows; got "
+                f"unit={privacy.unit!r} and least={least!r}. Pass Privacy(epsilon, delta, unit='row'), or name a column of "
+                "units, and leave least out."
             )
         from coterie.comparison.sites.result import across_sites
         from coterie.training.run import engine_of
 
         asking = engine_of(engine, None)
         try:
+            if privacy is not None:
+                from coterie.comparison.sites.noisy import across_sites_privately
+
+                return across_sites_privately(first, privacy, chosen[0], asking, target_range)
             return across_sites(first, chosen, metric, least, asking, _part(progress, chosen[0], 1.0))
         finally:
             if isinstance(engine, str):
@@ -149,6 +162,11 @@ def compare(
             cli="Hold some out, for example with --test-fraction 0.25.",
         )
     candidate = None
+    if privacy is not None and privacy.unit != "client":
+        raise ConfigError(
+            f"A private candidate protects whole clients; got unit={privacy.unit!r}. Use across='sites' for a decision that "
+            "protects rows, or train with fit."
+        )
     if privacy is not None:
         from coterie.comparison.private import NAME, ROUNDS, Private, private_method
 

@@ -36,6 +36,11 @@ NOT_COVERED = (
     "everything else here: scores, gains, marks, groups, the verdict, and the models of all other methods are computed from "
     "clear rows. They reveal more than the receipt allows; keep them where the rows are"
 )
+OF_ROWS = (
+    "all that a client told, and with it everything here: scores, gains, groups, verdict and models of this comparison; the "
+    "receipt is that of one client, and `receipts` has those of all",
+    "names of clients and columns, public bounds and categories, and what clients do with models at home",
+)
 _LOCAL = LocalSGD(steps=5, lr=0.1, batch_size=None)
 _TRIAL_CLIENTS = 4
 

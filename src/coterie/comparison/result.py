@@ -95,10 +95,23 @@ class Comparison:
     released: Result | None = None
     """The private candidate trained once with exact noise: the only thing here that a receipt covers."""
 
+    receipts: dict[str, Receipt] = field(default_factory=dict)
+    """Per client, where rows are protected: the receipt of all that it told. Each belongs to that client."""
+
     @property
     def receipt(self) -> Receipt | None:
-        """The receipt of the private candidate's release: its promises and their limits; None without a budget."""
-        return None if self.released is None else self.released.receipt
+        """The receipt of the private candidate's release, or that of the first client (of the first that is not valid) where
+        rows are protected: its promises and their limits; None without a budget."""
+        if self.released is not None:
+            return self.released.receipt
+        return min(self.receipts.values(), key=lambda receipt: receipt.valid, default=None)
+
+    @property
+    def covered(self) -> tuple[str, str]:
+        """What the receipt covers, and what it does not cover."""
+        from coterie.comparison.private import COVERED, NOT_COVERED, OF_ROWS
+
+        return (COVERED, NOT_COVERED) if self.released is not None else OF_ROWS
 
     @property
     def methods(self) -> list[str]:

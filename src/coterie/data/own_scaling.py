@@ -70,6 +70,26 @@ def scaled_by_clients(x: Floats, sizes: npt.NDArray[np.int64], n_train: npt.NDAr
     return out
 
 
+def scaled_by_ranges(
+    x: Floats, numbers: Sequence[str], names: Sequence[str], ranges: Mapping[str, Sequence[float]]
+) -> Floats:
+    """Columns of numbers cut off at public bounds and brought to [−1, 1]; a missing value is the middle."""
+    for name in numbers:
+        bounds = ranges.get(name, ())
+        if len(bounds) != 2 or not bounds[0] < bounds[1] or not np.isfinite(bounds).all():
+            raise DataError(
+                f"Every column of numbers needs public bounds, low < high; column {name!r} has "
+                f"{tuple(bounds) or 'none'}. Declare them, or leave the column out,",
+                python=f"with ranges={{{name!r}: (low, high), …}}.",
+                cli=f'with --ranges "{name}: LOW, HIGH; …".',
+            )
+    for name in ranges:
+        if name not in numbers:
+            raise DataError(f"ranges names {name!r}, which is no column of numbers among the features. Take it out.")
+    low, high = np.array([ranges.get(n, (-1.0, 1.0)) for n in names], np.float64).T
+    return np.asarray(np.nan_to_num(np.clip((2 * x - low - high) / (high - low), -1, 1)))
+
+
 def _own(rows: Floats, n_train: int) -> Floats:
     known = ~np.isnan(rows[:n_train])
     train = np.where(known, rows[:n_train], 0.0)

@@ -22,7 +22,7 @@ from coterie.data.checks import refuse_nested
 from coterie.data.client_names import client_text
 from coterie.data.columns import ColumnReport, inspect_columns
 from coterie.data.federation import DType, Federation, Ints, Kind, OneClass, client_keys, held_out_sizes, split_order
-from coterie.data.own_scaling import columns_for_own, refuse_choices, scaled_by_clients
+from coterie.data.own_scaling import columns_for_own, refuse_choices, scaled_by_clients, scaled_by_ranges
 from coterie.data.own_splits import part_of
 from coterie.data.preprocessing import apply_preprocessing, fit_preprocessing
 from coterie.data.reading import read_table
@@ -68,6 +68,7 @@ def federation_from_frame(
     exposure: str | None = None,
     classes: Sequence[Any] | Released[Any] | None = None,
     categories: Mapping[str, Sequence[Any]] | Released[Any] | None = None,
+    ranges: Mapping[str, Sequence[float]] | None = None,
 ) -> Federation:
     """One row per sample; `client` says whose it is, `target` is what to predict, the other columns are features.
 
@@ -86,6 +87,8 @@ def federation_from_frame(
     (`coterie.data.repeated`). `exposure` names the time or number over which events were counted (`compare`, kind "count").
 
     `scaling="own"` lets every client scale its rows by itself, for private runs (`coterie.data.own_scaling`).
+    `ranges={column: (low, high)}` are public bounds of all columns of numbers: values are cut off there and brought to
+    [−1, 1], whatever the rows are, for runs that protect rows.
 
     `classes` names the labels of the target, `categories={column: [values]}` the columns of categories; all other features
     then hold numbers, whatever is in them. `classes=privacy.public([...])`, `kind=privacy.public("regression")` and
@@ -148,10 +151,14 @@ def federation_from_frame(
         named, left_out = checked_categories(categories, wanted), {}
         report = ColumnReport.chosen([c for c in frame.columns if c not in taken], wanted)
         frame = with_numbers(frame, wanted, named)
-    if scaling == "own":
+    if scaling == "own" or ranges is not None:
         refuse_choices(left_out)
         raw, outputs, plan = columns_for_own(frame, wanted, train, max_categories, named)
-        x = scaled_by_clients(raw[order], sizes, n_train)
+        if ranges is None:
+            x = scaled_by_clients(raw[order], sizes, n_train)
+        else:
+            made = set() if plan is None else set(plan["column"])
+            x = scaled_by_ranges(raw[order], [c for c in outputs if c not in made], outputs, ranges)
     else:
         x, outputs, plan = _common(frame, wanted, train, max_categories, left_out, dtype, named)
         x = x[order]
@@ -171,7 +178,9 @@ def federation_from_frame(
         dtype=dtype,
     )
     doubts = (
-        {} if scaling == "own" else suspects(frame, client, target, [c for c in frame.columns if c not in taken], given)
+        {}
+        if scaling == "own" or ranges is not None
+        else suspects(frame, client, target, [c for c in frame.columns if c not in taken], given)
     )
     notes += notes_on(doubts)
     notes += said_of_classes(frame[target]) if kind is None and task == "classification" else []
@@ -190,7 +199,8 @@ def federation_from_frame(
         encoded=True,
         labels={"client": str(client), "target": str(target)}
         | ({} if split is None else {"split": str(split)})
-        | ({"scaling": "own"} if scaling == "own" else {})
+        | ({} if scaling == "all" and ranges is None else {"scaling": "own" if ranges is None else "ranges"})
+        | ({} if chosen(unit) is None else {"unit": str(unit)})
         | ({"alike": "yes"} if same_clients else {}),
     )
 

@@ -21,6 +21,7 @@ from coterie.errors import ConfigError
 from coterie.learning.batched import sgd
 from coterie.learning.batched.chunks import apply, in_chunk
 from coterie.learning.batched.gradients import Model
+from coterie.learning.batched.protected import RowNoise
 from coterie.learning.batched.sgd import Given, Plan
 from coterie.learning.batches import Walk
 from coterie.learning.schedules import Cosine, StepDecay, Warmup
@@ -73,6 +74,11 @@ class LocalSteps(ABC):
     @abstractmethod
     def rule(self) -> Rule:
         """How a gradient becomes a step."""
+
+    @property
+    def protected(self) -> RowNoise | None:
+        """The noise that protects every row; None without such a budget."""
+        return None
 
     @overload
     def fit(
@@ -139,6 +145,8 @@ class LocalSteps(ABC):
         given |= {} if correct is None else _part("correct", correct, params, trained)
         given |= {"lr": lr * self.decay**ctx.round} if isinstance(lr, Tensor) else {}
         given |= self._remembered(params, trained, memory)
+        if extra is not None and plan.rows is not None:
+            raise ConfigError("Steps that protect rows know the gradient of the task's loss only; leave extra out.")
         if extra is None:
             data = (ctx.x, ctx.y, ctx.mask, ctx.fresh("batches"))
             flat = apply(_Steps, plan, tuple(given), *data, *given.values())
@@ -180,6 +188,7 @@ class LocalSteps(ABC):
             clip=self.clip,
             pull=float(pull) if isinstance(pull, float | int) else 0.0,
             factor=None if self.schedule is None else partial(self.schedule, ctx.round),
+            rows=self.protected,
         )
 
     def first_memory(self, ctx: Samples, params: Params) -> Tree:

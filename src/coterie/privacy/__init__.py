@@ -1,8 +1,8 @@
-"""Differential privacy for whole users: mechanisms, accounting, ledger, receipt and audit.
+"""Differential privacy for users or rows: mechanisms, accounting, ledger, receipt and audit.
 
 - ``Privacy`` is the budget of a run. ``noise_multiplier``, ``epsilon`` and ``delta`` convert budget to noise and back.
-- ``JointSum``, ``GroupSums``, ``LocalGaussian``, ``OneBit``, ``NoisyPower`` and ``Quantile`` release values, each with its
-  event for the accountant.
+- ``JointSum``, ``GroupSums``, ``UnitMoments``, ``LocalGaussian``, ``OneBit``, ``NoisyPower`` and ``Quantile`` release
+  values, each with its event for the accountant.
 - ``make_plan`` shares a budget among releases. ``Ledger`` books them and refuses to overspend.
 - ``write_receipt`` states what was released and what it cost. ``Released`` values carry their history to it.
 - ``audit`` tries to refute a claim. ``signal`` warns when the noise would be larger than the signal.

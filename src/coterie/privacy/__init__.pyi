@@ -24,6 +24,7 @@ from coterie.privacy.mechanisms.lattice import clip_rows as clip_rows
 from coterie.privacy.mechanisms.local import LocalGaussian as LocalGaussian
 from coterie.privacy.mechanisms.local import OneBit as OneBit
 from coterie.privacy.mechanisms.local import rate_moments as rate_moments
+from coterie.privacy.mechanisms.moments import UnitMoments as UnitMoments
 from coterie.privacy.mechanisms.noise import ExactNoise as ExactNoise
 from coterie.privacy.mechanisms.noise import Noise as Noise
 from coterie.privacy.mechanisms.noise import SimulationNoise as SimulationNoise

@@ -17,6 +17,7 @@ from coterie.errors import ConfigError
 from coterie.privacy.auditing import World
 from coterie.privacy.events import Event
 from coterie.privacy.mechanisms.local import LocalGaussian, OneBit
+from coterie.privacy.mechanisms.moments import UnitMoments
 from coterie.privacy.mechanisms.noise import Noise, make_noise
 from coterie.privacy.mechanisms.power import NoisyPower
 from coterie.privacy.mechanisms.quantile import Quantile
@@ -24,7 +25,7 @@ from coterie.privacy.mechanisms.sums import GroupSums, JointSum
 from coterie.privacy.terms import Mode
 
 _LARGE = 1e3
-Mechanism = JointSum | GroupSums | LocalGaussian | OneBit | NoisyPower | Quantile
+Mechanism = JointSum | GroupSums | LocalGaussian | OneBit | NoisyPower | Quantile | UnitMoments
 
 
 @guarded
@@ -120,6 +121,27 @@ def _quantile(mechanism: Quantile, inside: bool, source: Callable[[np.random.Gen
     return lambda rng, trials: mechanism.noisy(np.full(trials, count), source(rng))
 
 
+def _moments(mechanism: UnitMoments, inside: bool, source: Callable[[np.random.Generator], Noise]) -> World:
+    """A unit of as many rows as it may have, all alike, among a few others. A replaced canary turns by a right angle."""
+    replaced = mechanism.adjacency == "replace"
+
+    def total(inside: bool) -> Any:
+        rows = np.zeros((2 + mechanism.most, mechanism.columns))
+        rows[:2, 0] = 0.5 * mechanism.clip
+        if inside or replaced:
+            rows[2:, 0 if inside else -1] = _LARGE * mechanism.clip
+        return mechanism.partial(rows, np.r_[0, 1, np.full(mechanism.most, 2)], np.zeros(3, np.int64))
+
+    direction = (total(True) - total(False)).astype(np.float64)
+    direction /= np.linalg.norm(direction)
+
+    def world(rng: np.random.Generator, trials: int) -> Any:
+        noisy = mechanism.noisy_steps(np.repeat(total(inside)[None], trials, axis=0), source(rng))
+        return np.einsum("tkd,kd->t", noisy, direction)
+
+    return world
+
+
 _WORLDS: dict[type, Callable[[Any, bool, Callable[[np.random.Generator], Noise]], World]] = {
     JointSum: _joint,
     GroupSums: _grouped,
@@ -127,6 +149,7 @@ _WORLDS: dict[type, Callable[[Any, bool, Callable[[np.random.Generator], Noise]]
     OneBit: _one_bit,
     NoisyPower: _power,
     Quantile: _quantile,
+    UnitMoments: _moments,
 }
 
 

@@ -22,6 +22,7 @@ from coterie.errors import ConfigError
 from coterie.privacy.accounting import compose, cross_check, curve, round_up
 from coterie.privacy.events import Event
 from coterie.privacy.ledger import Ledger
+from coterie.privacy.settings import Privacy
 from coterie.privacy.signing import canonical
 from coterie.privacy.taint import Released, all_taint, foreign
 from coterie.privacy.terms import Guarantee
@@ -37,12 +38,15 @@ NOT_COVERED = (
     "several persons behind one client, and one person behind several clients",
     "traffic: who took part, when, and how much was sent",
 )
+_UNITS = ("a person behind several units, or behind units of several clients: their budgets add up",)
 _SERVER = "the server is trusted to clip, add noise and forget"
+_ROWS = "each client is trusted with its own rows: to shorten them and to add noise; server and other clients are not"
 WHO_SEES = {
     "central": "the server sees each client's clear message; everybody else sees noisy sums only",
     "joint": "the server sees each client's clear message; other clients see noisy sums only; a client's "
     "own model and own cluster go to that client alone",
     "local": "nobody, not even the server, sees more of a client than its noisy report",
+    "rows": "a client sees its own rows; everybody else, the server too, sees its noisy sums only",
 }
 TRUST = {
     "central": _SERVER,
@@ -160,22 +164,27 @@ def write_receipt(
         curve=tuple(curve(costs, [round_up(epsilon * f, 4) for f in CURVE])),
         accountant=costs.accountant,
         cross_check={"method": method, "epsilon": round_up(second, 4) if math.isfinite(second) else None},
-        unit="one user (client) with all of its data",
+        unit=privacy.protects,
         adjacency=privacy.adjacency,
         n_users=int(n_users),
-        public=(f"the number of users, {int(n_users):,}", f"the clip, {privacy.clip:g}", *public, *_given(values)),
+        public=(*_count(privacy, int(n_users)), f"the clip, {privacy.clip:g}", *public, *_given(values)),
         releases=tuple(_line(event, ledger) for event in events),
         guarantee=guarantee,
-        who_sees_what=who_sees_what or WHO_SEES[guarantee],
-        trust=TRUST[guarantee],
+        who_sees_what=who_sees_what or WHO_SEES["rows" if privacy.rows else guarantee],
+        trust=_ROWS if privacy.rows else TRUST[guarantee],
         choices=paid,
         noise=_noise(events, privacy.noise, noise_source),
         cumulative=_cumulative(ledger, joint.epsilon(delta), earlier),
-        not_covered=(*NOT_COVERED, *not_covered),
+        not_covered=(*NOT_COVERED, *(_UNITS if privacy.rows else ()), *not_covered),
         budget={"epsilon": privacy.epsilon, "delta": delta, "total_epsilon": privacy.total},
         strength="; ".join(text for text in (WEAK if epsilon > 8 else "", weak_delta(delta, int(n_users))) if text),
     )
     return receipt.signed(ledger)
+
+
+def _count(privacy: Privacy, n_users: int) -> list[str]:
+    """The number of users, which is public; that of rows is not where a row more or less is protected."""
+    return [f"about {n_users:,} units"] if privacy.rows else [f"the number of users, {n_users:,}"]
 
 
 def _given(values: Sequence[Released[Any]]) -> list[str]:

@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.base.text import cut, listed, method_label, metric_name, number, one_line, sentence_case
-from coterie.comparison.private import COVERED, NOT_COVERED
 from coterie.comparison.result import Comparison
 from coterie.comparison.verdict import facts, headline, stay_words
 from coterie.evidence.gains import GAINS, LOSES, NO_SCORE, UNCLEAR
@@ -53,13 +52,13 @@ def comparison_tables(comparison: Comparison, coalition: Coalition | None = None
 
 
 def _receipt(comparison: Comparison) -> Iterator[RenderableType]:
-    """The receipt of the private candidate, and what it does not cover."""
+    """The receipt of a private release, and what it does not cover."""
     receipt = comparison.receipt
     if receipt is None:
         return
     yield Padding(Text("Privacy receipt", style="bold"), (1, 0, 0, 0))
-    yield Text(f"Covered: {COVERED}.", style="green" if receipt.valid else "red")
-    yield Text(f"Not covered: {NOT_COVERED}.", style="yellow")
+    yield Text(f"Covered: {comparison.covered[0]}.", style="green" if receipt.valid else "red")
+    yield Text(f"Not covered: {comparison.covered[1]}.", style="yellow")
     yield Padding(Text(receipt.to_text()), (1, 0, 0, 0))
 
 

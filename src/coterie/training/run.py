@@ -81,8 +81,10 @@ def fit(
 
     privacy: a budget, `Privacy(epsilon=3, delta=1e-6, clip=1.0)`; every additive ask then releases noisy sums of clipped
     updates, and `result.receipt` lists the releases. The run stops before a release that would overspend, and
-    `result.about["stopped"]` says so. Your own classes, networks with weights, channels and callbacks may hold clients'
-    data and void the receipt, unless `privacy.public(…)` around them states that they do not.
+    `result.about["stopped"]` says so. With `Privacy(unit="row")` every row is protected instead: FedAvg's LocalSGD steps use
+    clipped gradients of single rows with noise, and each client adds its own noise. Your own classes, networks with
+    weights, channels and callbacks may hold clients' data and void the receipt, unless `privacy.public(…)` around them
+    states that they do not.
 
     device: where client functions run, such as "cpu" or "cuda"; an engine object is made with its own,
     `LocalEngine(device="cuda")`.
@@ -109,9 +111,17 @@ def fit(
 
     require_steps(method)
     choices: dict[str, str] = {}
+    engine = engine_of(engine, device)
+    rows, plain = None, method
+    if privacy is not None and privacy.rows:
+        from coterie.training.protected_rows import Protected, refuse_options, trained_numbers
+
+        refuse_options(engine, cohort, channels, out)
+        size = trained_numbers(work, seed, federation.x.dtype)
+        rows = Protected.open(method, federation, work, rounds, privacy, seed, size)
+        method, privacy, alone = rows.algorithm, None, False
     if privacy is not None:
         method, privacy, choices = private_form(method, privacy)
-    engine = engine_of(engine, device)
     how: dict[str, Any] = {"seed": seed, "cohort": cohort, "channels": given["channels"], "engine": engine}
     method, about = fill_in_clusters(method, federation, work, min(rounds, _CHOICE_ROUNDS), **how)
     run = Run(
@@ -143,7 +153,8 @@ def fit(
         # this also shows, before the first round, that files can be written there
         with locked(run.out, private=privacy is not None):
             run.begin(resume=resume, overwrite=overwrite)
-            return _train(run, rounds, checkpoint_every, (evaluate_every, evaluate_clients), alone, progress, later)
+            result = _train(run, rounds, checkpoint_every, (evaluate_every, evaluate_clients), alone, progress, later)
+            return result if rows is None else replace(result, receipt=rows.receipt(run, plain))
     finally:
         if run.session is not None:
             run.session.ledger.close()

@@ -22,6 +22,7 @@ from coterie.learning.batched import network_traits
 from coterie.learning.batched.forward_and_back import in_cache
 from coterie.learning.batched.gradients import Model, chunk_gradients
 from coterie.learning.batched.networks import Network
+from coterie.learning.batched.protected import RowNoise, train_protected
 from coterie.learning.batches import Walk, flat_rows, pick, step_keys
 from coterie.learning.update_rules import Optimiser, Rate, Rule
 
@@ -41,6 +42,7 @@ class Plan:
     clip: float | None = None
     pull: float = 0.0  # tensors "pull/…" replace it
     factor: Callable[[int], float] | None = None  # a schedule's factor of the learning rate in a step
+    rows: RowNoise | None = None  # protects every row
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -94,6 +96,9 @@ def _kept(optimiser: Optimiser) -> list[Tensor]:
 def train_one(plan: Plan, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, given: Given) -> tuple[Tensor, ...]:
     """One client, one model, plain autograd. Returns the trained parameters, the running statistics, the memory and the
     mean loss."""
+    if plan.rows is not None:
+        one = {name: t[None] for name, t in given.items()}
+        return tuple(t[0] for t in train_protected(plan, x[None], y[None], mask[None], key[None], one))
     chosen, weight = plan.walk.rows(mask, key)
     if chosen is None and not bool((real := mask > 0).all()):
         x, y, weight = x[real], y[real], weight[..., real]
@@ -155,6 +160,8 @@ def _holding(plan: Plan, given: Given) -> Iterator[tuple[nn.Module, list[Tensor]
 
 def train(plan: Plan, x: Tensor, y: Tensor, mask: Tensor, key: Tensor, given: Given) -> tuple[Tensor, ...]:
     """A chunk of clients: every tensor has a leading client dimension. Returns what `train_one` does, stacked."""
+    if plan.rows is not None:
+        return train_protected(plan, x, y, mask, key, given)
     network = plan.model.network(x, y)
     if network is None and plan.model.task.one_by_one:
         each = [

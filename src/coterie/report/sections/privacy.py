@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from coterie.comparison.private import COVERED, NOT_COVERED
 from coterie.comparison.result import Comparison
 from coterie.privacy.receipt import Receipt
 from coterie.privacy.receipt_page import verdict
@@ -12,13 +11,13 @@ from coterie.report.parts import section, with_code
 
 
 def receipt(c: Comparison) -> Markup:
-    """The receipt of a comparison's private candidate, and what it does not cover."""
+    """The receipt of a comparison's private release, and what it does not cover."""
     if c.receipt is None:
         return Markup()
     items = [
-        f"Covered: {COVERED}.",
-        f"Not covered: {NOT_COVERED}.",
-        with_code("The score of `private` is that of simulated runs."),
+        f"Covered: {c.covered[0]}.",
+        f"Not covered: {c.covered[1]}.",
+        *([] if c.receipts else [with_code("The score of `private` is that of simulated runs.")]),
     ]
     return run_receipt("Privacy receipt", c.receipt, items)
 
