@@ -19,7 +19,8 @@ from scipy.optimize import brentq
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.kl import normalise, one_hot
 from coterie.estimation.histograms.mixture import HistogramMixture
-from coterie.estimation.histograms.private.designs import PrivateFit, Users
+from coterie.estimation.histograms.private.crowd import Users
+from coterie.estimation.histograms.private.designs import PrivateFit
 from coterie.estimation.histograms.private.noisy_lloyd import Shared, nearest
 from coterie.estimation.histograms.user_rows import HistogramRows
 from coterie.privacy import Event, Ledger, Privacy, Receipt, Released, non_private, write_receipt
@@ -35,7 +36,7 @@ REASONS = (
 class PrintedHistogramMixture(HistogramMixture):
     """`HistogramMixture` whose private fit is Algorithm 2 with Algorithm 3 in place of step 5, from raw seeds."""
 
-    def _private_design(
+    def _private_design(  # type: ignore[override]  # only of rows that are here
         self, users: Users, privacy: Privacy, rounds: int, start: Released[Floats] | None
     ) -> PrivateFit:
         rng = np.random.default_rng(self.random_state)

@@ -228,13 +228,7 @@ class Server:
     def _trust(self) -> dict[str, Any]:
         """What a private run's receipt says of server and sites."""
         secure = self.job.secure
-        if secure is None or secure.noise != "sites":
-            return {"trust": TRUST}
-        sees = f"the server saw only sums over at least {secure.threshold} sites"
-        noise = (
-            f"each sum carries noise for (ε, δ) against a server that colludes with at most {secure.colluding} sites"
-        )
-        return {"trust": f"{sees}; {noise}; sites clip their own clients' updates", "who_sees_what": f"{sees}; {noise}"}
+        return {"trust": TRUST} if secure is None or secure.noise != "sites" else secure.trust
 
     def _summed_scores(
         self, engine: SitesEngine, server: SecureServer, told: Any, done: int, metrics: Sequence[str]

@@ -7,50 +7,20 @@ All releases of a run share one plan and one ledger. Labels are not part of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
-from coterie.estimation.histograms.counts import Counts, Floats, Source, has_public_vocabulary
+from coterie.estimation.histograms.counts import Floats
 from coterie.estimation.histograms.private import concentration, coreset
+from coterie.estimation.histograms.private.crowd import Crowd
 from coterie.estimation.histograms.private.noisy_lloyd import free_start, private_lloyd
 from coterie.estimation.histograms.private.space import CLIP_LINE, MEAN_LINES, private_mean, private_space
-from coterie.estimation.histograms.user_rows import HistogramRows, Weighting
 from coterie.privacy import Line, Privacy, Receipt, Released
 from coterie.privacy.account import Account
 
 ROUNDS = {"A+": 10, "B+": 3}
 LEVEL = 0.9  # of the quantile of whitened norms that is the clip
-_VOCABULARY = (
-    "unaccounted: the tokens were read from the users' data or from a file; pass a matrix over a public vocabulary, or "
-    "save_counts(folder, blocks, vocabulary=privacy.public([...]))"
-)
-
-
-@dataclass(frozen=True)
-class Users:
-    """The data of one run: user-weighted rows, the same users' raw counts, and whether the vocabulary is public."""
-
-    rows: HistogramRows
-    counts: HistogramRows
-    width: int
-    public_vocabulary: bool
-
-    @classmethod
-    def view(cls, rows: Callable[[Weighting], HistogramRows], width: int, source: Source) -> Users:
-        """Both views of the same users; ``source`` says whether its vocabulary is public."""
-        return cls(rows("user"), rows("token"), width, has_public_vocabulary(source))
-
-    @classmethod
-    def in_memory(cls, counts: Counts, source: Source, threads: int | None) -> Users:
-        return cls.view(partial(HistogramRows.in_memory, counts, threads=threads), counts.shape[1], source)
-
-    def choices(self, **more: str) -> dict[str, str]:
-        """For each choice that could depend on data, the release that covers it."""
-        words = "public" if self.public_vocabulary else _VOCABULARY
-        return {"vocabulary": words, "hyper-parameters": "fixed in advance"} | more
 
 
 @dataclass(frozen=True)
@@ -65,7 +35,7 @@ class PrivateFit:
 
 
 def fit_mixture(
-    users: Users,
+    users: Crowd,
     privacy: Privacy,
     *,
     clusters: int,
@@ -83,18 +53,18 @@ def fit_mixture(
     account = Account.open(privacy, lines, seed)
     for reason in () if start is None else account.ledger.unpaid(start.bookings):
         account.ledger.void(reason)
-    base = private_mean(users.rows, users.width, account)
-    space = private_space(users.rows, base, account, LEVEL)
+    base = private_mean(users, account)
+    space = private_space(users, base, account, LEVEL)
     if start is not None:
         first = start
     elif found:
-        directions = coreset.private_directions(users.rows, space, clusters, account, rng)
-        first = coreset.coreset_start(users.rows, space, directions, clusters, account, rng)
+        directions = coreset.private_directions(users, space, clusters, account, rng)
+        first = coreset.coreset_start(users, space, directions, clusters, account, rng)
     else:
         first = base.map(lambda mean: free_start(mean, clusters, rng))
     late = max(1, rounds - 1) if found else min(4, max(1, rounds // 2))
-    shared = private_lloyd(users.rows, space, first, account, "rounds", rounds, rng, late)
-    tuned = concentration.private_tuning(users.counts, shared.map(lambda s: s.centers), base, account)
+    shared = private_lloyd(users, space, first, account, "rounds", rounds, rng, late)
+    tuned = concentration.private_tuning(users, shared.map(lambda s: s.centers), base, account)
     account.kept += [shared, base, tuned]
     paid = {
         "clip of histograms": "released: quantile of norms",
@@ -102,7 +72,7 @@ def fit_mixture(
         "concentration": "released: tuning",
         "start": _origin(start) if start is not None else f"released: {'coreset' if found else 'mean'}",
     }
-    receipt = account.closed(users.rows.users, users.choices(**paid), public=("the size of the vocabulary",))
+    receipt = account.closed(users.users, users.choices(**paid), **users.about())
     return PrivateFit(shared.value.centers, shared.value.weights, base.value, tuned.value, receipt)
 
 
@@ -112,15 +82,15 @@ def _origin(start: Released[Floats]) -> str:
     return f"released: {start.bookings[0].event.name}" if start.bookings else "public"
 
 
-def fit_fedavg(users: Users, privacy: Privacy, *, tune: bool, seed: int) -> PrivateFit:
+def fit_fedavg(users: Crowd, privacy: Privacy, *, tune: bool, seed: int) -> PrivateFit:
     """One private mean; with ``tune`` also α."""
     lines = [Line(MEAN_LINES[0].name, 0.02, MEAN_LINES[0].count), Line("mean", 0.96)]
     account = Account.open(privacy, lines + ([concentration.LINE] if tune else []), seed)
-    base = private_mean(users.rows, users.width, account, level=0.99)
+    base = private_mean(users, account, level=0.99)
     centers = base.map(lambda mean: mean[None])
-    tuned = concentration.private_tuning(users.counts, centers, base, account) if tune else None
+    tuned = concentration.private_tuning(users, centers, base, account) if tune else None
     account.kept += [base] if tuned is None else [base, tuned]
     paid = {"clip of histograms": "released: quantile of norms"}
     paid |= {} if tuned is None else {"concentration": "released: tuning"}
-    receipt = account.closed(users.rows.users, users.choices(**paid), public=("the size of the vocabulary",))
+    receipt = account.closed(users.users, users.choices(**paid), **users.about())
     return PrivateFit(centers.value, np.ones(1), base.value, None if tuned is None else tuned.value, receipt)
