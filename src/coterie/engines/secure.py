@@ -68,7 +68,8 @@ def about(ask: Ask, env: Env) -> str:
     given = {"down": ask.down} | ({"known": ask.known} if env.private is not None else {})
     for name, value in sorted(flatten(given).items()):
         t = torch.as_tensor(value).detach().contiguous()
-        parts += [canonical([name, str(t.dtype), list(t.shape)]), t.reshape(-1).view(torch.uint8).numpy()]
+        content = t.reshape(-1).view(torch.uint8).numpy() if t.numel() else b""
+        parts += [canonical([name, str(t.dtype), list(t.shape)]), content]
     return digest(parts)
 
 

@@ -152,7 +152,7 @@ class Server:
             job.algorithm, self.sites.exchange, self.places(), self.sites.run, dict(self.tags.get(str(done), {})),
             number=self.starts << 32,
         )  # fmt: skip
-        engine.sums = self._sums(engine)
+        engine.sums = self.sums(engine)
         self.save(engine, done)  # first: without it a checkpoint is of no use
         run = Run(
             job.algorithm, federation, job.task(federation), job.seed, cohorts.sampler(job.cohort), (), engine, self.folder,
@@ -163,7 +163,7 @@ class Server:
             run.save()
         return run, engine
 
-    def _sums(self, engine: SitesEngine) -> SecureSums | None:
+    def sums(self, engine: SitesEngine) -> SecureSums | None:
         """The server's side of secure sums."""
         if self.job.secure is None:
             return None

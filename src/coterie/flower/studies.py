@@ -64,8 +64,9 @@ def serve_study(
         while len(list(nodes.connected())) < sites and time.monotonic() - began < patience:
             time.sleep(0.2)
         there = min(len(list(nodes.connected())), sites)
-        if there < FEWEST:
-            raise EngineError(f"A study needs {FEWEST} sites; {there} joined within {patience:g} s. Start the others.")
+        fewest = FEWEST if job.secure is None else job.secure.threshold
+        if there < fewest:
+            raise EngineError(f"A study needs {fewest} sites; {there} joined within {patience:g} s. Start the others.")
         if there < sites:
             tell(f"{there} of {sites} sites joined; the study is of these")
         server = meet(job, nodes, folder, there, tell)
@@ -74,6 +75,7 @@ def serve_study(
         engine = SitesEngine(
             job.algorithm, server.sites.exchange, server.places(), server.sites.run, number=int(time.time()) << 32
         )
+        engine.sums = server.sums(engine)
         env = Env(task, federation, task.init(job.seed, federation.x.dtype), job.seed, states=engine.states(federation))
         exchange, up, asked = ends.exchange(job, federation), 0, 0
         lost: set[int] = set()

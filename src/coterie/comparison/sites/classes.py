@@ -77,8 +77,8 @@ def fit_classes(
 
 
 def side_by_side(asked: Callable[..., Any], m: int, L: Floats, tracks: list[Track]) -> Any:
-    """Run tracks until all have ended; each exchange carries the questions of all that go on. ``asked(down, each)`` puts them
-    to m clients."""
+    """Run tracks until all have ended; each exchange carries the questions of all that go on. ``asked(down, each)`` puts
+    them to m clients."""
     results: list[Any] = [None] * len(tracks)
     waiting = {i: next(t) for i, t in enumerate(tracks)}
     p = L.shape[1]
