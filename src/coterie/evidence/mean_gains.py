@@ -1,6 +1,6 @@
 """How sure a mean gain is: standard errors over clients, over rows, and over folds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy import stats
@@ -29,7 +29,7 @@ class Gain:
     fold_df: int
     trained: bool = False  # on several splits, whose shared rows `sizes` counts once; exact fits are cross-validated
     noise: float = 0.0  # of training, which all clients of a run share; exact fits have none
-    flips: Floats | None = None  # studentised means under random signs, where clients have drawn these
+    flips: Floats = field(default_factory=lambda: np.zeros(0))  # studentised means under random signs that clients drew
 
     @property
     def m(self) -> int:

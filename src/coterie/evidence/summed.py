@@ -112,7 +112,7 @@ class SummedScores(Scores):
             **dict(
                 zip(("fold_se", "fold_df"), fold_error(self, per_fold @ change * self.n_folds / max(m, 1)), strict=True)
             ),
-            flips=self._flips(mean, square) if m >= MANY else None,
+            flips=self._flips(mean, square) if m >= MANY else np.zeros(0),
         )
 
     def _flips(self, mean: float, square: float) -> Floats:
