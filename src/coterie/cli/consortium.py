@@ -249,7 +249,9 @@ class Here:
     def connected(self) -> list[int]:
         return sorted(self.sites)
 
-    def exchange(self, messages: Mapping[int, bytes], timeout: float | None = None) -> dict[int, bytes | Failure]:
+    def exchange(
+        self, messages: Mapping[int, bytes], timeout: float | None = None, soon: bool = False
+    ) -> dict[int, bytes | Failure]:
         answers: dict[int, bytes | Failure] = {}
         for node, message in messages.items():
             try:

@@ -90,7 +90,7 @@ class Guard:
             of = "single clients" if wanted is None else "all clients"
             raise ConfigError(f"A study asks at most {MOST_ASKS} questions, for sums of {of}.")
         most = max(int(setting(self.job.algorithm, "clusters", 1) or 1), MOST_GROUPS)
-        if self.job.privacy is None:
+        if self.job.privacy is None and self.job.secure is None:
             most = max(most, states.n_clients)
         if head["reduce"] is not None and head["reduce"][1] > most:
             raise ConfigError(f"An ask of this run has at most {most} groups; the server wants {head['reduce'][1]}.")

@@ -173,7 +173,10 @@ class Server:
 
         def tell(messages: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any] | str]:
             head = {"do": "secure", "run": self.sites.run}
-            got = self.sites.exchange({site: wire.pack(head | {"told": told}) for site, told in messages.items()})
+            soon = any(told["step"] != "open" for told in messages.values())
+            got = self.sites.exchange(
+                {site: wire.pack(head | {"told": told}) for site, told in messages.items()}, soon=soon
+            )
             found: dict[str, dict[str, Any] | str] = {}
             for site, answer in got.items():
                 try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -72,9 +73,8 @@ def serve_study(
         server = meet(job, nodes, folder, there, tell)
         federation = server.federation()
         task = job.task(federation)
-        engine = SitesEngine(
-            job.algorithm, server.sites.exchange, server.places(), server.sites.run, number=int(time.time()) << 32
-        )
+        asked = partial(server.sites.exchange, soon=True)
+        engine = SitesEngine(job.algorithm, asked, server.places(), server.sites.run, number=int(time.time()) << 32)
         engine.sums = server.sums(engine)
         env = Env(task, federation, task.init(job.seed, federation.x.dtype), job.seed, states=engine.states(federation))
         exchange, up, asked = ends.exchange(job, federation), 0, 0
