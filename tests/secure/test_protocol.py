@@ -66,7 +66,6 @@ def test_one_may_be_lost_before_and_one_after_its_numbers_came(first: str, then:
     np.testing.assert_array_equal(world.add(0, "about", given).numbers, total(given, {first}))
 
 
-@pytest.mark.parametrize("step", STEPS)
 def test_a_sum_of_some_of_the_sites_asks_nobody_else() -> None:
     world = World(FIVE)
     given = numbers(world)
@@ -86,6 +85,7 @@ def test_a_sum_of_some_of_the_sites_asks_nobody_else() -> None:
         world.server.add(2, "about", 7, put, among=["site 1", "site 3"])
 
 
+@pytest.mark.parametrize("step", STEPS)
 def test_fewer_than_the_least_number_stop_the_sum_with_a_sentence(step: str) -> None:
     world = World(FIVE)
     world.lost = {step: set(SITES[:3])}
