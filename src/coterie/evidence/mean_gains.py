@@ -62,7 +62,8 @@ class Gain:
 
 def gain(scores: Scores, method: int, over: int) -> Gain:
     """Positive where ``method`` has the smaller loss."""
-    if (made := scores.gain(method, over)) is not None:
+    made: Gain | None = scores.gain(method, over)
+    if made is not None:
         return made
     found = scores.difference(over, method)
     clients, spread, sizes = found.clients, found.squares, scores.sizes

@@ -98,6 +98,7 @@ class SummedScores(Scores):
         tested = (over, method) == (_ALONE, _TOGETHER) and w > 0 and m > 1
         weighted = wg / w if tested else 0.0
         around = max(wwgg - 2 * weighted * wwg + weighted**2 * ww, 0.0)
+        fold_se, fold_df = fold_error(self, per_fold @ change * self.n_folds / max(m, 1))
         return Gain(
             clients=np.full(m, mean),
             mean=mean,
@@ -109,9 +110,8 @@ class SummedScores(Scores):
             weighted_se=float(np.sqrt(around * m / (m - 1))) / w if tested else np.inf,
             variance=np.full(m, common),
             sizes=np.full(m, rows / max(m, 1)),
-            **dict(
-                zip(("fold_se", "fold_df"), fold_error(self, per_fold @ change * self.n_folds / max(m, 1)), strict=True)
-            ),
+            fold_se=fold_se,
+            fold_df=fold_df,
             flips=self._flips(mean, square) if m >= MANY else np.zeros(0),
         )
 

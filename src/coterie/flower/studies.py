@@ -73,8 +73,8 @@ def serve_study(
         server = meet(job, nodes, folder, there, tell)
         federation = server.federation()
         task = job.task(federation)
-        asked = partial(server.sites.exchange, soon=True)
-        engine = SitesEngine(job.algorithm, asked, server.places(), server.sites.run, number=int(time.time()) << 32)
+        send = partial(server.sites.exchange, soon=True)
+        engine = SitesEngine(job.algorithm, send, server.places(), server.sites.run, number=int(time.time()) << 32)
         engine.sums = server.sums(engine)
         env = Env(task, federation, task.init(job.seed, federation.x.dtype), job.seed, states=engine.states(federation))
         exchange, up, asked = ends.exchange(job, federation), 0, 0

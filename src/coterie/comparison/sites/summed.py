@@ -73,8 +73,9 @@ class SummedStudy(Study):
 
     def scores(self, ctx: Context, **given: Tensor) -> Up:  # type: ignore[override]
         found: dict[str, Tensor] = {}
-        for metric, (known, *parts) in self._parts(ctx, given).items():
-            made = contribution(len(ctx.y), *parts, [self.seed, 5, int(ctx.key) & (2**63 - 1)])
+        for metric, (known, mean, products, folds) in self._parts(ctx, given).items():
+            key = [self.seed, 5, int(ctx.key) & (2**63 - 1)]
+            made = contribution(len(ctx.y), mean, products, folds, key)
             found |= {f"{metric} {k}": torch.from_numpy(np.asarray(known * v, np.float64)) for k, v in made.items()}
         return Up(found)
 

@@ -64,7 +64,8 @@ class Near:
     points: Floats
 
     def mechanism(self, z: float, adjacency: str) -> GroupSums:
-        return GroupSums(CORESET_LINE.name, *self.points.shape, self.clip, z, self.clip, adjacency)
+        points, dimension = self.points.shape
+        return GroupSums(CORESET_LINE.name, points, dimension, self.clip, z, self.clip, adjacency)
 
     def whole(self, block: Counts) -> Ints:
         projected = products(whitened(block, self.base), self.basis)

@@ -38,8 +38,10 @@ class Crowd(Protocol):
     """Users who answer questions. ``louder``: by how much the last release's noise exceeds the mechanism's, as it does where
     more sites added noise than had to. ``keeps``: the same blocks come in every round."""
 
-    width: int
     louder: float
+
+    @property
+    def width(self) -> int: ...
 
     @property
     def users(self) -> int: ...

@@ -32,7 +32,8 @@ class Gradient:
     centers: Floats
 
     def mechanism(self, z: float, adjacency: str) -> GroupSums:
-        return GroupSums("gradients", *self.centers.shape, self.clip, z, self.clip / 4, adjacency)
+        clusters, width = self.centers.shape
+        return GroupSums("gradients", clusters, width, self.clip, z, self.clip / 4, adjacency)
 
     def whole(self, block: Counts) -> Ints:
         labels = nearest(block, self.centers)

@@ -126,7 +126,7 @@ def private_lloyd(
     for number in range(rounds):
         released = crowd.release(replace(question, centers=centers.value), mechanism, account)
         variance = (crowd.louder * mechanism.sigma) ** 2
-        now = released.map(lambda pair, v=variance: Sums(*pair, v, v / mechanism.count_weight**2))
+        now = released.map(lambda pair, v=variance: Sums(pair[0], pair[1], v, v / mechanism.count_weight**2))
         early = number < rounds - late  # and the first of the late rounds starts the average
         coins = rng if early else None
         averaged = late_sum(averaged, now, number, rounds, late)
