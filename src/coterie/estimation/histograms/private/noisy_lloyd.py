@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -94,6 +95,10 @@ class Sums:
         return 4 * math.sqrt(self.count_variance)
 
 
+def _summed(variance: float, count_variance: float, told: tuple[Floats, Floats]) -> Sums:
+    return Sums(*told, variance, count_variance)
+
+
 def shrunken(found: Sums, space: Space) -> Floats:
     """Means v_k (0 for a cluster too small to be seen), each coordinate shrunk by τ²p̃/(τ²p̃ + noise).
 
@@ -126,7 +131,7 @@ def private_lloyd(
     for number in range(rounds):
         released = crowd.release(replace(question, centers=centers.value), mechanism, account)
         variance = (crowd.louder * mechanism.sigma) ** 2
-        now = released.map(lambda pair, v=variance: Sums(pair[0], pair[1], v, v / mechanism.count_weight**2))
+        now = released.map(partial(_summed, variance, variance / mechanism.count_weight**2))
         early = number < rounds - late  # and the first of the late rounds starts the average
         coins = rng if early else None
         averaged = late_sum(averaged, now, number, rounds, late)
