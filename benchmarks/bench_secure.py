@@ -96,8 +96,8 @@ rounds = {rounds}
 
 
 def under_flower(rounds: int, turns: int) -> dict[str, Any]:
-    """Seconds of rounds of FedAvg at three SuperNodes, plain and with secure sums. Runs of both kinds take turns, and the first
-    round of each run, with the agreement on keys, is kept apart."""
+    """Seconds of rounds of FedAvg at three SuperNodes, plain and with secure sums. Runs of both kinds take turns, and the
+    first round of each run, with the agreement on keys, is kept apart."""
     from loopback import Deployment, free_port
 
     from coterie.flower.project import write_project
