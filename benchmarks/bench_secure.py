@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -94,14 +95,16 @@ rounds = {rounds}
 """
 
 
-def under_flower(rounds: int) -> dict[str, float]:
-    """Median seconds of a round of FedAvg at three SuperNodes, plain and with secure sums."""
+def under_flower(rounds: int, turns: int) -> dict[str, Any]:
+    """Seconds of rounds of FedAvg at three SuperNodes, plain and with secure sums. Runs of both kinds take turns, and the
+    first round of each run, with the agreement on keys, is kept apart."""
     from loopback import Deployment, free_port
 
     from coterie.flower.project import write_project
 
     features = [f"x{i}" for i in range(20)]
-    found: dict[str, float] = {"rounds": rounds}
+    seconds: dict[str, list[float]] = {"plain": [], "secure": []}
+    first: dict[str, list[float]] = {"plain": [], "secure": []}
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         (folder / "deployment").mkdir()
@@ -118,27 +121,33 @@ def under_flower(rounds: int) -> dict[str, float]:
                 where = {"table": str(folder / f"site{i}.csv"), "folder": str(folder / f"site{i}")}
                 flower.supernode(f"node{i}", key, port, **where, key=str(key))
             flower.workers(ports)
-            for name, more in (("plain", ""), ("secure", f"\n[secure]\nsites = {json.dumps(lines)}\n")):
-                config = CONFIG.format(features=features, rounds=rounds) + more
-                write_project(folder / name, config, 3)
-                flower.run(folder / name, out=str(folder / f"out-{name}"))
-                flower.wait((folder / f"out-{name}" / "deployment.json").exists, 900, "the end of the run")
-                seconds = pd.read_parquet(folder / f"out-{name}" / "history.parquet")["seconds"]
-                found[f"{name}, seconds of a round"] = round(median(seconds[1:]), 2)
-                found[f"{name}, seconds of the first round"] = round(float(seconds[0]), 2)
+            more = {"plain": "", "secure": f"\n[secure]\nsites = {json.dumps(lines)}\n"}
+            for name in more:
+                write_project(folder / name, CONFIG.format(features=features, rounds=rounds) + more[name], 3)
+            for turn in range(turns):
+                for name in more if turn % 2 == 0 else reversed(more):
+                    out = folder / f"out-{name}-{turn}"
+                    flower.run(folder / name, out=str(out))
+                    flower.wait((out / "deployment.json").exists, 900, "the end of the run")
+                    took = pd.read_parquet(out / "history.parquet")["seconds"].round(2).tolist()
+                    first[name].append(took[0])
+                    seconds[name] += took[1:]
+                    print(name, took, flush=True)
         finally:
             flower.stop()
-    return found
+    ratio = round(median(seconds["secure"]) / median(seconds["plain"]), 2)
+    return {"ratio of medians": ratio, "load": os.getloadavg()[1], "rounds": seconds, "first rounds": first}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flower", action="store_true")
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--turns", type=int, default=4)
     options = parser.parse_args()
     kept = json.loads(FILE.read_text()) if FILE.exists() else {}
     if options.flower:
-        kept["flower"] = {"machine": machine()} | under_flower(options.rounds)
+        kept["flower"] = {"machine": machine()} | under_flower(options.rounds, options.turns)
     else:
         rows = [of_sites(count, lost) for count in SITES for lost in (0, max(count // 10, 1)) if count > 3 or not lost]
         kept["sites"] = {"machine": machine(), "numbers": NUMBERS, "rows": rows}

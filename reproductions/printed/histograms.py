@@ -21,7 +21,8 @@ from coterie.base.arguments import Positive
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.kl import normalise, one_hot
 from coterie.estimation.histograms.mixture import HistogramMixture
-from coterie.estimation.histograms.private.designs import PrivateFit, Users
+from coterie.estimation.histograms.private.crowd import Users
+from coterie.estimation.histograms.private.designs import PrivateFit
 from coterie.estimation.histograms.private.noisy_lloyd import Shared, nearest
 from coterie.estimation.histograms.user_rows import HistogramRows
 from coterie.privacy import Event, Ledger, Privacy, Receipt, Released, non_private, write_receipt
@@ -44,7 +45,7 @@ class PrintedHistogramMixture(HistogramMixture):
     c: Positive | None = None
     floor: Positive | None = None
 
-    def _private_design(
+    def _private_design(  # type: ignore[override]  # only of rows that are here
         self, users: Users, privacy: Privacy, rounds: int, start: Released[Floats] | None
     ) -> PrivateFit:
         rng = np.random.default_rng(self.random_state)

@@ -172,7 +172,9 @@ class Late(InProcess):
 
     late: bytes | None = None
 
-    def exchange(self, messages: Mapping[int, bytes], timeout: float | None = None) -> dict[int, bytes | Failure]:
+    def exchange(
+        self, messages: Mapping[int, bytes], timeout: float | None = None, soon: bool = False
+    ) -> dict[int, bytes | Failure]:
         head = wire.unpack(next(iter(messages.values())))[0]
         if head["do"] != "ask" or head["round"] not in (1, 2):
             return super().exchange(messages)
@@ -243,7 +245,7 @@ def test_a_site_may_have_very_many_clients() -> None:
     env = Env(task, fed, initial, 0, states=ClientStates(n, nothing=True))
     ask = Ask(work.algorithm.train, np.arange(n), {"model": initial}, reduce=MeanBy(1))
 
-    def exchange(messages: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    def exchange(messages: Mapping[str, bytes], soon: bool = False) -> Mapping[str, bytes]:
         share = engine.expected(ask, env)
         sums = {k: share[k] for k in ("sums", "weights")} | {"counts": torch.tensor([n])}
         head = {"clients": list(range(n)), "dropped": [], "info": {}, "tag": None}
@@ -267,7 +269,9 @@ class Hello:
     def connected(self) -> list[int]:
         return [1, 2]
 
-    def exchange(self, messages: Mapping[int, bytes], timeout: float | None = None) -> Mapping[int, Any]:
+    def exchange(
+        self, messages: Mapping[int, bytes], timeout: float | None = None, soon: bool = False
+    ) -> Mapping[int, Any]:
         time.sleep(self.slow)
         self.timeouts.append(timeout)
         return {n: a for n, a in self.answers.pop(0).items() if n in messages}

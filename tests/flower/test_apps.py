@@ -189,6 +189,34 @@ def test_an_answer_that_cannot_be_pulled_or_sent_is_its_nodes_failure(tmp_path: 
     assert all(len(a.reason) < 400 and "\n" not in a.reason for a in answers.values())
 
 
+def test_where_a_question_follows_soon_an_empty_message_keeps_nodes_awake(tmp_path: Path) -> None:
+    """A SuperNode sleeps for seconds unless the next message is there when it has answered the last one."""
+    from coterie.flower.apps import GridNodes
+
+    _, client = project(tmp_path, "fedavg")
+    grid = InProcessGrid(client, {11: {}, 12: {}})
+    pushed: list[list[tuple[int, bytes]]] = []
+    pulled: list[str] = []
+    push, pull = grid.push_messages, grid.pull_messages
+
+    def watched(messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        pushed.append([(m.metadata.dst_node_id, m.content["coterie"]["block"]) for m in messages])
+        return push(messages)
+
+    grid.push_messages = watched
+    grid.pull_messages = lambda ids: pulled.extend(ids) or pull(ids)
+    nodes = GridNodes(grid, 5.0)
+    answers = nodes.exchange({11: b"x", 12: b"y"}, soon=True)
+    assert pushed == [[(11, b"x"), (12, b"y"), (11, b""), (12, b"")]]
+    assert all("does not say where its table is" in a.reason for a in answers.values())
+    assert pulled == ["m0", "m1"]
+    assert not any(grid.replies[m].has_error() or grid.replies[m].content["coterie"]["error"] for m in ("m2", "m3"))
+    nodes.exchange({11: b"x"})
+    assert pushed[1] == [(11, b"x")]
+    assert pulled == ["m0", "m1", "m2", "m3", "m4"]
+
+
 def test_sites_are_handed_two_apps_and_the_run_alone(tmp_path: Path) -> None:
     """What Flower sends to all sites holds nothing of the server's folder: its file of sites has their tickets."""
     project(tmp_path, "fedavg")

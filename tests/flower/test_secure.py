@@ -21,7 +21,7 @@ from together import SIZES, InProcess, deployed, job, split, table
 from torch import nn
 
 import coterie as ct
-from coterie.base.tree import flatten
+from coterie.base.tree import flatten, tree_map
 from coterie.cli.flower import job_of
 from coterie.errors import ConfigError, CoterieError, EngineError
 from coterie.flower import Failure, Job, wire
@@ -179,6 +179,62 @@ def test_a_site_answers_no_question_without_a_secure_sum(tmp_path: Path) -> None
         nodes.sites[101].answer(wire.pack(head | {"reduce": None, "number": 1 << 70}, tree))
     with pytest.raises(CoterieError, match="used once"):
         nodes.sites[101].answer(wire.pack(head | {"number": 1 << 70}, tree))
+
+
+def test_a_sum_without_noise_has_clients_of_as_many_sites_as_it_needs(tmp_path: Path) -> None:
+    """The zeros of sites that are not asked would hide nobody: whoever is asked would be seen."""
+    work, nodes = secured(ct.FedAvg(), tmp_path)
+    with pytest.raises(
+        EngineError, match=r"are at [123] sites, and without a privacy budget a secure sum needs clients of 4"
+    ):
+        deployed(replace(work, cohort=3), None, tmp_path, SITES, nodes=nodes)
+    with pytest.raises(EngineError, match="clients of 4 sites"):
+        rehearsed(replace(work, cohort=3))
+    assert not any(wire.unpack(message)[0]["do"] == "ask" for _, message in nodes.sent)
+
+
+def test_a_server_that_asks_one_site_alone_gets_no_zeros_from_the_others(tmp_path: Path) -> None:
+    work, nodes = secured(ct.FedAvg(), tmp_path, rounds=1)
+    victim = 103
+
+    def alone(node: int, message: bytes) -> bytes:
+        head, tree = wire.unpack(message)
+        return wire.pack(head | {"clients": []}, tree) if head["do"] == "ask" and node != victim else message
+
+    real = nodes.exchange
+    nodes.exchange = lambda messages, *more, **options: real(  # type: ignore[method-assign]
+        {node: alone(node, message) for node, message in messages.items()}, *more, **options
+    )
+    with pytest.raises(EngineError, match="1 of 5 sites answered"):
+        deployed(work, None, tmp_path, SITES, nodes=nodes)
+    assert "would hide nobody" in (tmp_path / "server" / "events.jsonl").read_text()
+
+
+def test_a_site_whose_clients_give_nothing_sends_no_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, nodes = secured(ct.FedAvg(local=ct.LocalSGD(steps=1, lr=0.1)), tmp_path, rounds=1)
+    real = nodes.exchange
+
+    def broken(node: int, message: bytes) -> bytes:
+        head, tree = wire.unpack(message)
+        if head["do"] != "ask" or node != 103:
+            return message
+        return wire.pack(head, {k: tree_map(lambda t: t * float("nan"), part) for k, part in tree.items()})
+
+    nodes.exchange = lambda messages, *more, **options: real(  # type: ignore[method-assign]
+        {node: broken(node, message) for node, message in messages.items()}, *more, **options
+    )
+    deployed(work, None, tmp_path, SITES, nodes=nodes)
+    assert "No client here gives a number" in (tmp_path / "server" / "events.jsonl").read_text()
+
+
+def test_a_site_adds_up_no_more_groups_than_a_run_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a group per client the sums would be those of single clients."""
+    monkeypatch.setattr("coterie.flower.guard.MOST_GROUPS", 2)
+    work, nodes = secured(ct.FedAvg(), tmp_path, rounds=1)
+    deployed(work, None, tmp_path, SITES, nodes=nodes)
+    head, tree = next(m for m in (wire.unpack(m) for n, m in nodes.sent if n == 101) if m[0]["do"] == "ask")
+    with pytest.raises(ConfigError, match="at most 2 groups"):
+        nodes.sites[101].answer(wire.pack(head | {"reduce": ["MeanBy", 12], "number": 1 << 70}, tree))
 
 
 def test_a_site_trusts_the_keys_that_it_saw_first_or_that_its_owner_names(tmp_path: Path) -> None:

@@ -65,7 +65,9 @@ class InProcess:
     def connected(self) -> list[int]:
         return sorted(self.sites)
 
-    def exchange(self, messages: Mapping[int, bytes], timeout: float | None = None) -> dict[int, bytes | Failure]:
+    def exchange(
+        self, messages: Mapping[int, bytes], timeout: float | None = None, soon: bool = False
+    ) -> dict[int, bytes | Failure]:
         from coterie.flower import wire
 
         answers: dict[int, bytes | Failure] = {}

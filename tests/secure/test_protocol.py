@@ -16,7 +16,7 @@ from worlds import World, numbers, total
 from coterie.errors import ConfigError, EngineError
 from coterie.secure.identity import Identity
 from coterie.secure.roster import known_sites
-from coterie.secure.server import SecureServer
+from coterie.secure.server import Answer, SecureServer
 from coterie.secure.settings import Secure
 
 STEPS = ("keys", "shares", "mask", "open")
@@ -64,6 +64,25 @@ def test_one_may_be_lost_before_and_one_after_its_numbers_came(first: str, then:
     world.lost = {"mask": {first}, "open": {then}}
     given = numbers(world)
     np.testing.assert_array_equal(world.add(0, "about", given).numbers, total(given, {first}))
+
+
+def test_a_sum_of_some_of_the_sites_asks_nobody_else() -> None:
+    world = World(FIVE)
+    given = numbers(world)
+    there = {"site 1", "site 3", "site 4"}
+
+    def put(orders: dict[str, Any]) -> dict[str, Answer]:
+        assert set(orders) == there
+        told = {name: world.sites[name].mask(order, 0, "about", given[name]) for name, order in orders.items()}
+        return {name: Answer(one["masked"], one["context"], name) for name, one in told.items()}
+
+    found = world.server.add(0, "about", 7, put, among=there)
+    np.testing.assert_array_equal(found.numbers, total(given, set(SITES) - there))
+    assert {who for who, step, _ in world.seen if step == "open"} == there
+    np.testing.assert_array_equal(world.add(1, "about", given).numbers, total(given))
+    assert sum(step == "keys" for _, step, _ in world.seen) == 5  # those who were not asked need no new keys
+    with pytest.raises(EngineError, match="2 of 5 sites are there for this question, and a secure sum needs 3"):
+        world.server.add(2, "about", 7, put, among=["site 1", "site 3"])
 
 
 @pytest.mark.parametrize("step", STEPS)

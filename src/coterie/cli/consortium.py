@@ -21,10 +21,12 @@ from coterie.base.text import number
 from coterie.base.tree import Tree
 from coterie.cli.build import checked_sections
 from coterie.cli.config import Section
+from coterie.cli.summed_study import SummedConsortium
 from coterie.comparison.result import EXACT, Comparison
 from coterie.comparison.sites.conduct import conduct
 from coterie.comparison.sites.result import scaling_of, shown, study_of
 from coterie.comparison.sites.study import Study
+from coterie.comparison.sites.summed import SummedStudy, refuse_unfit
 from coterie.data.federation import Federation
 from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.exchange.messages import Ask, Ints, Reply
@@ -183,9 +185,13 @@ def study_job(data: Mapping[str, Any], section: Mapping[str, Any], reading: Mapp
     kind = data.get("kind", "")
     if kind not in ("classification", "regression"):
         raise ConfigError(f'A study needs kind = "classification" or "regression" under [data]; got {kind!r}.')
-    study = Study(kind == "classification", check_metric(kind, how.metric), 0, how.least)
+    asked: Any = (kind == "classification", check_metric(kind, how.metric), 0, how.least)
+    study, ends = Study(*asked), Consortium(how.seeds)  # type: Any, Any
+    if more.get("secure") is not None:
+        refuse_unfit(study.metric)
+        study, ends = SummedStudy(*asked), SummedConsortium(how.seeds)
     options = {"test_fraction": 0.0, "dtype": "float64", **data}
-    return Job(study, rows_task, options, 1, 0, reading=dict(reading), ends=Consortium(how.seeds), **more)
+    return Job(study, rows_task, options, 1, 0, reading=dict(reading), ends=ends, **more)
 
 
 def what_leaves(job: Job, table: Path, client: str | None) -> list[str]:
@@ -210,6 +216,10 @@ def what_leaves(job: Job, table: Path, client: str | None) -> list[str]:
     p = len(told["columns"]) + sum(len(c.get("counts", [None])) - 1 for c in told["columns"].values())
     fewest = job.algorithm.fewest(p)
     lines.append(f"In the study (about {p} prepared columns; no sum is of fewer than {fewest} rows):")
+    if job.secure is not None:
+        lines.append(
+            f"  the server sees only sums over at least {job.secure.threshold} sites; each line is this site's part of one"
+        )
     for name, n in sizes.items():
         cells = min(10, n // fewest)
         if not cells:
@@ -241,7 +251,9 @@ class Here:
     def connected(self) -> list[int]:
         return sorted(self.sites)
 
-    def exchange(self, messages: Mapping[int, bytes], timeout: float | None = None) -> dict[int, bytes | Failure]:
+    def exchange(
+        self, messages: Mapping[int, bytes], timeout: float | None = None, soon: bool = False
+    ) -> dict[int, bytes | Failure]:
         answers: dict[int, bytes | Failure] = {}
         for node, message in messages.items():
             try:

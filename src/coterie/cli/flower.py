@@ -101,11 +101,14 @@ def job_of(text: str, folder: Path) -> Job:
         )
     reading = {k: v for k, v in data.items() if k in _READING}
     if "compare" in table:
+        from coterie.cli.build import build
         from coterie.cli.consortium import study_job
+        from coterie.secure.settings import Secure
 
-        for name in (n for n in table if n not in ("data", "compare")):
+        for name in (n for n in table if n not in ("data", "compare", "secure")):
             raise ConfigError(f"[{name}] does not go with [compare]: a study has no training. Take one of the two out.")
-        return study_job({k: v for k, v in data.items() if k in OPTIONS}, table["compare"], reading)
+        more = {} if "secure" not in table else {"secure": build(Secure, table["secure"], "secure")}
+        return study_job({k: v for k, v in data.items() if k in OPTIONS}, table["compare"], reading, **more)
     config = Config.parse({**table, "data": {"path": "the site's own table", **data}}, folder)
     return Job(
         config.algorithm(),

@@ -21,6 +21,7 @@ from coterie.data.federation import Federation, as_numbers
 from coterie.errors import ClientError
 from coterie.exchange.channels.base import Channel, Where
 from coterie.exchange.messages import Algorithm, Ask, Context, Exchange, Ints, Reply, Up
+from coterie.learning.rows_task import rows_task
 from coterie.learning.task import Task
 
 if TYPE_CHECKING:
@@ -155,6 +156,12 @@ class Env:
         """Random keys of (seed, client, round), one per client."""
         keys = randomness.client_keys(self.federation.keys[clients], self.seed)
         return randomness.fold(keys, "client", self.round)
+
+
+def rows_env(federation: Federation, seed: int) -> Env:
+    """Where clients answer one by one, from their rows as they are."""
+    task = rows_task(federation)
+    return Env(task, federation, task.init(seed, federation.x.dtype), seed, states=ClientStates(len(federation)))
 
 
 class Engine(Protocol):

@@ -38,6 +38,11 @@ _ADDITIVE = "FedAvg, FineTuned, IFCA, HypCluster, Ditto, KNNPer or Oracle"
 Shapes = dict[str, torch.Size]
 
 
+def noisy_sites(privacy: Privacy, secure: Secure | None) -> int:
+    """Of how many honest sites the noise of a sum is guaranteed; 0 where the server adds it."""
+    return secure.honest if secure is not None and secure.noise == "sites" and not privacy.simulated else 0
+
+
 def check_private(ask: Ask) -> None:
     """Refuse, with the reason, an ask that shows more than sums of clipped updates."""
     if ask.reduce is None:
@@ -81,8 +86,7 @@ class Releases:
     @property
     def parts(self) -> int:
         """Of how many honest sites the noise of a sum is guaranteed; 0 where the server adds it."""
-        from_sites = self.secure is not None and self.secure.noise == "sites" and not self.privacy.simulated
-        return self.secure.honest if self.secure is not None and from_sites else 0
+        return noisy_sites(self.privacy, self.secure)
 
     @property
     def count_weight(self) -> float:
@@ -195,7 +199,7 @@ class Releases:
         total = self._total(mechanism, added)
         if self.parts:  # of the sites' noise, which was booked before the sum was opened
             booking = Booking(mechanism.event(), self.account.ledger.id, (added or {})["booked"])
-            released = Released(mechanism.noisy(total, _Drawn()), (booking,))
+            released = Released(mechanism.drawn(total), (booking,))
             louder = math.sqrt((added or {})["sites"] / self.parts)  # all sites were noisy, not the honest ones alone
         else:
             released = mechanism.give_out(total, self._noise(env), self.account.book, drawn=DRAWN_BY_THE_RUN)
@@ -271,13 +275,6 @@ class Releases:
             wanted = mean if isinstance(ask.reduce, MeanBy) else torch.where(seen, mean * safe, 0.0)
             values[path] = wanted.to(dtype).reshape(len(count), *shape)
         return Reply(everyone, unflatten(values), count, count.round().long(), **about)
-
-
-class _Drawn(ExactNoise):
-    """Noise that is in the sum already."""
-
-    def gaussian(self, total: Any, sigma: float) -> Any:
-        return total
 
 
 def simulated(privacy: Privacy) -> Privacy:

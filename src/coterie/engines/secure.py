@@ -20,7 +20,7 @@ from coterie.base.disk import digest
 from coterie.base.tree import Tree, flatten, tree_map, unflatten
 from coterie.engines.base import Env
 from coterie.engines.reduce import Share, assemble
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, EngineError
 from coterie.exchange.messages import Ask, Ints, Reply
 from coterie.privacy.mechanisms.lattice import ROOM
 from coterie.secure.masks import canonical
@@ -68,7 +68,8 @@ def about(ask: Ask, env: Env) -> str:
     given = {"down": ask.down} | ({"known": ask.known} if env.private is not None else {})
     for name, value in sorted(flatten(given).items()):
         t = torch.as_tensor(value).detach().contiguous()
-        parts += [canonical([name, str(t.dtype), list(t.shape)]), t.reshape(-1).view(torch.uint8).numpy()]
+        content = t.reshape(-1).view(torch.uint8).numpy() if t.numel() else b""
+        parts += [canonical([name, str(t.dtype), list(t.shape)]), content]
     return digest(parts)
 
 
@@ -147,6 +148,7 @@ class SecureSums:
         found = self.server.add(
             question, about(ask, env), count(expected, private is not None), put,
             lambda: None if private is None else private.book_ahead(ask, expected.get("shapes")),
+            None if private is not None else self._with_clients(ask, places),
         )  # fmt: skip
         there = np.sort(np.concatenate([ask.clients[:0], *(places[site] for site in found.sites)]))
         there = there[np.isin(there, ask.clients)]
@@ -155,3 +157,14 @@ class SecureSums:
         share |= {"clients": there[:0] if nobody else there, "dropped": there if nobody else there[:0]}
         answered = np.isin(ask.clients, there)
         return replace(assemble(ask.only(answered), env, [share]), lost=ask.clients[~answered]), found
+
+    def _with_clients(self, ask: Ask, places: Mapping[str, Ints]) -> list[str]:
+        """The sites that take part in a sum without noise: those of which clients are asked. The zeros of others would hide
+        nothing, so there must be as many as a sum needs."""
+        found = [site for site, own in places.items() if np.isin(own, ask.clients).any()]
+        if len(found) < (least := self.server.secure.threshold):
+            raise EngineError(
+                f"The clients of the ask '{ask.name}' are at {len(found)} sites, and without a privacy budget a secure sum "
+                f"needs clients of {least} sites. Let more clients take part (cohort), or set [privacy]."
+            )
+        return found

@@ -1,6 +1,6 @@
 """How sure a mean gain is: standard errors over clients, over rows, and over folds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy import stats
@@ -29,6 +29,7 @@ class Gain:
     fold_df: int
     trained: bool = False  # on several splits, whose shared rows `sizes` counts once; exact fits are cross-validated
     noise: float = 0.0  # of training, which all clients of a run share; exact fits have none
+    flips: Floats = field(default_factory=lambda: np.zeros(0))  # studentised means under random signs that clients drew
 
     @property
     def m(self) -> int:
@@ -61,6 +62,9 @@ class Gain:
 
 def gain(scores: Scores, method: int, over: int) -> Gain:
     """Positive where ``method`` has the smaller loss."""
+    made: Gain | None = scores.gain(method, over)
+    if made is not None:
+        return made
     found = scores.difference(over, method)
     clients, spread, sizes = found.clients, found.squares, scores.sizes
     m = len(clients)
@@ -75,7 +79,7 @@ def gain(scores: Scores, method: int, over: int) -> Gain:
     row_error = float(np.sqrt((variance * sizes).sum()) / sizes.sum()) if m else np.inf
     weighted, weighted_se = _weighted(clients, SHARED_ROWS**2 * variance / np.maximum(sizes, 1))
     errors = (mean, se_clients, se_rows, row_mean, row_error, weighted, weighted_se, variance, sizes)
-    return Gain(clients, *errors, *_fold_error(scores, found.per_fold), scores.test_share is not None)
+    return Gain(clients, *errors, *fold_error(scores, found.per_fold), scores.test_share is not None)
 
 
 def _weighted(clients: Floats, error: Floats) -> tuple[float, float]:
@@ -90,7 +94,7 @@ def _weighted(clients: Floats, error: Floats) -> tuple[float, float]:
     return mean, float(np.sqrt((weight**2 * (clients - mean) ** 2).sum() * m / (m - 1)))
 
 
-def _fold_error(scores: Scores, per_fold: Floats) -> tuple[float, int]:
+def fold_error(scores: Scores, per_fold: Floats) -> tuple[float, int]:
     """The corrected resampled error of Nadeau and Bengio (2003): folds share training rows, so test rows per training row
     are added. Splits of trained methods get the plain error; the rule adds what their shared rows need."""
     K, R = scores.n_folds, scores.repeats

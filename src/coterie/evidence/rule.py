@@ -88,7 +88,11 @@ def _needed(over_alone: dict[str, Gain], alpha: float, seed: int) -> float:
     if m < MANY:
         return float(stats.t.ppf(1 - alpha / len(gains), max(float(gains[0].sizes.sum()) - m, 1)))
     t = float(stats.t.ppf(1 - alpha, m - 1))
-    flips = flip_quantile(np.stack([g.clients for g in gains]), 1 - alpha, np.random.default_rng([seed, 2]))
+    told = [g.flips for g in gains if len(g.flips)]
+    if told:
+        flips = float(np.quantile(np.max(told, 0), 1 - alpha))
+    else:
+        flips = flip_quantile(np.stack([g.clients for g in gains]), 1 - alpha, np.random.default_rng([seed, 2]))
     return max(t, flips * t / float(stats.norm.ppf(1 - alpha)))
 
 

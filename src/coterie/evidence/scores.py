@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -125,6 +126,10 @@ class Scores:
             for fold, row in zip(self.fold, rows, strict=True)
         ]
         return Difference(clients, self.spread(averaged, clients), np.stack(sums))
+
+    def gain(self, method: int, over: int) -> Any:
+        """The gain, where there are only sums over clients; otherwise None, and `mean_gains.gain` computes it."""
+        return None
 
     def losses(self) -> Floats:
         """(methods, scored clients)."""

@@ -85,10 +85,12 @@ class Guard:
         self, head: Mapping[str, Any], tree: Tree, own: Ints, states: ClientStates, plan: Mapping[str, float]
     ) -> None:
         """Refuse an ask that an honest server does not send, and count a private ask."""
-        if self.job.ends is not None and (head["ask"] >= MOST_ASKS or head["reduce"] is not None or head["test"]):
-            raise ConfigError(f"A study asks at most {MOST_ASKS} questions, for sums of single clients.")
+        wanted = None if self.job.secure is None else ["SumBy", 1]
+        if self.job.ends is not None and (head["ask"] >= MOST_ASKS or head["reduce"] != wanted or head["test"]):
+            of = "single clients" if wanted is None else "all clients"
+            raise ConfigError(f"A study asks at most {MOST_ASKS} questions, for sums of {of}.")
         most = max(int(setting(self.job.algorithm, "clusters", 1) or 1), MOST_GROUPS)
-        if self.job.privacy is None:
+        if self.job.privacy is None and self.job.secure is None:
             most = max(most, states.n_clients)
         if head["reduce"] is not None and head["reduce"][1] > most:
             raise ConfigError(f"An ask of this run has at most {most} groups; the server wants {head['reduce'][1]}.")

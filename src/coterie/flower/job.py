@@ -36,6 +36,8 @@ class Job:
 
     def __post_init__(self) -> None:
         require_named(self.data, self.privacy is not None)
+        if self.secure is not None:
+            known_sites(self.secure)
         if self.ends is not None:
             return
         if setting(self.algorithm, "clusters", 1) is None:
@@ -43,7 +45,6 @@ class Job:
                 "The number of clusters is chosen on all clients' held-out rows, which stay at their sites. Set clusters."
             )
         if self.secure is not None:
-            known_sites(self.secure)
             object.__setattr__(self, "algorithm", additive(self.algorithm))
         if self.privacy is not None:
             form, budget, changes = private_form(self.algorithm, self.privacy)

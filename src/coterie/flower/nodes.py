@@ -21,8 +21,11 @@ class Nodes(Protocol):
 
     def connected(self) -> Iterable[int]: ...
 
-    def exchange(self, messages: Mapping[int, bytes], timeout: float | None = None) -> Mapping[int, bytes | Failure]:
-        """The answers that came in time; `timeout` are the seconds, where they differ from the default."""
+    def exchange(
+        self, messages: Mapping[int, bytes], timeout: float | None = None, soon: bool = False
+    ) -> Mapping[int, bytes | Failure]:
+        """The answers that came in time; `timeout` are the seconds, where they differ from the default. With `soon` the next
+        question follows at once, and nodes that sleep between two looks may be kept awake."""
         ...
 
 
@@ -37,11 +40,11 @@ class Sites:
     _strangers: set[int] = field(default_factory=set)
     _later: dict[int, float] = field(default_factory=dict)  # when to ask a node again that gave no answer
 
-    def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes | Failure]:
+    def exchange(self, messages: Mapping[str, bytes], soon: bool = False) -> dict[str, bytes | Failure]:
         self.find()
         there = set(self.nodes.connected())
         sent = {self.where[s]: m for s, m in messages.items() if self.where.get(s) in there}
-        got = self.nodes.exchange(sent) if sent else {}
+        got = self.nodes.exchange(sent, soon=soon) if sent else {}
         gone = Failure("the site is not connected")
         late = Failure("no answer in time")
         return {s: got.get(self.where[s], late) if self.where.get(s) in sent else gone for s in messages}

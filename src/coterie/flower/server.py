@@ -152,7 +152,7 @@ class Server:
             job.algorithm, self.sites.exchange, self.places(), self.sites.run, dict(self.tags.get(str(done), {})),
             number=self.starts << 32,
         )  # fmt: skip
-        engine.sums = self._sums(engine)
+        engine.sums = self.sums(engine)
         self.save(engine, done)  # first: without it a checkpoint is of no use
         run = Run(
             job.algorithm, federation, job.task(federation), job.seed, cohorts.sampler(job.cohort), (), engine, self.folder,
@@ -163,7 +163,7 @@ class Server:
             run.save()
         return run, engine
 
-    def _sums(self, engine: SitesEngine) -> SecureSums | None:
+    def sums(self, engine: SitesEngine) -> SecureSums | None:
         """The server's side of secure sums."""
         if self.job.secure is None:
             return None
@@ -173,7 +173,10 @@ class Server:
 
         def tell(messages: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any] | str]:
             head = {"do": "secure", "run": self.sites.run}
-            got = self.sites.exchange({site: wire.pack(head | {"told": told}) for site, told in messages.items()})
+            soon = any(told["step"] != "open" for told in messages.values())
+            got = self.sites.exchange(
+                {site: wire.pack(head | {"told": told}) for site, told in messages.items()}, soon=soon
+            )
             found: dict[str, dict[str, Any] | str] = {}
             for site, answer in got.items():
                 try:
@@ -228,13 +231,7 @@ class Server:
     def _trust(self) -> dict[str, Any]:
         """What a private run's receipt says of server and sites."""
         secure = self.job.secure
-        if secure is None or secure.noise != "sites":
-            return {"trust": TRUST}
-        sees = f"the server saw only sums over at least {secure.threshold} sites"
-        noise = (
-            f"each sum carries noise for (ε, δ) against a server that colludes with at most {secure.colluding} sites"
-        )
-        return {"trust": f"{sees}; {noise}; sites clip their own clients' updates", "who_sees_what": f"{sees}; {noise}"}
+        return {"trust": TRUST} if secure is None or secure.noise != "sites" else secure.trust
 
     def _summed_scores(
         self, engine: SitesEngine, server: SecureServer, told: Any, done: int, metrics: Sequence[str]

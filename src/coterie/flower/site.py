@@ -249,6 +249,10 @@ class SiteRun:
         with self._newest(head):
             pass
         env = replace(self.env, round=head["round"], ask=head["ask"], states=states, private=private)
+        if secure is not None and not len(ask.clients) and private is None:
+            raise ConfigError(
+                "The zeros of a site that is not asked would hide nobody; this site answers for its clients only."
+            )
         if secure is not None:
             require_additive(ask)
             secure.admit(head["secure"], number(env.round, env.ask))
@@ -293,13 +297,17 @@ class SiteRun:
         return merged(found)
 
     def _hidden(self, ask: Ask, env: Env) -> Share:
-        """The same for a secure sum, in which this site takes part with zeros where nobody here gives anything."""
+        """The same for a secure sum. With a budget this site takes part with zeros where nobody here gives anything, since
+        it adds its noise."""
+        if env.private is None:
+            found = self._share(ask, env)
+            if not len(found["clients"]):
+                raise ConfigError("No client here gives a number, and this site's zeros would hide nobody.")
+            return found
         try:
             if len(ask.clients):
                 return self._share(ask, env)
         except Exception as error:
-            if env.private is None:
-                raise
             env.states.rollback()
             log.warning("no client gives anything: %s", wire.one_line(error))
         return nothing(trial(self.job.algorithm, ask, env))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -64,16 +65,17 @@ def serve_study(
         while len(list(nodes.connected())) < sites and time.monotonic() - began < patience:
             time.sleep(0.2)
         there = min(len(list(nodes.connected())), sites)
-        if there < FEWEST:
-            raise EngineError(f"A study needs {FEWEST} sites; {there} joined within {patience:g} s. Start the others.")
+        fewest = FEWEST if job.secure is None else job.secure.threshold
+        if there < fewest:
+            raise EngineError(f"A study needs {fewest} sites; {there} joined within {patience:g} s. Start the others.")
         if there < sites:
             tell(f"{there} of {sites} sites joined; the study is of these")
         server = meet(job, nodes, folder, there, tell)
         federation = server.federation()
         task = job.task(federation)
-        engine = SitesEngine(
-            job.algorithm, server.sites.exchange, server.places(), server.sites.run, number=int(time.time()) << 32
-        )
+        send = partial(server.sites.exchange, soon=True)
+        engine = SitesEngine(job.algorithm, send, server.places(), server.sites.run, number=int(time.time()) << 32)
+        engine.sums = server.sums(engine)
         env = Env(task, federation, task.init(job.seed, federation.x.dtype), job.seed, states=engine.states(federation))
         exchange, up, asked = ends.exchange(job, federation), 0, 0
         lost: set[int] = set()

@@ -137,6 +137,7 @@ def write_receipt(
     choices: Mapping[str, str] | None = None,
     guarantee: Guarantee | None = None,
     who_sees_what: str = "",
+    trust: str = "",
     not_covered: Iterable[str] = (),
     noise_source: str = "",
 ) -> Receipt:
@@ -171,7 +172,7 @@ def write_receipt(
         releases=tuple(_line(event, ledger) for event in events),
         guarantee=guarantee,
         who_sees_what=who_sees_what or WHO_SEES["rows" if privacy.rows else guarantee],
-        trust=_ROWS if privacy.rows else TRUST[guarantee],
+        trust=trust or (_ROWS if privacy.rows else TRUST[guarantee]),
         choices=paid,
         noise=_noise(events, privacy.noise, noise_source),
         cumulative=_cumulative(ledger, joint.epsilon(delta), earlier),

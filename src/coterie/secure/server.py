@@ -11,7 +11,7 @@ sum that it was opening, and does not ask again for sums that were opened since 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -86,14 +86,18 @@ class SecureServer:
                 "Every site has a key of its own among those of [secure] sites; two have the same, or others."
             )
 
-    def add(self, ask: int, about: str, count: int, put: Put, before: Callable[[], Any] = lambda: None) -> Sum:
-        """The sum of what all sites answer to question number ``ask``: ``count`` integers that mean ``about``.
+    def add(
+        self, ask: int, about: str, count: int, put: Put, before: Callable[[], Any] = lambda: None,
+        among: Collection[str] | None = None,
+    ) -> Sum:  # fmt: skip
+        """The sum of what all sites, or those ``among`` them, answer to question number ``ask``: ``count`` integers that
+        mean ``about``.
 
         ``before`` is called once, when enough sites have answered and before their sum is opened; what it returns
         (plain values) comes back as ``paid``."""
         found = self.store.value(_SUM.format(ask))
         if found is None:
-            found = self._collected(ask, about, count, put, before)
+            found = self._collected(ask, about, count, put, before, among)
         if not found["opened"]:
             found = self._opened(ask, found)
         return Sum(self._total(ask).view(np.int64)[:-1], found["kept"], found["paid"])
@@ -171,14 +175,18 @@ class SecureServer:
 
     # ---- a sum -------------------------------------------------------------------------------------------------------
 
-    def _collected(self, ask: int, about: str, count: int, put: Put, before: Callable[[], Any]) -> dict[str, Any]:
+    def _collected(
+        self, ask: int, about: str, count: int, put: Put, before: Callable[[], Any], among: Collection[str] | None
+    ) -> dict[str, Any]:
         """Ask, add up what came, and write it down before any site is asked to open it."""
         now = self._ready()
-        slot, everyone = now.taken(), list(range(len(now.names)))
+        members = {name: i for i, name in enumerate(now.names) if among is None or name in among}
+        self._require(len(members), "are there for this question")
+        slot, everyone = now.taken(), list(members.values())
         bound = now.roster.context(self.run, slot, everyone, ask, about, count)
-        answers = put({name: now.order(name, slot) for name in now.names})
+        answers = put({name: now.order(name, slot, everyone) for name in members})
         total, kept = np.zeros(count + 1, np.uint64), {}
-        for name in now.names:
+        for name in members:
             answer = answers.get(name)
             if answer is not None and _fits(answer, count) and answer.context == bound:
                 total += answer.masked.view(np.uint64)
@@ -295,10 +303,10 @@ class _SetUp:
             self.signatures[str(i)] = dealt[name]["signature"]
             self.boxes[name] = {str(j): dealt[n]["boxes"][str(i)] for j, n in enumerate(self.names) if n != name}
 
-    def order(self, name: str, slot: int) -> dict[str, Any]:
+    def order(self, name: str, slot: int, members: list[int]) -> dict[str, Any]:
         """What a site needs to mask its numbers; the others' shares until it has them."""
         dealt = None if name in self.received else {"signatures": self.signatures, "boxes": self.boxes[name]}
-        return {"setup": self.setup, "slot": slot, "members": list(range(len(self.names))), "dealt": dealt}
+        return {"setup": self.setup, "slot": slot, "members": members, "dealt": dealt}
 
 
 def _fits(answer: Answer, count: int) -> bool:

@@ -72,3 +72,11 @@ class Secure:
     def honest(self) -> int:
         """How many honest sites every sum has at least."""
         return self.threshold - self.colluding
+
+    @property
+    def trust(self) -> dict[str, str]:
+        """What a receipt says of the server and the sites, where the sites add the noise."""
+        sees = f"the server saw only sums over at least {self.threshold} sites"
+        noise = f"each sum carries noise for (ε, δ) against a server that colludes with at most {self.colluding} sites"
+        trust = f"{sees}; {noise}; sites clip their own clients' updates"
+        return {"trust": trust, "who_sees_what": f"{sees}; {noise}"}

@@ -10,12 +10,13 @@ import torch
 
 from coterie.base.tree import Tree
 from coterie.data.federation import Federation
-from coterie.engines.base import ClientStates, Env
+from coterie.engines.base import rows_env
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.client_sums import ClientMeans, ClientSums, client_sums
+from coterie.estimation.histograms.mixture import HistogramMixture
 from coterie.estimation.rates import BernoulliRates
 from coterie.exchange.messages import Ask, Context, Up
-from coterie.learning.rows_task import rows_task
+from coterie.training.histograms import histograms
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,13 @@ def _up(**send: Any) -> Up:
 
 def estimated(estimator: Any, federation: Federation, engine: Any, seed: int) -> Any:
     """The estimator, fitted to what the clients told."""
+    if isinstance(estimator, HistogramMixture):
+        return histograms(estimator, federation, engine, seed)
     rates = isinstance(estimator, BernoulliRates)
     if not rates and not isinstance(estimator, ClientMeans):
         raise ConfigError(
-            f"Of estimators, fit takes those of means and BernoulliRates; got {type(estimator).__name__}. Call its own fit."
+            f"Of estimators, fit takes those of means, BernoulliRates and HistogramMixture; got {type(estimator).__name__}. "
+            "Call its own fit."
         )
     if rates and (federation.kind != "classification" or federation.n_outputs != 2):
         raise DataError(f"Rates are of two classes; the target of these clients is {federation.kind}. Pass others.")
@@ -52,8 +56,7 @@ def estimated(estimator: Any, federation: Federation, engine: Any, seed: int) ->
         raise DataError(
             f"Means are of tables; these clients' rows have {federation.x.dim() - 1} dimensions. Pass others."
         )
-    task, questions = rows_task(federation), Sums()
-    env = Env(task, federation, task.init(seed, federation.x.dtype), seed, states=ClientStates(len(federation)))
+    questions, env = Sums(), rows_env(federation, seed)
     reply = engine.run(Ask(questions.rates if rates else questions.means, np.arange(len(federation))), env)
     order = np.argsort(reply.clients)
     told = {name: t.numpy()[order] for name, t in reply.values.items()}

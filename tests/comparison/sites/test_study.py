@@ -19,10 +19,10 @@ from coterie.base.tree import n_bytes
 from coterie.cli.commands import main
 from coterie.comparison.sites.conduct import Found, conduct
 from coterie.comparison.sites.quadratic import PENALTIES, Sums, Units, chosen_ridge
-from coterie.comparison.sites.result import across_sites, all_rows, environment, study_of
+from coterie.comparison.sites.result import across_sites, all_rows, study_of
 from coterie.comparison.sites.study import Study
 from coterie.engines import LocalEngine, LoopEngine
-from coterie.engines.base import answered
+from coterie.engines.base import answered, rows_env
 from coterie.errors import ConfigError, DataError
 from coterie.exchange.messages import Ask, Reply
 
@@ -107,7 +107,7 @@ def test_engines_agree_and_messages_are_few_on_the_heart_data() -> None:
 
 def rows_and_folds(fed: ct.Federation, i: int, study: Study, found: Found) -> tuple[Any, Any, Any]:
     """A client's rows, and their fold in every repeat."""
-    env = environment(fed, study.seed)
+    env = rows_env(fed, study.seed)
     shape = (found.shape.repeats, found.shape.folds)
     dealt = LoopEngine().map(
         lambda ctx: {"fold": torch.from_numpy(study._folds(ctx, *shape))}, np.array([i]), env, test=False
@@ -121,7 +121,7 @@ def test_scores_are_of_rows_that_the_models_did_not_see(made: Callable[[], ct.Fe
     """Every loss computed again from rows, folds and the models that were sent out."""
     fed = all_rows(made())
     engine, study = Recorded(), study_of(fed, None, 0, None)
-    found = answered(conduct(study, len(fed), 2), engine.run, environment(fed, 0))
+    found = answered(conduct(study, len(fed), 2), engine.run, rows_env(fed, 0))
     ask, reply = engine.asked[-1]
     centre = found.shape.centre
     for i in (0, 5):
@@ -170,7 +170,7 @@ def test_small_clients_tell_nothing_or_have_fewer_folds() -> None:
     """Five rows are too few for four columns; eleven make one sum, which trains; twelve make two folds."""
     fed = all_rows(numbers(c1=5, c2=11, c3=12))
     engine, study = Recorded(), study_of(fed, None, 0, None)
-    found = answered(conduct(study, len(fed), 1), engine.run, environment(fed, 0))
+    found = answered(conduct(study, len(fed), 1), engine.run, rows_env(fed, 0))
     assert found.few.tolist() == [1]
     told = engine.asked[0][1].values
     assert not told["sums"][1].any()

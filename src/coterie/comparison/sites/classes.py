@@ -5,7 +5,7 @@ shrunk models. A track yields a `Question` and gets a `Form`. Coefficients are t
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,16 +52,20 @@ def fit_classes(
     study: Study, clients: Ints, shape: Any, moments: Floats, units: list[Units], rng: list[np.random.Generator]
 ) -> Generator[Ask, Reply, list[Fitted]]:
     """All methods in all fits."""
+    from coterie.comparison.sites.conduct import ask
+
     at = [shape.place(f) for f in range(shape.fits)]
     train = np.stack([moments[:, r].sum(1) - (0 if k is None else moments[:, r, k]) for r, k in at], 1)
     n, ones = train[..., 0, 0], train[..., 0, -1]  # (clients, fits)
     L = np.stack([u.columns for u in units])
     gram = L @ train[..., :-1, :-1] @ L.swapaxes(1, 2)  # of standardised rows (clients, fits, p, p)
-    rate = (ones.sum(0) + 0.5) / (n.sum(0) + 1)
-    constant = np.zeros((shape.fits, L.shape[1]))
-    constant[:, 0] = np.log(rate / (1 - rate))
+    constant = constants(n.sum(0), ones.sum(0), L.shape[1])
     tracks = [_together(constant, gram, rng), _shrunk(constant, gram, n)]
-    results = yield from _side_by_side(study, clients, shape, L, tracks)
+
+    def asked(down: Any, each: dict[str, Floats]) -> Any:
+        return ask(study.forms, clients, shape.down() | down, each)
+
+    results = yield from side_by_side(asked, len(clients), L, tracks)
     (together, groups, group, one, forms), (shrunk, spread, two) = results
     return [
         Fitted(
@@ -72,10 +76,9 @@ def fit_classes(
     ]  # fmt: skip
 
 
-def _side_by_side(study: Study, clients: Ints, shape: Any, L: Floats, tracks: list[Track]) -> Any:
-    """Run tracks until all have ended; each exchange carries the questions of all that go on."""
-    from coterie.comparison.sites.conduct import ask
-
+def side_by_side(asked: Callable[..., Any], m: int, L: Floats, tracks: list[Track]) -> Any:
+    """Run tracks until all have ended; each exchange carries the questions of all that go on. ``asked(down, each)`` puts
+    them to m clients."""
     results: list[Any] = [None] * len(tracks)
     waiting = {i: next(t) for i, t in enumerate(tracks)}
     p = L.shape[1]
@@ -86,9 +89,9 @@ def _side_by_side(study: Study, clients: Ints, shape: Any, L: Floats, tracks: li
         for name, which in (("fit", plain), ("inner", parted)):
             fits[name] = np.concatenate([np.zeros(0, np.int64), *(waiting[i].fit for i in which)])
             outside = [waiting[i].models[..., None, :] @ L[waiting[i].fit] for i in which]
-            models[name] = np.concatenate([np.zeros((len(clients), 0, 1, p)), *outside], 1)[..., 0, :]
-        down = shape.down() | {name: torch.from_numpy(f) for name, f in fits.items()}
-        told = yield from ask(study.forms, clients, down, {"models": models["fit"], "parted": models["inner"]})
+            models[name] = np.concatenate([np.zeros((m, 0, 1, p)), *outside], 1)[..., 0, :]
+        down = {name: torch.from_numpy(f) for name, f in fits.items()}
+        told = yield from asked(down, {"models": models["fit"], "parted": models["inner"]})
         answers = {}
         for which, value, slope, curve in (
             (plain, told["value"], told["slope"], squares(told["curve"], p)),
@@ -116,15 +119,10 @@ def _side_by_side(study: Study, clients: Ints, shape: Any, L: Floats, tracks: li
 
 
 def _together(constant: Floats, gram: Floats, rng: list[np.random.Generator]) -> Track:
-    """The model for all with its chosen penalty, and the groups."""
+    """The model for all, and the groups."""
     m, F, p, _ = gram.shape
-    fits, total = np.arange(F), gram.sum(0)
-    first = ridges(total, np.array([_FIRST]))[:, 0]
-    beta, _ = yield from _newton(constant.copy(), first, m, _NEAR)
-    parts = yield Question(fits, np.repeat(beta[None], m, 0), parted=True)
-    g, H = parts.slope.sum(0), parts.curve.sum(0)  # (fits, parts, p)
-    penalty, moved = _chosen(beta, g, H, total)
-    beta, settled = yield from _newton(beta + moved, penalty, m, _CONVERGED)
+    fits = np.arange(F)
+    beta, settled = yield from one_model(constant, gram)
     parts = yield Question(fits, np.repeat(beta[None], m, 0), parted=True)
     forms = (parts.curve[:, -1].sum(1), parts.slope[:, -1].sum(1), np.zeros(m))
     ridge = max(1.0, (p - 1) / 10)
@@ -137,6 +135,23 @@ def _together(constant: Floats, gram: Floats, rng: list[np.random.Generator]) ->
             group[f] = sorted_by_size(hard_em(whole, k, 2 * STARTS, ridge, rng[f])[1][0])[0]
     groups, group = yield from _grouped(beta, group, parts, gram)
     return beta, groups, group, settled, forms
+
+
+def one_model(constant: Floats, gram: Floats) -> Generator[Question, Form, tuple[Floats, bool]]:
+    """The model for all (fits, p) with its chosen penalty, and whether it converged. It needs only sums over clients."""
+    m, total = len(gram), gram.sum(0)
+    beta, _ = yield from _newton(constant.copy(), ridges(total, np.array([_FIRST]))[:, 0], m, _NEAR)
+    parts = yield Question(np.arange(len(beta)), np.repeat(beta[None], m, 0), parted=True)
+    penalty, moved = _chosen(beta, parts.slope.sum(0), parts.curve.sum(0), total)  # of (fits, parts, p)
+    return (yield from _newton(beta + moved, penalty, m, _CONVERGED))
+
+
+def constants(n: Floats, ones: Floats, p: int) -> Floats:
+    """The models (fits, p) of nothing but the share of the second class."""
+    rate = (ones + 0.5) / (n + 1)
+    found = np.zeros((len(n), p))
+    found[:, 0] = np.log(rate / (1 - rate))
+    return found
 
 
 def _chosen(beta: Floats, g: Floats, H: Floats, total: Floats) -> tuple[Floats, Floats]:

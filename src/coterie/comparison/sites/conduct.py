@@ -125,7 +125,7 @@ def _once(study: Study, clients: Ints, gone: Ints, repeats: int) -> Generator[As
         square = last.losses(final.together[None])[:, 0]
         final = replace(final, forms=(A, c - A @ final.together, square))
     return Found(
-        clients, few, gone, shape, rows, _variance(moments), (moments[:, 0, :, 0, 0] > 0).sum(1), sums,
+        clients, few, gone, shape, rows, variance_of(moments), (moments[:, 0, :, 0, 0] > 0).sum(1), sums,
         moments[:, 0].sum((0, 1))[:-1, :-1] / rows.sum(), scores, final, units[-1],
         np.array([f.group for f in fitted[:-1]]), all(f.settled for f in fitted),
     )  # fmt: skip
@@ -168,7 +168,7 @@ def _scores(
     found: dict[str, ClientScores] = {}
     for metric in study.metrics:
         keep = np.flatnonzero((told[f"{metric} known"] > 0) & (rows >= FEWEST))
-        scale = _variance(moments) if metric == "mse" else 1.0
+        scale = variance_of(moments) if metric == "mse" else 1.0
         mean, products, sums = (told[f"{metric} {name}"][keep] for name in ("mean", "products", "folds"))
         found[metric] = ClientScores.of(
             metric, keep, len(clients), rows[keep], np.moveaxis(mean, 0, -1) / scale,
@@ -177,7 +177,7 @@ def _scores(
     return found
 
 
-def _variance(moments: Floats) -> float:
+def variance_of(moments: Floats) -> float:
     """Of the target, over all rows."""
     total = moments[:, 0].sum((0, 1))
     return max(float(total[-1, -1] / total[0, 0] - (total[0, -1] / total[0, 0]) ** 2), 1e-300)

@@ -24,12 +24,11 @@ from coterie.comparison.sites.conduct import Found, conduct
 from coterie.comparison.sites.study import Study
 from coterie.data.coded_table import TableFacts
 from coterie.data.federation import Federation
-from coterie.engines.base import ClientStates, Engine, Env, answered
+from coterie.engines.base import Engine, Env, answered, rows_env
 from coterie.errors import DataError
 from coterie.evidence.gains import LEVEL
 from coterie.evidence.rule import decide_scores
 from coterie.exchange.messages import Ask, Reply
-from coterie.learning.rows_task import rows_task
 
 MOST_COLUMNS = 200
 USUAL = 20  # exchanges
@@ -58,12 +57,6 @@ def all_rows(federation: Federation) -> Federation:
     return replace(by_name, n_train=by_name.n_samples, n_valid=0 * by_name.n_valid, clients=names, keys=none)
 
 
-def environment(federation: Federation, seed: int) -> Env:
-    task = rows_task(federation)
-    dtype = federation.x.dtype
-    return Env(task, federation, task.init(seed, dtype), seed, states=ClientStates(len(federation)))
-
-
 def across_sites(
     federation: Federation, seeds: Sequence[int], metric: str | None, least: int | None, engine: Engine,
     progress: Callable[[int, int], None] | None = None,
@@ -78,7 +71,7 @@ def across_sites(
         return engine.run(ask, env)
 
     with threadpool_limits(1, "blas"):
-        found = answered(conduct(study, len(fed), len(seeds)), run, environment(fed, study.seed))
+        found = answered(conduct(study, len(fed), len(seeds)), run, rows_env(fed, study.seed))
     return shown(found, study, fed, seeds)
 
 

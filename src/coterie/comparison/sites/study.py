@@ -24,7 +24,6 @@ from coterie.comparison.exact.candidates.path import ALONE_LINEAR, ALONE_LOGISTI
 from coterie.comparison.exact.candidates.rows import Floats, Ints, chances, losses
 from coterie.comparison.exact.folds import deal
 from coterie.comparison.exact.metrics import METRICS, Predictions
-from coterie.evidence.scores import METHODS
 from coterie.exchange.messages import Context, Up
 
 INNER = 3  # parts of a training set, on which penalties of classes and the number of groups are chosen
@@ -102,13 +101,23 @@ class Study:
     ) -> Up:  # fmt: skip
         """What the rule needs of this client's losses on rows that the models did not see. `shared` are the constant and
         the model for all per fit, `shrunk` and `groups` this client's models, `spread` the covariance of `shrunk`."""
+        cover = squares(_array(spread), ctx.x.shape[1] + 1) if spread.numel() else None
+        given = [_array(shared)[:, 0], None, _array(shared)[:, 1], _array(shrunk), _array(groups)]
+        return _up(**self._judged(ctx, centre, shape, int(common), given, cover))
+
+    # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _judged(
+        self, ctx: Context, centre: Tensor, shape: Tensor, common: int, given: list[Floats | None],
+        cover: Floats | None = None,
+    ) -> dict[str, Floats]:  # fmt: skip
+        """Losses of the models per fit (None: those of this client's rows alone); the fourth may have a covariance."""
         X, y = _rows(ctx)
         repeats, folds = map(int, shape)
         fold = self._folds(ctx, repeats, folds)
         Z = np.column_stack([np.ones(len(y)), X - _array(centre)[:-1]])
-        target, cover = y - float(centre[-1]), squares(_array(spread), Z.shape[1]) if spread.numel() else None
-        given = [_array(shared)[:, 0], None, _array(shared)[:, 1], _array(shrunk), _array(groups)]
-        eta = np.zeros((repeats, len(METHODS), len(y)))
+        target = y - float(centre[-1])
+        eta = np.zeros((repeats, len(given), len(y)))
         for r in range(repeats):
             own = self._alone(Z[:, 1:], y if self.classification else target, fold[r], folds)
             for k in np.unique(fold[r]):
@@ -117,9 +126,7 @@ class Study:
                 if cover is not None:
                     variance = np.einsum("np,pq,nq->n", Z[at], cover[f], Z[at])
                     eta[r, 3, at] /= np.sqrt(1 + np.pi / 8 * np.maximum(variance, 0))
-        return _up(**self._told(eta, y if self.classification else target, fold, folds, int(common)))
-
-    # ---- inside ----------------------------------------------------------------------------------------------------
+        return self._told(eta, y if self.classification else target, fold, folds, common)
 
     def _folds(self, ctx: Context, repeats: int, folds: int) -> Ints:
         """The fold of every row (repeats, rows). A client with few rows uses only some of the folds."""
@@ -151,7 +158,7 @@ class Study:
         found: dict[str, Floats] = {}
         usable = len(np.unique(fold[0])) > 1
         for metric in self.metrics:
-            rows = np.zeros((len(eta), len(METHODS), len(y)))
+            rows = np.zeros(eta.shape)
             if usable:
                 rows = np.stack([[here.losses(metric, e, f) for e in of] for of, f in zip(eta, fold, strict=True)])
             if metric == "accuracy":
@@ -161,7 +168,7 @@ class Study:
             each = np.concatenate([rows.mean(0)[None], rows])  # (parts, methods, rows)
             mean = each.mean(2)
             apart = each - mean[..., None]
-            sums = np.zeros((len(rows), folds, len(METHODS)))
+            sums = np.zeros((len(rows), folds, eta.shape[1]))
             for r in range(len(rows)):
                 np.add.at(sums[r], fold[r], rows[r].T)
             found |= {

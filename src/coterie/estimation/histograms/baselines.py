@@ -21,8 +21,9 @@ from coterie.estimation.histograms.counts import Counts, CountTable, Floats, Sou
 from coterie.estimation.histograms.kl import normalise, smooth
 from coterie.estimation.histograms.lloyd import assign
 from coterie.estimation.histograms.personal import CenterModel
+from coterie.estimation.histograms.private.crowd import Users
 from coterie.estimation.histograms.private.descent import fit_ifca
-from coterie.estimation.histograms.private.designs import Users, fit_fedavg
+from coterie.estimation.histograms.private.designs import fit_fedavg
 from coterie.estimation.histograms.seeding import Direction, seed_centers
 from coterie.estimation.histograms.user_rows import HistogramRows, Weighting
 from coterie.privacy.settings import Budget, Privacy

@@ -32,7 +32,8 @@ from coterie.estimation.histograms.counts import WIDEST, Counts, Floats, Ints, S
 from coterie.estimation.histograms.kl import kl_rows, mean_kl, normalise, smooth
 from coterie.estimation.histograms.lloyd import LloydResult, Reseed, lloyd
 from coterie.estimation.histograms.personal import CenterModel
-from coterie.estimation.histograms.private.designs import ROUNDS, PrivateFit, Users, fit_mixture
+from coterie.estimation.histograms.private.crowd import Crowd, Users
+from coterie.estimation.histograms.private.designs import ROUNDS, PrivateFit, fit_mixture
 from coterie.estimation.histograms.reduction import FittedReduction, TokenReduction
 from coterie.estimation.histograms.seeding import Direction, farthest_rows, seed_centers
 from coterie.estimation.histograms.user_rows import HistogramRows, Weighting
@@ -208,6 +209,12 @@ class HistogramMixture(CenterModel):
             prepare = self._fit_reduction(self._stream(store, "user", None))
             return self._fit(self._stream(store, self.weighting, prepare), store.users(), store.vocabulary())
 
+    def fit_crowd(self, users: Crowd) -> Self:
+        """A private fit to users who tell sums of whole numbers, wherever their rows are."""
+        check_settings(self)
+        self._check_settings()
+        return self._fit_private(users, None)
+
     def fit_predict(self, counts: Source, y: object = None) -> Ints:
         if self.privacy is not None:
             raise ConfigError(
@@ -215,7 +222,7 @@ class HistogramMixture(CenterModel):
             )
         return self.fit(counts).labels_
 
-    def _fit_private(self, users: Users, vocabulary: NDArray[Any] | None) -> Self:
+    def _fit_private(self, users: Crowd, vocabulary: NDArray[Any] | None) -> Self:
         """Names of users are not kept."""
         privacy = self.privacy
         assert privacy is not None
@@ -230,12 +237,12 @@ class HistogramMixture(CenterModel):
         return self
 
     def _private_design(
-        self, users: Users, privacy: Privacy, rounds: int, start: Released[Floats] | None
+        self, users: Crowd, privacy: Privacy, rounds: int, start: Released[Floats] | None
     ) -> PrivateFit:
         return fit_mixture(
             users,
             privacy,
-            clusters=self._k if _is_number(self.clusters) else _candidates(self.clusters, users.rows.users // 40),
+            clusters=self._k if _is_number(self.clusters) else _candidates(self.clusters, users.users // 40),
             method=self.method,
             rounds=rounds,
             seed=self.random_state,

@@ -67,6 +67,13 @@ def _of_a_ledger(book: Book) -> bool:
     return not foreign(owner) and getattr(book, "__func__", None) is getattr(type(owner), "book", owner)
 
 
+class Drawn(ExactNoise):
+    """Noise that is in the sum already."""
+
+    def gaussian(self, total: Any, sigma: float) -> Any:
+        return total
+
+
 class GaussianMechanism(ABC):
     """A mechanism gives the ``shape`` of its whole numbers, their ``step`` and their sensitivity with its derivation."""
 
@@ -130,6 +137,10 @@ class GaussianMechanism(ABC):
     def part(self, total: Integers, noise: Noise) -> Integers:
         """Whole numbers with one of the ``parts`` of the noise; σ² of all of them is at least that of the mechanism."""
         return noise.gaussian(total, self.sigma / self.step / math.sqrt(self.parts) * (1 + 2.0**-40))
+
+    def drawn(self, total: Any) -> Any:
+        """The noisy numbers from a sum whose parts hold the noise."""
+        return self.noisy(total, Drawn())
 
     @guarded
     def release(self, total: Integers, noise: Noise, book: Book | None = None) -> Released[Any]:

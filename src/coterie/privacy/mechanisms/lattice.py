@@ -40,6 +40,14 @@ def require_square(longest: float) -> None:
         )
 
 
+def products(rows: Floats, matrix: Floats) -> Floats:
+    """rows @ matrix, in which no row's numbers depend on the other rows, not even in the last bit."""
+    total = np.zeros((len(rows), matrix.shape[1]))
+    for column, weights in zip(rows.T, matrix, strict=True):
+        total += column[:, None] * weights
+    return total
+
+
 @dataclass(frozen=True)
 class Clipped:
     """Users' rows, each of norm at most the bound. The two counts are secrets: diagnostics of a simulation only."""

@@ -16,7 +16,7 @@ from coterie.base.annotations import guarded
 from coterie.base.arguments import Count, Positive, numbers
 from coterie.errors import ConfigError
 from coterie.privacy.mechanisms.gaussian import Book, GaussianMechanism
-from coterie.privacy.mechanisms.lattice import Floats, Integers, Lattice, require_room
+from coterie.privacy.mechanisms.lattice import Floats, Integers, Lattice, products, require_room
 from coterie.privacy.mechanisms.noise import Noise
 from coterie.privacy.taint import Released, combine, public
 from coterie.privacy.terms import Adjacency, Clip
@@ -38,6 +38,7 @@ class NoisyPower(GaussianMechanism):
     projected_clip: Clip | None = None  # c_y; the clip itself if None, which never binds
     adjacency: Adjacency = "zero-out"
     bits: Count = 16
+    parts: Count = 1
 
     def __post_init__(self) -> None:
         if self.n_components > self.dimension:
@@ -81,7 +82,7 @@ class NoisyPower(GaussianMechanism):
         require_room(len(rows), on_x.radius * on_y.radius)
         for start in range(0, len(rows), _CHUNK):
             x = on_x.round(rows[start : start + _CHUNK]).astype(np.float64)
-            y = on_y.round((x * on_x.step) @ basis).astype(np.float64)
+            y = on_y.round(products(x * on_x.step, basis)).astype(np.float64)
             total += (x.T @ y).astype(np.int64)
         return total
 

@@ -6,13 +6,17 @@ asked for, a user sends how many nats it saves against one histogram for all, wi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 
-from coterie.estimation.histograms.counts import Counts, Floats
+from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.kl import safe_log
 from coterie.estimation.histograms.private.concentration import CLIP, left_out_losses
+from coterie.estimation.histograms.private.crowd import Crowd
 from coterie.estimation.histograms.private.noisy_lloyd import Shared
-from coterie.estimation.histograms.user_rows import HistogramRows
+from coterie.estimation.histograms.user_rows import Weighting
 from coterie.privacy import JointSum, Line, Released, combine
 from coterie.privacy.account import Account
 
@@ -47,27 +51,40 @@ def _nearest(centers: Floats, weights: Floats) -> tuple[tuple[int, int], Floats]
     return (int(first[best]), int(second[best])), both[best]
 
 
+@dataclass(frozen=True)
+class Saved:
+    """How many nats a user saves with each of several sets of clusters, at each α of the grid."""
+
+    weighting: ClassVar[Weighting] = "token"
+    centers: Floats  # of all sets, one below the other
+    sizes: Floats
+    base: Floats
+
+    @staticmethod
+    def mechanism(sets: int, z: float, adjacency: str) -> JointSum:
+        return JointSum(LINE.name, sets * len(ALPHAS), CLIP, z, adjacency)
+
+    def whole(self, block: Counts) -> Ints:
+        ends = np.cumsum(self.sizes.astype(int))
+        alone = left_out_losses(block, self.base[None], ALPHAS)
+        saved = [alone - left_out_losses(block, some, ALPHAS) for some in np.split(self.centers, ends[:-1])]
+        scale = _SCALE / np.sqrt(len(ends) * len(ALPHAS))
+        return self.mechanism(len(ends), 1.0, "zero-out").partial(scale * np.hstack(saved))
+
+
 def private_choice(
-    counts: HistogramRows, shared: Released[Shared], base: Released[Floats], sizes: list[int], account: Account
+    crowd: Crowd, shared: Released[Shared], base: Released[Floats], sizes: list[int], account: Account
 ) -> Released[Shared]:
     """The clusters of the number that saves most; of those within three deviations of the noise, the fewest."""
     options, several = merged(shared.value, sizes), [k for k in sizes if k > 1]
-    width = max(len(several) * len(ALPHAS), 1)
-    z, adjacency = account.noise_multiplier(LINE.name), account.privacy.adjacency
-    mechanism = JointSum(LINE.name, width, CLIP, z, adjacency)
-    scale = _SCALE / np.sqrt(width)
-
-    def message(block: Counts) -> Floats:
-        alone = left_out_losses(block, base.value[None], ALPHAS)
-        saved = [alone - left_out_losses(block, options[k].centers, ALPHAS) for k in several]
-        return scale * np.hstack(saved) if saved else np.zeros((block.shape[0], 1))
-
-    total = counts.total(lambda start, stop, block: mechanism.partial(message(block)))
-    noisy = mechanism.give_out(total, account.noise, account.book)
+    mechanism = Saved.mechanism(len(several), account.noise_multiplier(LINE.name), account.privacy.adjacency)
+    centers = np.concatenate([options[k].centers for k in several])
+    noisy = crowd.release(Saved(centers, np.array(several, np.float64), base.value), mechanism, account)
+    sigma = crowd.louder * mechanism.sigma
 
     def chosen(sums: Floats, *_: object) -> Shared:
-        means = sums.reshape(-1, len(ALPHAS)).max(axis=1) if several else np.zeros(0)
+        means = sums.reshape(-1, len(ALPHAS)).max(axis=1)
         gains = dict(zip(several, means, strict=True)) | ({1: 0.0} if 1 in sizes else {})
-        return options[min(k for k in gains if gains[k] >= max(gains.values()) - 3 * mechanism.sigma)]
+        return options[min(k for k in gains if gains[k] >= max(gains.values()) - 3 * sigma)]
 
     return combine(chosen, noisy, shared, base)

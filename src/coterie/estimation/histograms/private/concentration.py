@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.kl import row_sums
-from coterie.estimation.histograms.user_rows import HistogramRows
+from coterie.estimation.histograms.private.crowd import Crowd
+from coterie.estimation.histograms.user_rows import Weighting
 from coterie.privacy import JointSum, Line, Released, combine
 from coterie.privacy.account import Account
 
@@ -78,23 +80,32 @@ def left_out_losses(counts: Counts, centers: Floats, grid: Floats) -> Floats:
     return out
 
 
-def _message(counts: Counts, centers: Floats, base: Floats) -> Floats:
-    """The vector that a user sends: its losses minus their mean over the grid, for both models, and the clusters' gain."""
-    clustered, alone = left_out_losses(counts, centers, GRID), left_out_losses(counts, base[None], GRID)
-    saved = alone - clustered
-    return np.hstack([clustered - clustered.mean(axis=1, keepdims=True), _SCALE * saved / math.sqrt(len(GRID))])
+@dataclass(frozen=True)
+class LeftOut:
+    """A user's losses minus their mean over the grid, for both models, and the clusters' gain."""
+
+    weighting: ClassVar[Weighting] = "token"
+    centers: Floats
+    base: Floats
+
+    @staticmethod
+    def mechanism(z: float, adjacency: str) -> JointSum:
+        return JointSum(LINE.name, 2 * len(GRID), CLIP, z, adjacency)
+
+    def whole(self, block: Counts) -> Ints:
+        clustered, alone = left_out_losses(block, self.centers, GRID), left_out_losses(block, self.base[None], GRID)
+        saved = _SCALE * (alone - clustered) / math.sqrt(len(GRID))
+        told = np.hstack([clustered - clustered.mean(axis=1, keepdims=True), saved])
+        return self.mechanism(1.0, "zero-out").partial(told)
 
 
 def private_tuning(
-    counts: HistogramRows, centers: Released[Floats], base: Released[Floats], account: Account
+    crowd: Crowd, centers: Released[Floats], base: Released[Floats], account: Account
 ) -> Released[Tuning]:
-    """``counts``: rows weighted by token, which are the raw counts."""
-    z, adjacency = account.noise_multiplier(LINE.name), account.privacy.adjacency
-    mechanism = JointSum(LINE.name, 2 * len(GRID), CLIP, z, adjacency)
-    total = counts.total(lambda start, stop, block: mechanism.partial(_message(block, centers.value, base.value)))
-    noisy = mechanism.give_out(total, account.noise, account.book)
-    error = mechanism.sigma / counts.users
-    return combine(lambda sums, *_: _decide(sums / counts.users, error), noisy, centers, base)
+    mechanism = LeftOut.mechanism(account.noise_multiplier(LINE.name), account.privacy.adjacency)
+    noisy = crowd.release(LeftOut(centers.value, base.value), mechanism, account)
+    error = crowd.louder * mechanism.sigma / crowd.users
+    return combine(lambda sums, *_: _decide(sums / crowd.users, error), noisy, centers, base)
 
 
 def _decide(means: Floats, error: float) -> Tuning:

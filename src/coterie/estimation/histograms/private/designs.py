@@ -7,14 +7,14 @@ All releases of a run share one plan and one ledger. Labels are not part of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.estimation.histograms.counts import Counts, Floats, Source, has_public_vocabulary
+from coterie.errors import ConfigError
+from coterie.estimation.histograms.counts import Floats
 from coterie.estimation.histograms.private import choice, concentration, coreset
+from coterie.estimation.histograms.private.crowd import Crowd, Users
 from coterie.estimation.histograms.private.noisy_lloyd import Shared, free_start, private_lloyd
 from coterie.estimation.histograms.private.space import (
     CLIP_LINE,
@@ -25,40 +25,11 @@ from coterie.estimation.histograms.private.space import (
     private_space,
 )
 from coterie.estimation.histograms.reduction import FittedReduction, TokenReduction
-from coterie.estimation.histograms.user_rows import HistogramRows, Weighting
 from coterie.privacy import Line, Privacy, Receipt, Released, combine
 from coterie.privacy.account import Account
 
 ROUNDS = {"A+": 10, "B+": 3}
 LEVEL = 0.9  # of the quantile of whitened norms that is the clip
-_VOCABULARY = (
-    "unaccounted: the tokens were read from the users' data or from a file; pass a matrix over a public vocabulary, or "
-    "save_counts(folder, blocks, vocabulary=privacy.public([...]))"
-)
-
-
-@dataclass(frozen=True)
-class Users:
-    """The data of one run: user-weighted rows, the same users' raw counts, and whether the vocabulary is public."""
-
-    rows: HistogramRows
-    counts: HistogramRows
-    width: int
-    public_vocabulary: bool
-
-    @classmethod
-    def view(cls, rows: Callable[[Weighting], HistogramRows], width: int, source: Source) -> Users:
-        """Both views of the same users; ``source`` says whether its vocabulary is public."""
-        return cls(rows("user"), rows("token"), width, has_public_vocabulary(source))
-
-    @classmethod
-    def in_memory(cls, counts: Counts, source: Source, threads: int | None) -> Users:
-        return cls.view(partial(HistogramRows.in_memory, counts, threads=threads), counts.shape[1], source)
-
-    def choices(self, **more: str) -> dict[str, str]:
-        """For each choice that could depend on data, the release that covers it."""
-        words = "public" if self.public_vocabulary else _VOCABULARY
-        return {"vocabulary": words, "hyper-parameters": "fixed in advance"} | more
 
 
 @dataclass(frozen=True)
@@ -73,7 +44,7 @@ class PrivateFit:
 
 
 def fit_mixture(
-    users: Users,
+    users: Crowd,
     privacy: Privacy,
     *,
     clusters: int | list[int],
@@ -97,29 +68,34 @@ def fit_mixture(
     account = Account.open(privacy, lines, seed)
     for reason in () if start is None else account.ledger.unpaid(start.bookings):
         account.ledger.void(reason)
-    base = private_mean(users.rows, users.width, account)
-    space = private_space(users.rows, base, account, LEVEL)
-    rows, lifted, mean = users.rows, None, base
+    base = private_mean(users, account)
+    space = private_space(users, base, account, LEVEL)
+    clustered, lifted, mean = users, None, base
     if reduction is not None:
+        if not isinstance(users, Users):
+            raise ConfigError(
+                "A reduction of the vocabulary needs users' rows in memory; clients elsewhere tell only sums. "
+                "Leave reduction out."
+            )
         rank = reduction.rank_of(clusters, users.width)
-        lifted = _reduced(users.rows, space, reduction, rank, account, rng)
-        rows = users.rows.reduced(lifted.value.reduce)
+        lifted = _reduced(users, space, reduction, rank, account, rng)
         mean = lifted.map(lambda chosen: chosen.lump(chosen.mean))
-        space = private_space(rows, mean, account, LEVEL, REDUCED_LINE)
+        clustered = replace(users, rows=users.rows.reduced(lifted.value.reduce), width=len(mean.value))
+        space = private_space(clustered, mean, account, LEVEL, REDUCED_LINE)
     if start is not None:
         first = start
     elif found:
-        directions = coreset.private_directions(users.rows, space, clusters, account, rng)
-        first = coreset.coreset_start(users.rows, space, directions, clusters, account, rng)
+        directions = coreset.private_directions(clustered, space, clusters, account, rng)
+        first = coreset.coreset_start(clustered, space, directions, clusters, account, rng)
     else:
         first = mean.map(lambda mean: free_start(mean, clusters, rng))
     late = max(1, rounds - 1) if found else min(4, max(1, rounds // 2))
-    shared = private_lloyd(rows, space, first, account, "rounds", rounds, rng, late)
+    shared = private_lloyd(clustered, space, first, account, "rounds", rounds, rng, late)
     if lifted is not None:
         shared = combine(lambda s, chosen: Shared(chosen.lift(s.centers), s.weights), shared, lifted)
     if len(sizes) > 1:
-        shared = choice.private_choice(users.counts, shared, base, sizes, account)
-    tuned = concentration.private_tuning(users.counts, shared.map(lambda s: s.centers), base, account)
+        shared = choice.private_choice(users, shared, base, sizes, account)
+    tuned = concentration.private_tuning(users, shared.map(lambda s: s.centers), base, account)
     account.kept += [shared, base, tuned]
     paid = {
         "clip of histograms": "released: quantile of norms",
@@ -129,12 +105,12 @@ def fit_mixture(
     }
     paid |= {} if reduction is None else {"tokens to cluster on": f"released: {coreset.POWER_LINE.name}"}
     paid |= {} if len(sizes) == 1 else {"number of clusters": f"released: {choice.LINE.name}"}
-    receipt = account.closed(users.rows.users, users.choices(**paid), public=("the size of the vocabulary",))
+    receipt = account.closed(users.users, users.choices(**paid), **users.about())
     return PrivateFit(shared.value.centers, shared.value.weights, base.value, tuned.value, receipt)
 
 
 def _reduced(
-    rows: HistogramRows,
+    users: Users,
     space: Released[Space],
     reduction: TokenReduction,
     rank: int,
@@ -142,7 +118,7 @@ def _reduced(
     rng: np.random.Generator,
 ) -> Released[FittedReduction]:
     """The tokens with large entries in private directions of the whitened users."""
-    directions = coreset.private_directions(rows, space, rank, account, rng)
+    directions = coreset.private_directions(users, space, rank, account, rng)
     return combine(lambda axes, here: reduction.choose(axes.basis, axes.squares, here.base), directions, space)
 
 
@@ -152,15 +128,15 @@ def _origin(start: Released[Floats]) -> str:
     return f"released: {start.bookings[0].event.name}" if start.bookings else "public"
 
 
-def fit_fedavg(users: Users, privacy: Privacy, *, tune: bool, seed: int) -> PrivateFit:
+def fit_fedavg(users: Crowd, privacy: Privacy, *, tune: bool, seed: int) -> PrivateFit:
     """One private mean; with ``tune`` also α."""
     lines = [Line(MEAN_LINES[0].name, 0.02, MEAN_LINES[0].count), Line("mean", 0.96)]
     account = Account.open(privacy, lines + ([concentration.LINE] if tune else []), seed)
-    base = private_mean(users.rows, users.width, account, level=0.99)
+    base = private_mean(users, account, level=0.99)
     centers = base.map(lambda mean: mean[None])
-    tuned = concentration.private_tuning(users.counts, centers, base, account) if tune else None
+    tuned = concentration.private_tuning(users, centers, base, account) if tune else None
     account.kept += [base] if tuned is None else [base, tuned]
     paid = {"clip of histograms": "released: quantile of norms"}
     paid |= {} if tuned is None else {"concentration": "released: tuning"}
-    receipt = account.closed(users.rows.users, users.choices(**paid), public=("the size of the vocabulary",))
+    receipt = account.closed(users.users, users.choices(**paid), **users.about())
     return PrivateFit(centers.value, np.ones(1), base.value, None if tuned is None else tuned.value, receipt)

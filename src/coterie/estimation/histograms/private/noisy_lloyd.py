@@ -8,15 +8,17 @@ sums of the late rounds are averaged, and means are shrunk according to the know
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.estimation.histograms.counts import Counts, Floats, Ints
-from coterie.estimation.histograms.private.space import Space
-from coterie.estimation.histograms.user_rows import HistogramRows
+from coterie.estimation.histograms.private.crowd import Crowd
+from coterie.estimation.histograms.private.space import Space, whitened
+from coterie.estimation.histograms.user_rows import Weighting
 from coterie.estimation.private_means import late_sum
 from coterie.privacy import GroupSums, Released, combine, public
 from coterie.privacy.account import Account
@@ -46,32 +48,31 @@ def nearest(block: Counts, centers: Floats) -> Ints:
     return labels
 
 
-class RoundedUsers:
-    """Users' whitened rows on the lattice. They stay the same over the rounds, so they are kept if they fit into memory.
+@dataclass(frozen=True)
+class Round:
+    """Counts and sums of whitened histograms by the nearest centre. A user without tokens is left out.
 
-    A user without tokens is left out."""
+    Users' rows on the lattice stay the same over the rounds, so ``kept`` has those of blocks that stay in memory."""
 
-    def __init__(self, rows: HistogramRows, space: Space, mechanism: GroupSums) -> None:
-        self._rows, self._space, self._mechanism = rows, space, mechanism
-        size = 4 * rows.users * mechanism.dimension
-        self._kept: dict[int, NDArray[np.int32]] | None = {} if rows.keeps and size <= KEPT_BYTES else None
+    weighting: ClassVar[Weighting] = "user"
+    base: Floats
+    clip: float
+    centers: Floats
+    kept: dict[int, NDArray[np.int32]] | None = field(default=None, repr=False, compare=False)
 
-    def total(self, centers: Floats) -> Ints:
-        """The exact integers of one round; blocks add up in any order."""
-        return self._rows.total(lambda start, stop, block: self._partial(start, block, centers))
+    def mechanism(self, name: str, z: float, adjacency: str) -> GroupSums:
+        clusters, width = self.centers.shape
+        return GroupSums(name, clusters, width, self.clip, z, self.clip / 2, adjacency)
 
-    def _partial(self, start: int, block: Counts, centers: Floats) -> Ints:
-        labels = nearest(block, centers)
-        return self._mechanism.add_up(self._rounded(start, block), labels[labels >= 0])
-
-    def _rounded(self, start: int, block: Counts) -> NDArray[np.int32]:
-        found = None if self._kept is None else self._kept.get(start)
+    def whole(self, block: Counts) -> Ints:
+        mechanism, labels = self.mechanism("rounds", 1.0, "zero-out"), nearest(block, self.centers)
+        found = None if self.kept is None else self.kept.get(id(block))
         if found is None:
             used = block[np.diff(block.indptr) > 0]
-            found = self._mechanism.lattice.round(self._space.rows(used)).astype(np.int32)
-            if self._kept is not None:
-                self._kept[start] = found
-        return found
+            found = mechanism.lattice.round(whitened(used, self.base)).astype(np.int32)
+            if self.kept is not None:
+                self.kept[id(block)] = found
+        return mechanism.add_up(found, labels[labels >= 0])
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,10 @@ class Sums:
         return 4 * math.sqrt(self.count_variance)
 
 
+def _summed(variance: float, count_variance: float, told: tuple[Floats, Floats]) -> Sums:
+    return Sums(*told, variance, count_variance)
+
+
 def shrunken(found: Sums, space: Space) -> Floats:
     """Means v_k (0 for a cluster too small to be seen), each coordinate shrunk by τ²p̃/(τ²p̃ + noise).
 
@@ -107,7 +112,7 @@ def shrunken(found: Sums, space: Space) -> Floats:
 
 
 def private_lloyd(
-    rows: HistogramRows,
+    crowd: Crowd,
     space: Released[Space],
     start: Released[Floats],
     account: Account,
@@ -117,17 +122,16 @@ def private_lloyd(
     late: int,
 ) -> Released[Shared]:
     """``rounds`` joint releases, fixed in advance; the last ``late`` ones are averaged."""
-    clusters, width = start.value.shape
-    count_weight = space.value.clip / 2
-    z, adjacency = account.noise_multiplier(name), account.privacy.adjacency
-    mechanism = GroupSums(name, clusters, width, space.value.clip, z, count_weight, adjacency)
-    users, variance = RoundedUsers(rows, space.value, mechanism), mechanism.sigma**2
-    centers = start
+    kept: dict[int, NDArray[np.int32]] | None = (
+        {} if crowd.keeps and 4 * crowd.users * crowd.width <= KEPT_BYTES else None
+    )
+    question, centers = Round(space.value.base, space.value.clip, start.value, kept), start
+    mechanism = question.mechanism(name, account.noise_multiplier(name), account.privacy.adjacency)
     averaged: Released[Any] = public(None)
     for number in range(rounds):
-        total = users.total(centers.value)
-        released = mechanism.give_out(total, account.noise, account.book)
-        now = released.map(lambda pair: Sums(pair[0], pair[1], variance, variance / count_weight**2))
+        released = crowd.release(replace(question, centers=centers.value), mechanism, account)
+        variance = (crowd.louder * mechanism.sigma) ** 2
+        now = released.map(partial(_summed, variance, variance / mechanism.count_weight**2))
         early = number < rounds - late  # and the first of the late rounds starts the average
         coins = rng if early else None
         averaged = late_sum(averaged, now, number, rounds, late)

@@ -8,13 +8,16 @@ Algorithm 3 clips each coordinate at c/√d, and uses a mean with too much noise
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
-from coterie.estimation.histograms.counts import Counts, Floats
+from coterie.estimation.histograms.counts import Counts, Floats, Ints
 from coterie.estimation.histograms.kl import row_sums
-from coterie.estimation.histograms.user_rows import HistogramRows
+from coterie.estimation.histograms.private.crowd import Crowd
+from coterie.estimation.histograms.user_rows import Weighting
 from coterie.privacy import JointSum, Line, Quantile, Released, combine
 from coterie.privacy.account import Account
 
@@ -34,10 +37,6 @@ class Space:
     base: Floats
     clip: float
 
-    def rows(self, block: Counts) -> Floats:
-        """Diag(p̃)^(-1/2) (q − p̃) of every user, not clipped yet."""
-        return whitened(block, self.base)
-
     def centers(self, means: Floats) -> Floats:
         """Histograms p̃ + Diag(p̃)^(1/2) v, floored and renormalised (erratum H09)."""
         raw = np.maximum(self.base + np.sqrt(self.base) * means, FLOOR * self.base)
@@ -45,7 +44,7 @@ class Space:
 
 
 def whitened(block: Counts, base: Floats) -> Floats:
-    """Dense rows; a user without tokens gets zeros."""
+    """Diag(p̃)^(-1/2) (q − p̃) of every user, dense and not clipped yet; a user without tokens gets zeros."""
     root = np.sqrt(base)
     dense = block.toarray()
     dense /= root
@@ -63,27 +62,63 @@ def whitened_norms(block: Counts, base: Floats) -> Floats:
     return np.asarray(norms, dtype=np.float64)
 
 
-def private_quantile(account: Account, name: str, values: Floats, level: float, high: float) -> Released[float]:
-    """The level quantile of one number per user, at most ``high``; NaN is not counted."""
+@dataclass(frozen=True)
+class Below:
+    """How many users have a histogram of norm ‖q‖₂ ≤ ``threshold``; one without tokens is not counted."""
+
+    weighting: ClassVar[Weighting] = "user"
+    threshold: float
+
+    def whole(self, block: Counts) -> Ints:
+        norms = np.sqrt(row_sums(block.power(2)))
+        return np.array([((norms > 0) & (norms <= self.threshold)).sum()], np.int64)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Users' clipped histograms."""
+
+    weighting: ClassVar[Weighting] = "user"
+    clip: float
+
+    def whole(self, block: Counts) -> Ints:
+        return JointSum("mean", block.shape[1], self.clip, 1.0).partial(block.toarray())
+
+
+@dataclass(frozen=True)
+class WhitenedBelow:
+    """How many users have a whitened histogram of norm ≤ ``threshold``."""
+
+    weighting: ClassVar[Weighting] = "user"
+    base: Floats
+    threshold: float
+
+    def whole(self, block: Counts) -> Ints:
+        norms = whitened_norms(block, self.base)
+        return np.array([(np.isfinite(norms) & (norms <= self.threshold)).sum()], np.int64)
+
+
+def private_quantile(
+    crowd: Crowd, account: Account, name: str, below: Callable[[float], Any], level: float, high: float
+) -> Released[float]:
+    """The level quantile of one number per user, at most ``high``; ``below(threshold)`` asks for the count."""
     z, adjacency = account.noise_multiplier(name), account.privacy.adjacency
-    mechanism = Quantile(name, level, high / RANGE, high, z, len(values), STEPS, adjacency)
-    return mechanism(values, account.noise, account.book)
+    mechanism = Quantile(name, level, high / RANGE, high, z, crowd.users, STEPS, adjacency)
+    return mechanism.search(lambda threshold: crowd.release(below(threshold), mechanism, account))
 
 
-def private_mean(rows: HistogramRows, width: int, account: Account, level: float = 0.95) -> Released[Floats]:
+def private_mean(crowd: Crowd, account: Account, level: float = 0.95) -> Released[Floats]:
     """p̃: a private quantile of ‖q‖₂ (at most ``Privacy.clip``) is the clip of the sum; floored at its noise.
 
     A histogram has ‖q‖₂ ≤ 1, so clip = 1 leaves the choice to the quantile. The sum is scaled to 1: no count is needed."""
-    norms = np.concatenate(rows.map(lambda start, stop, block: np.sqrt(row_sums(block.power(2)))))
-    norms[norms == 0] = np.nan
-    clip = private_quantile(account, "quantile of norms", norms, level, account.privacy.clip)
+    clip = private_quantile(crowd, account, "quantile of norms", Below, level, account.privacy.clip)
     z, adjacency = account.noise_multiplier("mean"), account.privacy.adjacency
-    mechanism = JointSum("mean", width, clip.value, z, adjacency)
-    total = rows.total(lambda start, stop, block: mechanism.partial(block.toarray()))
-    noisy = mechanism.give_out(total, account.noise, account.book)
+    mechanism = JointSum("mean", crowd.width, clip.value, z, adjacency)
+    noisy = crowd.release(Mean(clip.value), mechanism, account)
+    sigma = crowd.louder * mechanism.sigma
 
     def scaled(values: Floats, _: float) -> Floats:
-        floor = max(mechanism.sigma / 2, 1e-4 * float(np.abs(values).sum()) / width)
+        floor = max(sigma / 2, 1e-4 * float(np.abs(values).sum()) / crowd.width)
         positive = np.maximum(values, floor)
         return np.asarray(positive / positive.sum(), dtype=np.float64)
 
@@ -91,12 +126,11 @@ def private_mean(rows: HistogramRows, width: int, account: Account, level: float
 
 
 def private_space(
-    rows: HistogramRows, base: Released[Floats], account: Account, level: float, line: Line = CLIP_LINE
+    crowd: Crowd, base: Released[Floats], account: Account, level: float, line: Line = CLIP_LINE
 ) -> Released[Space]:
     """A private quantile of the whitened norms is the clip; ``Privacy.clip``·√d bounds it.
 
     (Whitening by a uniform p̃ multiplies norms by √d, so the bound is the same in both units.)"""
-    norms = np.concatenate(rows.map(lambda start, stop, block: whitened_norms(block, base.value)))
     high = account.privacy.clip * math.sqrt(len(base.value))
-    clip = private_quantile(account, line.name, norms, level, high)
+    clip = private_quantile(crowd, account, line.name, lambda t: WhitenedBelow(base.value, t), level, high)
     return combine(Space, base, clip)
