@@ -58,8 +58,7 @@ def standardised(task: Task, federation: Federation) -> Task:
     """The task with targets standardised by mean and deviation of all training rows; others than `mse` stay as they are."""
     if task.loss != "mse" or federation.kind != "regression":
         return task
-    y = torch.from_numpy(federation.rows("train")[1]).double()
-    mean, scale = float(y.mean()), float(y.std(correction=0))
+    mean, scale = federation.target_moments()
     if scale == 0 or (abs(mean) < 0.5 * scale and 0.5 < scale < 2):
         return task  # nothing to do; the fast path for plain squared error is kept
     return replace(task, model=Rescaled(task.model, mean, scale), loss=ScaledSquares(scale), metric=task.scorers)
