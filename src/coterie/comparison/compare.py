@@ -84,7 +84,7 @@ def compare(
     says what they are expected to lose; `comparison.proven` is what is shown about collaboration.
 
     across: "sites" asks every client for sums over its rows and nothing else, as a deployment does where the tables stay
-    (linear models; a number or two classes). Folds are then dealt by each client alone, and no sum is of fewer than `least`
+    (linear models, and learning algorithms by name with a linear model; a number or two classes). Folds are then dealt by each client alone, and no sum is of fewer than `least`
     rows (by default two more than columns), so that small clients have fewer folds, or are left out and named.
     """
     if federation is not None:
@@ -114,16 +114,20 @@ def compare(
     if not isinstance(across, str) or across not in ("rows", "sites"):
         raise ConfigError(f"across must be 'rows' or 'sites'; got {shown(across)}. Choose one of them.")
     if across == "sites":
-        if not (task is None and algorithms is None and privacy is None and family != "trees"):
+        if not (task is None and privacy is None and family != "trees"):
             raise ConfigError(
-                "Across sites, linear models are compared; task, algorithms, privacy and trees are not. Leave them out."
+                "Across sites, linear models are compared; task, privacy and trees are not. Leave them out."
             )
-        from coterie.comparison.sites.result import across_sites
+        from coterie.comparison.sites.learned import with_learned
+        from coterie.comparison.sites.result import across_sites, all_rows
         from coterie.training.run import engine_of
 
-        asking = engine_of(engine, None)
+        asking, part = engine_of(engine, None), 1.0 if algorithms is None else _EXACT_SHARE
         try:
-            return across_sites(first, chosen, metric, least, asking, _part(progress, chosen[0], 1.0))
+            seen = across_sites(first, chosen, metric, least, asking, _part(progress, chosen[0], part))
+            if algorithms is None:
+                return seen
+            return with_learned(seen, all_rows(first), algorithms, rounds, chosen, asking, None, note, progress)
         finally:
             if isinstance(engine, str):
                 asking.close()
@@ -172,7 +176,7 @@ def compare(
     if own_split is not None:
         told = f"the split in column {own_split!r} holds for trained methods; exact models deal folds over all rows."
         exact = replace(exact, warnings=(*exact.warnings, told))
-    return _with_release(_joined(exact, extra), candidate, chosen[0], engine)
+    return _with_release(exact.joined(extra), candidate, chosen[0], engine)
 
 
 def _with_release(comparison: Comparison, candidate: Private | None, seed: int, engine: Any) -> Comparison:
@@ -211,24 +215,3 @@ def _trained(
         tell = lambda name, seed, share: progress(name, seed, done + (1 - done) * share)  # noqa: E731
     runs = train_all(split, task, methods, metric, Schedule(rounds, seeds, engine, note, tell))
     return trained_comparison(runs, seeds, redrawn=redrawn)
-
-
-def _joined(exact: Comparison, extra: Comparison) -> Comparison:
-    """The exact comparison with learning algorithms as further rows; its recommendation stays."""
-    names = ("table", "gains", "errors", "half_widths", "marks", "clusters", "intervals")
-    rows = {n: pd.concat([getattr(exact, n), getattr(extra, n)]).rename_axis("method") for n in names}
-    both = {n: pd.concat([getattr(exact, n), getattr(extra, n)], ignore_index=True) for n in ("scores", "settings")}
-    return replace(
-        exact,
-        **rows,
-        **both,
-        curves=extra.curves,
-        overview=extra.overview,
-        about={**extra.about, **exact.about, "model": extra.about["model"]}
-        | {"new_split_each_seed": extra.about["new_split_each_seed"]},
-        results=extra.results,
-        judgement=extra.judgement,
-        failed=extra.failed,
-        warnings=(*exact.warnings, *extra.warnings),
-        regrouped=exact.regrouped | extra.regrouped,
-    )
