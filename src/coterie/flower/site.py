@@ -240,6 +240,7 @@ class SiteRun:
         self.task.check(rows, look=job.privacy is None)
         self.env = environment(self.task, among_all(rows, self.own, self._everyone()), job.seed, len(self.own))
         self.engine = LocalEngine(workers=1)
+        self.trial: SiteRun | None = None  # the last training of a study
 
     def _everyone(self) -> int:
         """The number of clients of the run."""

@@ -26,15 +26,21 @@ from coterie.training.contract import conversation
 from coterie.training.row_losses import losses_of, named, rows_apart
 
 
+SHARE, _PARTS = 0.25, 2  # of a client's rows: for the test, and for the choice of settings
+
+
 class TrialRun(SiteRun):
     """A training of a study at a site."""
 
-    trial: Mapping[str, Any]
+    told: Mapping[str, Any]
     study: Path
+    rows: Federation
 
     @classmethod
     def of(cls, run: SiteRun, trial: Mapping[str, Any]) -> TrialRun:
-        """The rows of the message's clients that are here, without what is held out before the last part."""
+        """The rows of the message's clients that are here; the part that was held out last is the test."""
+        if isinstance(run.trial, TrialRun) and run.trial.told == trial:
+            return run.trial
         places, rows = np.array(trial["clients"], np.int64), Federation.load(run.folder / "rows")
         if len(places) > run._everyone() or places.max(initial=-1) >= run._everyone():
             raise ConfigError("A training names clients that this run does not have.")
@@ -42,23 +48,24 @@ class TrialRun(SiteRun):
         if not len(own):
             raise ConfigError("A training names no client of this site.")
         rows = rows.subset([rows.clients[i] for i in np.searchsorted(run.own, places[own])])
+        least = run.job.algorithm.fewest(rows.n_features)
+        if rows.n_samples.min() < least or len(trial["held"]) > _PARTS or any(f != SHARE for f, _ in trial["held"]):
+            raise ConfigError(
+                f"Clients with {least} rows or more train, and at most {_PARTS} times {SHARE:.0%} of their rows are held out. "
+                "The server asks for something else."
+            )
         for fraction, seed in trial["held"]:
             rows = rows.holdout(fraction, seed)
         made: TrialRun = cls.__new__(cls)
-        made.trial, made.study, made.folder = trial, run.folder, private_folder(run.folder / "trial")
+        made.told, made.study, made.folder = trial, run.folder, private_folder(run.folder / "trial")
         made.task, made.own, made.plan, made.engine = task_of(trial, rows), own, {}, run.engine
         made.job = replace(run.job, algorithm=made_from(trial), task=made._task, ends=None, seed=trial["seed"])
         made.env = environment(made.task, among_all(rows, own, len(places)), trial["seed"], len(own))
-        made.rows = rows
+        made.rows, run.trial = rows, made
         return made
-
-    rows: Federation
 
     def _task(self, federation: Federation) -> Any:
         return self.task
-
-    def admit(self, *_: Any) -> None:
-        """The study's guard has admitted the training."""
 
     # ---- looks ---------------------------------------------------------------------------------------------------------
 
@@ -122,7 +129,7 @@ class TrialRun(SiteRun):
             kept[f"guess {metric}"] = np.concatenate(losses_of(live, scorer, guess))
         kept["rows"] = np.concatenate(rows_apart(live.federation, self.own))
         kept["owner"] = np.repeat(self.own, live.federation.n_test[self.own])
-        kept["own"] = np.array(self.trial["clients"])[self.own]
+        kept["own"] = np.array(self.told["clients"])[self.own]
         with writing(self._kept(name), private=True) as partial, partial.open("wb") as file:
             np.savez(file, **kept)
         folder = private_folder(private_folder(self.study / "trained") / name)
