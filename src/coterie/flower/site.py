@@ -44,7 +44,7 @@ from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.exchange.messages import Ask, From, Ints, MeanBy, SumBy
 from coterie.flower import wire
 from coterie.flower.agreement import Agreement
-from coterie.flower.finish import keep_results
+from coterie.flower.finish import keep_results, trained_alone
 from coterie.flower.guard import Guard, planned
 from coterie.flower.heads import checked_head, checked_tree
 from coterie.flower.job import Job
@@ -371,11 +371,14 @@ class SiteRun:
         env = replace(self.env, round=head["round"], states=self._states(head.get("have")))
         state = server_state(self.job, self.env, tree.get("state", {}), head["plain"])
         with untold("The end of the run could not be worked on") if self.job.privacy is not None else nullcontext():
-            told = keep_results(self.job.algorithm, env, state, self.own, self.engine, self.folder / "result")
+            alone = trained_alone(self.job, env, self.own, self.engine)
+            told, stay = keep_results(
+                self.job.algorithm, env, state, self.own, self.engine, self.folder / "result", alone
+            )
         if self.job.privacy is not None or (secure is not None and head["secure"] is None):
             return wire.pack({"scores": {}})
         if secure is None:
-            return wire.pack({"scores": told})
+            return wire.pack({"scores": told, "participation": stay})
         sums = encoded([v for m in self.task.metrics for v in told[m]], secure.secure.count)
         masked = secure.mask(head["secure"], number(env.round), f"scores {' '.join(self.task.metrics)}", sums)
         return wire.pack({"context": masked["context"]}, {"masked": torch.from_numpy(masked["masked"])})
