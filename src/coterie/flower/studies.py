@@ -98,7 +98,7 @@ def serve_study(
 
         try:
             found = answered(exchange, run, env)
-            trials = Trials(engine, federation)
+            trials = Trials(engine, federation, run)
             made = ends.decide(found, job, federation, trials, tell)
             told = ends.conclude(made, folder)
             _share(ends, found, made, federation, engine, server.sites, lost)

@@ -224,10 +224,12 @@ class AskedEvaluation(Evaluation):
 
 @dataclass
 class Trials:
-    """All trainings of a study at the server: `engine` for `fit`, `federation` for its clients. `asked` and `bytes_up` count."""
+    """All trainings of a study at the server: `engine` for `fit`, `federation` for its clients. `run` puts a question of the
+    study itself; `asked` and `bytes_up` count the messages of trainings."""
 
     study: SitesEngine
     blind: Federation
+    run: Callable[[Ask, Env], Reply]
     asked: int = 0
     bytes_up: int = 0
 

@@ -84,6 +84,7 @@ class Asking:
     engine: Any
     env: Env
     clients: Ints
+    questions: Sums
 
     def ask(self, phase: Any, **down: Any) -> dict[str, Any]:
         there = {name: torch.from_numpy(np.asarray(value, np.float64)) for name, value in down.items()}
@@ -98,13 +99,16 @@ class Asking:
         return {name: t.numpy()[order] for name, t in reply.values.items()}
 
 
-def estimated(estimator: Any, federation: Federation, engine: Any, seed: int) -> Any:
-    """The estimator, fitted to what the clients told."""
+def estimated(estimator: Any, federation: Federation, engine: Any, seed: int, questions: Sums | None = None) -> Any:
+    """The estimator, fitted to what the clients told; `left_out_` names those that did not. `questions` are those that clients
+    elsewhere know."""
     how = _how(estimator, federation)
     task = rows_task(federation)
     env = Env(task, federation, task.init(seed, federation.x.dtype), seed, states=ClientStates(len(federation)))
-    asking = Asking(engine, env, np.arange(len(federation)))
-    return how(estimator, asking, federation)
+    asking = Asking(engine, env, np.arange(len(federation)), questions or Sums(estimator))
+    made = how(estimator, asking, federation)
+    made.left_out_ = [str(c) for c in federation.clients if c not in set(federation.clients[asking.clients])]
+    return made
 
 
 def _how(estimator: Any, federation: Federation) -> Callable[[Any, Asking, Federation], Any]:
@@ -132,20 +136,20 @@ def _how(estimator: Any, federation: Federation) -> Callable[[Any, Asking, Feder
 
 
 def _rates(estimator: Any, asking: Asking, federation: Federation) -> Any:
-    told = asking.ask(Sums().rates)
+    told = asking.ask(asking.questions.rates)
     fitted = estimator.fit(told["successes"], told["trials"])
     fitted.clients_ = federation.clients[asking.clients].to_numpy()
     return fitted
 
 
 def _means(estimator: Any, asking: Asking, federation: Federation) -> Any:
-    told = asking.ask(Sums().means)
+    told = asking.ask(asking.questions.means)
     names = federation.clients[asking.clients].to_numpy()
     return estimator.fit_told(ClientSums(told["counts"], told["means"], told["scatter"], False), names)
 
 
 def _linear(estimator: Any, asking: Asking, federation: Federation) -> Any:
-    told = asking.ask(Sums(estimator).moments)
+    told = asking.ask(asking.questions.moments)
     names, order = _by_name(asking, federation)
     rows = of_roots(told["root"][order], told["counts"][order].astype(np.int64), names)
     return estimator.fit_told(rows, federation.n_features)
@@ -160,7 +164,7 @@ def _by_name(asking: Asking, federation: Federation) -> tuple[Any, Ints]:
 
 def _logistic(estimator: Any, asking: Asking, federation: Federation) -> Any:
     """Each round asks for forms under the population so far. When a client is lost, the rounds start again without it."""
-    phases = Sums(estimator)
+    phases = asking.questions
     told, first = asking.ask(phases.moments), asking.clients
     estimator.classes_ = np.array([0, 1] if federation.classes is None else list(federation.classes))
     while True:
