@@ -1,4 +1,4 @@
-"""Every algorithm and estimator on every engine, in the settings of the conformance suite: the tables of docs/conformance.md.
+"""Every algorithm and estimator on every engine, in the suite's settings: the tables of docs/conformance.md.
 
     python tools/conformance.py            # writes docs/conformance.md (needs coterie[ray])
     python tools/conformance.py sites      # only the last column anew (needs neither Ray nor Flower)

@@ -17,7 +17,13 @@ from coterie.flower.studies import serve_study
 
 ESTIMATORS = tuple(KNOWN)
 TOLERANCE = 1e-8
-DATA: dict[str, Any] = {"client": "who", "target": "y", "features": ["a", "b"], "dtype": "float64", "test_fraction": 0.0}
+DATA: dict[str, Any] = {
+    "client": "who",
+    "target": "y",
+    "features": ["a", "b"],
+    "dtype": "float64",
+    "test_fraction": 0.0,
+}
 _MORE = {"mixture_means": {"clusters": 2, "random_state": 0}}
 
 

@@ -26,7 +26,11 @@ def test_an_estimate_on_sites_is_that_in_memory(name: str) -> None:
 
 
 def test_the_table_is_complete_and_within_the_tolerance() -> None:
-    rows = [line.strip("|\n ").split(" | ") for line in PAGE.read_text().split("## Estimators")[0].splitlines() if line.startswith("| ")]
+    rows = [
+        line.strip("|\n ").split(" | ")
+        for line in PAGE.read_text().split("## Estimators")[0].splitlines()
+        if line.startswith("| ")
+    ]
     head, *table = rows
     assert head == ["algorithm", "vectorised", "loop", "Ray, 2 actors", "sites, as under Flower"]
     assert [row[0] for row in table] == list(NAMES), "run python tools/conformance.py"

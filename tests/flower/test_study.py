@@ -222,9 +222,9 @@ def rain() -> tuple[list[pd.DataFrame], dict[str, Any]]:
     """Gauges of the west and of the east, with text columns, whose order differs, and holes."""
     frame = ct.datasets.rain_frame().join(ct.datasets.rain_stations(), on="station")
     frame = frame[frame["station"].isin(sorted(frame["station"].unique())[::12])].reset_index(drop=True)
-    frame.loc[frame.index % 11 == 0, "elevation"] = np.nan
-    west = frame["longitude"] < frame["longitude"].median()
-    told = {"client": "station", "target": "rain", "features": ["month", "year", "elevation"], "kind": "regression"}
+    frame.loc[frame.index % 11 == 0, "elevation_m"] = np.nan
+    west = frame["lon"] < frame["lon"].median()
+    told = {"client": "station", "target": "rain", "features": ["month", "year", "elevation_m"], "kind": "regression"}
     return [frame[west], frame.loc[~west, frame.columns[::-1]]], told
 
 

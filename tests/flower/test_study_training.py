@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from test_study import SCORES, TOLD, page, served, tables
-from together import SIZES, deployed, job, results, table
 from together import DATA as LABELS
+from together import SIZES, deployed, job, results, table
 
 import coterie as ct
 from coterie.base.tree import flatten
@@ -54,7 +54,7 @@ def test_the_rows_of_the_page_are_those_of_one_process(study: Any) -> None:
 
 
 def test_a_training_tells_updates_and_sums_alone(study: Any) -> None:
-    """Answers to an algorithm's own questions have at most a number per coefficient and group, others are the documented sums."""
+    """Answers to an algorithm's questions have a number per coefficient and group at most, others are documented sums."""
     _, _, nodes, _ = study
     assert len(nodes.sent) == len(nodes.got)
     kinds = set()
@@ -85,7 +85,9 @@ def test_a_training_tells_updates_and_sums_alone(study: Any) -> None:
 def test_a_site_guards_what_it_trains(study: Any, change: dict[str, Any], match: str) -> None:
     _, _, nodes, _ = study
     told, tree = next(
-        found for n, b in nodes.sent if n == 100 and (found := wire.unpack(b))[0]["do"] == "look" and found[0]["what"] == "look"
+        found
+        for n, b in nodes.sent
+        if n == 100 and (found := wire.unpack(b))[0]["do"] == "look" and found[0]["what"] == "look"
     )
     told = told | {"number": 1 << 79, "trial": told["trial"] | change}
     with pytest.raises(CoterieError, match=match):
@@ -110,7 +112,7 @@ def test_a_site_that_is_gone_in_a_training_is_left_out_of_its_rows(tmp_path: Pat
     served(tables(3, 40), tmp_path, change, algorithms=["fedavg"], rounds=1, seeds=1)
     seen = page(tmp_path)
     assert seen["marks"]["alone"]["clinic 1"] != "no score"
-    bounds = {c: w for c, w in seen["half_widths"]["fedavg"].items()}
+    bounds = dict(seen["half_widths"]["fedavg"])
     assert bounds["clinic 1"] is None
     assert all(w is not None for c, w in bounds.items() if c != "clinic 1")
 

@@ -92,7 +92,8 @@ class Consortium:
         parts = {"score": made.table, "gain": made.gains, "half_width": made.half_widths, "mark": made.marks}
         clients = {
             str(federation.clients[c]): {
-                m: {k: _plain(part.loc[m, str(federation.clients[c])]) for k, part in parts.items()} for m in made.methods
+                m: {k: _plain(part.loc[m, str(federation.clients[c])]) for k, part in parts.items()}
+                for m in made.methods
             }
             for c in here
         }
@@ -241,6 +242,11 @@ def what_leaves(job: Job, table: Path, client: str | None) -> list[str]:
             "  per question (about 20): loss, gradient and curvature of given models, summed over the same folds"
         )
     lines.append("  per way to learn: mean losses, their products within a client, and sums per fold")
+    if job.ends.algorithms:
+        lines.append(f"In the training of {', '.join(('local', *job.ends.algorithms))}, of every run and setting tried:")
+        lines.append("  what the algorithm sends in a deployment, such as a model after local steps (local sends nothing)")
+        lines.append("  counts of classes, or number, mean and scatter of the target, of the training rows")
+        lines.append("  per client: its group, and mean losses on held-out quarters of its rows; at the end sums of these")
     lines.append("The models of clients' own rows, and all rows, stay. Every answer is logged in outgoing.jsonl.")
     lines += [] if least is None else [f"The study's file sets least = {least}."]
     return lines

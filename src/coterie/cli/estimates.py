@@ -31,6 +31,7 @@ ESTIMATORS: dict[str, Any] = {
     "linear_models": LinearModels, "logistic_models": LogisticModels,
 }  # fmt: skip
 ESTIMATES = "estimates.json"
+_POPULATION = ("mean", "centers", "prior", "prior_variance", "prior_covariance", "proportions")
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,7 @@ class Estimate:
         write_text(folder / ESTIMATES, json.dumps(made, indent=1))
         return {"estimator": made["estimator"], "left_out": made["left_out"]}
 
-    def share(
-        self, found: Any, made: dict[str, Any], federation: Federation, own: Ints
-    ) -> tuple[dict[str, Any], Tree]:
+    def share(self, found: Any, made: dict[str, Any], federation: Federation, own: Ints) -> tuple[dict[str, Any], Tree]:
         """The population, and the numbers of the clients here."""
         here = {str(federation.clients[int(c)]) for c in own}
         return made | {"clients": {c: v for c, v in made["clients"].items() if c in here}, "left_out": []}, {}
@@ -71,9 +70,11 @@ class Estimate:
 def shown(made: Any) -> dict[str, Any]:
     """What an estimator has learned, as plain values: per client, and of the population."""
     names = [str(c) for c in made.clients_]
-    learned = {k.removesuffix("_"): np.asarray(v) for k, v in vars(made).items() if k.endswith("_") and k not in ("clients_", "left_out_")}
+    learned = {
+        k.removesuffix("_"): np.asarray(v) for k, v in vars(made).items() if k.endswith("_") and k != "left_out_"
+    }
     learned = {k: v for k, v in learned.items() if v.dtype.kind in "fiu"}
-    each = {k for k, v in learned.items() if v.ndim and len(v) == len(names) and k not in ("mean", "prior_covariance")}
+    each = {k for k, v in learned.items() if v.ndim and len(v) == len(names) and k not in _POPULATION}
     return {
         "estimator": repr(made),
         "population": {k: v.tolist() for k, v in learned.items() if k not in each},

@@ -105,7 +105,9 @@ def job_of(text: str, folder: Path) -> Job:
         from coterie.cli.estimates import estimate_job
 
         for name in (n for n in table if n not in ("data", kind)):
-            raise ConfigError(f"[{name}] does not go with [{kind}], which says all of a study. Take one of the two out.")
+            raise ConfigError(
+                f"[{name}] does not go with [{kind}], which says all of a study. Take one of the two out."
+            )
         made = study_job if kind == "compare" else estimate_job
         return made({k: v for k, v in data.items() if k in OPTIONS}, table[kind], reading)
     config = Config.parse({**table, "data": {"path": "the site's own table", **data}}, folder)

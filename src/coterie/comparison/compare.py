@@ -84,8 +84,9 @@ def compare(
     says what they are expected to lose; `comparison.proven` is what is shown about collaboration.
 
     across: "sites" asks every client for sums over its rows and nothing else, as a deployment does where the tables stay
-    (linear models, and learning algorithms by name with a linear model; a number or two classes). Folds are then dealt by each client alone, and no sum is of fewer than `least`
-    rows (by default two more than columns), so that small clients have fewer folds, or are left out and named.
+    (linear models, and learning algorithms by name with one; a number or two classes). Folds are then dealt by each client
+    alone, and no sum is of fewer than `least` rows (by default two more than columns), so that small clients have fewer
+    folds, or are left out and named.
     """
     if federation is not None:
         warnings.warn("compare(federation=…) is now compare(data=…).", FutureWarning, stacklevel=2)

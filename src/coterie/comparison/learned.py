@@ -168,9 +168,7 @@ def task_for(task: Task | None, federation: Federation, metric: str | None) -> T
     return standardised(work, federation)
 
 
-def trained_comparison(
-    runs: Runs, seeds: Sequence[int], *, redrawn: bool, given: OfSums | None = None
-) -> Comparison:
+def trained_comparison(runs: Runs, seeds: Sequence[int], *, redrawn: bool, given: OfSums | None = None) -> Comparison:
     """Scores, gains over the tuned local, errors, marks and the rule's answer; `given` is evidence that clients told."""
     base = runs.results["local"]
     data, task = base[0].federation, base[0].task

@@ -121,7 +121,10 @@ def told_here(runs: Mapping[str, Sequence[Result]]) -> dict[str, Told]:
     for metric in judged_by(base[0].task, base[0].federation.kind):
         scorer = Scorer(metric)
         splits = [
-            [row_losses(own, scorer, overall_average(own)), *(row_losses(results[s], scorer) for results in runs.values())]
+            [
+                row_losses(own, scorer, overall_average(own)),
+                *(row_losses(results[s], scorer) for results in runs.values()),
+            ]
             for s, own in enumerate(base)
         ]
         each = [[np.stack([method[i] for method in split]) for split in splits] for i in range(len(names))]

@@ -148,8 +148,9 @@ class ClientScores(Scores):
 
     ``told`` (parts, methods, clients) are mean losses, ``products`` (parts, methods, methods, clients) sums over a client's
     rows of products of centred losses. Part 0 is the mean of each row's losses over the repeats, the others are the single
-    repeats; of trained methods part 0 has the rows of all splits, and the others are the splits. ``counts`` (parts, clients),
-    or those of all parts, are numbers of rows. ``folds_told`` (repeats, folds, methods, clients) are sums of losses."""
+    repeats; of trained methods part 0 has the rows of all splits, and the others are the splits. ``counts`` (parts, clients)
+    are numbers of rows, or (clients,) those of every part. ``folds_told`` (repeats, folds, methods, clients) are sums of
+    losses."""
 
     counts: Floats
     told: Floats

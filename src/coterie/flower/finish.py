@@ -45,8 +45,8 @@ class HereAlone(Evaluation):
 def keep_results(
     algorithm: Any, env: Env, state: Any, own: Ints, engine: Any, folder: Path, alone: Result | None = None
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Write the result of the clients here, with their gains over training alone. Returns the sum of every test score with the
-    number of clients that have it, and how many clients would stay."""
+    """Write the result of the clients here, with their gains over training alone. Returns the sum of every test score with
+    the number of clients that have it, and how many clients would stay."""
     live = HereAlone(algorithm, env.federation, env.task, state, env, engine, own=own)
     table = live.scores(own).reset_index(drop=True)
     told = {m: [float(table[m].sum()), int(table[m].notna().sum())] for m in env.task.metrics}

@@ -79,7 +79,9 @@ class Guard:
         """Refuse trainings that the run's file does not name."""
         named = () if self.job.ends is None else self.job.ends.algorithms
         if not named or name not in (*named, "local"):
-            raise ConfigError(f"By this site's copy of the run nothing is trained as {name!r}. Give both the same project.")
+            raise ConfigError(
+                f"By this site's copy of the run nothing is trained as {name!r}. Give both the same project."
+            )
 
     def admit_run(self, run: str) -> None:
         """Refuse a name that is taken, and too many runs for the disk: each run keeps a copy of the rows."""

@@ -119,11 +119,13 @@ def _held(told: Any) -> bool:
     """Parts of the rows that are held out: shares and seeds."""
     return _list(
         told,
-        lambda part: _list(part, lambda v: v is None or finite(v), 2)
-        and len(part) == 2
-        and finite(part[0])
-        and 0 < part[0] < 1
-        and (part[1] is None or whole(part[1], _MOST_ROUNDS)),
+        lambda part: (
+            _list(part, lambda v: v is None or finite(v), 2)
+            and len(part) == 2
+            and finite(part[0])
+            and 0 < part[0] < 1
+            and (part[1] is None or whole(part[1], _MOST_ROUNDS))
+        ),
         4,
     )
 
@@ -192,7 +194,8 @@ TABLE: dict[str, dict[str, Check]] = {
         "trial": (lambda v: v is not None and _trial(v), "what is trained in a study"),
         "what": (lambda v: v in ("look", "keep", "told", "targets"), "a look at a study's training"),
         "plain": (lambda v: isinstance(v, dict) and _plain(v), "plain values"),
-        "method": (lambda v: v is None or name(v), _PATTERN), "split": (lambda v: v is None or whole(v, _MOST_ROUNDS), "a seed"),
+        "method": (lambda v: v is None or name(v), _PATTERN),
+        "split": (lambda v: v is None or whole(v, _MOST_ROUNDS), "a seed"),
         "judged": (lambda v: v is None or _list(v, lambda m: m in METRICS, 2), "metrics"),
         "guess": (lambda v: v is None or _list(v, finite, 1000), "numbers"),
         "methods": (lambda v: v is None or (_list(v, name, 100) and len(v) > 0), "names of methods"),

@@ -274,7 +274,7 @@ class Server:
         return {name: total / count for name, (total, count) in sums.items() if count}
 
     def _stay(self, engine: SitesEngine, got: Mapping[str, bytes | Failure]) -> dict[str, Any]:
-        """How many clients would stay, and their mean gain over training alone, by what the sites say; nothing with a budget."""
+        """How many clients would stay, and their mean gain over training alone, as sites say; nothing with a budget."""
         sums: dict[str, float] = {}
         for site, answer in got.items() if self.job.privacy is None else ():
             try:

@@ -25,7 +25,6 @@ from coterie.learning.scoring import Scorer
 from coterie.training.contract import conversation
 from coterie.training.row_losses import losses_of, named, rows_apart
 
-
 SHARE, _PARTS = 0.25, 2  # of a client's rows: for the test, and for the choice of settings
 
 
@@ -51,8 +50,8 @@ class TrialRun(SiteRun):
         least = run.job.algorithm.fewest(rows.n_features)
         if rows.n_samples.min() < least or len(trial["held"]) > _PARTS or any(f != SHARE for f, _ in trial["held"]):
             raise ConfigError(
-                f"Clients with {least} rows or more train, and at most {_PARTS} times {SHARE:.0%} of their rows are held out. "
-                "The server asks for something else."
+                f"Clients with {least} rows or more train, and at most {_PARTS} times {SHARE:.0%} of their rows are held "
+                "out. The server asks for something else."
             )
         for fraction, seed in trial["held"]:
             rows = rows.holdout(fraction, seed)
@@ -153,7 +152,9 @@ class TrialRun(SiteRun):
             names = named([kept["rows"][mine[s]] for s, kept in first.items()])
             for metric in head["judged"]:
                 losses = [
-                    np.stack([first[s][f"guess {metric}"][mine[s]], *(files[m, s][metric][mine[s]] for m in head["methods"])])
+                    np.stack(
+                        [first[s][f"guess {metric}"][mine[s]], *(files[m, s][metric][mine[s]] for m in head["methods"])]
+                    )
                     for s in head["splits"]
                 ]
                 for name, value in sums_of(losses, names).items():
@@ -163,5 +164,3 @@ class TrialRun(SiteRun):
 
 def _tensors(parts: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(np.ascontiguousarray(v, np.float64)) for name, v in parts.items()}
-
-

@@ -1,4 +1,4 @@
-"""Trainings in a study: each run of `fit` at the server gets an engine that says in every message what is trained on which rows.
+"""Trainings in a study: each run of `fit` at the server gets an engine that says what is trained on which rows.
 
     ask      a question of the algorithm, as in every deployment
     look     at a model of every client: its scores, its mean loss on held-out rows, its group
@@ -257,10 +257,18 @@ class Trials:
         here = {s: np.flatnonzero(np.isin(federation.places, own)) for s, own in self.study.places.items()}
         held = [list(part) for part in federation.held]
         numbers = federation.kind == "regression"
-        trial = {"name": "local", "local": None, "lr": None, "clusters": None, "target": [0.0, 1.0] if numbers else None}
+        trial = {
+            "name": "local",
+            "local": None,
+            "lr": None,
+            "clusters": None,
+            "target": [0.0, 1.0] if numbers else None,
+        }
         trial |= {"clients": federation.places.tolist(), "held": held, "seed": 0}
         trial["metrics"] = ["mse" if numbers else "log_loss"]
-        return replace(self.engine, algorithm=made_from(trial), places={s: o for s, o in here.items() if len(o)}, trial=trial)
+        return replace(
+            self.engine, algorithm=made_from(trial), places={s: o for s, o in here.items() if len(o)}, trial=trial
+        )
 
     def keep(self, name: str, result: Any, metrics: Sequence[str], guess: Tensor) -> None:
         """The sites keep the losses of this method's test rows, and its models."""
@@ -269,7 +277,9 @@ class Trials:
         more = {"method": name, "split": split, "judged": list(metrics), "guess": guess.reshape(-1).tolist()}
         live.engine.asked("keep", {}, live, **more)
 
-    def told(self, federation: Elsewhere, methods: Sequence[str], splits: Sequence[int], metrics: Sequence[str]) -> dict[str, Told]:
+    def told(
+        self, federation: Elsewhere, methods: Sequence[str], splits: Sequence[int], metrics: Sequence[str]
+    ) -> dict[str, Told]:
         """The sums of what was kept; the first method is the overall average."""
         k, parts = len(methods) + 1, len(splits) + 2
         shapes = {"known": (), "count": (parts,), "mean": (parts, k), "products": (parts, k, k)}

@@ -55,8 +55,8 @@ class Rescaled:
 
 
 def standardised(task: Task, federation: Federation, moments: Sequence[float] | None = None) -> Task:
-    """The task with targets standardised by mean and deviation (`moments`; None: of all training rows); others than `mse` stay
-    as they are."""
+    """The task with targets standardised by mean and deviation (`moments`; None: of all training rows); others than `mse`
+    stay as they are."""
     if task.loss != "mse" or federation.kind != "regression":
         return task
     mean, scale = moments or federation.target_moments()

@@ -1,7 +1,7 @@
 """Estimators of rows that stay where they are: clients tell sums, and the estimators' formulas do the rest.
 
-    means, rates, linear models     one question
-    logistic models                 moments, a quadratic form per round of the prior, posteriors"""
+means, rates, linear models     one question
+logistic models                 moments, a quadratic form per round of the prior, posteriors"""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Sums:
         return _up(counts=float(len(y)), root=root_of(x, y, self.estimator.fit_intercept))
 
     def forms(self, ctx: Context, size: Tensor, mean: Tensor, root: Tensor) -> Up:
-        """The quadratic form that stands for the labels of a client's rows under a population, columns in units of `size`."""
+        """The quadratic form that stands for a client's labels under a population, with columns in units of `size`."""
         rows = _one(ctx, self.estimator.fit_intercept)
         A, c = forms_of(replace(rows, X=rows.X / size.numpy()), mean.numpy(), root.numpy())
         return _up(A=A[0], c=c[0])
@@ -100,8 +100,8 @@ class Asking:
 
 
 def estimated(estimator: Any, federation: Federation, engine: Any, seed: int, questions: Sums | None = None) -> Any:
-    """The estimator, fitted to what the clients told; `left_out_` names those that did not. `questions` are those that clients
-    elsewhere know."""
+    """The estimator, fitted to what the clients told; `left_out_` names those that did not. `questions` are those that
+    clients elsewhere know."""
     how = _how(estimator, federation)
     task = rows_task(federation)
     env = Env(task, federation, task.init(seed, federation.x.dtype), seed, states=ClientStates(len(federation)))
@@ -121,13 +121,15 @@ def _how(estimator: Any, federation: Federation) -> Callable[[Any, Asking, Feder
     name = type(estimator).__name__
     if found is None:
         raise ConfigError(
-            f"Of estimators, fit takes those of means, BernoulliRates, LinearModels and LogisticModels; got {name}. Call its "
-            "own fit."
+            f"Of estimators, fit takes those of means, BernoulliRates, LinearModels and LogisticModels; got {name}. Call "
+            "its own fit."
         )
     how, kind = found
     if kind is not None and (federation.kind != kind or federation.n_outputs > 2 or federation.y.dim() > 1):
         what = "two classes" if kind == "classification" else "a number"
-        raise DataError(f"{name} is for a target of {what}; the target of these clients is {federation.kind}. Pass others.")
+        raise DataError(
+            f"{name} is for a target of {what}; the target of these clients is {federation.kind}. Pass others."
+        )
     if how is not _rates and federation.x.dim() != 2:
         raise DataError(
             f"{name} is of tables; these clients' rows have {federation.x.dim() - 1} dimensions. Pass others."

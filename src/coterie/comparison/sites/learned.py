@@ -44,7 +44,9 @@ def with_learned(
     runs = train_all(split, None, parse(algorithms), exact.metric, how)
     first = runs.results["local"][0]
     metrics = judged_by(first.task, some.kind)
-    told = told_here(runs.results) if trials is None else trials.told(split(seeds[0]), list(runs.results), seeds, metrics)
+    told = (
+        told_here(runs.results) if trials is None else trials.told(split(seeds[0]), list(runs.results), seeds, metrics)
+    )
     share = float(np.mean([r.federation.n_test / r.federation.n_samples for r in runs.results["local"]]))
     evidence = OfSums(told, ways_of(runs.results), share)
     made = trained_comparison(runs, seeds, redrawn=True, given=evidence)
@@ -67,4 +69,6 @@ def _audit(made: Comparison, evidence: OfSums) -> Any:
 
 
 def _refuse(*_: Any, **__: Any) -> Any:
-    raise ConfigError("Groups that would hold are found by training again on all rows, which a study does not. Pool rows.")
+    raise ConfigError(
+        "Groups that would hold are found by training again on all rows, which a study does not. Pool rows."
+    )

@@ -139,14 +139,15 @@ class LogisticModels(PriorModels, ClassifierMixin, BaseEstimator):  # type: igno
         """What one client tells: mode, posterior mean and variance, and the share of the prior variance left, (p,) each."""
         rows = group_rows(X, y, np.zeros(len(y)), self.fit_intercept, None, False)
         made = self._given(rows, mean, covariance, error)
-        assert made.centre is not None and made.weights is not None
+        assert made.centre is not None
+        assert made.weights is not None
         return made.theta[0], made.centre[0], made.variance[0], np.full(len(mean), 1 - made.weights[0])
 
     def _fit_spherical(self, rows: Any, known: tuple[Array, float] | None) -> None:
         """The paper's own model, by expectation propagation or by Algorithm 3."""
         if isinstance(rows, Told):
             raise ConfigError(
-                "Across clients, LogisticModels learns a prior variance per coefficient or a covariance; one variance for all "
+                "Across clients, LogisticModels learns a variance per coefficient or a covariance; one variance for all "
                 'would need rows. Use covariance_type="diag", "shared" or "full", and method="em".'
             )
         d, free = rows.X.shape[1], Free(mean=known is None, prior=known is None, noise=False)

@@ -29,7 +29,7 @@ START = 0.3
 
 @dataclass(frozen=True)
 class Told:
-    """Rows that stay with their clients, which tell what is asked: `forms` under a population of columns of unit size, and the
+    """Rows that stay with their clients, which tell what is asked: `forms` under a population of columns of unit size, and
     posteriors under a population."""
 
     clients: NDArray[Any]
