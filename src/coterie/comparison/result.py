@@ -251,8 +251,8 @@ class Comparison:
         """The clients that remain with the best trained method after the others have left, step by step.
 
         It trains again, so no other function calls it. Pass its result on to `save`, `write_report` and
-        `comparison_tables`."""
-        return None if self._audit is None else self._audit.coalition(max_rounds)
+        `comparison_tables`. Across sites nothing is trained again, and the answer is None."""
+        return None if self._audit is None or self.audited is not None else self._audit.coalition(max_rounds)
 
     @guarded
     def verdict(self, coalition: Coalition | None = None) -> str:
