@@ -50,7 +50,9 @@ def with_learned(
     share = float(np.mean([r.federation.n_test / r.federation.n_samples for r in runs.results["local"]]))
     evidence = OfSums(told, ways_of(runs.results), share)
     made = trained_comparison(runs, seeds, redrawn=True, given=evidence)
-    both = exact.joined(replace(made, overview=exact.overview.assign(test=first.federation.n_test)))
+    about = {k: v for k, v in made.about.items() if k != "labels"}
+    overview = exact.overview.assign(test=first.federation.n_test)
+    both = exact.joined(replace(made, overview=overview, about=about))
     return replace(both, audited=_audit(both, evidence))
 
 
