@@ -243,10 +243,16 @@ def what_leaves(job: Job, table: Path, client: str | None) -> list[str]:
         )
     lines.append("  per way to learn: mean losses, their products within a client, and sums per fold")
     if job.ends.algorithms:
-        lines.append(f"In the training of {', '.join(('local', *job.ends.algorithms))}, of every run and setting tried:")
-        lines.append("  what the algorithm sends in a deployment, such as a model after local steps (local sends nothing)")
+        lines.append(
+            f"In the training of {', '.join(('local', *job.ends.algorithms))}, of every run and setting tried:"
+        )
+        lines.append(
+            "  what the algorithm sends in a deployment, such as a model after local steps (local sends nothing)"
+        )
         lines.append("  counts of classes, or number, mean and scatter of the target, of the training rows")
-        lines.append("  per client: its group, and mean losses on held-out quarters of its rows; at the end sums of these")
+        lines.append(
+            "  per client: its group, and mean losses on held-out quarters of its rows; at the end sums of these"
+        )
     lines.append("The models of clients' own rows, and all rows, stay. Every answer is logged in outgoing.jsonl.")
     lines += [] if least is None else [f"The study's file sets least = {least}."]
     return lines
