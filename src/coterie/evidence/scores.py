@@ -180,7 +180,11 @@ class ClientScores(Scores):
     def parts(self) -> Sequence[Scores]:
         def part(r: int) -> Scores:
             keep = [r + 1, r + 1]
-            one = {"counts": self.counts[keep], "told": self.told[keep], "products": self.products[keep]}
+            one: dict[str, Any] = {
+                "counts": self.counts[keep],
+                "told": self.told[keep],
+                "products": self.products[keep],
+            }
             if self.test_share is not None:
                 return replace(self, **one, n_folds=1, folds_told=self.folds_told[:, r : r + 1])
             return replace(self, **one, rows=self.rows[:1], folds_told=self.folds_told[r : r + 1])

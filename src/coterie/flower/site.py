@@ -246,6 +246,10 @@ class SiteRun:
         """The number of clients of the run."""
         return int((self.folder / "n_clients.txt").read_text())
 
+    def look(self, head: Mapping[str, Any], tree: Tree) -> bytes:
+        """An answer about a training of a study (`trial_site.py`)."""
+        raise wire.Malformed("Only a study's trainings are looked at.")
+
     # ---- a question ------------------------------------------------------------------------------------------------------
 
     def ask(self, head: Mapping[str, Any], tree: Tree, secure: SecureSite | None) -> bytes:

@@ -98,18 +98,19 @@ class TrialRun(SiteRun):
 
     def _round(self, env: Any, state: Any) -> None:
         """A round without exchange."""
-        questions, reply = conversation(self.job.algorithm, state, Cohort(self.own, env.round, env.seed)), None
+        questions = conversation(self.job.algorithm, state, Cohort(self.own, env.round, env.seed))
+        reply: Reply | None = None
         try:
             while True:
                 ask = questions.send(reply)  # type: ignore[arg-type]  # None starts a generator
                 first_contact(self.job.algorithm, ask.clients, env, self.engine)
-                reply: Reply | None = self.engine.run(ask, env)
+                reply = self.engine.run(ask, env)
         except StopIteration:
             env.states.commit()
 
     def _targets(self) -> Any:
         """Per client: number, mean and scatter of the training rows' targets, or the count of each class."""
-        found = []
+        found: list[Any] = []
         for client in self.rows.clients:
             y = self.rows.train(client)[1].double().numpy()
             if self.rows.kind == "regression":

@@ -148,7 +148,7 @@ class TrialEngine(SitesEngine):
     @property
     def idle(self) -> bool:
         """Whether nothing is exchanged in a round."""
-        return self.algorithm.asks_per_round == 0
+        return bool(self.algorithm.asks_per_round == 0)
 
     def run(self, ask: Ask, env: Env) -> Reply:
         if not self.idle:
@@ -170,7 +170,8 @@ class TrialEngine(SitesEngine):
         head |= {"trial": self.trial, "what": what, **more}
         messages = {}
         for site, own in self.places.items():
-            tensors, plain = {}, {}
+            tensors: dict[str, Tensor] = {}
+            plain: dict[str, Any] = {}
             if live is not None:
                 tensors, plain = checkpoint.pack(shown_to(live.state, own), live.env.states)
             state = {k: t for k, t in tensors.items() if k.startswith("state/")}
@@ -257,7 +258,7 @@ class Trials:
         here = {s: np.flatnonzero(np.isin(federation.places, own)) for s, own in self.study.places.items()}
         held = [list(part) for part in federation.held]
         numbers = federation.kind == "regression"
-        trial = {
+        trial: dict[str, Any] = {
             "name": "local",
             "local": None,
             "lr": None,
@@ -284,6 +285,6 @@ class Trials:
         k, parts = len(methods) + 1, len(splits) + 2
         shapes = {"known": (), "count": (parts,), "mean": (parts, k), "products": (parts, k, k)}
         wanted = {f"{metric} {name}": shape for metric in metrics for name, shape in shapes.items()}
-        more = {"methods": list(methods), "splits": [int(s) for s in splits], "judged": list(metrics)}
+        more: dict[str, Any] = {"methods": list(methods), "splits": [int(s) for s in splits], "judged": list(metrics)}
         found = self._of(federation).asked("told", wanted, **more)
         return {m: Told(*(np.nan_to_num(found[f"{m} {name}"]) for name in shapes)) for m in metrics}

@@ -124,7 +124,8 @@ def _how(estimator: Any, federation: Federation) -> Callable[[Any, Asking, Feder
             f"Of estimators, fit takes those of means, BernoulliRates, LinearModels and LogisticModels; got {name}. Call "
             "its own fit."
         )
-    how, kind = found
+    how: Callable[[Any, Asking, Federation], Any] = found[0]
+    kind = found[1]
     if kind is not None and (federation.kind != kind or federation.n_outputs > 2 or federation.y.dim() > 1):
         what = "two classes" if kind == "classification" else "a number"
         raise DataError(
@@ -180,13 +181,14 @@ def _logistic(estimator: Any, asking: Asking, federation: Federation) -> Any:
             found = asking.ask(phase, **down)
             return tuple(found[name][order] for name in of)
 
-        rows = Told(
-            names, counts, size,
-            lambda mean, root, ask=ask, size=size: ask(phases.forms, "A", "c", size=size, mean=mean, root=root),
-            lambda mean, covariance, error, ask=ask: ask(
-                phases.posteriors, "mode", "mean", "variance", "left", mean=mean, covariance=covariance, error=error
-            ),
-        )  # fmt: skip
+        def forms(mean: Any, root: Any, ask: Any = ask, size: Any = size) -> tuple[Any, ...]:
+            return tuple(ask(phases.forms, "A", "c", size=size, mean=mean, root=root))
+
+        def posteriors(mean: Any, covariance: Any, error: Any, ask: Any = ask) -> tuple[Any, ...]:
+            names = ("mode", "mean", "variance", "left")
+            return tuple(ask(phases.posteriors, *names, mean=mean, covariance=covariance, error=error))
+
+        rows = Told(names, counts, size, forms, posteriors)
         try:
             return estimator.fit_told(rows, federation.n_features)
         except _Lost:

@@ -77,8 +77,7 @@ def row_names(results: Sequence[Result]) -> list[list[np.ndarray]]:
     all of them count as one."""
     parts, where = [], []
     for s, result in enumerate(results):
-        own = rows_apart(result.federation, np.arange(len(result.clients)))
-        for i, rows in enumerate(own):
+        for i, rows in enumerate(rows_apart(result.federation, np.arange(len(result.clients)))):
             place = float(int(results[0].clients.get_indexer(pd.Index([result.clients[i]]))[0]))
             parts.append(np.concatenate([np.full((len(rows), 1), place), rows], axis=1))
             where.append((s, i))

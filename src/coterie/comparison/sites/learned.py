@@ -33,7 +33,7 @@ def with_learned(
 ) -> Comparison:  # fmt: skip
     """The comparison with these algorithms as further rows, trained on the clients that it is about."""
     some = fed.subset([c for c in fed.clients if str(c) in set(exact.table.columns)])
-    split = cache(lambda seed: some.holdout(TEST, seed))
+    split: Any = cache(lambda seed: some.holdout(TEST, seed))
 
     def keep(name: str, result: Result) -> None:
         assert trials is not None

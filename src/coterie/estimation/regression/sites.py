@@ -35,7 +35,7 @@ class Told:
     clients: NDArray[Any]
     seen: Ints
     sizes: Array
-    forms: Callable[[Array, Array], tuple[Array, Array]]
+    forms: Callable[[Array, Array], tuple[Array, ...]]
     posteriors: Callable[[Array, Array, Array], tuple[Array, ...]]
 
     @property
