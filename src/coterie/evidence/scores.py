@@ -175,7 +175,7 @@ class ClientScores(Scores):
 
     @property
     def sizes(self) -> Floats:
-        return self.counts[0] / self._often
+        return np.asarray(self.counts[0] / self._often)
 
     def parts(self) -> Sequence[Scores]:
         def part(r: int) -> Scores:
