@@ -4,12 +4,14 @@ A plain run tells every site what its clients gain."""
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from test_fuzz import mutated, works
 from test_study import SCORES, TOLD, page, served, tables
 from together import DATA as LABELS
 from together import SIZES, deployed, job, results, table
@@ -130,3 +132,13 @@ def test_sites_learn_what_their_clients_gain(tmp_path: Path) -> None:
     assert told["participation"]["stay"] + told["participation"]["leave"] == len(wanted)
     assert told["participation"]["leave"] == len(here.participation().leavers)
     assert told["participation"]["mean_gain"] == pytest.approx(wanted["gain"].mean(), abs=1e-6)
+
+
+def test_odd_looks_end_in_an_answer_or_one_sentence(study: Any) -> None:
+    _, _, nodes, _ = study
+    looks = {h["what"]: b for n, b in nodes.sent if n == 100 and (h := wire.unpack(b)[0])["do"] == "look"}
+    rng, good = random.Random(0), 0
+    for i in range(240):
+        block = looks[list(looks)[i % len(looks)]]
+        good += works(lambda block=block: nodes.sites[100].answer(mutated(rng, block)))  # type: ignore[misc]
+    assert good < 240
