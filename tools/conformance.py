@@ -1,7 +1,8 @@
-"""Every algorithm on every engine, in the settings of the conformance suite: the table of docs/conformance.md.
+"""Every algorithm and estimator on every engine, in the suite's settings: the tables of docs/conformance.md.
 
     python tools/conformance.py            # writes docs/conformance.md (needs coterie[ray])
     python tools/conformance.py sites      # only the last column anew (needs neither Ray nor Flower)
+    python tools/conformance.py estimators # only the table of estimators anew (needs Ray)
 
 A cell is the largest difference from the vectorised engine in anything a run ends with (server state, clients' private
 states, every client's model), relative to the larger of 1 and the number. An engine joins by an entry in `COLUMNS`.
@@ -46,6 +47,18 @@ through the models they give.
 """
 
 
+ESTIMATED = """\
+
+## Estimators
+
+`ct.fit(estimator, federation)` asks clients for sums of their rows. A number is the largest difference from the same
+estimator's own `fit` on all rows, in anything it learned, relative to the larger of 1 and the value. "Sites" are those of a
+project with `[estimate]`, in one process with their messages as bytes. Means, rates and linear models take one exchange,
+logistic models one per round of the prior and two more.
+
+"""
+
+
 def runs(name: str, engine: Any) -> ct.Result:
     federation = build(sizes=PAIR) if name in PAIRS else build()
     return ct.fit(
@@ -76,12 +89,30 @@ def sites_anew() -> None:
     start = next(i for i, line in enumerate(lines) if line.startswith("| algorithm"))
     for i, line in enumerate(lines[start:], start):
         name, *cells = line.strip("| ").split(" | ")[: 1 + len(COLUMNS)]
-        if i > start + 1 and name in NAMES:
+        if i > start + 1 and name in NAMES and len(cells) == len(COLUMNS):
             lines[i] = f"| {name} | " + " | ".join([*cells, _cell(sites(name))]) + " |"
             print(lines[i], flush=True)
     lines[start] = f"| algorithm | {' | '.join(COLUMNS)} | {SITES} |"
     lines[start + 1] = "|---" * (len(COLUMNS) + 2) + "|"
     PAGE.write_text(TEXT.format(rounds=ROUNDS, cohort=COHORT) + "\n".join(lines[start:]) + "\n")
+
+
+def estimators() -> str:
+    """The table of estimators."""
+    from estimator_settings import ESTIMATORS, far, fitted, in_memory, on_sites
+
+    lines = [f"| estimator | in memory | {' | '.join(COLUMNS)} | {SITES} |", "|---" * (len(COLUMNS) + 3) + "|"]
+    for name in ESTIMATORS:
+        found = [fitted(name, make()) for make in COLUMNS.values()] + [on_sites(name)]
+        cells = [_cell(f"{far(in_memory(name), one):.0e}") for one in found]
+        lines.append(f"| {name} | reference | " + " | ".join(cells) + " |")
+        print(lines[-1], flush=True)
+    return ESTIMATED + "\n".join(lines) + "\n"
+
+
+def estimators_anew() -> None:
+    text = PAGE.read_text()
+    PAGE.write_text(text.split("\n## Estimators")[0].rstrip("\n") + "\n" + estimators())
 
 
 def main() -> None:
@@ -90,9 +121,9 @@ def main() -> None:
     for name in NAMES:
         lines.append(row(name, engines))
         print(lines[-1], flush=True)
-    PAGE.write_text(TEXT.format(rounds=ROUNDS, cohort=COHORT) + "\n".join(lines) + "\n")
+    PAGE.write_text(TEXT.format(rounds=ROUNDS, cohort=COHORT) + "\n".join(lines) + "\n" + estimators())
     print(f"Written to {PAGE}")
 
 
 if __name__ == "__main__":
-    sites_anew() if sys.argv[1:] == ["sites"] else main()
+    {"sites": sites_anew, "estimators": estimators_anew}.get("".join(sys.argv[1:]), main)()

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -210,39 +211,89 @@ def test_a_trial_on_one_machine_is_the_json_of_one_table(tmp_path: Path, capsys:
 # ---- real nodes ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def hospitals(tmp_path: Path) -> Iterator[tuple[Deployment, Path, list[int]]]:
-    """Four hospitals on loopback, with TLS and authentication."""
+def heart() -> tuple[list[pd.DataFrame], dict[str, Any]]:
     frame = ct.datasets.heart_frame()
     features = [c for c in frame if c not in ("hospital", "target")]
-    (tmp_path / "study.toml").write_text(
-        f'[data]\nclient = "hospital"\ntarget = "target"\nfeatures = {json.dumps(features)}\n'
-        'kind = "classification"\n\n[compare]\n'
-    )
-    made = [
-        sys.executable,
-        "-m",
-        "coterie",
-        "flower",
-        "init",
-        str(tmp_path / "app"),
-        "--config",
-        str(tmp_path / "study.toml"),
-    ]
-    subprocess.run([*made, "--sites", "4"], check=True, capture_output=True, timeout=300)
-    (tmp_path / "deployment").mkdir()
-    flower = Deployment(tmp_path / "deployment")
-    ports = [free_port() for _ in range(4)]
+    told = {"client": "hospital", "target": "target", "features": features, "kind": "classification"}
+    return [part for _, part in frame.groupby("hospital")], told
+
+
+def rain() -> tuple[list[pd.DataFrame], dict[str, Any]]:
+    """Gauges of the west and of the east, with text columns, whose order differs, and holes."""
+    frame = ct.datasets.rain_frame().join(ct.datasets.rain_stations(), on="station")
+    frame = frame[frame["station"].isin(sorted(frame["station"].unique())[::12])].reset_index(drop=True)
+    frame.loc[frame.index % 11 == 0, "elevation_m"] = np.nan
+    west = frame["lon"] < frame["lon"].median()
+    told = {"client": "station", "target": "rain", "features": ["month", "year", "elevation_m"], "kind": "regression"}
+    return [frame[west], frame.loc[~west, frame.columns[::-1]]], told
+
+
+def votes() -> tuple[list[pd.DataFrame], dict[str, Any]]:
+    """Who won the counties of some states in 2020, by earlier elections."""
+    frame = ct.datasets.elections().table.dropna(subset=["state"])
+    states = [s for s, rows in frame.groupby("state") if 0.08 < rows["rep2020"].mean() < 0.92 and len(rows) > 30][:12]
+    frame = frame[frame["state"].isin(states)].assign(won=lambda t: np.where(t["rep2020"] == 1, "rep", "dem"))
+    features = ["rep2000", "rep2004", "rep2008", "rep2012", "rep2016"]
+    told = {"client": "state", "target": "won", "features": features, "kind": "classification"}
+    return [frame[frame["state"].isin(states[i::2])] for i in range(2)], told
+
+
+@contextmanager
+def nodes_of(parts: list[pd.DataFrame], data: dict[str, Any], folder: Path) -> Iterator[Deployment]:
+    """A SuperLink and a SuperNode per table on loopback, with TLS and authentication; the project is in `app`."""
+    section = "".join(f"{k} = {json.dumps(v)}\n" for k, v in data.items())
+    (folder / "study.toml").write_text(f"[data]\n{section}\n[compare]\n")
+    told = ["--config", str(folder / "study.toml"), "--sites", str(len(parts))]
+    made = [sys.executable, "-m", "coterie", "flower", "init", str(folder / "app"), *told]
+    subprocess.run(made, check=True, capture_output=True, timeout=300)
+    (folder / "deployment").mkdir()
+    flower = Deployment(folder / "deployment")
+    ports = [free_port() for _ in parts]
     try:
         flower.superlink()
-        for i, (name, part) in enumerate(frame.groupby("hospital")):
-            part.to_csv(tmp_path / f"{name}.csv", index=False)
-            where = {"table": str(tmp_path / f"{name}.csv"), "folder": str(tmp_path / str(name)), "least": 1}
-            flower.supernode(f"supernode{i}", flower.key(f"key{i}"), ports[i], **where)
+        for i, (part, port) in enumerate(zip(parts, ports, strict=True)):
+            part.to_csv(folder / f"{i}.csv", index=False)
+            where: dict[str, Any] = {"table": str(folder / f"{i}.csv"), "folder": str(folder / f"site{i}"), "least": 1}
+            flower.supernode(f"supernode{i}", flower.key(f"key{i}"), port, **where)
         flower.workers(ports)
-        yield flower, tmp_path, ports
+        yield flower
     finally:
         flower.stop()
+
+
+@pytest.fixture
+def hospitals(tmp_path: Path) -> Iterator[tuple[Deployment, Path]]:
+    """Four hospitals."""
+    with nodes_of(*heart(), tmp_path) as flower:
+        yield flower, tmp_path
+
+
+def pooled(parts: list[pd.DataFrame], data: dict[str, Any]) -> Any:
+    """The study of the same rows in one process."""
+    how = {k: data[k] for k in ("client", "target", "kind")}
+    used = [data["client"], data["target"], *data["features"]]
+    whole = pd.concat([part[used] for part in parts], ignore_index=True)
+    return ct.compare(whole, **how, test_fraction=0.0, dtype="float64", across="sites").to_json()
+
+
+def require_equal(seen: dict[str, Any], here: dict[str, Any], atol: float) -> None:
+    for name in ("table", "gains", "half_widths"):
+        for method, row in here[name].items():
+            np.testing.assert_allclose(list(seen[name][method].values()), list(row.values()), atol=atol, rtol=atol)
+    assert (seen["recommendation"], seen["sure"]) == (here["recommendation"], here["sure"])
+
+
+@pytest.mark.parametrize(("made", "atol", "most"), [(heart, 1e-5, 30), (rain, 1e-8, 6), (votes, 1e-5, 30)])
+def test_exchanges_and_bytes_are_few_and_the_answer_is_the_pooled_one(
+    made: Any, atol: float, most: int, tmp_path: Path
+) -> None:
+    parts, data = made()
+    nodes = InProcess(study_job(data, {}, {}, least=1), parts, tmp_path)
+    told = serve_study(nodes.job, nodes, tmp_path / "server", sites=len(parts), tell=lambda _: None)
+    require_equal(page(tmp_path), pooled(parts, data), atol)
+    assert told["exchanges"] <= most
+    for node in nodes.sites:
+        assert sum(len(block) for n, block in nodes.got if n == node) < 5e6
 
 
 @pytest.mark.flower
@@ -250,27 +301,13 @@ def hospitals(tmp_path: Path) -> Iterator[tuple[Deployment, Path, list[int]]]:
     importlib.util.find_spec("flwr") is None, reason="flwr is not installed; `make test-flower` installs it"
 )
 @pytest.mark.skipif(shutil.which("openssl") is None or shutil.which("ssh-keygen") is None, reason="openssl is needed")
-def test_four_hospitals_decide(
-    hospitals: tuple[Deployment, Path, list[int]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    flower, folder, _ = hospitals
+def test_four_hospitals_decide(hospitals: tuple[Deployment, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    flower, folder = hospitals
     flower.run(folder / "app", out=str(folder / "out"), timeout=240.0)
     flower.wait((folder / "out" / "deployment.json").exists, 900, "the end of the study")
     told = json.loads((folder / "out" / "deployment.json").read_text())
-    seen = json.loads((folder / "out" / "comparison.json").read_text())
-    pooled = ct.compare(
-        ct.datasets.heart_frame(),
-        client="hospital",
-        target="target",
-        test_fraction=0.0,
-        dtype="float64",
-        across="sites",
-    )
-    here = pooled.to_json()
     assert told["lost"] == []
-    for method, row in here["table"].items():
-        np.testing.assert_allclose(list(seen["table"][method].values()), list(row.values()), atol=1e-5)
-    assert (seen["recommendation"], seen["sure"]) == (here["recommendation"], here["sure"])
+    require_equal(json.loads((folder / "out" / "comparison.json").read_text()), pooled(*heart()), 1e-5)
     assert told["exchanges"] <= 30
     assert told["bytes_up"] / 4 < 5e6
     assert len(list(folder.glob("*/*/result/report.html"))) == 4
@@ -283,10 +320,27 @@ def test_four_hospitals_decide(
     importlib.util.find_spec("flwr") is None, reason="flwr is not installed; `make test-flower` installs it"
 )
 @pytest.mark.skipif(shutil.which("openssl") is None or shutil.which("ssh-keygen") is None, reason="openssl is needed")
-def test_a_hospital_killed_in_mid_study_is_left_out(hospitals: tuple[Deployment, Path, list[int]]) -> None:
-    flower, folder, _ = hospitals
+@pytest.mark.parametrize(("made", "atol"), [(rain, 1e-8), (votes, 1e-5)])
+def test_other_tables_on_real_nodes(made: Any, atol: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with nodes_of(*made(), tmp_path) as flower:
+        flower.run(tmp_path / "app", out=str(tmp_path / "out"), timeout=240.0)
+        flower.wait((tmp_path / "out" / "deployment.json").exists, 900, "the end of the study")
+    told = json.loads((tmp_path / "out" / "deployment.json").read_text())
+    require_equal(json.loads((tmp_path / "out" / "comparison.json").read_text()), pooled(*made()), atol)
+    assert told["lost"] == []
+    with capsys.disabled():
+        print(f"\n{told['exchanges']} exchanges, {told['bytes_up'] / 2e6:.2f} MB per site, {told['seconds']} s")
+
+
+@pytest.mark.flower
+@pytest.mark.skipif(
+    importlib.util.find_spec("flwr") is None, reason="flwr is not installed; `make test-flower` installs it"
+)
+@pytest.mark.skipif(shutil.which("openssl") is None or shutil.which("ssh-keygen") is None, reason="openssl is needed")
+def test_a_hospital_killed_in_mid_study_is_left_out(hospitals: tuple[Deployment, Path]) -> None:
+    flower, folder = hospitals
     flower.run(folder / "app", out=str(folder / "out"), timeout=120.0)
-    sent = folder / "hungarian" / OUTGOING
+    sent = folder / "site1" / OUTGOING
     flower.wait(lambda: sent.exists() and "forms" in sent.read_text(), 600, "the first models")
     flower.kill("supernode1")
     flower.wait((folder / "out" / "deployment.json").exists, 900, "the end of the study")

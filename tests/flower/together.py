@@ -91,7 +91,7 @@ class InProcess:
 
 def job(algorithm: Any, **options: Any) -> Job:
     """Nothing is held back, so that numbers are those of one table."""
-    return Job(algorithm, _task, DATA, **({"least": 1} | options))
+    return Job(algorithm, _task, DATA, **({"least": 1, "alone": False} | options))
 
 
 def _task(fed: ct.Federation) -> ct.Task:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LinearRegression
 
 import coterie as ct
 from coterie.errors import ConfigError, DataError
@@ -44,7 +45,7 @@ def test_rates_are_those_in_memory_bit_for_bit(engine: str) -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(DataError, match="Rates are of two classes"):
+    with pytest.raises(DataError, match="BernoulliRates is for a target of two classes"):
         ct.fit(ct.BernoulliRates(), clients())
     with pytest.raises(ConfigError, match="Of estimators, fit takes"):
-        ct.fit(ct.LinearModels(), clients())
+        ct.fit(LinearRegression(), clients())

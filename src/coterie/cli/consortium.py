@@ -7,7 +7,7 @@ import json
 import math
 import tempfile
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from coterie.base.tree import Tree
 from coterie.cli.build import checked_sections
 from coterie.cli.config import Section
 from coterie.cli.summed_study import SummedConsortium
-from coterie.comparison.result import EXACT, Comparison
+from coterie.comparison.result import Comparison
 from coterie.comparison.sites.conduct import conduct
 from coterie.comparison.sites.result import scaling_of, shown, study_of
 from coterie.comparison.sites.study import Study
@@ -34,6 +34,7 @@ from coterie.flower.engine import Failure
 from coterie.flower.job import Job
 from coterie.flower.site import Site
 from coterie.flower.studies import serve_study
+from coterie.flower.trials import Trials
 from coterie.learning.rows_task import rows_task
 
 PAGE, MODELS, NUMBERS = "report.html", "models.json", "numbers.json"
@@ -45,6 +46,8 @@ class StudySection(Section):
     metric: str | None = None
     seeds: int = Field(3, ge=1)
     least: int | None = Field(None, ge=1)
+    algorithms: str | list[str] | None = None
+    rounds: int | None = Field(None, ge=1)
 
 
 class StudyFile(Section):
@@ -56,31 +59,43 @@ class Consortium:
     """What server and sites make of a study's answers."""
 
     seeds: int = 3
+    algorithms: tuple[str, ...] = ()
+    rounds: int | None = None
 
     def exchange(self, job: Job, federation: Federation) -> Generator[Ask, Reply, Any]:
         study_of(federation, job.algorithm.metric, job.seed, None)
         return conduct(job.algorithm, len(federation), self.seeds)
 
-    def comparison(self, found: Any, job: Job, federation: Federation) -> Comparison:
-        return shown(found, job.algorithm, federation, range(self.seeds))
+    def decide(self, found: Any, job: Job, federation: Federation, trials: Trials, tell: Any) -> Comparison:
+        seeds = range(self.seeds)
+        made = shown(found, job.algorithm, federation, seeds)
+        if not self.algorithms:
+            return made
+        from coterie.comparison.sites.learned import with_learned
 
-    def conclude(self, found: Any, job: Job, federation: Federation, folder: Path) -> dict[str, Any]:
+        def note(name: str, seed: int) -> None:
+            tell(f"trains {name}, split {seed}")
+
+        named = list(self.algorithms)
+        return with_learned(made, trials.federation, named, self.rounds, seeds, trials.engine, trials, note)
+
+    def conclude(self, made: Comparison, folder: Path) -> dict[str, Any]:
         from coterie.report.page import write_report
 
-        made = self.comparison(found, job, federation)
         made.save(folder)
         write_report(made, folder / PAGE)
         return {"recommendation": made.recommendation, "sure": made.sure, "verdict": made.verdict()}
 
-    def share(self, found: Any, job: Job, federation: Federation, own: Ints) -> tuple[dict[str, Any], Tree]:
+    def share(self, found: Any, made: Comparison, federation: Federation, own: Ints) -> tuple[dict[str, Any], Tree]:
         """The answer for all, and of the clients here their own numbers and models."""
-        made, scaling = self.comparison(found, job, federation), scaling_of(found)
+        scaling = scaling_of(found)
         place = {int(c): i for i, c in enumerate(found.clients)}
         here = [int(c) for c in own if int(c) in place]
         parts = {"score": made.table, "gain": made.gains, "half_width": made.half_widths, "mark": made.marks}
         clients = {
             str(federation.clients[c]): {
-                m: {k: _plain(part.loc[m, str(federation.clients[c])]) for k, part in parts.items()} for m in EXACT
+                m: {k: _plain(part.loc[m, str(federation.clients[c])]) for k, part in parts.items()}
+                for m in made.methods
             }
             for c in here
         }
@@ -180,17 +195,26 @@ def _page(told: Mapping[str, Any]) -> str:
 def study_job(data: Mapping[str, Any], section: Mapping[str, Any], reading: Mapping[str, Any], **more: Any) -> Job:
     """The job of [data] and [compare]."""
     from coterie.comparison.exact.metrics import check_metric
+    from coterie.comparison.methods import parse
 
     how = checked_sections({"compare": section}, StudyFile, StudyFile.model_fields, ("compare",)).compare
     kind = data.get("kind", "")
     if kind not in ("classification", "regression"):
         raise ConfigError(f'A study needs kind = "classification" or "regression" under [data]; got {kind!r}.')
     asked: Any = (kind == "classification", check_metric(kind, how.metric), 0, how.least)
-    study, ends = Study(*asked), Consortium(how.seeds)  # type: Any, Any
+    options = {"test_fraction": 0.0, "dtype": "float64", **data}
+    named = [] if how.algorithms is None else [n for n in parse(how.algorithms) if n != "local"]
+    if how.rounds is not None and not named:
+        raise ConfigError("rounds under [compare] are those of algorithms to train. Also name algorithms.")
+    study, ends = Study(*asked), Consortium(how.seeds, tuple(named), how.rounds)  # type: Any, Any
     if more.get("secure") is not None:
+        if named:
+            raise ConfigError(
+                "With [secure] a study asks for sums over all clients alone; algorithms under [compare] need more. "
+                "Take one of the two out."
+            )
         refuse_unfit(study.metric)
         study, ends = SummedStudy(*asked), SummedConsortium(how.seeds)
-    options = {"test_fraction": 0.0, "dtype": "float64", **data}
     return Job(study, rows_task, options, 1, 0, reading=dict(reading), ends=ends, **more)
 
 
@@ -234,6 +258,17 @@ def what_leaves(job: Job, table: Path, client: str | None) -> list[str]:
             "  per question (about 20): loss, gradient and curvature of given models, summed over the same folds"
         )
     lines.append("  per way to learn: mean losses, their products within a client, and sums per fold")
+    if job.ends.algorithms:
+        lines.append(
+            f"In the training of {', '.join(('local', *job.ends.algorithms))}, of every run and setting tried:"
+        )
+        lines.append(
+            "  what the algorithm sends in a deployment, such as a model after local steps (local sends nothing)"
+        )
+        lines.append("  counts of classes, or number, mean and scatter of the target, of the training rows")
+        lines.append(
+            "  per client: its group, and mean losses on held-out quarters of its rows; at the end sums of these"
+        )
     lines.append("The models of clients' own rows, and all rows, stay. Every answer is logged in outgoing.jsonl.")
     lines += [] if least is None else [f"The study's file sets least = {least}."]
     return lines
@@ -267,10 +302,10 @@ class Here:
 class _Kept(Consortium):
     """The comparison itself, instead of pages."""
 
-    made: list[Comparison] = None  # type: ignore[assignment]
+    made: list[Comparison] = field(default_factory=list)
 
-    def conclude(self, found: Any, job: Job, federation: Federation, folder: Path) -> dict[str, Any]:
-        self.made.append(self.comparison(found, job, federation))
+    def conclude(self, made: Comparison, folder: Path) -> dict[str, Any]:
+        self.made.append(made)
         return {}
 
     def keep(self, *_: Any) -> None:
@@ -290,9 +325,8 @@ def tried_on(
     tables: Mapping[str, pd.DataFrame], source: Any, whole: Federation, options: Mapping[str, Any], chosen: Mapping[str, Any]
 ) -> Comparison:  # fmt: skip
     """`coterie compare … --sites`; columns and kind are named as one would name them in a study's file."""
-    unfit = [k for k in ("algorithms", "rounds", "privacy") if chosen.get(k) is not None]
-    if unfit or chosen["family"] == "trees":
-        raise ConfigError("Sites compare linear models; algorithms, trees and budgets do not go with --sites.")
+    if chosen.get("privacy") is not None or chosen["family"] == "trees":
+        raise ConfigError("Sites compare linear models; trees and budgets do not go with --sites.")
     used = whole.notes.used if whole.notes is not None else list(whole.columns or ())
     data: dict[str, Any] = {"client": source.client, "target": source.target, "features": used, "kind": whole.kind}
     data |= {
@@ -303,14 +337,15 @@ def tried_on(
     if whole.classes is not None and source.classes is not None:
         data["classes"] = list(whole.classes)
     data["one_class"] = options["one_class"]
-    section = {k: chosen[k] for k in ("metric", "seeds", "least") if chosen[k] is not None}
+    section = {k: chosen[k] for k in ("metric", "seeds", "least", "algorithms", "rounds") if chosen[k] is not None}
     return tried(study_job(data, section, {}), tables, source.client)
 
 
 def tried(job: Job, tables: Mapping[str, pd.DataFrame], client: str) -> Comparison:
     """A study whose sites, one per table, are all here. A table without the column `client` is one client."""
     made: list[Comparison] = []
-    job = replace(job, ends=_Kept(job.ends.seeds, made), least=1)
+    ends = job.ends
+    job = replace(job, ends=_Kept(ends.seeds, ends.algorithms, ends.rounds, made), least=1)
     with tempfile.TemporaryDirectory() as folder:
         sites = {
             i: Site(job, table, Path(folder) / f"site{i}", None if client in table else name)

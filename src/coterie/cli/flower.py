@@ -100,15 +100,19 @@ def job_of(text: str, folder: Path) -> Job:
             "Channels are faults and attacks of a simulation; a deployment has its own. Leave out [[channels]]."
         )
     reading = {k: v for k, v in data.items() if k in _READING}
-    if "compare" in table:
+    for kind in (k for k in ("compare", "estimate") if k in table):
         from coterie.cli.build import build
         from coterie.cli.consortium import study_job
+        from coterie.cli.estimates import estimate_job
         from coterie.secure.settings import Secure
 
-        for name in (n for n in table if n not in ("data", "compare", "secure")):
-            raise ConfigError(f"[{name}] does not go with [compare]: a study has no training. Take one of the two out.")
+        for name in (n for n in table if n not in ("data", kind, *(("secure",) if kind == "compare" else ()))):
+            raise ConfigError(
+                f"[{name}] does not go with [{kind}], which says all of a study. Take one of the two out."
+            )
         more = {} if "secure" not in table else {"secure": build(Secure, table["secure"], "secure")}
-        return study_job({k: v for k, v in data.items() if k in OPTIONS}, table["compare"], reading, **more)
+        made = study_job if kind == "compare" else estimate_job
+        return made({k: v for k, v in data.items() if k in OPTIONS}, table[kind], reading, **more)
     config = Config.parse({**table, "data": {"path": "the site's own table", **data}}, folder)
     return Job(
         config.algorithm(),
@@ -171,14 +175,15 @@ def show(
 ) -> None:
     """Say what a study would tell of this site's table, before anything leaves it."""
     from coterie.cli.consortium import what_leaves
+    from coterie.comparison.sites.study import Study
     from coterie.flower.project import PACKAGE
 
     file = folder / PACKAGE / "run.toml"
     if not file.is_file():
         raise ConfigError(f"There is no project in {folder}. Name the folder that `coterie flower init` wrote.")
     job = job_of(file.read_text("utf-8"), folder)
-    if job.ends is None:
-        raise ConfigError(f"{folder} trains a run and holds no study; docs/deployment.md says what leaves its sites.")
+    if not isinstance(job.algorithm, Study):
+        raise ConfigError(f"{folder} holds no study; docs/deployment.md says what leaves its sites.")
     for line in what_leaves(job, table, client):
         typer.echo(line)
 

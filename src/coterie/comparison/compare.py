@@ -84,8 +84,9 @@ def compare(
     says what they are expected to lose; `comparison.proven` is what is shown about collaboration.
 
     across: "sites" asks every client for sums over its rows and nothing else, as a deployment does where the tables stay
-    (linear models; a number or two classes). Folds are then dealt by each client alone, and no sum is of fewer than `least`
-    rows (by default two more than columns), so that small clients have fewer folds, or are left out and named. There
+    (linear models, and learning algorithms by name with one; a number or two classes). Folds are then dealt by each client
+    alone, and no sum is of fewer than `least` rows (by default two more than columns), so that small clients have fewer
+    folds, or are left out and named. There
     `privacy=Privacy(epsilon, delta, unit="row")` protects every row: each client tells one noisy release, and `receipts` has
     a receipt per client. Columns then need public bounds (`ranges={column: (low, high)}`; columns of arrays lie in
     [−1, 1]), and so does the target (`target_range`).
@@ -117,9 +118,12 @@ def compare(
     if not isinstance(across, str) or across not in ("rows", "sites"):
         raise ConfigError(f"across must be 'rows' or 'sites'; got {shown(across)}. Choose one of them.")
     if across == "sites":
-        if not (task is None and algorithms is None and family != "trees"):
+        if not (task is None and family != "trees"):
+            raise ConfigError("Across sites, linear models are compared; task and trees are not. Leave them out.")
+        if privacy is not None and algorithms is not None:
             raise ConfigError(
-                "Across sites, linear models are compared; task, algorithms and trees are not. Leave them out."
+                "Across sites a budget protects rows in the comparison of linear models; algorithms are trained without "
+                "one. Leave one of the two out."
             )
         if privacy is not None and (privacy.unit == "client" or least is not None):
             raise ConfigError(
@@ -127,16 +131,20 @@ def compare(
                 f"unit={privacy.unit!r} and least={least!r}. Pass Privacy(epsilon, delta, unit='row'), or name a column of "
                 "units, and leave least out."
             )
-        from coterie.comparison.sites.result import across_sites
+        from coterie.comparison.sites.learned import with_learned
+        from coterie.comparison.sites.result import across_sites, all_rows
         from coterie.training.run import engine_of
 
-        asking = engine_of(engine, None)
+        asking, part = engine_of(engine, None), 1.0 if algorithms is None else _EXACT_SHARE
         try:
             if privacy is not None:
                 from coterie.comparison.sites.noisy import across_sites_privately
 
                 return across_sites_privately(first, privacy, chosen[0], asking, target_range)
-            return across_sites(first, chosen, metric, least, asking, _part(progress, chosen[0], 1.0))
+            seen = across_sites(first, chosen, metric, least, asking, _part(progress, chosen[0], part))
+            if algorithms is None:
+                return seen
+            return with_learned(seen, all_rows(first), algorithms, rounds, chosen, asking, None, note, progress)
         finally:
             if isinstance(engine, str):
                 asking.close()
@@ -190,7 +198,7 @@ def compare(
     if own_split is not None:
         told = f"the split in column {own_split!r} holds for trained methods; exact models deal folds over all rows."
         exact = replace(exact, warnings=(*exact.warnings, told))
-    return _with_release(_joined(exact, extra), candidate, chosen[0], engine)
+    return _with_release(exact.joined(extra), candidate, chosen[0], engine)
 
 
 def _with_release(comparison: Comparison, candidate: Private | None, seed: int, engine: Any) -> Comparison:
@@ -229,24 +237,3 @@ def _trained(
         tell = lambda name, seed, share: progress(name, seed, done + (1 - done) * share)  # noqa: E731
     runs = train_all(split, task, methods, metric, Schedule(rounds, seeds, engine, note, tell))
     return trained_comparison(runs, seeds, redrawn=redrawn)
-
-
-def _joined(exact: Comparison, extra: Comparison) -> Comparison:
-    """The exact comparison with learning algorithms as further rows; its recommendation stays."""
-    names = ("table", "gains", "errors", "half_widths", "marks", "clusters", "intervals")
-    rows = {n: pd.concat([getattr(exact, n), getattr(extra, n)]).rename_axis("method") for n in names}
-    both = {n: pd.concat([getattr(exact, n), getattr(extra, n)], ignore_index=True) for n in ("scores", "settings")}
-    return replace(
-        exact,
-        **rows,
-        **both,
-        curves=extra.curves,
-        overview=extra.overview,
-        about={**extra.about, **exact.about, "model": extra.about["model"]}
-        | {"new_split_each_seed": extra.about["new_split_each_seed"]},
-        results=extra.results,
-        judgement=extra.judgement,
-        failed=extra.failed,
-        warnings=(*exact.warnings, *extra.warnings),
-        regrouped=exact.regrouped | extra.regrouped,
-    )

@@ -17,19 +17,18 @@ from coterie.base.text import suggest
 from coterie.comparison.from_decision import about_data
 from coterie.comparison.private import Private
 from coterie.comparison.result import Comparison
-from coterie.comparison.trained_scores import trained_scores
+from coterie.comparison.trained_scores import OfRows, OfSums
 from coterie.comparison.tuning import MOST_ROUNDS, tune
 from coterie.data.federation import Federation
 from coterie.data.opening import Split
 from coterie.errors import ConfigError, CoterieError, DataError, Diverged
-from coterie.evidence.gains import column_mean, intervals, paired_gains
+from coterie.evidence.gains import column_mean, intervals
 from coterie.evidence.gains import marks as marks_of
 from coterie.evidence.rule import decide_scores
 from coterie.learning.metrics import FOR_NUMBERS, METRICS
 from coterie.learning.standardised import standardised
 from coterie.learning.task import Task
 from coterie.training.result import Result
-from coterie.training.row_losses import pooled_rows, row_names
 from coterie.training.run import fit
 
 Note = Callable[[str, int], None]
@@ -59,6 +58,7 @@ class Schedule:
     engine: Any
     note: Note | None
     progress: Progress | None
+    kept: Callable[[str, Result], None] | None = None  # called with every method and its result
 
     def tell(self, name: str, seed: int, done: int, total: int) -> None:
         if self.note is not None:
@@ -94,6 +94,8 @@ def train_all(split: Split, task: Task | None, methods: dict[str, Any], metric: 
                 runs.drop(name, str(error))
                 continue
             runs.results[name].append(result)
+            if how.kept is not None:
+                how.kept(name, result)
     return runs
 
 
@@ -122,9 +124,10 @@ def _ready(
 def _fit(
     ready: Any, data: Federation, work: Task, length: int, seed: int, how: Schedule, alone: Result | None
 ) -> Result:
+    often = max(length // 15, 1) if len(data) <= 50 else max(length // 5, 1)
     result = fit(
         ready, data, work, rounds=length, seed=seed, engine=how.engine, alone=alone or False, progress=False,
-        evaluate_every=max(length // 15, 1) if len(data) <= 50 else max(length // 5, 1),
+        evaluate_every=often if getattr(how.engine, "evaluates", True) else 0,
     )  # fmt: skip
     if not result.about["finished"]:
         raise KeyboardInterrupt  # fit only ends the round and hands back what it has
@@ -165,8 +168,8 @@ def task_for(task: Task | None, federation: Federation, metric: str | None) -> T
     return standardised(work, federation)
 
 
-def trained_comparison(runs: Runs, seeds: Sequence[int], *, redrawn: bool) -> Comparison:
-    """Scores, gains over the tuned local, errors, marks and the rule's answer."""
+def trained_comparison(runs: Runs, seeds: Sequence[int], *, redrawn: bool, given: OfSums | None = None) -> Comparison:
+    """Scores, gains over the tuned local, errors, marks and the rule's answer; `given` is evidence that clients told."""
     base = runs.results["local"]
     data, task = base[0].federation, base[0].task
     if any(not r.clients.equals(data.clients) for results in runs.results.values() for r in results):
@@ -176,18 +179,17 @@ def trained_comparison(runs: Runs, seeds: Sequence[int], *, redrawn: bool) -> Co
     n_test = np.mean([r.federation.n_test for r in base], axis=0)
     overlap = n_test / data.n_samples if redrawn else np.ones(len(data))
     alone = np.stack([r.scores()[metric].to_numpy() for r in base])
-    names = row_names(base) if len(base) > 1 else None
-    own, sizes = pooled_rows(base, names), np.stack([r.federation.n_test for r in base])
+    sizes = np.stack([r.federation.n_test for r in base])
+    evidence = given or OfRows(runs.results, float(overlap.mean()))
     table, gains, errors, bounds, marks = {}, {}, {}, {}, {}
     for name, results in runs.results.items():
         each = np.stack([r.scores()[metric].to_numpy() for r in results])
         gain = sign * (each - alone)
         table[name], gains[name] = column_mean(each), column_mean(gain)
-        rows = [b - a for a, b in zip(pooled_rows(results, names), own, strict=True)]
-        single = paired_gains(rows, gain, sizes, metric)
+        single = evidence.gains(name, gain, sizes, metric)
         errors[name] = single.error
         bounds[name], marks[name] = np.subtract(*intervals(single)[::-1]) / 2, marks_of(single)
-    scores, proper = trained_scores(runs.results, float(overlap.mean()))
+    scores, proper = evidence.scores()
     verdict = decide_scores(scores, proper=proper)
     frames = [_frame(part, clients) for part in (table, gains, errors, bounds)]
     return Comparison(

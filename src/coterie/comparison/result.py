@@ -5,7 +5,7 @@ Only `coalition` trains; everything else reads stored results."""
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,6 +92,8 @@ class Comparison:
     """The model to deploy: predicts rows of raw columns, with intervals, and can be saved. Tables only."""
     positions: pd.DataFrame | None = None
     """The places of clients (two columns, across and up), if the data have them; they are drawn and never learned from."""
+    audited: Participation | None = None
+    """Who would stay with the best trained method, where clients told it; else it is found from rows."""
     released: Result | None = None
     """The private candidate trained once with exact noise: the only thing here that a receipt covers."""
 
@@ -227,11 +229,31 @@ class Comparison:
 
     @cached_property
     def _audit(self) -> Participation | None:
-        if self.best is None:
-            return None
+        if self.best is None or self.audited is not None:
+            return self.audited
         from coterie.training.coalition import audit
 
         return audit(self.results[self.best])
+
+    def joined(self, extra: Comparison) -> Comparison:
+        """The exact comparison with learning algorithms as further rows; its recommendation stays."""
+        names = ("table", "gains", "errors", "half_widths", "marks", "clusters", "intervals")
+        rows = {n: pd.concat([getattr(self, n), getattr(extra, n)]).rename_axis("method") for n in names}
+        both = {n: pd.concat([getattr(self, n), getattr(extra, n)], ignore_index=True) for n in ("scores", "settings")}
+        return replace(
+            self,
+            **rows,
+            **both,
+            curves=extra.curves,
+            overview=extra.overview,
+            about={**extra.about, **self.about, "model": extra.about["model"]}
+            | {"new_split_each_seed": extra.about["new_split_each_seed"]},
+            results=extra.results,
+            judgement=extra.judgement,
+            failed=extra.failed,
+            warnings=(*self.warnings, *extra.warnings),
+            regrouped=self.regrouped | extra.regrouped,
+        )
 
     def participation(self) -> Participation | None:
         """The clients that would stay with the best trained method; None when nothing was trained."""
@@ -242,8 +264,8 @@ class Comparison:
         """The clients that remain with the best trained method after the others have left, step by step.
 
         It trains again, so no other function calls it. Pass its result on to `save`, `write_report` and
-        `comparison_tables`."""
-        return None if self._audit is None else self._audit.coalition(max_rounds)
+        `comparison_tables`. Across sites nothing is trained again, and the answer is None."""
+        return None if self._audit is None or self.audited is not None else self._audit.coalition(max_rounds)
 
     @guarded
     def verdict(self, coalition: Coalition | None = None) -> str:

@@ -271,6 +271,15 @@ class ClientRows:
             n_valid=np.zeros_like(held),
         )
 
+    def target_moments(self) -> tuple[float, float]:
+        """Mean and deviation of the target over all training rows."""
+        y = torch.from_numpy(self.rows("train")[1]).double()
+        return float(y.mean()), float(y.std(correction=0))
+
+    def class_counts(self) -> Tensor:
+        """The number of training rows of every class."""
+        return torch.bincount(torch.from_numpy(self.rows("train")[1]).long(), minlength=self.n_outputs).double()
+
     def describe(self) -> pd.DataFrame:
         """One row per client: samples, training and test rows, and the mean of the target or the share of each class."""
         counts = {"samples": self.n_samples, "train": self.n_train, "validation": self.n_valid, "test": self.n_test}

@@ -108,8 +108,13 @@ def paired_gains(rows: Sequence[Floats], each: Floats, sizes: Ints, metric: str)
     (runs, clients). sizes: the test rows of every run. The variance of a row has two parts: that of distinct rows, and that
     of training beyond them. Runs of one split differ only by the randomness of training. Runs of different splits also
     differ by their rows; the variance beyond that of the rows they do not share is due to training."""
-    n, count = np.array([len(r) for r in rows], np.float64), len(each)
-    variance = np.array([r.var(ddof=1) if len(r) > 1 else np.inf for r in rows])
+    n = np.array([len(r) for r in rows], np.float64)
+    return trained_gains(np.array([r.var(ddof=1) if len(r) > 1 else np.inf for r in rows]), n, each, sizes, metric)
+
+
+def trained_gains(variance: Floats, n: Floats, each: Floats, sizes: Ints, metric: str) -> Gains:
+    """The same from the variance of the gains of a client's `n` distinct test rows."""
+    count = len(each)
     variance = np.where(np.isnan(variance), np.inf, variance)  # a score that depends on a single row
     if count > 1:
         size = np.maximum(sizes.mean(axis=0), 1)

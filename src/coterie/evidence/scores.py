@@ -152,43 +152,57 @@ class ClientScores(Scores):
 
     ``told`` (parts, methods, clients) are mean losses, ``products`` (parts, methods, methods, clients) sums over a client's
     rows of products of centred losses. Part 0 is the mean of each row's losses over the repeats, the others are the single
-    repeats. ``folds_told`` (repeats, folds, methods, clients) are sums of losses."""
+    repeats; of trained methods part 0 has the rows of all splits, and the others are the splits. ``counts`` (parts, clients)
+    are numbers of rows, or (clients,) those of every part. ``folds_told`` (repeats, folds, methods, clients) are sums of
+    losses."""
 
-    count: Floats
+    counts: Floats
     told: Floats
     products: Floats
     folds_told: Floats
 
     @classmethod
     def of(
-        cls, metric: str, scored: Ints, n_clients: int, count: Floats, told: Floats, products: Floats, folds: Floats
-    ) -> ClientScores:
-        none, nobody = np.empty((len(folds), len(METHODS), 0)), np.empty(0, np.int64)
+        cls, metric: str, scored: Ints, n_clients: int, counts: Floats, told: Floats, products: Floats, folds: Floats,
+        **more: Any,
+    ) -> ClientScores:  # fmt: skip
+        none, nobody = np.empty((len(folds), told.shape[1], 0)), np.empty(0, np.int64)
         return cls(
             metric, none, np.empty((len(folds), 0), np.int64), folds.shape[1], nobody, scored, n_clients,
-            count=count, told=told, products=products, folds_told=folds,
+            counts=np.broadcast_to(counts, told[:, 0].shape), told=told, products=products, folds_told=folds, **more,
         )  # fmt: skip
 
     @property
+    def _often(self) -> float:
+        """In how many splits a row is on average."""
+        return 1.0 if self.test_share is None else 1 + (self.n_folds - 1) * self.test_share
+
+    @property
     def sizes(self) -> Floats:
-        return self.count
+        return np.asarray(self.counts[0] / self._often)
 
     def parts(self) -> Sequence[Scores]:
         def part(r: int) -> Scores:
             keep = [r + 1, r + 1]
-            folds = self.folds_told[r : r + 1]
-            return replace(
-                self, rows=self.rows[:1], told=self.told[keep], products=self.products[keep], folds_told=folds
-            )
+            one: dict[str, Any] = {
+                "counts": self.counts[keep],
+                "told": self.told[keep],
+                "products": self.products[keep],
+            }
+            if self.test_share is not None:
+                return replace(self, **one, n_folds=1, folds_told=self.folds_told[:, r : r + 1])
+            return replace(self, **one, rows=self.rows[:1], folds_told=self.folds_told[r : r + 1])
 
-        return [part(r) for r in range(self.repeats)]
+        return [part(r) for r in range(len(self.told) - 1)]
 
     def difference(self, over: int, method: int) -> Difference:
         squares = self.products[0]
         within = squares[over, over] + squares[method, method] - 2 * squares[over, method]
-        sums = (self.folds_told[:, :, over] - self.folds_told[:, :, method]) / self.count
-        weight = self.n_folds / max(len(self.count), 1)
-        return Difference(self.told[0, over] - self.told[0, method], np.maximum(within, 0), weight * sums.sum(-1))
+        count = self.counts[0]
+        sums = (self.folds_told[:, :, over] - self.folds_told[:, :, method]) / count
+        weight = self.n_folds / max(len(count), 1)
+        clients = self.told[0, over] - self.told[0, method]
+        return Difference(clients, np.maximum(within, 0) / self._often, weight * sums.sum(-1))
 
     def losses(self) -> Floats:
         return np.asarray(self.told[0])

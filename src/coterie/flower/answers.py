@@ -175,3 +175,17 @@ def scores(told: Any, metrics: Sequence[str], most: int) -> dict[str, tuple[floa
         if name in _SHARES and not -_ROUNDING <= score <= count * (1 + _ROUNDING):
             raise Malformed(f"{name!r} is from 0 to 1 per client, so {count} clients have no sum of {score:g}.")
     return found
+
+
+def participation(told: Any, most: int) -> dict[str, float]:
+    """How many clients of a site would stay and leave, and the sum of their gains; nothing where none was trained alone."""
+    counts = ("stay", "leave", "unknown")
+    if not told:
+        return {}
+    if not (isinstance(told, dict) and set(told) == {*counts, "gain"} and finite(told["gain"])):
+        raise Malformed(
+            "participation must be how many clients stay, leave or are unknown, and the sum of their gains."
+        )
+    if not all(whole(told[k], most) for k in counts) or sum(told[k] for k in counts) > most:
+        raise Malformed(f"participation must be of at most {most} clients.")
+    return {k: told[k] for k in (*counts, "gain")}

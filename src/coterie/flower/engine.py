@@ -69,6 +69,7 @@ class SitesEngine:
     events: list[dict[str, Any]] = field(default_factory=list)
     attempt: str = field(default_factory=lambda: secrets.token_hex(4))
     sums: SecureSums | None = None  # the server sees sums over sites only
+    trial: dict[str, Any] | None = None  # what is trained, in a study
     _tags: dict[str, str | None] = field(init=False, repr=False)
     _expected: dict[Any, Share] = field(default_factory=dict, init=False, repr=False)
 
@@ -86,7 +87,7 @@ class SitesEngine:
         asked = {site: np.flatnonzero(np.isin(ask.clients, own)) for site, own in self.places.items()}
         least = 2 if isinstance(env.private, Releases) and env.private.sampling == 1 else 1  # no sum of one client
         asked = {s: place for s, place in asked.items() if len(place) >= min(least, len(self.places[s])) > 0}
-        self.number += 1
+        self.count()
         messages = {site: self._message(ask, env, site, place) for site, place in asked.items()}
         got = self.exchange(messages) if messages else {}
         shares: dict[str, Share] = {}
@@ -115,7 +116,7 @@ class SitesEngine:
         length = count(expected, env.private is not None)
 
         def put(orders: dict[str, dict[str, Any]]) -> dict[str, Answer]:
-            self.number += 1
+            self.count()
             where = {site: np.flatnonzero(np.isin(ask.clients, self.places[site])) for site in orders}
             messages = {s: self._message(ask, env, s, place, orders[s]) for s, place in where.items()}
             got = self.exchange(messages, soon=True)
@@ -136,6 +137,10 @@ class SitesEngine:
 
     def close(self) -> None:
         """This engine holds nothing that must be released."""
+
+    def count(self) -> None:
+        """The number of the next message."""
+        self.number += 1
 
     def settle(self) -> None:
         """Keep the states of the finished round."""
@@ -163,6 +168,7 @@ class SitesEngine:
         head, tree = write_ask(self.algorithm, ask.only(keep), private=env.private is not None)
         head |= {"do": "ask", "run": self.run_name, "round": env.round, "ask": env.ask, "attempt": self.attempt}
         head |= {"have": self._tags.get(site), "base": self.base.get(site), "number": self.number, "secure": order}
+        head["trial"] = self.trial
         if (private := env.private) is not None:
             told = ("noise_multiplier", "n_users", "sampling", "expected")
             head["private"] = {name: getattr(private, name) for name in told}

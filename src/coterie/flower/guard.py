@@ -37,6 +37,7 @@ from coterie.training.private_run import accounted_sampling, asks_per_round, par
 
 BUDGET, OUTGOING, STATISTICS = "budget.json", "outgoing.jsonl", "statistics.json"
 MOST_ASKS = 100  # of a study
+MOST_TRIAL_ROUNDS = 10_000  # of a training in a study
 MOST_RUNS = 64  # runs whose rows and results a site keeps at the same time
 _PATIENCE = 60.0  # seconds to wait for another message to this site
 _CONTENT = ("phase", "clients", "reduce", "updates", "auxiliary", "given", "test")
@@ -68,8 +69,19 @@ class Guard:
     def admit_round(self, kind: str, head: Mapping[str, Any]) -> None:
         """Refuse rounds beyond the run's number of rounds: a result has a row per round."""
         most = self.job.rounds if kind == "finish" else self.job.rounds - 1
+        if head.get("trial") is not None:
+            self._admit_trial(head["trial"]["name"])
+            most = MOST_TRIAL_ROUNDS
         if head["round"] > most:
             raise ConfigError(f"This run has {self.job.rounds} rounds; the server speaks of round {head['round'] + 1}.")
+
+    def _admit_trial(self, name: str) -> None:
+        """Refuse trainings that the run's file does not name."""
+        named = () if self.job.ends is None else self.job.ends.algorithms
+        if not named or name not in (*named, "local"):
+            raise ConfigError(
+                f"By this site's copy of the run nothing is trained as {name!r}. Give both the same project."
+            )
 
     def admit_run(self, run: str) -> None:
         """Refuse a name that is taken, and too many runs for the disk: each run keeps a copy of the rows."""
@@ -85,8 +97,9 @@ class Guard:
         self, head: Mapping[str, Any], tree: Tree, own: Ints, states: ClientStates, plan: Mapping[str, float]
     ) -> None:
         """Refuse an ask that an honest server does not send, and count a private ask."""
+        study = self.job.ends is not None and head["trial"] is None
         wanted = None if self.job.secure is None else ["SumBy", 1]
-        if self.job.ends is not None and (head["ask"] >= MOST_ASKS or head["reduce"] != wanted or head["test"]):
+        if study and (head["ask"] >= MOST_ASKS or head["reduce"] != wanted or head["test"]):
             of = "single clients" if wanted is None else "all clients"
             raise ConfigError(f"A study asks at most {MOST_ASKS} questions, for sums of {of}.")
         most = max(int(setting(self.job.algorithm, "clusters", 1) or 1), MOST_GROUPS)

@@ -14,6 +14,7 @@ from coterie.data.digits import LEVELS
 from coterie.data.preprocessing import PLAN_COLUMNS
 from coterie.flower.answers import finite, text, whole
 from coterie.flower.wire import Malformed
+from coterie.learning.metrics import METRICS
 
 MOST_GROUPS = 64  # of an ask, or the clusters of the algorithm if these are more
 MOST_CLIENTS = 10**6  # of a run: a site keeps some bytes for each
@@ -104,6 +105,51 @@ def _plain(told: Any, deep: int = 8) -> bool:
     return told is None or text(told) or isinstance(told, bool | int | float)
 
 
+def _steps(told: Any) -> bool:
+    """Settings of LocalSGD."""
+    return told is None or (
+        isinstance(told, dict)
+        and set(told) == {"steps", "lr", "batch_size", "momentum", "weight_decay"}
+        and all(told[k] is None or (whole(told[k], 10**4) and told[k] > 0) for k in ("steps", "batch_size"))
+        and all(finite(told[k]) and told[k] >= 0 for k in ("lr", "momentum", "weight_decay"))
+    )
+
+
+def _held(told: Any) -> bool:
+    """Parts of the rows that are held out: shares and seeds."""
+    return _list(
+        told,
+        lambda part: (
+            _list(part, lambda v: v is None or finite(v), 2)
+            and len(part) == 2
+            and finite(part[0])
+            and 0 < part[0] < 1
+            and (part[1] is None or whole(part[1], _MOST_ROUNDS))
+        ),
+        4,
+    )
+
+
+_TRIAL: dict[str, Callable[[Any], bool]] = {
+    "name": text,
+    "local": _steps,
+    "lr": lambda v: v is None or (finite(v) and v > 0),
+    "clusters": lambda v: v is None or (whole(v, MOST_GROUPS) and v > 0),
+    "clients": _positions,
+    "held": _held,
+    "target": lambda v: v is None or (_list(v, finite, 2) and len(v) == 2 and v[1] >= 0),
+    "metrics": lambda v: _list(v, lambda m: m in METRICS, len(METRICS)),
+    "seed": lambda v: whole(v, _MOST_ROUNDS),
+}
+
+
+def _trial(told: Any) -> bool:
+    """What is trained in a study."""
+    return told is None or (
+        isinstance(told, dict) and set(told) == set(_TRIAL) and all(fits(told[k]) for k, fits in _TRIAL.items())
+    )
+
+
 _PATTERN = "1 to 64 letters, digits and hyphens"
 _ROUND: Check = (lambda v: whole(v, _MOST_ROUNDS), "a whole number from 0")
 _RUN: Check = (name, _PATTERN)
@@ -141,6 +187,19 @@ TABLE: dict[str, dict[str, Check]] = {
         "auxiliary": (lambda v: _list(v, text, 1000), "names"),
         "given": (_given, "the names of down and each"),
         "private": (_private, "null, or the numbers of a private run"), "secure": _ORDER,
+        "trial": (_trial, "null, or what is trained in a study"),
+    },
+    "look": {
+        "run": _RUN, "round": _ROUND, "have": _TAG, "number": _NUMBER, "attempt": _RUN,
+        "trial": (lambda v: v is not None and _trial(v), "what is trained in a study"),
+        "what": (lambda v: v in ("look", "keep", "told", "targets"), "a look at a study's training"),
+        "plain": (lambda v: isinstance(v, dict) and _plain(v), "plain values"),
+        "method": (lambda v: v is None or name(v), _PATTERN),
+        "split": (lambda v: v is None or whole(v, _MOST_ROUNDS), "a seed"),
+        "judged": (lambda v: v is None or _list(v, lambda m: m in METRICS, 2), "metrics"),
+        "guess": (lambda v: v is None or _list(v, finite, 1000), "numbers"),
+        "methods": (lambda v: v is None or (_list(v, name, 100) and len(v) > 0), "names of methods"),
+        "splits": (lambda v: v is None or (_list(v, lambda k: whole(k, _MOST_ROUNDS), 100) and len(v) > 0), "seeds"),
     },
     "finish": {
         "run": _RUN, "round": _ROUND, "have": _TAG, "number": _NUMBER,
@@ -148,8 +207,10 @@ TABLE: dict[str, dict[str, Check]] = {
     },
     "secure": {"run": _RUN, "told": (lambda v: isinstance(v, dict), "a message of the protocol for secure sums")},
 }  # fmt: skip
-PARTS = {"ask": ("down", "each", "known"), "finish": ("state",)}
-_MAY_BE_NULL = ("have", "base", "reduce", "private", "secure")
+PARTS = {"ask": ("down", "each", "known"), "finish": ("state",), "look": ("state",)}
+_MAY_BE_NULL = (
+    "have", "base", "reduce", "private", "secure", "trial", "method", "split", "judged", "guess", "methods", "splits",
+)  # fmt: skip
 
 
 def checked_tree(kind: str, tree: dict[str, Any]) -> dict[str, Any]:

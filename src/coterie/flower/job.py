@@ -32,6 +32,7 @@ class Job:
     reading: Mapping[str, Any] = field(default_factory=dict)
     least: int = LEAST  # a site sends no statistics of fewer rows before a run
     secure: Secure | None = None  # the server sees sums over sites only
+    alone: bool = True  # sites also train their clients alone, at the end and without exchange, to measure gains
     ends: Any = None  # of a study (`studies.Ends`): what its server and its sites make of the answers
 
     def __post_init__(self) -> None:

@@ -220,10 +220,11 @@ class Server:
             return self.sites.exchange(messages)
 
         if engine.sums is not None and self.job.privacy is None:
-            scores = self._summed_scores(engine, engine.sums.server, told, run.done, run.task.metrics)
+            scores, stay = self._summed_scores(engine, engine.sums.server, told, run.done, run.task.metrics), {}
         else:
-            scores = self._scores(engine, told({}), run.task.metrics)
-        result = self._about(run) | {"scores": scores}
+            got = told({})
+            scores, stay = self._scores(engine, got, run.task.metrics), self._stay(engine, got)
+        result = self._about(run) | {"scores": scores} | stay
         self.log(engine)
         write_text(self.folder / RESULT, json.dumps(result, indent=1, default=str))
         return result
@@ -268,6 +269,23 @@ class Server:
                 before = sums.get(name, (0.0, 0))
                 sums[name] = (before[0] + total, before[1] + count)
         return {name: total / count for name, (total, count) in sums.items() if count}
+
+    def _stay(self, engine: SitesEngine, got: Mapping[str, bytes | Failure]) -> dict[str, Any]:
+        """How many clients would stay, and their mean gain over training alone, as sites say; nothing with a budget."""
+        sums: dict[str, float] = {}
+        for site, answer in got.items() if self.job.privacy is None else ():
+            try:
+                told = unpacked(answer, 1 << 20)[0].get("participation")
+                one = answers.participation(told, len(engine.places[site]))
+            except wire.Malformed as why:
+                engine.note(None, site, "finish", str(why))
+                continue
+            sums = {name: sums.get(name, 0) + value for name, value in one.items()} or sums
+        if not sums:
+            return {}
+        known = sums["stay"] + sums["leave"]
+        mean = sums.pop("gain") / known if known else None
+        return {"participation": sums | {"mean_gain": mean}}
 
     def _about(self, run: Run) -> dict[str, Any]:
         return run.about | {

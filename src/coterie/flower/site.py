@@ -5,6 +5,7 @@
     hello    after a restart: show the ticket this site got when the run began
     begin    prepare the rows by the agreement, and keep them for the run
     ask      run a client function of the algorithm and answer as the ask says: sums, or rows
+    look     in a study that trains: say how a model does on rows here (`trial_site.py`)
     secure   help with secure sums: sign keys, deal shares, open a sum
     finish   give every client here its model, its group and its scores; all of them stay here
 
@@ -43,7 +44,7 @@ from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.exchange.messages import Ask, From, Ints, MeanBy, SumBy
 from coterie.flower import wire
 from coterie.flower.agreement import Agreement
-from coterie.flower.finish import keep_results
+from coterie.flower.finish import keep_results, trained_alone
 from coterie.flower.guard import Guard, planned
 from coterie.flower.heads import checked_head, checked_tree
 from coterie.flower.job import Job
@@ -138,9 +139,16 @@ class Site:
             return wire.pack(self._secure(head["run"]).answer(head["told"]))
         Guard(self.job, self.folder).admit_round(kind, head)
         secure = None if self.job.secure is None else self._secure(head["run"])
+        run = self._run(head["run"])
+        if head.get("trial") is not None:
+            from coterie.flower.trial_site import TrialRun
+
+            run = TrialRun.of(run, head["trial"])
+        if kind == "look":
+            return run.look(head, tree)
         if kind == "ask":
-            return self._run(head["run"]).ask(head, tree, secure)
-        return self._run(head["run"]).finish(head, tree, secure)
+            return run.ask(head, tree, secure)
+        return run.finish(head, tree, secure)
 
     def _identity(self) -> Identity:
         if self.key is None:
@@ -230,10 +238,17 @@ class SiteRun:
         rows = Federation.load(folder / "rows")
         self.task = job.task(rows)
         self.task.check(rows, look=job.privacy is None)
-        fed = among_all(rows, self.own, int((folder / "n_clients.txt").read_text()))
-        dtype = fed.x.dtype if fed.x.is_floating_point() else torch.float32
-        self.env = Env(self.task, fed, self.task.init(job.seed, dtype), job.seed, present=len(self.own))
+        self.env = environment(self.task, among_all(rows, self.own, self._everyone()), job.seed, len(self.own))
         self.engine = LocalEngine(workers=1)
+        self.trial: SiteRun | None = None  # the last training of a study
+
+    def _everyone(self) -> int:
+        """The number of clients of the run."""
+        return int((self.folder / "n_clients.txt").read_text())
+
+    def look(self, head: Mapping[str, Any], tree: Tree) -> bytes:
+        """An answer about a training of a study (`trial_site.py`)."""
+        raise wire.Malformed("Only a study's trainings are looked at.")
 
     # ---- a question ------------------------------------------------------------------------------------------------------
 
@@ -368,11 +383,14 @@ class SiteRun:
         env = replace(self.env, round=head["round"], states=self._states(head.get("have")))
         state = server_state(self.job, self.env, tree.get("state", {}), head["plain"])
         with untold("The end of the run could not be worked on") if self.job.privacy is not None else nullcontext():
-            told = keep_results(self.job.algorithm, env, state, self.own, self.engine, self.folder / "result")
+            alone = trained_alone(self.job, env, self.own, self.engine)
+            told, stay = keep_results(
+                self.job.algorithm, env, state, self.own, self.engine, self.folder / "result", alone
+            )
         if self.job.privacy is not None or (secure is not None and head["secure"] is None):
             return wire.pack({"scores": {}})
         if secure is None:
-            return wire.pack({"scores": told})
+            return wire.pack({"scores": told, "participation": stay})
         sums = encoded([v for m in self.task.metrics for v in told[m]], secure.secure.count)
         masked = secure.mask(head["secure"], number(env.round), f"scores {' '.join(self.task.metrics)}", sums)
         return wire.pack({"context": masked["context"]}, {"masked": torch.from_numpy(masked["masked"])})
@@ -427,6 +445,11 @@ def releases(job: Job, ask: Ask, told: Mapping[str, Any] | None, plan: Mapping[s
         return None
     check_private(ask)
     return Releases(job.privacy, None, secure=job.secure, **plan)  # type: ignore[arg-type]
+
+
+def environment(task: Any, federation: Federation, seed: int, present: int) -> Env:
+    dtype = federation.x.dtype if federation.x.is_floating_point() else torch.float32
+    return Env(task, federation, task.init(seed, dtype), seed, present=present)
 
 
 def among_all(rows: Federation, own: Ints, n_clients: int) -> Federation:

@@ -22,6 +22,7 @@ from coterie.flower.engine import Failure, SitesEngine
 from coterie.flower.job import Job
 from coterie.flower.nodes import Nodes
 from coterie.flower.server import EVENTS, RESULT, meet
+from coterie.flower.trials import Trials
 
 FEWEST = 2  # sites of a study
 
@@ -29,13 +30,20 @@ FEWEST = 2  # sites of a study
 class Ends(Protocol):
     """The two ends of a study."""
 
+    algorithms: tuple[str, ...]
+    """What is trained in it."""
+
     def exchange(self, job: Job, federation: Federation) -> Generator[Ask, Reply, Any]: ...
 
-    def conclude(self, found: Any, job: Job, federation: Federation, folder: Path) -> dict[str, Any]:
+    def decide(self, found: Any, job: Job, federation: Federation, trials: Trials, tell: Callable[[str], None]) -> Any:
+        """The decision from what was found, with what is trained."""
+        ...
+
+    def conclude(self, made: Any, folder: Path) -> dict[str, Any]:
         """Write the server's page; returns what is logged."""
         ...
 
-    def share(self, found: Any, job: Job, federation: Federation, own: Ints) -> tuple[dict[str, Any], Tree]:
+    def share(self, found: Any, made: Any, federation: Federation, own: Ints) -> tuple[dict[str, Any], Tree]:
         """What a site with these clients receives."""
         ...
 
@@ -92,8 +100,10 @@ def serve_study(
 
         try:
             found = answered(exchange, run, env)
-            told = ends.conclude(found, job, federation, folder)
-            _share(found, job, federation, engine, server.sites, lost)
+            trials = Trials(engine, federation, run)
+            made = ends.decide(found, job, federation, trials, tell)
+            told = ends.conclude(made, folder)
+            _share(ends, found, made, federation, engine, server.sites, lost)
         finally:
             add_lines(folder / EVENTS, map(json.dumps, engine.events))
         result: dict[str, Any] = {
@@ -101,16 +111,20 @@ def serve_study(
             "scores": {}, "exchanges": asked, "bytes_up": up, "seconds": round(time.monotonic() - began, 1),
             "lost": [str(federation.clients[i]) for i in sorted(lost)],
         } | told  # fmt: skip
+        if ends.algorithms:
+            result["training"] = {"exchanges": trials.asked, "bytes_up": trials.bytes_up}
         write_text(folder / RESULT, json.dumps(result, indent=1, default=str))
         return result
 
 
-def _share(found: Any, job: Job, federation: Federation, engine: SitesEngine, sites: Any, lost: set[int]) -> None:
-    assert job.ends is not None
-    messages, engine.number = {}, engine.number + 1
+def _share(
+    ends: Ends, found: Any, made: Any, federation: Federation, engine: SitesEngine, sites: Any, lost: set[int]
+) -> None:
+    messages: dict[str, bytes] = {}
+    engine.count()
     for site, own in engine.places.items():
         if not lost.intersection(own.tolist()):
-            plain, tensors = job.ends.share(found, job, federation, own)
+            plain, tensors = ends.share(found, made, federation, own)
             head = {"do": "finish", "run": sites.run, "round": 0, "have": engine.tag(site), "plain": plain}
             messages[site] = wire.pack(head | {"number": engine.number}, {"state": tensors})
     for site, answer in sites.exchange(messages).items():

@@ -3,7 +3,7 @@ in the target's own units. Learning rates that suit one table then suit a table 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -54,12 +54,12 @@ class Rescaled:
         return nn.Sequential(*parts, Rescale(self.mean, self.scale))
 
 
-def standardised(task: Task, federation: Federation) -> Task:
-    """The task with targets standardised by mean and deviation of all training rows; others than `mse` stay as they are."""
+def standardised(task: Task, federation: Federation, moments: Sequence[float] | None = None) -> Task:
+    """The task with targets standardised by mean and deviation (`moments`; None: of all training rows); others than `mse`
+    stay as they are."""
     if task.loss != "mse" or federation.kind != "regression":
         return task
-    y = torch.from_numpy(federation.rows("train")[1]).double()
-    mean, scale = float(y.mean()), float(y.std(correction=0))
+    mean, scale = moments or federation.target_moments()
     if scale == 0 or (abs(mean) < 0.5 * scale and 0.5 < scale < 2):
         return task  # nothing to do; the fast path for plain squared error is kept
     return replace(task, model=Rescaled(task.model, mean, scale), loss=ScaledSquares(scale), metric=task.scorers)

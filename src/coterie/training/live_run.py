@@ -80,6 +80,7 @@ class Run:
     met: npt.NDArray[np.bool_] = field(init=False)  # which clients have answered in a round
 
     def begin(self, *, resume: bool, overwrite: bool) -> None:
+        self.engine = getattr(self.engine, "begun", lambda run: self.engine)(self)
         self.task.check(self.federation, look=self.privacy is None)
         require_statistics(self.algorithm, self.task)
         require_optimiser(self.algorithm)
@@ -227,7 +228,9 @@ class Run:
             self.env, round=self.done, ask=0, private=None
         )  # the same whether the run was resumed or has just failed
         met = self.met if self.session is None else None  # a private run does not tell whom it asked
-        return Evaluation(self.algorithm, self.federation, self.task, self.state, env, self.engine, met)
+        kind = getattr(self.engine, "evaluation", Evaluation)
+        made: Evaluation = kind(self.algorithm, self.federation, self.task, self.state, env, self.engine, met)
+        return made
 
     def stop(self, reason: str = "a callback asked for it") -> None:
         """End after this round, with the reason in `result.about["stopped"]`."""
@@ -246,7 +249,7 @@ class Run:
                 "fingerprint": self.fingerprint.text if self.session is None else self.fingerprint.public,
                 "yardstick": _yardstick(alone),
             }
-            | explosion([row["loss"] for row in self.history], self.fingerprint.start_loss)
+            | explosion([row["loss"] for row in self.history], self._start_loss)
             | ({"dropped": list(self.dropped)} if self.dropped else {})
             | self._notes()
             | ({} if self.session is None else {"simulation_only": list(SIMULATION_ONLY)}),
@@ -254,6 +257,11 @@ class Run:
             same_run(self),
             None if self.session is None else self.session.receipt(),
         )
+
+    @property
+    def _start_loss(self) -> float:
+        """The loss of the start; unknown where the rows are elsewhere."""
+        return self.fingerprint.start_loss if getattr(self.engine, "evaluates", True) else float("inf")
 
     def _notes(self) -> dict[str, list[str]]:
         told = self.algorithm.notes(self.state) if self.done and hasattr(self.algorithm, "notes") else []

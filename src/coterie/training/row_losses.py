@@ -15,9 +15,10 @@ from torch import Tensor
 from coterie.base.tree import Tree
 from coterie.data.federation import Federation
 from coterie.errors import DataError
-from coterie.evidence.gains import Floats
+from coterie.evidence.gains import Floats, Ints
 from coterie.learning.metrics import Metric
 from coterie.learning.scoring import Scorer
+from coterie.training.evaluation import Evaluation
 from coterie.training.result import Result
 
 ROW_MEANS = frozenset({"accuracy", "log_loss", "mse", "mae", "top_3", "top_5"})  # means over rows
@@ -27,7 +28,11 @@ def row_losses(result: Result, scorer: Scorer | None = None, guess: Tensor | Non
     """For every client, one number per test row, smaller is better; NaN where a metric hangs on a single row.
 
     scorer: another than the task's first. guess: outputs that are scored for every row instead of the predictions."""
-    live = result.evaluation
+    return losses_of(result.evaluation, scorer, guess)
+
+
+def losses_of(live: Evaluation, scorer: Scorer | None = None, guess: Tensor | None = None) -> list[Floats]:
+    """The same of a run in memory, for the clients that it evaluates."""
     scorer = live.task.scorers[0] if scorer is None else scorer
     sign = -1 if scorer.lower_is_better else 1
     refuse_weights(live.federation)
@@ -41,7 +46,7 @@ def row_losses(result: Result, scorer: Scorer | None = None, guess: Tensor | Non
         return {"values": -sign * wide}
 
     table = live.on_test_rows(score)["values"].numpy()
-    return [table[i, :n].copy() for i, n in enumerate(live.federation.n_test)]
+    return [table[i, :n].copy() for i, n in enumerate(live.federation.n_test[live.everyone()])]
 
 
 def refuse_weights(federation: Federation) -> None:
@@ -72,21 +77,30 @@ def row_names(results: Sequence[Result]) -> list[list[np.ndarray]]:
     all of them count as one."""
     parts, where = [], []
     for s, result in enumerate(results):
-        fed = result.federation
-        start = fed.starts("test")
-        for i, n in enumerate(fed.n_test):
-            rows = slice(int(start[i]), int(start[i] + n))
-            x = fed.features(rows).flatten(1).double().numpy()
-            y = fed.y[rows].unsqueeze(1).flatten(1).double().numpy()
-            client = np.full((int(n), 1), float(int(results[0].clients.get_indexer(pd.Index([result.clients[i]]))[0])))
-            parts.append(np.concatenate([client, x, y], axis=1))
+        for i, rows in enumerate(rows_apart(result.federation, np.arange(len(result.clients)))):
+            place = float(int(results[0].clients.get_indexer(pd.Index([result.clients[i]]))[0]))
+            parts.append(np.concatenate([np.full((len(rows), 1), place), rows], axis=1))
             where.append((s, i))
-    _, codes = np.unique(np.concatenate(parts), axis=0, return_inverse=True)
-    ends = np.cumsum([len(p) for p in parts])[:-1]
     names: list[list[np.ndarray]] = [[] for _ in results]
-    for (s, _), own in zip(where, np.split(codes.reshape(-1), ends), strict=True):
+    for (s, _), own in zip(where, named(parts), strict=True):
         names[s].append(own)
     return names
+
+
+def rows_apart(federation: Federation, clients: Ints) -> list[Floats]:
+    """Features and target of the test rows of each of these clients."""
+    start, found = federation.starts("test"), []
+    for i in clients:
+        rows = slice(int(start[i]), int(start[i] + federation.n_test[i]))
+        x = federation.features(rows).flatten(1).double().numpy()
+        found.append(np.concatenate([x, federation.y[rows].unsqueeze(1).flatten(1).double().numpy()], axis=1))
+    return found
+
+
+def named(parts: Sequence[Floats]) -> list[np.ndarray]:
+    """A number for each row of every part; equal rows have equal numbers."""
+    _, codes = np.unique(np.concatenate(parts), axis=0, return_inverse=True)
+    return list(np.split(codes.reshape(-1), np.cumsum([len(p) for p in parts])[:-1]))
 
 
 def pooled_rows(results: Sequence[Result], names: list[list[np.ndarray]] | None = None) -> list[Floats]:

@@ -21,10 +21,13 @@ from coterie.comparison.sites.conduct import Found, conduct
 from coterie.comparison.sites.quadratic import PENALTIES, Sums, Units, chosen_ridge
 from coterie.comparison.sites.result import across_sites, all_rows, study_of
 from coterie.comparison.sites.study import Study
+from coterie.comparison.trained_scores import OfRows, OfSums, told_here, ways_of
 from coterie.engines import LocalEngine, LoopEngine
 from coterie.engines.base import answered, rows_env
 from coterie.errors import ConfigError, DataError
+from coterie.evidence.rule import decide_scores
 from coterie.exchange.messages import Ask, Reply
+from coterie.training.coalition import audit as rows_audit
 
 
 def numbers(m: int = 8, rows: int = 40, columns: int = 4, seed: int = 0, **sizes: int) -> ct.Federation:
@@ -231,7 +234,7 @@ def test_other_metrics(metric: str) -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"across": "sites", "algorithms": ["fedavg"]}, "Across sites, linear models"),
+        ({"across": "sites", "family": "trees"}, "Across sites, linear models"),
         ({"least": 3}, "needs across='sites'"),
         ({"across": "site"}, "across must be"),
     ],
@@ -261,3 +264,34 @@ def test_the_command_gives_a_page_and_json(tmp_path: Path, capsys: pytest.Captur
     assert told["about"]["across"] == "sites"
     assert told["deploy"] is None
     assert (tmp_path / "out" / "report.html").exists()
+
+
+@pytest.mark.parametrize("made", [numbers, classes])
+def test_evidence_on_algorithms_from_sums_is_that_from_rows(made: Callable[[], ct.Federation]) -> None:
+    """Two splits, of which test rows are shared: the intervals, marks, verdict and audit of rows that are at hand."""
+    seen = ct.compare(made(), across="sites", algorithms=["fedavg", "ditto"], rounds=2, seeds=2)
+    runs = seen.results
+    n_test = [r.federation.n_test / r.federation.n_samples for r in runs["local"]]
+    rows, sums = OfRows(runs, float(np.mean(n_test))), OfSums(told_here(runs), ways_of(runs), float(np.mean(n_test)))
+    sizes = np.stack([r.federation.n_test for r in runs["local"]])
+    for name in ("fedavg", "ditto"):
+        score, alone = (np.stack([r.scores()[seen.metric] for r in runs[m]]) for m in (name, "local"))
+        each = runs["local"][0].task.sign * (score - alone)
+        one, other = (found.gains(name, each, sizes, seen.metric) for found in (rows, sums))
+        np.testing.assert_allclose(one.error, other.error, rtol=1e-9)
+        np.testing.assert_allclose(one.mean, other.mean, rtol=1e-9)
+    for one, other in zip(rows.scores(), sums.scores(), strict=True):
+        if one is not None and other is not None:
+            np.testing.assert_allclose(one.losses(), other.losses(), rtol=1e-9)
+            first, second = decide_scores(one), decide_scores(other)
+            assert (first.recommendation, first.sure, first.method) == (
+                second.recommendation,
+                second.sure,
+                second.method,
+            )
+            for name in first.over_alone:
+                np.testing.assert_allclose(first.bounds(name), second.bounds(name), rtol=1e-8)
+    audit = seen.participation()
+    assert audit is not None
+    np.testing.assert_allclose(audit.table["low"], rows_audit(runs[str(seen.best)]).table["low"], rtol=1e-8)
+    assert seen.coalition() is None

@@ -44,7 +44,7 @@ def kind_of_prior(asked: Kind, rows: Grouped, width: int) -> str:
     """The covariance type that "auto" chooses: a variance per coefficient where that is well posed and takes seconds."""
     if asked != "auto":
         return asked
-    if len(rows.y) < 2 * width or len(rows.counts) * width**3 > MOST_WORK:
+    if rows.n_rows < 2 * width or len(rows.counts) * width**3 > MOST_WORK:
         return "spherical"
     return "diag" if width <= MOST_COLUMNS + 1 else "shared"
 
@@ -169,7 +169,16 @@ class PriorModels(ClientModels):
         model for all rows. A row of weight w has noise of variance σ_x²/w (numbers), or counts w times (labels)."""
         check_settings(self)
         rows, named = self._rows(X, y, groups, sample_weight, scale=self._scale)
-        width = rows.X.shape[1]
+        return self._fit_rows(rows, named)
+
+    def fit_told(self, rows: Any, columns: int) -> Self:
+        """The same from what clients tell of their rows, which have so many columns."""
+        check_settings(self)
+        self.n_features_in_ = columns
+        return self._fit_rows(rows, True)
+
+    def _fit_rows(self, rows: Any, named: bool) -> Self:
+        width = rows.width
         known = known_prior(self.prior, width)
         self.clients_, self.n_iter_ = rows.clients, 1
         gradient = self.method == "gradient"  # knows one variance only

@@ -115,11 +115,16 @@ def sweep(block: Block, now: Posterior, share: float) -> Sites:
 
 
 def settle(block: Block, mean: Array, prior_variance: float, sites: Sites) -> Posterior:
-    """Sweep until no score's posterior mean moves by more than 1e-4 deviations."""
+    """Sweep until none of a client's scores moves its posterior mean by more than 1e-4 deviations. A client's sweeps end by
+    its own rows, so that its posterior does not depend on the block."""
     now = posterior(block, mean, prior_variance, *sites)
+    moves = np.ones(len(now.score), np.bool_)
     for t in range(100):
-        before, now = now, posterior(block, mean, prior_variance, *sweep(block, now, damping(t)))
-        if (np.square(now.score - before.score) <= 1e-8 * now.variance).all():
+        tau, nu = sweep(block, now, damping(t))
+        tau, nu = (np.where(moves[:, None], new, old) for new, old in ((tau, now.tau), (nu, now.nu)))
+        before, now = now, posterior(block, mean, prior_variance, tau, nu)
+        moves &= (np.square(now.score - before.score) > 1e-8 * now.variance).any(1)
+        if not moves.any():
             break
     return now
 

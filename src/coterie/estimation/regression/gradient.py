@@ -45,7 +45,7 @@ def descend(
     With η None the step sizes are σ_θ²/2 for μ, 1/d for log σ_θ² and the inverse curvature for θ_i, which are safe. The
     clients start at `theta`, or at the population's mean."""
     owner, top, d = rows.owner, _curvature(rows) / (4 if labels else 1), len(start.mean)
-    per_client, clients = float(rows.counts.mean()), len(rows.counts)
+    per_client, clients = float(rows.seen.mean()), len(rows.counts)
     floor, noise_floor = FLOOR * start.prior_variance, FLOOR * start.noise_variance
     theta, now = np.tile(start.mean, (clients, 1)) if theta is None else theta, start
     for _ in range(rounds):

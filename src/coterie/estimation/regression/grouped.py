@@ -25,6 +25,20 @@ class Grouped:
     starts: Ints
     counts: Ints
     weight: Array | None = None  # how often each row counts
+    told: Ints | None = None  # the number of each client's rows, of which these are the triangular root (`root_of`)
+
+    @property
+    def seen(self) -> Ints:
+        """The number of rows of each client."""
+        return self.counts if self.told is None else self.told
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.seen.sum())
+
+    @property
+    def width(self) -> int:
+        return int(self.X.shape[1])
 
     @property
     def owner(self) -> Ints:
@@ -33,8 +47,12 @@ class Grouped:
     @property
     def sizes(self) -> Array:
         """The root mean square of every column; 1 for a column of zeros."""
-        size = np.sqrt(np.average(np.square(self.X), axis=0, weights=self.weight))
+        told = self.told is not None
+        size = np.sqrt(np.square(self.X).sum(0) / self.n_rows if told else self._mean_square())
         return np.where(size > 0, size, 1.0)
+
+    def _mean_square(self) -> Array:
+        return np.asarray(np.average(np.square(self.X), axis=0, weights=self.weight))
 
     def sums(self, rows: Array) -> Array:
         """Sum the rows of each client."""
@@ -45,6 +63,23 @@ class Grouped:
         for block in blocks(self.owner, len(self.counts), self.X.shape[1]):
             weight = block.mask if self.weight is None else block.take(self.weight)
             yield block.units, block.take(self.X), block.take(self.y), weight
+
+
+def root_of(X: Array, y: Array, intercept: bool) -> Array:
+    """The triangular root R (p + 1, p + 1) of the sums of squares and products of a client's rows V = [X, 1, y]: VᵀV = RᵀR.
+    A linear model needs no more of them."""
+    V = np.column_stack([X, np.ones(len(X)), y] if intercept else [X, y])
+    found = np.zeros((V.shape[1], V.shape[1]))
+    R = np.linalg.qr(V, mode="r")
+    found[: len(R)] = R
+    return found
+
+
+def of_roots(roots: Array, counts: Ints, clients: NDArray[Any]) -> Grouped:
+    """Rows with the sums of clients that told them."""
+    m, width = roots.shape[:2]
+    flat, each = roots.reshape(m * width, width), np.full(m, width)
+    return Grouped(flat[:, :-1], flat[:, -1], clients, np.arange(m) * width, each, None, counts)
 
 
 def group_rows(

@@ -91,16 +91,16 @@ class LinearModels(PriorModels, RegressorMixin, BaseEstimator):  # type: ignore[
         self._take(made, rows)
 
     def _check_several(self, rows: Grouped) -> None:
-        free, width = self.noise_variance is None, rows.X.shape[1]
+        free, width = self.noise_variance is None, rows.width
         check_identifiable(rotate(rows), Free(True, True, free))
-        if free and rows.counts.max() == 1 and self.fit_intercept:
+        if free and rows.seen.max() == 1 and self.fit_intercept:
             raise DataError(
                 "The noise cannot be separated from the clients' differences: every client has one row. "
                 "Pass noise_variance, or collect more rows per client."
             )
-        if len(rows.y) <= width:
+        if rows.n_rows <= width:
             raise DataError(
-                f"A prior variance per coefficient needs more rows than the {width} coefficients; got {len(rows.y)}. "
+                f"A prior variance per coefficient needs more rows than the {width} coefficients; got {rows.n_rows}. "
                 'Add rows, or use covariance_type="spherical".'
             )
 

@@ -27,14 +27,14 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 
 from coterie.base.arguments import labels as one_column
-from coterie.errors import DataError
+from coterie.errors import ConfigError, DataError
 from coterie.estimation.conventions import Array, Ints
 from coterie.estimation.regression.client_models import Fitted, Kind, Prior, PriorModels
 from coterie.estimation.regression.expectation_propagation import Search, client_posteriors, weak_precision
 from coterie.estimation.regression.gradient import descend
-from coterie.estimation.regression.grouped import Grouped, two_labels
+from coterie.estimation.regression.grouped import Grouped, group_rows, two_labels
 from coterie.estimation.regression.newton import Block, make_blocks
-from coterie.estimation.regression.sites import learn, square_root
+from coterie.estimation.regression.sites import Told, learn, square_root
 from coterie.estimation.regression.spherical import Free, Population
 
 
@@ -98,7 +98,7 @@ class LogisticModels(PriorModels, ClassifierMixin, BaseEstimator):  # type: igno
             raise DataError("The population needs two or more clients; got 1. Pass a known prior, or add clients.")
         return rows, named
 
-    def _fit_several(self, rows: Grouped, ties: Ints | None, *, pooled: bool) -> None:
+    def _fit_several(self, rows: Any, ties: Ints | None, *, pooled: bool) -> None:
         rounds = 60 if self.max_iter is None else self.max_iter
         made, self.n_iter_ = learn(rows, ties, pooled, rounds, 1e-9 if pooled else self.tol)
         if not made.converged:
@@ -111,7 +111,10 @@ class LogisticModels(PriorModels, ClassifierMixin, BaseEstimator):  # type: igno
         plugged = self._given(rows, made.mean, made.covariance, made.mean_covariance)
         self._take(replace(plugged, centre=made.theta, variance=made.variance), rows)
 
-    def _given(self, rows: Grouped, mean: Array, covariance: Array, error: Array, noise: float = 1.0) -> Fitted:
+    def _given(self, rows: Any, mean: Array, covariance: Array, error: Array, noise: float = 1.0) -> Fitted:
+        if isinstance(rows, Told):
+            modes, means, variance, away = rows.posteriors(mean, covariance, error)
+            return Fitted(modes, mean, variance, covariance, error, 1 - away.mean(1), centre=means)
         prior = np.broadcast_to(covariance, mean.shape) if covariance.ndim == 0 else covariance
         populations = [(1.0, Population(mean, 1.0, covariance=error))]
         made = self._posteriors(make_blocks(rows, square_root(prior)), populations, len(rows.counts))
@@ -132,8 +135,21 @@ class LogisticModels(PriorModels, ClassifierMixin, BaseEstimator):  # type: igno
         prior, error = np.asarray(now.prior_variance), now.covariance
         return Fitted(modes, now.mean, variance, prior, error, 1 - away.mean(1), centre=means)
 
-    def _fit_spherical(self, rows: Grouped, known: tuple[Array, float] | None) -> None:
+    def told_posteriors(self, X: Array, y: Array, mean: Array, covariance: Array, error: Array) -> tuple[Array, ...]:
+        """What one client tells: mode, posterior mean and variance, and the share of the prior variance left, (p,) each."""
+        rows = group_rows(X, y, np.zeros(len(y)), self.fit_intercept, None, False)
+        made = self._given(rows, mean, covariance, error)
+        assert made.centre is not None
+        assert made.weights is not None
+        return made.theta[0], made.centre[0], made.variance[0], np.full(len(mean), 1 - made.weights[0])
+
+    def _fit_spherical(self, rows: Any, known: tuple[Array, float] | None) -> None:
         """The paper's own model, by expectation propagation or by Algorithm 3."""
+        if isinstance(rows, Told):
+            raise ConfigError(
+                "Across clients, LogisticModels learns a variance per coefficient or a covariance; one variance for all "
+                'would need rows. Use covariance_type="diag", "shared" or "full", and method="em".'
+            )
         d, free = rows.X.shape[1], Free(mean=known is None, prior=known is None, noise=False)
         square = float(np.square(rows.X).sum(1).mean())
         mean, variance = known if known is not None else (np.zeros(d), 1 / square if square > 0 else 1.0)
@@ -150,7 +166,7 @@ class LogisticModels(PriorModels, ClassifierMixin, BaseEstimator):  # type: igno
         made = self._posteriors(blocks, populations, len(rows.counts))
         self._take(made if theta is None else replace(made, theta=theta), rows)
 
-    def _take(self, made: Fitted, rows: Grouped) -> None:
+    def _take(self, made: Fitted, rows: Any) -> None:
         super()._take(made, rows)
         self.posterior_mean_ = self._centre[:, : self.coef_.shape[1]]
 

@@ -76,14 +76,17 @@ def find_modes(block: Block, mean: Array, prior_variance: float, steps: int = 50
 
     beta = np.zeros((len(block.clients), block.rank))
     value, chance = evaluate(beta)
+    moves = np.ones(len(beta), np.bool_)
     for _ in range(steps):
         gradient = ((block.weight * (chance - block.y))[:, None] @ block.B)[:, 0] + beta / prior_variance
         weight = block.weight * chance * (1 - chance)
         curvature = block.B.swapaxes(1, 2) @ (weight[:, :, None] * block.B) + eye
         step = np.linalg.solve(curvature, gradient[:, :, None])[:, :, 0]
         decrement = (gradient * step).sum(1)
-        if decrement.max(initial=0.0) < 1e-14:
+        moves &= decrement >= 1e-14  # a client's steps end by its own rows
+        if not moves.any():
             break
+        step, decrement = step * moves[:, None], decrement * moves
         scale = np.ones(len(beta))
         for _ in range(20):
             trial, chance = evaluate(beta - scale[:, None] * step)

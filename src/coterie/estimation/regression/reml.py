@@ -59,7 +59,7 @@ def fit_reml(rows: Grouped, ties: Ints | None, noise: float | None, pooled: bool
     rank = max(int(np.linalg.matrix_rank(A.sum(0), hermitian=True)), 1)
     known = 1.0 if noise is None else noise
     total = float(error @ error) + 1e-24 * float(rows.y @ rows.y) + 1e-300 if noise is None else None
-    evidence = Evidence(A / known, c / known, len(error), total, ties, rank, pooled=pooled)
+    evidence = Evidence(A / known, c / known, rows.n_rows, total, ties, rank, pooled=pooled)
     found = maximise(evidence)
     mean, variance = averaged(evidence, found)
     used = 1 - np.einsum("ijj->ij", evidence.parts(found.parameters).K)

@@ -84,4 +84,4 @@ def rotate(data: Grouped) -> Rotated:
         owner = np.broadcast_to(clients[:, None], keep.shape)
         parts.append((R[keep], target[keep].reshape(-1, *residue.shape), eigen[keep], owner[keep]))
     R, target, square, owners = (np.concatenate([p[i] for p in parts]) for i in range(4))
-    return Rotated(R, target, square, owners.astype(np.int64), residue, len(data.counts), len(data.y))
+    return Rotated(R, target, square, owners.astype(np.int64), residue, len(data.counts), data.n_rows)

@@ -7,9 +7,13 @@ held."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie.estimation.conventions import Array, Ints
 from coterie.estimation.regression.client_models import Fitted
@@ -23,7 +27,31 @@ LARGEST = 400.0  # of a prior variance for columns of unit size: labels are cert
 START = 0.3
 
 
-def _forms(rows: Grouped, mean: Array, root: Array) -> tuple[Array, Array]:
+@dataclass(frozen=True)
+class Told:
+    """Rows that stay with their clients, which tell what is asked: `forms` under a population of columns of unit size, and
+    posteriors under a population."""
+
+    clients: NDArray[Any]
+    seen: Ints
+    sizes: Array
+    forms: Callable[[Array, Array], tuple[Array, ...]]
+    posteriors: Callable[[Array, Array, Array], tuple[Array, ...]]
+
+    @property
+    def counts(self) -> Ints:
+        return self.seen
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.seen.sum())
+
+    @property
+    def width(self) -> int:
+        return len(self.sizes)
+
+
+def forms_of(rows: Grouped, mean: Array, root: Array) -> tuple[Array, Array]:
     """A_i and c_i of EP's sites under θ_i ~ N(mean, L Lᵀ)."""
     p = rows.X.shape[1]
     A, c = np.zeros((len(rows.counts), p, p)), np.zeros((len(rows.counts), p))
@@ -43,19 +71,20 @@ def square_root(theta: Array) -> Array:
     return np.asarray((turn * np.sqrt(np.maximum(value, 0.0))) @ turn.T)
 
 
-def learn(rows: Grouped, ties: Ints | None, pooled: bool, rounds: int, tol: float) -> tuple[Fitted, int]:
+def learn(rows: Grouped | Told, ties: Ints | None, pooled: bool, rounds: int, tol: float) -> tuple[Fitted, int]:
     """The population, the clients' posterior means and variances averaged over possible priors, and the rounds that it took.
 
     Rows are brought to unit size first. `pooled`: one model for all rows."""
     size = rows.sizes
-    unit, p = replace(rows, X=rows.X / size), rows.X.shape[1]
+    p = rows.width
+    forms = rows.forms if isinstance(rows, Told) else partial(forms_of, replace(rows, X=rows.X / size))
     mean, theta, start = np.zeros(p), np.full(p, 0.0 if pooled else START), None
     theta = np.diag(theta) if ties is None and not pooled else theta
     found: Found | None = None
     converged = False
     for number in range(1, rounds + 1):  # noqa: B007
-        A, c = _forms(unit, mean, square_root(theta))
-        evidence = Evidence(A, c, len(rows.y), None, ties, p, WEAK, pooled)
+        A, c = forms(mean, square_root(theta))
+        evidence = Evidence(A, c, rows.n_rows, None, ties, p, WEAK, pooled)
         found = maximise(evidence, start, LARGEST)
         moved = float(np.abs(found.mean - mean).max())
         change = float(np.abs(square_root(found.theta) - square_root(theta)).max())
