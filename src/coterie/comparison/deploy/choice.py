@@ -114,7 +114,7 @@ def deployed(
     names = list(next(iter(found.scores.values())).methods)
     fold = np.full(len(table.y), -1)
     fold[found.judged] = next(iter(found.scores.values())).fold[0]
-    unseen = dict(zip(names, found.outputs[0], strict=True))
+    unseen = dict(zip(names, found.outputs, strict=True))
     parts: dict[str, Part] = {name: LinearPart(predictors[name].model) for name in names}
     shrunk_at = names.index("shrunk")
     everyone = np.ones(len(table.y), bool)
@@ -135,7 +135,7 @@ def deployed(
     judged = table.rows(found.judged)
     weights = _weights(judged, parts, unseen, seed)
     names, grown_too = list(parts), any("trees" in name for name in parts)
-    whole = None if table.time is not None else found.outputs[0, shrunk_at]
+    whole = None if table.time is not None else found.outputs[shrunk_at]
     away = judge_newcomers(table, grown_too, family != "trees", whole, seed)
     parts.setdefault("constant", LinearPart(predictors["constant"].model))  # clients never seen may need it
     if away is not None and away.placed is not None:
