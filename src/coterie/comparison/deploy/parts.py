@@ -8,6 +8,7 @@ import numpy as np
 from coterie.comparison.exact.candidates.base import Fit
 from coterie.comparison.exact.families import LINKS
 from coterie.comparison.exact.fitting import Model, Scaling
+from coterie.comparison.exact.levels import Levels
 from coterie.data.coded_table import Floats, Ints
 
 Arrays = dict[str, np.ndarray]
@@ -42,6 +43,7 @@ class LinearPart:
         found |= {name: value for name, value in vars(scaling).items() if value is not None}
         found |= {"link": np.array(LINKS.index(self.model.link))}
         found |= {} if fit.spread is None else {"spread": fit.spread}
+        found |= {} if self.model.levels is None else {"effects": self.model.levels.effects}
         return found | fit.details  # the prior of `shrunk`, for new clients
 
     @classmethod
@@ -50,4 +52,5 @@ class LinearPart:
         coef, of_client, population = (arrays[name] for name in ("coef", "of_client", "population"))
         prior = {name: arrays[name] for name in ("prior_variance",) if name in arrays}
         fit = Fit(coef, of_client, population, bool(arrays["classification"]), arrays.get("spread"), details=prior)
-        return cls(Model(scaling, fit, LINKS[int(arrays.get("link", 0))]))
+        levels = Levels(arrays["effects"]) if "effects" in arrays else None
+        return cls(Model(scaling, fit, LINKS[int(arrays.get("link", 0))], levels))

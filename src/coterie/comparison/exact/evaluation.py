@@ -97,7 +97,9 @@ def evaluate(
         made[metric] = Scores(
             metric, rows, fold, n_folds, table.owner, scored, table.n_clients, names, names, unit=_evidence(table, fold)
         )
-    return Evaluation(made, tuple(sorted(notes)), np.array(groupings).reshape(-1, table.n_clients), inside[:, judged], judged)
+    return Evaluation(
+        made, tuple(sorted(notes)), np.array(groupings).reshape(-1, table.n_clients), inside[:, judged], judged
+    )
 
 
 def _evidence(table: Table, fold: Ints) -> Ints | None:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from coterie.comparison.exact.candidates import Candidate, Fit, Rows
 from coterie.comparison.exact.families import KINDS, MOST, SETTLED, STEPS, TargetKind, bulk, inverse
+from coterie.comparison.exact.levels import Levels, with_effects
 from coterie.data.coded_table import Floats, Ints, Table
 
 _ROOM, _ROOM_IN_TIME = 0.3, 0.5  # how far beyond its training rows a column is believed, in their range
@@ -54,11 +55,17 @@ def bounded(scaling: Scaling, X: Floats, ordered: bool) -> Scaling:
 
 @dataclass(frozen=True)
 class Model:
-    """A fitted candidate in the units of the table; ``link`` says what its scores are of a mean."""
+    """A fitted candidate in the units of the table; ``link`` says what its scores are of a mean, and ``levels`` what the
+    codes in the last columns do."""
 
     scaling: Scaling
     fit: Fit
     link: str = "identity"
+    levels: Levels | None = None
+
+    def columns(self, X: Floats) -> Floats:
+        """The columns on the scales of training, with effects in place of codes."""
+        return self.scaling.columns(X if self.levels is None else self.levels.columns(X))
 
     def unbounded(self) -> Model:
         """The same model for rows of any size: claims about collaboration rest on it, at sites as in one table."""
@@ -66,7 +73,7 @@ class Model:
 
     def outputs(self, X: Floats, owner: Ints) -> Floats:
         """Predicted targets (rows, 1) or probabilities (rows, classes); owner −1 is a client never seen."""
-        raw = self.fit.outputs(self.scaling.columns(X), owner)
+        raw = self.fit.outputs(self.columns(X), owner)
         return raw if self.fit.classification else inverse(self.link, raw * self.scaling.y_scale + self.scaling.y_mean)
 
 
@@ -98,18 +105,20 @@ def learn(
 ) -> dict[str, Model]:
     """Fit every candidate to the rows marked in ``keep``; nothing else is seen."""
     classification = table.classes is not None
-    outputs = table.outputs()[keep]
+    outputs, (levels, inside) = table.outputs()[keep], with_effects(table, keep)
     chosen = KINDS.get(table.judged_as)
     linked = chosen is not None and chosen.link != "identity"
-    scaling = learn_scaling(table.X[keep], outputs, classification or linked)
+    scaling = learn_scaling(inside, outputs, classification or linked)
     if chosen is not None and not linked:  # one wild row must not set the scale
         middle = np.median(outputs, 0)
         scaling = replace(scaling, y_mean=middle, y_scale=bulk(outputs - middle))
-    scaling = bounded(scaling, table.X[keep], table.time is not None)
+    scaling = bounded(scaling, inside, table.time is not None)
     weight = None if table.weight is None else table.weight[keep] / table.weight[keep].mean()
-    X, y = scaling.columns(table.X[keep]), scaling.target(outputs)
+    X, y = scaling.columns(inside), scaling.target(outputs)
     rows = Rows(X, y, table.owner[keep], table.n_clients, classification, weight)
     if chosen is not None:
         seed = int(rng.integers(2**32))
-        return {name: Model(scaling, _stepped(c, rows, chosen, seed), chosen.link) for name, c in candidates.items()}
-    return {name: Model(scaling, candidate.fit(rows, rng)) for name, candidate in candidates.items()}
+        return {
+            name: Model(scaling, _stepped(c, rows, chosen, seed), chosen.link, levels) for name, c in candidates.items()
+        }
+    return {name: Model(scaling, candidate.fit(rows, rng), levels=levels) for name, candidate in candidates.items()}
