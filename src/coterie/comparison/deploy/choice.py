@@ -109,8 +109,10 @@ def deployed(
     level: float = 0.95,
     seed: int = 0,
     progress: Progress | None = None,
+    newcomers: bool = True,
 ) -> Deploy:
-    """The stack of all candidates, from the out-of-fold predictions of the decision and of trees on the same rows."""
+    """The stack of all candidates, from the out-of-fold predictions of the decision and of trees on the same rows. Without
+    ``newcomers`` no client is left out to see what a new one would get."""
     names = list(next(iter(found.scores.values())).methods)
     fold = np.full(len(table.y), -1)
     fold[found.judged] = next(iter(found.scores.values())).fold[0]
@@ -136,7 +138,7 @@ def deployed(
     weights = _weights(judged, parts, unseen, seed)
     names, grown_too = list(parts), any("trees" in name for name in parts)
     whole = None if table.time is not None else found.outputs[shrunk_at]
-    away = judge_newcomers(table, grown_too, family != "trees", whole, seed)
+    away = judge_newcomers(table, grown_too, family != "trees", whole, seed) if newcomers else None
     parts.setdefault("constant", LinearPart(predictors["constant"].model))  # clients never seen may need it
     if away is not None and away.placed is not None:
         parts["placed"] = away.placed

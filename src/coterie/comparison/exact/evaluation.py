@@ -95,7 +95,17 @@ def evaluate(
         scored = np.flatnonzero(usable & (table.sizes >= FEWEST))
         names = tuple(candidates)
         made[metric] = Scores(
-            metric, rows, fold, n_folds, table.owner, scored, table.n_clients, names, names, unit=_evidence(table, fold)
+            metric,
+            rows,
+            fold,
+            n_folds,
+            table.owner,
+            scored,
+            table.n_clients,
+            names,
+            names,
+            unit=_evidence(table, fold),
+            ordered=table.time is not None,
         )
     return Evaluation(
         made, tuple(sorted(notes)), np.array(groupings).reshape(-1, table.n_clients), inside[:, judged], judged
