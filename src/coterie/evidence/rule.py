@@ -1,7 +1,8 @@
 """From losses to a recommendation that allows for noise: one rule for exact fits and for trained methods.
 
 1. A method is *learnable* when it beats the overall average beyond chance, per client or (stricter) per row; where rows
-   follow in time, beyond what differs between clients. If no method is learnable, there is nothing to learn: alone overfits most, so in pure noise every other method would seem to gain.
+   follow in time, beyond what differs between clients. If no method is learnable, there is nothing to learn: alone
+   overfits most, so in pure noise every other method would seem to gain.
 2. A collaborative method is *proven* when it is learnable and its mean gain over alone exceeds two bounds: its error times
    a factor that corrects for choosing among several methods (sign flips of clients), and one per cent of the room for
    improvement.

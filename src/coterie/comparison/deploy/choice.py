@@ -52,6 +52,10 @@ class NewClients:
         return {"loss": self.loss, "constant": self.constant, "covariates": list(self.covariates)}
 
 
+def _percent(gain: float) -> str:
+    return f"{abs(100 * gain):.1f} % {'less' if gain >= 0 else 'more'}"
+
+
 @dataclass(frozen=True)
 class Deploy:
     """The model with the lowest expected loss. ``loss``, ``alone`` and ``constant`` are mean losses over clients on rows
@@ -91,12 +95,12 @@ class Deploy:
         """What the model is made of, and what it is expected to gain or lose against alone."""
         main = self.weights[self.weights >= 0.05].sort_values(ascending=False)
         made = listed([f"{100 * w:.0f} % {name}" for name, w in main.items()], 5)
-        low, high = (100 * v for v in self.interval)
-        verb = "less" if self.gain >= 0 else "more"
-        return (
-            f"Deploy the {self.name} ({made}): its expected error is {abs(100 * self.gain):.1f} % {verb} than alone "
-            f"(interval {low:.1f} to {high:.1f} % less)."
-        ).replace("-", "−")
+        low, high = self.interval
+        if low < 0 < high:
+            span = f"the interval from {_percent(low)} to {_percent(high)} holds no difference, too"
+        else:
+            span = f"interval {_percent(low)} to {_percent(high)}"
+        return f"Deploy the {self.name} ({made}): its expected error is {_percent(self.gain)} than alone ({span})."
 
 
 def deployed(
