@@ -73,10 +73,13 @@ def evaluate(
         for f in judged_folds(fold[repeat]):
             test = fold[repeat] == f
             models = learn(table, training(table, fold[repeat], f), candidates, rng)
+            X, owner = table.X[test], table.owner[test]
             for j, model in enumerate(models.values()):
+                made, far = model.outputs(X, owner), model.beyond(X)
                 if not repeat:
-                    inside[j, test] = model.outputs(table.X[test], table.owner[test])
-                outputs[repeat, j, test] = model.unbounded().outputs(table.X[test], table.owner[test])
+                    inside[j, test] = made
+                made[far] = model.unbounded().outputs(X[far], owner[far])
+                outputs[repeat, j, test] = made
                 notes.update(model.fit.notes)
             groupings += [models["groups"].fit.of_client] if "groups" in models else []
             if progress is not None:

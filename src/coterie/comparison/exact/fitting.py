@@ -67,6 +67,14 @@ class Model:
         """The columns on the scales of training, with effects in place of codes."""
         return self.scaling.columns(X if self.levels is None else self.levels.columns(X))
 
+    def beyond(self, X: Floats) -> npt.NDArray[np.bool_]:
+        """The rows that are further out than the bounds."""
+        low, high = self.scaling.low, self.scaling.high
+        if low is None or high is None:
+            return np.zeros(len(X), bool)
+        inside = X if self.levels is None else self.levels.columns(X)
+        return np.asarray(((inside < low) | (inside > high)).any(1))
+
     def unbounded(self) -> Model:
         """The same model for rows of any size: claims about collaboration rest on it, at sites as in one table."""
         return replace(self, scaling=replace(self.scaling, low=None, high=None))
