@@ -12,8 +12,8 @@ import pandas as pd
 
 from coterie.base.text import suggest
 from coterie.data.federation import Federation
-from coterie.data.preprocessing import most_categories
 from coterie.data.reading import read_table
+from coterie.data.table_targets import levels_told_apart
 from coterie.data.tables import federation_from_frame
 from coterie.errors import ConfigError, DataError
 
@@ -53,7 +53,9 @@ def _table(data: str | Path | pd.DataFrame, reading: dict[str, Any], exact: bool
     _refuse_unknown(reading, (*signature(federation_from_frame).parameters, *_READING))
     how = {name: reading.pop(name) for name in _READING if name in reading}
     frame = data if isinstance(data, pd.DataFrame) else read_table(data, client=reading["client"], **how)
-    usual = {"one_class": "allow"} | ({"max_categories": most_categories(len(frame))} if exact else {})
+    usual = {"one_class": "allow"} | (
+        {"max_categories": levels_told_apart(frame, reading["target"], reading.get("kind"))} if exact else {}
+    )
     return cache(lambda seed: Federation.from_frame(frame, **{"seed": seed, **usual, **reading}))
 
 

@@ -9,6 +9,7 @@ import coterie as ct
 from coterie.comparison.exact.levels import Blocks, with_effects
 from coterie.data.coded_table import make_table
 from coterie.data.preprocessing import fit_preprocessing
+from coterie.data.table_targets import levels_told_apart
 
 LEVELS, SHOPS = 200, 10
 
@@ -73,6 +74,16 @@ def test_effects_are_those_of_the_world_and_shrink_to_nothing_in_noise():
     flat, _ = with_effects(coded(world(4, rows=20_000, spread=0.0)), np.ones(20_000, bool))
     assert flat is not None
     assert np.abs(flat.effects).max() < 0.05
+
+
+def test_several_classes_keep_columns_of_the_frequent_values():
+    frame = world(7, rows=1000).assign(
+        size=lambda f: pd.cut(f["sales"], 3, labels=["low", "middle", "high"]).astype(str)
+    )
+    assert levels_told_apart(frame, "size", None) == 50
+    assert levels_told_apart(frame, "sales", None) == 2000
+    assert levels_told_apart(frame, "nothing", None) == 50
+    assert levels_told_apart(frame.assign(high=frame["sales"] > 0), "high", None) == 2000
 
 
 def test_blocks_find_the_level_of_a_row():

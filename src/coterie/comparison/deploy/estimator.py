@@ -28,7 +28,7 @@ from coterie.comparison.exact.levels import Blocks
 from coterie.comparison.exact.plan import narrowed
 from coterie.data.client_names import client_text, places
 from coterie.data.coded_table import Floats, Ints, make_table
-from coterie.data.preprocessing import fit_preprocessing, most_categories
+from coterie.data.preprocessing import MANY, fit_preprocessing, most_categories
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.conventions import columns, target
 
@@ -58,9 +58,9 @@ class _Coterie(BaseEstimator):  # type: ignore[misc]
         rows, owners = self._parted(X, clients, reset=True)
         if isinstance(rows, pd.DataFrame):
             validate_data(self, rows, skip_check_array=True, reset=True)
-            plan = fit_preprocessing(
-                rows, list(rows.columns), np.arange(len(rows)), max_categories=most_categories(len(rows))
-            )
+            several = kind == "classification" and len(np.unique(goal)) > 2
+            most = MANY if several else most_categories(len(rows))
+            plan = fit_preprocessing(rows, list(rows.columns), np.arange(len(rows)), max_categories=most)
             coding = Coding(plan, tuple(plan.loc[plan["kind"] != "dropped", "column"]), "float64")
             values: Floats = coding.inputs(rows)
         else:

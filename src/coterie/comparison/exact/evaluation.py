@@ -75,11 +75,11 @@ def evaluate(
             models = learn(table, training(table, fold[repeat], f), candidates, rng)
             X, owner = table.X[test], table.owner[test]
             for j, model in enumerate(models.values()):
-                made, far = model.outputs(X, owner), model.beyond(X)
+                predicted, far = model.outputs(X, owner), model.beyond(X)
                 if not repeat:
-                    inside[j, test] = made
-                made[far] = model.unbounded().outputs(X[far], owner[far])
-                outputs[repeat, j, test] = made
+                    inside[j, test] = predicted
+                predicted[far] = model.unbounded().outputs(X[far], owner[far])
+                outputs[repeat, j, test] = predicted
                 notes.update(model.fit.notes)
             groupings += [models["groups"].fit.of_client] if "groups" in models else []
             if progress is not None:
