@@ -49,7 +49,7 @@ def infer_kind(values: pd.Series[Any]) -> Kind:
 
 
 def levels_told_apart(frame: pd.DataFrame, target: Any, kind: Any) -> int:
-    """Categories of a column that exact models tell apart: few for several classes, on which a category has no one effect."""
+    """Categories of a column that exact models tell apart: few for several classes, on which none has one effect."""
     try:
         values = frame[target].dropna()
         classes = kind == "classification" or (kind is None and infer_kind(values) == "classification")
