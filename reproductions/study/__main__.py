@@ -18,7 +18,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m reproductions.study", description=__doc__)
     parser.add_argument(
         "study",
-        choices=[*PLANS, "tables", "trained", "continuum", "deployment", "intervals", "dependent", "gainers", "rows"],
+        choices=[
+            *PLANS,
+            "tables",
+            "trained",
+            "continuum",
+            "deployment",
+            "intervals",
+            "dependent",
+            "gainers",
+            "expected",
+            "rows",
+        ],
     )
     parser.add_argument(
         "--worlds", type=int, default=50, help="worlds per cell; 0 only tabulates and draws what the file holds"
@@ -53,6 +64,10 @@ def _tasks(given: argparse.Namespace) -> list[tuple[str, Callable[[], Any]]]:
         from reproductions.study.deployment import tasks as deployment_tasks
 
         return deployment_tasks(given.only, given.first_seed)
+    if given.study == "expected":
+        from reproductions.study.expected import tasks as expected_tasks
+
+        return expected_tasks(given.worlds, given.first_seed, given.only)
     if given.study == "intervals":
         from reproductions.study.intervals import tasks as interval_tasks
 

@@ -20,7 +20,7 @@ def draw(study: str, records: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     plt.rcParams["svg.hashsalt"] = "coterie"
-    figure = {"tables": _tables, "coverage": _coverage}.get(study, _answers)(records, plt)
+    figure = {"tables": _tables, "coverage": _coverage, "deployment": _deployment}.get(study, _answers)(records, plt)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
     plt.close(figure)
@@ -71,6 +71,34 @@ def _coverage(records: dict[str, Any], plt: Any) -> Any:
     ax.set_xlim(0.5, 1.02)
     ax.set_xlabel("share of intervals that hold the true gain (nominal 0.95)")
     return figure
+
+
+def _deployment(records: dict[str, Any], plt: Any) -> Any:
+    """Losses over that of the best peer, per table: the deployed model, `shrunk`, and the other peers."""
+    order = sorted(records, key=lambda n: _over(records[n])["deployed"])
+    figure, ax = plt.subplots(figsize=(7, 0.22 * len(order) + 1))
+    for y, name in enumerate(order):
+        over = {key: min(value, 2.0) for key, value in _over(records[name]).items()}
+        peers = [value for key, value in over.items() if key.startswith("peer")]
+        ax.plot(peers, [y] * len(peers), "|", color="#bbbbbb", markersize=9, label=None if y else "peers")
+        ax.plot(over["shrunk"], y, "o", color=_COLOURS["shrunk"], markersize=4, label=None if y else "shrunk")
+        ax.plot(over["deployed"], y, "o", color="#4477aa", markersize=6, label=None if y else "deployed")
+    ax.axvspan(0, 1.02, color="#4477aa", alpha=0.08, linewidth=0)
+    ax.set_yticks(range(len(order)), [n.rpartition("/")[2] for n in order], fontsize=7)
+    ax.set_xscale("log")
+    ax.set_xlim(0.5, 2.1)
+    ax.set_xticks([0.5, 0.75, 1, 1.25, 1.5, 2], ["0.5", "0.75", "1", "1.25", "1.5", "2"])
+    ax.minorticks_off()
+    ax.set_xlabel("loss on held-out rows over that of the best peer (cut at 2); shaded: at most 2 % more")
+    ax.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False, fontsize=8)
+    return figure
+
+
+def _over(record: dict[str, Any]) -> dict[str, float]:
+    """Losses over that of the best peer."""
+    loss = record["by_row"]
+    best = min(value for name, value in loss.items() if name.startswith("peer"))
+    return {name: value / best for name, value in loss.items()}
 
 
 def _tables(records: dict[str, Any], plt: Any) -> Any:

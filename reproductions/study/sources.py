@@ -80,6 +80,50 @@ MORE = (  # further tables, for the study of what to deploy
     Source("Salaries", "discipline", "salary", logs=("salary",)),
     Source("turnout", "race", "vote", C),
 )
+HELD = (  # for the study of what to deploy: tables on which nothing was chosen
+    Source("OME", "ID", "Correct", use=("Age", "OME", "Loud", "Noise")),
+    Source("french_fries", "subject", "potato", use=("time", "treatment", "rep")),
+    Source("cake", "replicate", "angle", use=("recipe", "temp")),
+    Source("Penicillin", "plate", "diameter", use=("sample",)),
+    Source("VerbAgg", "item", "r2", C, use=("Anger", "Gender")),
+    Source("InstEval", "dept", "y", use=("studage", "lectage", "service")),
+    Source("grouseticks", "LOCATION", "TICKS", use=("HEIGHT", "YEAR")),
+    Source("epilepsy", "subject", "seizure.rate", use=("treatment", "base", "age", "period")),
+    Source("respiratory", "id", "outcome", C, use=("center", "treat", "sex", "age", "baseline", "visit")),
+    Source("ohio", "id", "resp", C, use=("age", "smoke")),
+    Source("spruce", "id", "logsize", use=("ozone", "time")),
+    Source("EmplUK", "firm", "emp", use=("wage", "capital", "output"), logs=("emp", "capital")),
+    Source("MunExp", "id", "expend", use=("year", "revenue", "grants")),
+    Source("PatentsRD", "fi", "patent", use=("year", "rdexp", "spil")),
+    Source("PatentsHGH", "obsno", "pat", use=("year", "logr")),
+    Source("Griliches", "year", "lw", use=("iq", "school", "expr", "tenure", "rns", "smsa")),
+    Source("Computers", "ram", "price"),
+    Source("RetSchool", "region", "wage76", use=("grade76", "exp76", "black", "smsa76")),
+    Source("HI", "region", "whrswk", use=("hhi", "education", "race", "experience", "kidslt6", "kids618", "husby")),
+    Source("baseball", "team", "hr", use=("g", "ab", "h", "year")),
+    Source("Bundesliga", "HomeTeam", "HomeGoals", use=("AwayTeam", "Year", "Round")),
+    Source("presidentialElections", "state", "demVote", use=("year",)),
+    Source("GaltonFamilies", "family", "childHeight", use=("father", "mother", "children", "gender")),
+    Source("medpar", "provnum", "los", use=("hmo", "white", "died", "age80", "type")),
+    Source("rwm5yr", "edlevel", "docvis", use=("age", "outwork", "female", "married", "kids", "hhninc", "year")),
+    Source("NOxEmissions", "julday", "LNOx"),
+    Source("SLID", "language", "wages", use=("education", "age", "sex")),
+    Source("Greene", "judge", "decision", C, use=("nation", "language", "location", "success")),
+    Source("Boston", "rad", "medv"),
+    Source("solder", "PadType", "skips"),
+    Source("lung", "inst", "time", use=("status", "age", "sex", "ph.ecog")),
+    Source("tips", "day", "tip"),
+    Source("Wages", "ed", "lwage"),
+    Source("bacteria", "ID", "y", C, use=("week", "trt")),
+    Source("BudgetItaly", "year", "wfood", use=("pfood", "totexp", "income", "size"), logs=("totexp",)),
+    Source("Hdma", "ccs", "deny", C, use=("dir", "hir", "lvr", "mcs", "pbcr", "dmi", "self", "single", "black")),
+    Source("cgd", "center", "status", C, use=("treat", "sex", "age", "inherit", "enum", "tstart")),
+    Source("Catsup", "id", "choice", C),
+    Source("Cracker", "id", "choice", C),
+    Source("Ketchup", "Ketchup.id", "Ketchup.choice", C, drop=("Ketchup.hid",)),
+    Source("politicalInformation", "id", "y", C, use=("collegeDegree", "female", "age", "homeOwn")),
+    Source("housing", "id", "y", C, use=("time", "sec")),
+)
 _CATEGORIES = {"month", "cp"}
 
 
@@ -98,16 +142,17 @@ def _frame(source: Source) -> pd.DataFrame:
     return pd.DataFrame(data(source.name))
 
 
-def load(source: Source) -> Table:
-    """The table with complete rows, 0/1 columns for categories, and at most `MOST_ROWS` rows."""
+def load(source: Source, most: int = MOST_ROWS) -> Table:
+    """The table with complete rows, 0/1 columns for categories, and at most ``most`` rows (twice that of few clients)."""
     frame = _frame(source)
     columns = list(source.use) or [c for c in frame.columns if c not in (source.client, source.target, *source.drop)]
     frame = frame[[source.client, source.target, *columns]].dropna()
     sizes = frame[source.client].value_counts().sort_index()
-    keep = sizes.index[(sizes.cumsum() <= MOST_ROWS) | (len(sizes) < 20)]
+    first = sizes.cumsum() <= most
+    keep = sizes.index[first | (len(sizes) < 20) | (first.sum() < 5)]
     frame = frame[frame[source.client].isin(keep)]
-    if len(frame) > 2 * MOST_ROWS:
-        frame = frame.sample(MOST_ROWS, random_state=0)
+    if len(frame) > 2 * most:
+        frame = frame.sample(most, random_state=0)
     for name in source.logs:
         frame[name] = np.log(frame[name])
     parts: list[Any] = []

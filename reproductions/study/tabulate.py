@@ -32,6 +32,10 @@ def tabulate(study: str, records: dict[str, Any]) -> str:
         from reproductions.study.tables import tabulate_tables
 
         return tabulate_tables(records)
+    if study == "expected":
+        from reproductions.study.expected import tabulate_expected
+
+        return tabulate_expected(records)
     if study == "deployment":
         from reproductions.study.deployment import tabulate_deployment
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -120,3 +122,23 @@ def test_single_clients_are_marked_after_a_correction_for_many() -> None:
     assert set(told[2:]) == {UNCLEAR}
     error = found.single(moved).error
     assert (np.abs(found.clients[2:]) > 1.5 * error[2:]).any()  # less caution would have marked one of them
+
+
+def test_large_clients_cannot_prove_a_gain_that_is_next_to_nothing() -> None:
+    """The numbers of a world without anything in common: clients of 1,000 rows gain five millionths for sure, and the mean
+    gain is that of three clients with five rows."""
+    usual = gain(scores({}), METHODS.index("together"), METHODS.index("alone"))
+    found = replace(usual, mean=0.027, se_clients=0.023, weighted=5.7e-6, weighted_se=1.6e-6)
+    assert found.beyond(2.2)
+    assert not found.beyond(2.2, least=0.007)
+    assert replace(found, weighted=0.01).beyond(2.2, least=0.007)
+    assert not replace(found, mean=0.006, se_clients=0.001).beyond(2.2, least=0.007)
+
+
+def test_stretches_of_time_are_not_independent_rows() -> None:
+    """Clients whose gains differ: sure over rows, not over clients."""
+    made = scores({"alone": 1.05, "together": 0.96, "shrunk": 1.05, "groups": 1.05}, between=0.1, rows=200)
+    assert "together" in judge(made).learnable
+    found = gain(made, METHODS.index("together"), 0)
+    assert found.mean < 2.2 * found.se_clients
+    assert "together" not in judge(replace(made, ordered=True)).learnable

@@ -11,7 +11,7 @@ from rich.console import Console
 import coterie as ct
 from coterie.base.text import number
 from coterie.comparison.compare import compare
-from coterie.report.terminal import comparison_tables
+from coterie.report.terminal import apart_words, comparison_tables
 
 
 def printed(clients: int, scale: float, seed: int = 0) -> str:
@@ -48,3 +48,10 @@ def test_numbers_are_short() -> None:
         assert len(number(value, "+")) <= 9
     assert number(0.0123) == "0.012"
     assert number(2.8e13) == "2.8e+13"
+
+
+def test_what_tells_groups_apart_is_said_in_words() -> None:
+    assert apart_words("month=May", -0.1, 0.3) == "target is higher with month=May by 0.3 sd"
+    assert apart_words("price", 0.1, -0.4) == "target rises less with price by 0.4 sd"
+    assert apart_words("price", -0.6, 0.1) == "price is lower by 0.6 sd"
+    assert apart_words("kind=a", 0.9, 0.0) == "kind=a is more frequent by 0.9 sd"

@@ -40,6 +40,7 @@ from coterie.cli.table_options import TableSource, names, reads_table
 from coterie.cli.usage import is_usage_error, usage_sentence
 from coterie.cli.using import predict, update
 from coterie.comparison.methods import NAMES
+from coterie.data.table_targets import levels_told_apart
 from coterie.errors import ConfigError, CoterieError, CoterieWarning
 
 app = typer.Typer(
@@ -185,6 +186,8 @@ def compare(
         raise ConfigError(f"There are {1 + len(more)} tables. Give one, or each as a site with --sites.")
     if folds_by_client or sites:
         options |= {"test_fraction": 0.0, "dtype": "float64"}
+    elif algorithms is None and epsilon is None:
+        options |= {"max_categories": levels_told_apart(source.frame, source.target, source.kind and source.kind.value)}
     tables = {} if not sites else source.of_sites([source.table, *(more or [])])
     split = cache(lambda seed: source.federation(seed=seed, **options))
     _show_columns(split(0), errors if json else console)

@@ -105,7 +105,11 @@ def compare(
         raise ConfigError(f"family must be 'auto', 'linear' or 'trees'; got {shown(family)}. Choose one of them.")
     if isinstance(data, type):
         raise ConfigError(f"compare needs a table, a Federation or a function of a seed; got {shown(data)}. Pass one.")
-    split = cache(data) if callable(data) and not reading else opened(data, reading)
+    split = (
+        cache(data)
+        if callable(data) and not reading
+        else opened(data, reading, task is None and algorithms is None and across == "rows")
+    )
     first = split(chosen[0])
     if not isinstance(first, Federation):
         raise ConfigError(f"compare needs a function that gives a Federation for a seed; it gave {shown(first)}.")

@@ -15,6 +15,7 @@ from coterie.comparison.deploy.fitted import model_of
 from coterie.comparison.deploy.model import TableModel
 from coterie.comparison.exact.decision import Decision, decide_table
 from coterie.comparison.exact.families import of_kind
+from coterie.comparison.exact.levels import Blocks
 from coterie.comparison.exact.plan import Projection, narrowed, plan
 from coterie.comparison.exact.units import LOWER_IS_BETTER, natural, other_metrics, unit
 from coterie.comparison.result import EXACT, Comparison
@@ -40,7 +41,8 @@ def exact_comparison(
     family: Family = "auto",
 ) -> Comparison:
     """Every exact candidate, cross-validated inside the clients on all rows of the federation, and what to deploy."""
-    table, projection, notes = narrowed(of_kind(federation.table(), federation.judged_as))
+    blocks = Blocks.of(federation.preprocessing)
+    table, projection, notes = narrowed(of_kind(federation.table(), federation.judged_as), blocks)
     how = plan(table, seeds)
     how["repeats"] = 1 if table.time is not None else how["repeats"]
     decision = decide_table(table, metric=metric, progress=progress, **how).doubted(_doubts(federation))
@@ -131,7 +133,8 @@ def _model(
     if projection is not None and federation.columns is None:
         names = tuple(f"x{j}" for j in range(len(projection.mean)))
     dtype: Any = "float64" if str(federation.x.dtype).endswith("float64") else "float32"
-    coding = Coding(federation.preprocessing, tuple(names), dtype, projection)
+    blocks = Blocks.of(federation.preprocessing) if table.levels else None
+    coding = Coding(federation.preprocessing, tuple(names), dtype, projection, blocks)
     about = {
         "target": labels.get("target", "target"),
         "judged_as": federation.judged_as,

@@ -39,7 +39,8 @@ def _exact_points(comparison: Comparison) -> pd.DataFrame | None:
     for name in (n for n in ("shrunk", "alone") if n in decision.predictors):
         model = decision.predictors[name].model
         coefficients = model.fit.client_coefficients()  # (clients, 1 + columns, outputs)
-        values, vectors = np.linalg.eigh(decision.table.second_moments(model.scaling.mean, model.scaling.inverse))
+        table = decision.table if model.levels is None else model.levels.shown(decision.table)
+        values, vectors = np.linalg.eigh(table.second_moments(model.scaling.mean, model.scaling.inverse))
         root = vectors * np.sqrt(np.maximum(values, 0))
         points = np.einsum("mpo,pr->mro", coefficients, root) * model.scaling.y_scale
         flat = points.reshape(len(points), -1)

@@ -25,7 +25,8 @@ class Table:
     """Numeric columns, a target (numbers, or class codes) and the client of every row, coded 0…m−1.
 
     ``unit`` is the patient, device or pupil whose several rows belong together, and ``time`` orders rows, which are then
-    sorted by it. ``weight`` says how much a row counts, ``exposure`` over what its events were counted."""
+    sorted by it. ``weight`` says how much a row counts, ``exposure`` over what its events were counted. The last columns may
+    hold codes of categories, as many of them as ``levels`` says (`comparison.exact.levels`)."""
 
     X: Floats
     y: Floats
@@ -38,6 +39,7 @@ class Table:
     weight: Floats | None = None
     exposure: Floats | None = None
     kind: str = ""  # count, amount, share or robust (`comparison.exact.families`)
+    levels: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.clients) < 2:

@@ -30,9 +30,11 @@ PlanRow = dict[str, Any]
 
 PLAN_COLUMNS = ("column", "source", "kind", "fill", "mean", "scale", "category", "note")
 OTHER = "(other)"
+MANY = 50  # categories that a column may have where nothing else is said
 FEW = 20  # up to this many distinct whole numbers may be codes; more are quantities
 MOSTLY = 0.8  # a text column with this share of numbers is a numeric column with stray text
 INDICATOR_SHARE = 0.05
+_MOST_CATEGORIES, _NUMBERS = 2000, 20_000_000
 PLAIN = (str, int, float, bool, np.integer, np.floating, np.bool_)
 
 
@@ -41,7 +43,7 @@ def fit_preprocessing(
     features: Sequence[Any],
     train: npt.NDArray[np.int64],
     *,
-    max_categories: int = 50,
+    max_categories: int = MANY,
     left_out: Mapping[Any, str] | None = None,
     categories: Mapping[Any, Sequence[str]] | None = None,
 ) -> pd.DataFrame:
@@ -168,6 +170,12 @@ def first_text(values: pd.Series[Any]) -> Any:
     return present.to_numpy()[bad][0] if bad.any() else present.iloc[0]
 
 
+def most_categories(rows: int) -> int:
+    """Categories of a column that tell rows apart where the exact models of a table are compared: more columns than these
+    would fill the memory."""
+    return int(np.clip(_NUMBERS // max(rows, 1), MANY, _MOST_CATEGORIES))
+
+
 def _fit_numeric(values: pd.Series[Any], train: npt.NDArray[np.int64], _: int) -> list[PlanRow]:
     numbers = to_numbers(values)[train]
     missing = np.isnan(numbers)
@@ -211,7 +219,7 @@ def category_rows(name: Any, counts: Mapping[str, int], missing: int, max_catego
     indicator = _indicator(name, missing / rows)
     if len(counts) == 1:
         return [dropped_row(name, f"constant in the training rows ({next(iter(counts))})"), *indicator]
-    if len(counts) > max_categories and len(counts) > 0.5 * present:
+    if len(counts) > min(max_categories, MANY) and len(counts) > 0.5 * present:
         return [dropped_row(name, f"an identifier: {len(counts)} distinct values in {rows} training rows")]
     common = sorted(counts, key=lambda text: -counts[text])[:max_categories]
     chosen = sorted(common) + ([OTHER] if len(counts) > max_categories else [])

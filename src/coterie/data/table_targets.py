@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from coterie.data.checks import Ints, Kind
-from coterie.data.preprocessing import FEW, PLAIN, first_text, refuse_stray_text
+from coterie.data.preprocessing import FEW, MANY, PLAIN, first_text, most_categories, refuse_stray_text
 from coterie.data.rows import Note
 from coterie.errors import DataError
 
@@ -46,6 +46,16 @@ def infer_kind(values: pd.Series[Any]) -> Kind:
         whole = bool(np.all(np.asarray(distinct, np.float64) % 1 == 0))
     codes = len(distinct) <= FEW // 2 or len(distinct) <= min(FEW, len(numbers) // 2)
     return "classification" if whole and codes else "regression"
+
+
+def levels_told_apart(frame: pd.DataFrame, target: Any, kind: Any) -> int:
+    """Categories of a column that exact models tell apart: few for several classes, on which none has one effect."""
+    try:
+        values = frame[target].dropna()
+        classes = kind == "classification" or (kind is None and infer_kind(values) == "classification")
+        return MANY if classes and values.nunique() > 2 else most_categories(len(frame))
+    except (KeyError, TypeError, ValueError):  # what is wrong with the target is said where it is read
+        return MANY
 
 
 def checked_target(

@@ -43,15 +43,16 @@ class Gain:
         found.freedom[scores.scored] = self.sizes + 3
         return found
 
-    def beyond(self, needed: float) -> bool:
-        """Whether the mean over clients is ``needed`` standard errors above zero.
+    def beyond(self, needed: float, least: float = 0.0) -> bool:
+        """Whether the mean over clients is ``needed`` standard errors above zero, and at least so large.
 
         A second test weights clients by their precision, so that small, noisy clients have little weight. Since it is a
-        second test, it must reach 1.2 times as much, and the plain mean must exceed one standard error."""
+        second test, it must reach 1.2 times as much, and the plain mean must exceed one standard error. The weighted mean
+        must be large enough, too: a large client can show a gain that is next to nothing."""
         plain = self.mean > needed * self.gate_se()
         error = float(np.hypot(self.weighted_se, self.noise))
-        second = self.m >= MANY and self.weighted > 1.2 * needed * error and self.mean > self.se_clients
-        return bool(plain or second)
+        second = self.m >= MANY and self.weighted > max(1.2 * needed * error, least) and self.mean > self.se_clients
+        return bool((plain or second) and self.mean > least)
 
     def gate_se(self) -> float:
         """The standard error for the test against alone: between clients when there are ten or more, else over rows, widened

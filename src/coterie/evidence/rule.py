@@ -1,7 +1,8 @@
 """From losses to a recommendation that allows for noise: one rule for exact fits and for trained methods.
 
-1. A method is *learnable* when it beats the overall average beyond chance, per client or (stricter) per row. If no method
-   is learnable, there is nothing to learn: alone overfits most, so in pure noise every other method would seem to gain.
+1. A method is *learnable* when it beats the overall average beyond chance, per client or (stricter) per row; where rows
+   follow in time, beyond what differs between clients. If no method is learnable, there is nothing to learn: alone
+   overfits most, so in pure noise every other method would seem to gain.
 2. A collaborative method is *proven* when it is learnable and its mean gain over alone exceeds two bounds: its error times
    a factor that corrects for choosing among several methods (sign flips of clients), and one per cent of the room for
    improvement.
@@ -28,6 +29,7 @@ from coterie.evidence.scores import WAYS, Scores
 
 COLLABORATIVE = WAYS[1:]
 LITTLE = 0.01  # a smaller share (of the room for improvement, or of the loss alone) is not worth a change
+SERIES = 1.6  # wider errors of stretches of time, which follow each other: a correlation of 0.4 between neighbours
 _FLIPS = 999
 
 
@@ -102,8 +104,17 @@ def _learnable(scores: Scores, alpha: float) -> tuple[str, ...]:
     for j, name in enumerate(tried, start=1):
         g = gain(scores, j, 0)
         df = max(float(g.sizes.sum()) - g.m, 1.0)
-        by_client = g.mean > stats.t.ppf(1 - alpha / len(tried), df) * g.se_rows
-        by_row = g.row_mean > stats.t.ppf(1 - alpha / (2 * len(tried)), df) * g.row_error and g.mean > 0
+        error = g.se_rows
+        if scores.ordered and g.m >= MANY:
+            error, df = max(error, g.se_clients), g.m - 1
+        elif scores.ordered:
+            error = SERIES * error
+        by_client = g.mean > stats.t.ppf(1 - alpha / len(tried), df) * error
+        by_row = (
+            not scores.ordered
+            and g.row_mean > stats.t.ppf(1 - alpha / (2 * len(tried)), df) * g.row_error
+            and g.mean > 0
+        )
         if by_client or by_row:
             found.append(name)
     return tuple(found)
@@ -152,7 +163,7 @@ def judge(
     def beyond(share: float) -> tuple[str, ...]:
         """The methods whose gain reaches this share of the gain needed for a proof."""
         able = [name for name in scores.others if name in learnable and scores.way(name) in ways]
-        return tuple(n for n in able if over_alone[n].beyond(share * needed) and over_alone[n].mean > floor)
+        return tuple(n for n in able if over_alone[n].beyond(share * needed, floor))
 
     proven = beyond(1.0)
     trained = scores.test_share is not None

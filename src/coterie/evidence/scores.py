@@ -32,7 +32,8 @@ class Scores:
     ``methods`` names the overall average first, then learning alone, then the others; ``ways`` says which of the four ways
     each of them is. Exact fits are cross-validated, several times. Trained methods are run on several splits: ``fold`` then
     names a row's split, ``test_share`` is the share of rows that a split holds out (1 when all runs share a split), and a
-    row that several splits hold out occurs in each of them. ``unit`` names rows that count as one piece of evidence."""
+    row that several splits hold out occurs in each of them. ``unit`` names rows that count as one piece of evidence;
+    ``ordered`` says that these are stretches of time, of which neighbours are alike."""
 
     metric: str
     rows: Floats
@@ -45,6 +46,7 @@ class Scores:
     ways: tuple[str, ...] = METHODS
     test_share: float | None = None
     unit: Ints | None = None
+    ordered: bool = False
 
     @property
     def repeats(self) -> int:

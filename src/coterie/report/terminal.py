@@ -162,11 +162,19 @@ def group_words(comparison: Comparison, most: int = 2) -> dict[int, str]:
         parts = []
         first = rows.head(most)
         for column, mean, effect in zip(first["column"], first["mean_difference"], first["effect"], strict=True):
-            effect = 0.0 if math.isnan(effect) else float(effect)
-            size, what = (float(mean), "mean") if abs(mean) >= abs(effect) else (effect, "effect")
-            parts.append(f"{one_line(column)}: {what} {size:+.1f}")
+            parts.append(apart_words(one_line(column), float(mean), 0.0 if math.isnan(effect) else float(effect)))
         told[int(str(group))] = "; ".join(parts)
     return told
+
+
+def apart_words(column: str, mean: float, effect: float) -> str:
+    """The larger difference of a group from the other clients, in standard deviations (sd): of the column's mean, or of how
+    the target moves with the column."""
+    if abs(mean) >= abs(effect):
+        words = ("more frequent", "rarer") if "=" in column else ("higher", "lower")
+        return f"{column} is {words[mean < 0]} by {abs(mean):.1f} sd"
+    words = ("is higher", "is lower") if "=" in column else ("rises more", "rises less")
+    return f"target {words[effect < 0]} with {column} by {abs(effect):.1f} sd"
 
 
 def _legend(comparison: Comparison) -> Text:

@@ -1,5 +1,7 @@
 """What to deploy is close to the best candidate, whatever that is, and its parts can be written as arrays."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,16 @@ def test_linear_only_has_no_trees_and_the_expected_loss_holds_on_new_rows():
     true = slope.normal(size=(8, 1))[owner, 0] * X[:, 0] + 2 * np.abs(X[:, 1]) + 0.5 * rng.normal(size=4000)
     real = ((found.stack.outputs(X, owner)[:, 0] - true) ** 2).mean() / new.y.var()
     assert abs(real - found.loss) < 0.12 * found.loss
+
+
+def test_an_expected_loss_against_alone_is_said_plainly():
+    found = _deployed(_table("regression", n=20), family="linear", newcomers=False)
+    worse = replace(found, gain=-0.066, interval=(-0.3, 0.17)).words()
+    assert "is 6.6 % more than alone (the interval from 30.0 % more to 17.0 % less holds no difference, too)" in worse
+    assert (
+        "8.0 % less than alone (interval 2.0 % less to 11.0 % less)"
+        in replace(found, gain=0.08, interval=(0.02, 0.11)).words()
+    )
 
 
 @pytest.mark.parametrize("kind", ["regression", "classification"])

@@ -220,3 +220,19 @@ def test_the_overall_average_has_a_squared_error_of_one():
     large = make_table(data.X, 50 * data.y, data.owner, "regression", None)
     mean = np.full((len(data.y), 1), large.y.mean())
     assert METRICS["regression"]["mse"](large, Predictions(mean)).mean() == pytest.approx(1)
+
+
+def test_deployed_models_do_not_follow_a_line_far_beyond_their_rows():
+    """One row is a hundred times as far out as the others, and the line does not hold there."""
+    made = table("regression", m=6, n=40)
+    X, y = made.X.copy(), made.y.copy()
+    X[7, 0] = 300.0
+    wild = replace(made, X=X, y=y)
+    found = evaluate(wild, folds=10)
+    together = METHODS.index("together")
+    bounded = abs(found.outputs[together, 7, 0] - y[7])
+    assert bounded < 8 < np.sqrt(found.scores["mse"].rows[0, together, 7] * y.var())
+    keep = np.arange(len(y)) != 7
+    model = learn(wild, keep, {"together": CANDIDATES["together"]}, RNG(0))["together"]
+    inside = X[keep][:5]
+    assert (model.outputs(inside, made.owner[:5]) == model.unbounded().outputs(inside, made.owner[:5])).all()

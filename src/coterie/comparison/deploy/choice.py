@@ -52,6 +52,10 @@ class NewClients:
         return {"loss": self.loss, "constant": self.constant, "covariates": list(self.covariates)}
 
 
+def _percent(gain: float) -> str:
+    return f"{abs(100 * gain):.1f} % {'less' if gain >= 0 else 'more'}"
+
+
 @dataclass(frozen=True)
 class Deploy:
     """The model with the lowest expected loss. ``loss``, ``alone`` and ``constant`` are mean losses over clients on rows
@@ -91,12 +95,12 @@ class Deploy:
         """What the model is made of, and what it is expected to gain or lose against alone."""
         main = self.weights[self.weights >= 0.05].sort_values(ascending=False)
         made = listed([f"{100 * w:.0f} % {name}" for name, w in main.items()], 5)
-        low, high = (100 * v for v in self.interval)
-        verb = "less" if self.gain >= 0 else "more"
-        return (
-            f"Deploy the {self.name} ({made}): its expected error is {abs(100 * self.gain):.1f} % {verb} than alone "
-            f"(interval {low:.1f} to {high:.1f} % less)."
-        ).replace("-", "−")
+        low, high = self.interval
+        if low < 0 < high:
+            span = f"the interval from {_percent(low)} to {_percent(high)} holds no difference, too"
+        else:
+            span = f"interval {_percent(low)} to {_percent(high)}"
+        return f"Deploy the {self.name} ({made}): its expected error is {_percent(self.gain)} than alone ({span})."
 
 
 def deployed(
@@ -109,12 +113,14 @@ def deployed(
     level: float = 0.95,
     seed: int = 0,
     progress: Progress | None = None,
+    newcomers: bool = True,
 ) -> Deploy:
-    """The stack of all candidates, from the out-of-fold predictions of the decision and of trees on the same rows."""
+    """The stack of all candidates, from the out-of-fold predictions of the decision and of trees on the same rows. Without
+    ``newcomers`` no client is left out to see what a new one would get."""
     names = list(next(iter(found.scores.values())).methods)
     fold = np.full(len(table.y), -1)
     fold[found.judged] = next(iter(found.scores.values())).fold[0]
-    unseen = dict(zip(names, found.outputs[0], strict=True))
+    unseen = dict(zip(names, found.outputs, strict=True))
     parts: dict[str, Part] = {name: LinearPart(predictors[name].model) for name in names}
     shrunk_at = names.index("shrunk")
     everyone = np.ones(len(table.y), bool)
@@ -135,8 +141,8 @@ def deployed(
     judged = table.rows(found.judged)
     weights = _weights(judged, parts, unseen, seed)
     names, grown_too = list(parts), any("trees" in name for name in parts)
-    whole = None if table.time is not None else found.outputs[0, shrunk_at]
-    away = judge_newcomers(table, grown_too, family != "trees", whole, seed)
+    whole = None if table.time is not None else found.outputs[shrunk_at]
+    away = judge_newcomers(table, grown_too, family != "trees", whole, seed) if newcomers else None
     parts.setdefault("constant", LinearPart(predictors["constant"].model))  # clients never seen may need it
     if away is not None and away.placed is not None:
         parts["placed"] = away.placed

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from coterie.comparison.exact.levels import Blocks
 from coterie.comparison.exact.plan import Projection
 from coterie.data.coded_table import Floats
 from coterie.data.preprocessing import OTHER, apply_preprocessing, category_texts
@@ -22,6 +23,7 @@ class Coding:
     names: tuple[str, ...]
     dtype: Literal["float32", "float64"]
     projection: Projection | None = None
+    blocks: Blocks | None = None
 
     @property
     def sources(self) -> list[str]:
@@ -41,6 +43,7 @@ class Coding:
             found = self._plain(frame)
         else:
             found = apply_preprocessing(frame, self.plan, dtype=self.dtype).astype(np.float64)
+        found = found if self.blocks is None else self.blocks.coded(found)
         return found if self.projection is None else self.projection.columns(found)
 
     def _plain(self, frame: pd.DataFrame) -> Floats:
@@ -73,11 +76,13 @@ class Coding:
     def to_json(self) -> dict[str, Any]:
         plan = self.plan
         rows = None if plan is None else plan.astype(object).where(plan.notna(), None).to_dict("list")
-        return {"plan": rows, "names": list(self.names), "dtype": self.dtype}
+        about = {"plan": rows, "names": list(self.names), "dtype": self.dtype}
+        return about | ({} if self.blocks is None else {"levels": True})
 
     @classmethod
     def from_json(cls, saved: dict[str, Any], projection: Projection | None) -> Coding:
         plan = saved["plan"]
         if plan is not None:
             plan = pd.DataFrame(plan).astype({"fill": "float64", "mean": "float64", "scale": "float64"})
-        return cls(plan, tuple(saved["names"]), saved["dtype"], projection)
+        blocks = Blocks.of(plan) if saved.get("levels") else None
+        return cls(plan, tuple(saved["names"]), saved["dtype"], projection, blocks)

@@ -6,6 +6,7 @@ Without clients it refuses: all rows as one client would be another model."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -23,10 +24,11 @@ from coterie.comparison.deploy.fitted import fitted
 from coterie.comparison.deploy.intervals import LEVEL
 from coterie.comparison.deploy.model import TableModel
 from coterie.comparison.exact.evaluation import FEWEST
+from coterie.comparison.exact.levels import Blocks
 from coterie.comparison.exact.plan import narrowed
 from coterie.data.client_names import client_text, places
 from coterie.data.coded_table import Floats, Ints, make_table
-from coterie.data.preprocessing import fit_preprocessing
+from coterie.data.preprocessing import MANY, fit_preprocessing, most_categories
 from coterie.errors import ConfigError, DataError
 from coterie.estimation.conventions import columns, target
 
@@ -56,7 +58,9 @@ class _Coterie(BaseEstimator):  # type: ignore[misc]
         rows, owners = self._parted(X, clients, reset=True)
         if isinstance(rows, pd.DataFrame):
             validate_data(self, rows, skip_check_array=True, reset=True)
-            plan = fit_preprocessing(rows, list(rows.columns), np.arange(len(rows)))
+            several = kind == "classification" and len(np.unique(goal)) > 2
+            most = MANY if several else most_categories(len(rows))
+            plan = fit_preprocessing(rows, list(rows.columns), np.arange(len(rows)), max_categories=most)
             coding = Coding(plan, tuple(plan.loc[plan["kind"] != "dropped", "column"]), "float64")
             values: Floats = coding.inputs(rows)
         else:
@@ -80,8 +84,9 @@ class _Coterie(BaseEstimator):  # type: ignore[misc]
                 f"largest with {sizes.max()}. Pass more."
             )
         table = make_table(values, goal, owners.map(client_text), kind, coding.names)
-        table, projection, _ = narrowed(table)
-        coding = Coding(coding.plan, coding.names, coding.dtype, projection)
+        blocks = Blocks.of(coding.plan)
+        table, projection, _ = narrowed(table, blocks)
+        coding = replace(coding, projection=projection, blocks=blocks if table.levels else None)
         column = _CLIENT if self.client is None else self.client
         name = str(getattr(y, "name", None) or _TARGET)
         self.model_, self.deploy_ = fitted(table, coding, column, name, self.family, self.random_state)  # type: ignore[arg-type]

@@ -42,7 +42,8 @@ class PlacedPart:
     c: Floats
 
     def columns(self, X: Floats) -> Floats:
-        return with_products(X, self.pairs, self.middle)
+        levels = self.part.model.levels
+        return with_products(X, self.pairs, self.middle, 0 if levels is None else len(levels.effects))
 
     def outputs(self, X: Floats, owner: Ints) -> Floats:
         return self.part.outputs(self.columns(X), owner)
@@ -55,9 +56,10 @@ class PlacedPart:
         return cls(arrays["pairs"], arrays["middle"], LinearPart.of(arrays), arrays["A"], arrays["c"])
 
 
-def with_products(X: Floats, pairs: Ints, middle: Floats) -> Floats:
-    away = X - middle
-    return np.hstack([X, away[:, pairs[:, 0]] * away[:, pairs[:, 1]]])
+def with_products(X: Floats, pairs: Ints, middle: Floats, codes: int = 0) -> Floats:
+    """The columns and products of pairs of them; columns of ``codes`` stay the last."""
+    away, first = X - middle, X.shape[1] - codes
+    return np.hstack([X[:, :first], away[:, pairs[:, 0]] * away[:, pairs[:, 1]], X[:, first:]])
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def covariates(table: Table) -> tuple[int, ...]:
     first = np.full(table.n_clients, -1)
     first[table.owner[::-1]] = np.arange(len(table.owner))[::-1]
     given = []
-    for j, column in enumerate(table.X.T):
+    for j, column in enumerate(table.X.T[: table.X.shape[1] - len(table.levels)]):
         there = column[first]
         if np.ptp(there) > 0 and (there[table.owner] == column).all():
             given.append(j)
@@ -123,7 +125,7 @@ def judge_newcomers(table: Table, trees: bool, linear: bool, unseen: Floats | No
 
 def _pairs(table: Table, given: tuple[int, ...]) -> Ints | None:
     """The products of covariates and other columns; None for few clients, no covariates, or too many products."""
-    others = [j for j in range(table.X.shape[1]) if j not in given]
+    others = [j for j in range(table.X.shape[1] - len(table.levels)) if j not in given]
     pairs = np.array([(w, j) for w in given for j in others], np.int64).reshape(-1, 2)
     many = table.n_clients >= _FEWEST_PLACED
     return pairs if many and len(pairs) and len(pairs) <= _MOST_PRODUCTS else None
@@ -141,8 +143,9 @@ def _fitted(
 
 def _placed(table: Table, keep: np.ndarray, pairs: Ints, seed: int) -> PlacedPart:
     middle = table.X[keep].mean(0)
-    wide = with_products(table.X, pairs, middle)
-    names = (*table.names, *(f"{table.names[a]} × {table.names[b]}" for a, b in pairs))
+    wide, first = with_products(table.X, pairs, middle, len(table.levels)), table.X.shape[1] - len(table.levels)
+    products = (f"{table.names[a]} × {table.names[b]}" for a, b in pairs)
+    names = (*table.names[:first], *products, *table.names[first:])
     longer = replace(table, X=wide, names=names)
     only, p = {"shrunk": CANDIDATES["shrunk"]}, 1 + wide.shape[1]
     model = learn(longer, keep, only, np.random.default_rng([seed, 37]))["shrunk"]

@@ -58,7 +58,7 @@ class Statistics:
 
     @classmethod
     def of_rows(cls, model: Model, X: Floats, y: Floats, owner: Ints, n_clients: int) -> Statistics:
-        Z = np.hstack([np.ones((len(X), 1)), model.scaling.columns(X)])
+        Z = np.hstack([np.ones((len(X), 1)), model.columns(X)])
         target = model.scaling.target(y[:, None])[:, 0]
         A, c = grams(Z, target, None, owner, n_clients)
         return cls(A, c, np.array(target @ target), np.bincount(owner, minlength=n_clients).astype(float))
@@ -194,7 +194,7 @@ def _classes(model: Model, X: Floats, rows: Further) -> Model:
     """The posterior of every client with rows, by Newton's method from its posterior before (or the population's prior)."""
     fit = _longer(model, rows.fresh).fit
     assert fit.spread is not None
-    Z = np.hstack([np.ones((len(X), 1)), model.scaling.columns(X)])
+    Z = np.hstack([np.ones((len(X), 1)), model.columns(X)])
     coef, spread = fit.client_coefficients(), fit.spread.copy()
     spread[len(spread) - rows.fresh :] = np.diag(fit.details["prior_variance"][:, 0])
     for i in np.unique(rows.owner):

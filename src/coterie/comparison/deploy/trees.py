@@ -25,6 +25,7 @@ from coterie.comparison.exact.candidates import CANDIDATES
 from coterie.comparison.exact.families import KINDS, LINKS, inverse, scores_of
 from coterie.comparison.exact.fitting import Model, learn
 from coterie.comparison.exact.folds import Bools, inner_folds
+from coterie.comparison.exact.levels import Levels, with_effects
 from coterie.data.coded_table import Floats, Ints, Table
 
 ENOUGH = 100  # rows of a client or a group for trees of its own
@@ -72,10 +73,12 @@ class TreesPart:
     averages: Floats | None = None  # (clients + 1, outputs)
     shrunk: Model | None = None  # the linear model to whose numbers or scores the trees are added
     link: str = "identity"  # of the scores that trees add up, where they are neither numbers nor classes
+    levels: Levels | None = None
 
     def outputs(self, X: Floats, owner: Ints) -> Floats:
         base = None if self.shrunk is None else self.shrunk.outputs(X, owner)
-        inputs = X if self.averages is None else _with_client(X, owner, self.averages[owner])
+        inputs = X if self.levels is None else self.levels.columns(X)
+        inputs = inputs if self.averages is None else _with_client(inputs, owner, self.averages[owner])
         raw = np.empty((len(X), len(self.forests[0].base)))
         for f, forest in enumerate(self.forests):
             at = self.of_client[owner] == f
@@ -96,6 +99,8 @@ class TreesPart:
             found |= {f"forest{f}.{name}": value for name, value in forest.arrays().items()}
         if self.averages is not None:
             found["averages"] = self.averages
+        if self.levels is not None:
+            found["effects"] = self.levels.effects
         if self.shrunk is not None:
             found |= {f"shrunk.{name}": value for name, value in LinearPart(self.shrunk).arrays().items()}
         return found
@@ -111,6 +116,7 @@ class TreesPart:
             arrays.get("averages"),
             LinearPart.of(below).model if below else None,
             LINKS[int(arrays.get("link", 0))],
+            Levels(arrays["effects"]) if "effects" in arrays else None,
         )
 
 
@@ -141,7 +147,8 @@ def fit_trees(
     ``groups`` are the clients' groups and ``shrunk`` the linear model of the same rows. ``unseen`` are the predictions of
     `shrunk` for rows that it did not see (all rows of the table); None computes them here. Without ``groups`` only the
     candidates that know new clients are fitted."""
-    X, y, owner, m, q = table.X[keep], table.y[keep], table.owner[keep], table.n_clients, table.n_classes
+    y, owner, m, q = table.y[keep], table.owner[keep], table.n_clients, table.n_classes
+    levels, X = with_effects(table, keep)
     everyone = np.zeros(m + 1, np.int64)
     outputs, rng = table.outputs()[keep], np.random.default_rng([seed, 11])
     averages, kind = Averages.learn(outputs, owner, m).values, KINDS.get(table.judged_as)
@@ -163,13 +170,13 @@ def fit_trees(
         rest = grow(with_client, y - base[:, 0], 0, seed, replace(named, kind=None))
     found["shrunk + trees"] = TreesPart((rest,), everyone, q > 0, averages, shrunk, link)
     if groups is None:
-        return found
+        return {name: replace(part, levels=levels) for name, part in found.items()}
     sizes = np.bincount(owner, minlength=m)
     if m <= _MOST_OWN and np.median(sizes) >= ENOUGH:
         found["trees alone"] = _separate(X, y, np.arange(m), owner, q, seed, goal)
     if len(np.unique(groups)) > 1 and np.bincount(groups, weights=sizes).min() >= ENOUGH:
         found["trees per group"] = _separate(X, y, groups, owner, q, seed, goal)
-    return found
+    return {name: replace(part, levels=levels) for name, part in found.items()}
 
 
 def held_rows(table: Table, seed: int) -> Bools:

@@ -13,6 +13,7 @@ import numpy as np
 from coterie.comparison.exact.candidates.groups import Forms, hard_em
 from coterie.comparison.exact.candidates.rows import Floats, Ints, Rows, chances
 from coterie.comparison.exact.fitting import learn_scaling
+from coterie.comparison.exact.levels import with_effects
 from coterie.data.coded_table import Table
 from coterie.estimation.blocks import grams
 
@@ -161,8 +162,9 @@ def _some_rows(table: Table, rng: np.random.Generator) -> _Clients:
         keep &= rng.random(len(keep)) < _MOST_ROWS / keep.sum()
     names, owner = np.unique(table.owner[keep], return_inverse=True)
     outputs, classes = table.outputs()[keep], table.classes is not None
-    scaling = learn_scaling(table.X[keep], outputs, classes)
-    rows = Rows(scaling.columns(table.X[keep]), scaling.target(outputs), owner, len(names), classes)
+    inside = with_effects(table, keep)[1]
+    scaling = learn_scaling(inside, outputs, classes)
+    rows = Rows(scaling.columns(inside), scaling.target(outputs), owner, len(names), classes)
     q = rows.n_outputs
     U = np.einsum("np,oq->noqp", rows.Z, np.eye(q)).reshape(len(owner) * q, -1)
     return _Clients(U, rows.Z @ rows.pooled[0][0], rows.y, np.repeat(owner, q), len(names), classes)

@@ -10,7 +10,7 @@ import pandas as pd
 from coterie.base.annotations import guarded
 from coterie.base.arguments import finite
 from coterie.comparison.exact.decision import Decision
-from coterie.data.coded_table import TableFacts
+from coterie.data.coded_table import Table, TableFacts
 from coterie.errors import DataError
 
 
@@ -24,6 +24,9 @@ def distinguish(decision: Decision, X: Any = None, columns: Sequence[str] | None
     ``X`` may hold other columns of the same rows, such as positions; they then have a mean difference only."""
     group = decision.groups.to_numpy()
     table, known = decision.table, X is None
+    if known and isinstance(table, Table) and table.levels:
+        levels = decision.predictors["alone"].model.levels
+        table = table if levels is None else levels.shown(table)
     if known:
         means, spread = table.means(), table.deviations()
     else:

@@ -26,13 +26,14 @@ Progress = Callable[[int, int], None]
 class Evaluation:
     """Scores by metric, the notes of the fits, and the groups each of them found (fits, clients).
 
-    ``outputs`` (repeats, candidates, rows, classes or 1) are the predictions of rows that training did not see, and
-    ``judged`` marks these rows in the table: all of them, but for the first stretch of time."""
+    ``outputs`` (candidates, rows, classes or 1) are the predictions of rows that training did not see, in the first repeat
+    and by models that bound columns, as the deployed one does; scores are of models without bounds. ``judged`` marks these
+    rows in the table: all of them, but for the first stretch of time."""
 
     scores: dict[str, Scores]
     notes: tuple[str, ...]
     groupings: Ints
-    outputs: Floats = field(repr=False, default_factory=lambda: np.empty((0, 0, 0, 0)))
+    outputs: Floats = field(repr=False, default_factory=lambda: np.empty((0, 0, 0)))
     judged: Bools = field(repr=False, default_factory=lambda: np.empty(0, bool))
 
     def proper(self, metric: str) -> Scores | None:
@@ -62,7 +63,7 @@ def evaluate(
     classification = table.classes is not None
     width = table.n_classes if classification else 1
     shape = (repeats, len(candidates), len(table.y), width)
-    outputs = np.empty(shape)
+    outputs, inside = np.empty(shape), np.empty(shape[1:])
     fold = np.empty((repeats, len(table.y)), np.int64)
     notes: set[str] = set()
     groupings: list[Ints] = []
@@ -72,8 +73,13 @@ def evaluate(
         for f in judged_folds(fold[repeat]):
             test = fold[repeat] == f
             models = learn(table, training(table, fold[repeat], f), candidates, rng)
+            X, owner = table.X[test], table.owner[test]
             for j, model in enumerate(models.values()):
-                outputs[repeat, j, test] = model.outputs(table.X[test], table.owner[test])
+                predicted, far = model.outputs(X, owner), model.beyond(X)
+                if not repeat:
+                    inside[j, test] = predicted
+                predicted[far] = model.unbounded().outputs(X[far], owner[far])
+                outputs[repeat, j, test] = predicted
                 notes.update(model.fit.notes)
             groupings += [models["groups"].fit.of_client] if "groups" in models else []
             if progress is not None:
@@ -92,9 +98,21 @@ def evaluate(
         scored = np.flatnonzero(usable & (table.sizes >= FEWEST))
         names = tuple(candidates)
         made[metric] = Scores(
-            metric, rows, fold, n_folds, table.owner, scored, table.n_clients, names, names, unit=_evidence(table, fold)
+            metric,
+            rows,
+            fold,
+            n_folds,
+            table.owner,
+            scored,
+            table.n_clients,
+            names,
+            names,
+            unit=_evidence(table, fold),
+            ordered=table.time is not None,
         )
-    return Evaluation(made, tuple(sorted(notes)), np.array(groupings).reshape(-1, table.n_clients), outputs, judged)
+    return Evaluation(
+        made, tuple(sorted(notes)), np.array(groupings).reshape(-1, table.n_clients), inside[:, judged], judged
+    )
 
 
 def _evidence(table: Table, fold: Ints) -> Ints | None:

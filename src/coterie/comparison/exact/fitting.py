@@ -1,5 +1,7 @@
 """Models fitted to parts of a table, in its units."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -7,20 +9,28 @@ import numpy.typing as npt
 
 from coterie.comparison.exact.candidates import Candidate, Fit, Rows
 from coterie.comparison.exact.families import KINDS, MOST, SETTLED, STEPS, TargetKind, bulk, inverse
+from coterie.comparison.exact.levels import Levels, with_effects
 from coterie.data.coded_table import Floats, Ints, Table
+
+_ROOM, _ROOM_IN_TIME = 0.3, 0.5  # how far beyond its training rows a column is believed, in their range
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Centre and scale learned on training rows. A constant column is sent to zero."""
+    """Centre and scale learned on training rows. A constant column is sent to zero.
+
+    ``low`` and ``high`` bound the columns of new rows: a line says little far beyond the rows that it was drawn through."""
 
     mean: Floats
     inverse: Floats
     y_mean: Floats
     y_scale: Floats
+    low: Floats | None = None
+    high: Floats | None = None
 
     def columns(self, X: Floats) -> Floats:
-        return np.asarray((X - self.mean) * self.inverse)
+        inside = X if self.low is None else np.clip(X, self.low, self.high)
+        return np.asarray((inside - self.mean) * self.inverse)
 
     def target(self, outputs: Floats) -> Floats:
         return np.asarray((outputs - self.y_mean) / self.y_scale)
@@ -36,17 +46,42 @@ def learn_scaling(X: Floats, outputs: Floats, classification: bool) -> Scaling:
     return Scaling(mean, inverse, outputs.mean(0), np.where(scale > 0, scale, 1.0))
 
 
+def bounded(scaling: Scaling, X: Floats, ordered: bool) -> Scaling:
+    """The scaling with bounds a little beyond these training rows, and further where the future is to be predicted."""
+    low, high = X.min(0, initial=np.inf), X.max(0, initial=-np.inf)
+    room = (_ROOM_IN_TIME if ordered else _ROOM) * (high - low)
+    return replace(scaling, low=low - room, high=high + room) if len(X) else scaling
+
+
 @dataclass(frozen=True)
 class Model:
-    """A fitted candidate in the units of the table; ``link`` says what its scores are of a mean."""
+    """A fitted candidate in the units of the table; ``link`` says what its scores are of a mean, and ``levels`` what the
+    codes in the last columns do."""
 
     scaling: Scaling
     fit: Fit
     link: str = "identity"
+    levels: Levels | None = None
+
+    def columns(self, X: Floats) -> Floats:
+        """The columns on the scales of training, with effects in place of codes."""
+        return self.scaling.columns(X if self.levels is None else self.levels.columns(X))
+
+    def beyond(self, X: Floats) -> npt.NDArray[np.bool_]:
+        """The rows that are further out than the bounds."""
+        low, high = self.scaling.low, self.scaling.high
+        if low is None or high is None:
+            return np.zeros(len(X), bool)
+        inside = X if self.levels is None else self.levels.columns(X)
+        return np.asarray(((inside < low) | (inside > high)).any(1))
+
+    def unbounded(self) -> Model:
+        """The same model for rows of any size: claims about collaboration rest on it, at sites as in one table."""
+        return replace(self, scaling=replace(self.scaling, low=None, high=None))
 
     def outputs(self, X: Floats, owner: Ints) -> Floats:
         """Predicted targets (rows, 1) or probabilities (rows, classes); owner −1 is a client never seen."""
-        raw = self.fit.outputs(self.scaling.columns(X), owner)
+        raw = self.fit.outputs(self.columns(X), owner)
         return raw if self.fit.classification else inverse(self.link, raw * self.scaling.y_scale + self.scaling.y_mean)
 
 
@@ -78,17 +113,20 @@ def learn(
 ) -> dict[str, Model]:
     """Fit every candidate to the rows marked in ``keep``; nothing else is seen."""
     classification = table.classes is not None
-    outputs = table.outputs()[keep]
+    outputs, (levels, inside) = table.outputs()[keep], with_effects(table, keep)
     chosen = KINDS.get(table.judged_as)
     linked = chosen is not None and chosen.link != "identity"
-    scaling = learn_scaling(table.X[keep], outputs, classification or linked)
+    scaling = learn_scaling(inside, outputs, classification or linked)
     if chosen is not None and not linked:  # one wild row must not set the scale
         middle = np.median(outputs, 0)
         scaling = replace(scaling, y_mean=middle, y_scale=bulk(outputs - middle))
+    scaling = bounded(scaling, inside, table.time is not None)
     weight = None if table.weight is None else table.weight[keep] / table.weight[keep].mean()
-    X, y = scaling.columns(table.X[keep]), scaling.target(outputs)
+    X, y = scaling.columns(inside), scaling.target(outputs)
     rows = Rows(X, y, table.owner[keep], table.n_clients, classification, weight)
     if chosen is not None:
         seed = int(rng.integers(2**32))
-        return {name: Model(scaling, _stepped(c, rows, chosen, seed), chosen.link) for name, c in candidates.items()}
-    return {name: Model(scaling, candidate.fit(rows, rng)) for name, candidate in candidates.items()}
+        return {
+            name: Model(scaling, _stepped(c, rows, chosen, seed), chosen.link, levels) for name, c in candidates.items()
+        }
+    return {name: Model(scaling, candidate.fit(rows, rng), levels=levels) for name, candidate in candidates.items()}

@@ -7,6 +7,7 @@ import numpy as np
 from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
+from coterie.comparison.exact.levels import Blocks
 from coterie.data.coded_table import Floats, Table
 
 MOST = 200  # columns × outputs; of more columns the principal components are taken
@@ -22,19 +23,23 @@ class Projection:
     components: Floats  # (components, columns)
 
     def columns(self, X: Floats) -> Floats:
+        """The components; columns of codes, which come last, stay as they are."""
+        p = len(self.mean)
         with threadpool_limits(1, "blas"):  # the same numbers, whatever the number of threads
-            return np.asarray((X - self.mean) @ self.components.T)
+            return np.hstack([(X[:, :p] - self.mean) @ self.components.T, X[:, p:]])
 
 
-def narrowed(table: Table) -> tuple[Table, Projection | None, tuple[str, ...]]:
+def narrowed(table: Table, blocks: Blocks | None = None) -> tuple[Table, Projection | None, tuple[str, ...]]:
     """The table with its columns, or with their leading principal components where columns × outputs exceed 200 (images);
-    the projection, and a sentence that says so."""
-    projection = principal(table.X, _outputs(table))
+    the projection, and a sentence that says so. Categories with many levels (``blocks``) become one column each."""
+    table = table if blocks is None or _outputs(table) > 1 else blocks.condense(table)
+    p = table.X.shape[1] - len(table.levels)
+    projection = principal(table.X[:, :p], _outputs(table))
     if projection is None:
         return table, None, ()
     X = projection.columns(table.X)
-    names = tuple(f"component {j + 1}" for j in range(X.shape[1]))
-    told = f"The {table.X.shape[1]} columns were replaced by their {X.shape[1]} leading principal components."
+    names = (*(f"component {j + 1}" for j in range(len(projection.components))), *table.names[p:])
+    told = f"The {p} columns were replaced by their {len(projection.components)} leading principal components."
     return replace(table, X=X, names=names), projection, (told,)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from coterie.base.annotations import guarded
 from coterie.comparison.exact.candidates.rows import Floats
 from coterie.comparison.exact.folds import deal
+from coterie.comparison.exact.levels import with_effects
 from coterie.data.coded_table import Table, make_table
 from coterie.errors import ConfigError
 from coterie.evidence.coalitions.answer import Coalitions
@@ -26,8 +27,9 @@ class PooledRidge:
 
     def __init__(self, table: Table, folds: int, seed: int) -> None:
         self.table, self.folds = table, folds
-        scale = table.X.std(0)
-        z = (table.X - table.X.mean(0)) / np.where(scale > 0, scale, 1)
+        X = with_effects(table, np.ones(len(table.y), bool))[1]
+        scale = X.std(0)
+        z = (X - X.mean(0)) / np.where(scale > 0, scale, 1)
         self.z = np.concatenate([np.ones((len(z), 1)), z], axis=1)
         out = table.outputs() - table.outputs().mean(0)
         self.out = out / np.sqrt(max(float((out**2).sum(1).mean()), 1e-300))  # the overall mean has loss 1
