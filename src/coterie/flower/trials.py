@@ -239,8 +239,8 @@ class Trials:
         study = self.study
         return TrialEngine(None, self._exchange, {}, study.run_name, events=study.events, study=study)
 
-    def _exchange(self, messages: Mapping[str, bytes]) -> Mapping[str, bytes | Failure]:
-        got = self.study.exchange(messages)
+    def _exchange(self, messages: Mapping[str, bytes], soon: bool = False) -> Mapping[str, bytes | Failure]:
+        got = self.study.exchange(messages, soon)
         self.asked += 1
         self.bytes_up += sum(len(answer) for answer in got.values() if isinstance(answer, bytes))
         return got

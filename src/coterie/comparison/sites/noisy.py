@@ -19,10 +19,10 @@ from coterie.comparison.exact.decision import Decision
 from coterie.comparison.from_decision import comparison_of
 from coterie.comparison.result import Comparison
 from coterie.comparison.sites.noisy_fit import Told, decided
-from coterie.comparison.sites.result import all_rows, environment
+from coterie.comparison.sites.result import all_rows
 from coterie.data.federation import Federation
 from coterie.data.provenance import undeclared
-from coterie.engines.base import Engine
+from coterie.engines.base import Engine, rows_env
 from coterie.errors import ConfigError, DataError
 from coterie.exchange.messages import Ask, Context, Up
 from coterie.privacy.account import Account, plan_of
@@ -103,7 +103,7 @@ def across_sites_privately(
     study = RowStudy(privacy, target, columns, coded, tuple(map(str, fed.clients)), seed, tuple(doubts))
 
     with threadpool_limits(1, "blas"):
-        reply = engine.run(Ask(study.moments, np.arange(len(fed)), {}, {}, optional=True), environment(fed, seed))
+        reply = engine.run(Ask(study.moments, np.arange(len(fed)), {}, {}, optional=True), rows_env(fed, seed))
         order = np.argsort(reply.clients)
         here = reply.clients[order]
         if len(here) < 2:
