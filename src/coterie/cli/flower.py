@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,7 +106,7 @@ def job_of(text: str, folder: Path) -> Job:
 
         for name in (n for n in table if n not in ("data", "compare")):
             raise ConfigError(f"[{name}] does not go with [compare]: a study has no training. Take one of the two out.")
-        return study_job({k: v for k, v in data.items() if k in OPTIONS}, table["compare"], reading)
+        return study_job({k: v for k, v in data.items() if k in OPTIONS}, table["compare"], reading, text=text)
     config = Config.parse({**table, "data": {"path": "the site's own table", **data}}, folder)
     return Job(
         config.algorithm(),
@@ -117,6 +118,7 @@ def job_of(text: str, folder: Path) -> Job:
         config.privacy(),
         reading,
         secure=config.secure(),
+        text=text,
     )
 
 
@@ -142,7 +144,15 @@ def init(
 ) -> None:
     """Write a Flower project that trains as a TOML file says, on tables that stay at their sites. Columns that the file does
     not name are those of its table; a built-in data set is dealt out to example sites."""
-    from coterie.flower.project import write_project
+    text = made(folder, config, sites)
+    typer.echo(f"Wrote {folder}. Its README.md says how to start the SuperLink, the sites and the run.")
+    if "compare" in tomllib.loads(text):
+        typer.echo(f"Each site sees what would leave it: coterie flower show {folder} --table ITS.csv")
+
+
+def made(folder: Path, config: Path, sites: int) -> str:
+    """Write a project and the tables of example sites, and say what is unused; returns the text of the run's file."""
+    from coterie.flower.project import PACKAGE, write_project
 
     text, example = for_sites(config, sites)
     job_of(text, config.parent)  # an error about missing keys comes before anything is written
@@ -150,14 +160,12 @@ def init(
     for place, table in example.items():
         (folder / place).parent.mkdir(exist_ok=True)
         table.to_csv(folder / place, index=False)
-    typer.echo(f"Wrote {folder}. Its README.md says how to start the SuperLink, the sites and the run.")
-    if "compare" in tomllib.loads(text):
-        typer.echo(f"Each site sees what would leave it: coterie flower show {folder} --table ITS.csv")
     unused = [f"run.{key}" for key in tomllib.loads(text).get("run", {}) if key not in _USED]
     if unused:
         typer.echo(f"A deployment does not use {', '.join(unused)}: sites work where they are and score at the end.")
     if example:
-        typer.echo(f"The clients of the built-in data set are dealt out to {', '.join(example)} there.")
+        typer.echo(f"The clients of the built-in data set are dealt out to {', '.join(example)} in {folder}.")
+    return (folder / PACKAGE / "run.toml").read_text("utf-8")
 
 
 @app.command()
@@ -188,9 +196,10 @@ def worker(
     ],
     root_certificates: Annotated[Path | None, typer.Option(help="The certificate authority's file, for https.")] = None,
     secret: Annotated[Path | None, typer.Option(help="The file given there as --superexec-auth-secret-file.")] = None,
+    run: Annotated[Path | None, typer.Option(help="At a site: the run.toml to work on, whatever a run brings.")] = None,
 ) -> None:
     """Do the work of SuperNodes (and SuperLinks) started with --isolation process, in processes that have torch loaded."""
-    for option, file in (("--root-certificates", root_certificates), ("--secret", secret)):
+    for option, file in (("--root-certificates", root_certificates), ("--secret", secret), ("--run", run)):
         if file is not None and not file.is_file():
             raise ConfigError(f"There is no file {file}, which {option} names. Check the path.")
     if importlib.util.find_spec("flwr") is None:
@@ -199,4 +208,5 @@ def worker(
     from coterie.flower.worker import work
 
     authority = None if root_certificates is None else str(root_certificates)
-    work(addresses, authority, None if secret is None else secret.read_bytes())
+    own = None if run is None else partial(job_of, run.read_text("utf-8"), run.parent)
+    work(addresses, authority, None if secret is None else secret.read_bytes(), own)

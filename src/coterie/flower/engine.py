@@ -28,7 +28,7 @@ from coterie.engines.trial import trial
 from coterie.errors import ConfigError, EngineError
 from coterie.exchange.messages import Ask, Ints, MeanBy, Reply
 from coterie.flower import answers, heads, wire
-from coterie.flower.site import write_ask
+from coterie.flower.questions import write_ask
 from coterie.privacy.mechanisms.sums import GroupSums
 from coterie.secure.server import Answer
 from coterie.secure.settings import Secure
