@@ -30,7 +30,7 @@ from coterie.flower.studies import serve_study
 
 TYPE = "query.coterie"
 _RECORD, _FIELD, _ERROR = "coterie", "block", "error"
-_POLL = 0.1
+_POLL, _CALMER = 0.05, 0.02  # seconds between two polls, per site that is asked; and of the time since the question
 _CODES = {2: "an exception at the site", 5: "the SuperNode is gone", 8: "the ClientApp was killed"}
 
 
@@ -83,7 +83,7 @@ class GridNodes:
                 break
             answers |= {n: a for n, i in ids.items() if n not in answers and (a := self._pull(i)) is not None}
             if len(answers) < len(ids):
-                time.sleep(_POLL)
+                time.sleep(min(1.0, max(_POLL * (len(ids) - len(answers)), _CALMER * past)))
         return answers
 
     def _pull(self, asked: str) -> bytes | Failure | None:

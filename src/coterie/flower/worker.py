@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Queue
 from typing import Any, NoReturn
 
@@ -31,6 +31,7 @@ import coterie.flower.apps
 import coterie.training.run  # imported before the first fork
 from coterie.base.disk import said
 from coterie.flower.job import Job
+from coterie.flower.roles.daemons import ShortPolls
 
 POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 
@@ -41,12 +42,14 @@ class ForkExecutor(SubprocessExecutor):
     of every other kind are left alone."""
 
     own: ClientApp | None = None
+    polls: ShortPolls = field(default_factory=lambda: ShortPolls(busy=0.05, idle=1.0))
 
     def get_eligible_capacity(self, supported_task_types: set[TaskType], **how: Any) -> tuple[set[TaskType], set[str]]:
         kinds, hashes = super().get_eligible_capacity(supported_task_types, **how)
         return (kinds if self.own is None else kinds & {TaskType.CLIENT_APP}), hashes
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
+        self.polls.work()
         if self.own is not None and spec.task_type != TaskType.CLIENT_APP:
             return LaunchResult.failed("This site runs its own app, and nothing that is sent.")
         if spec.task_type not in (TaskType.CLIENT_APP, TaskType.SERVER_APP):
@@ -102,7 +105,9 @@ def work(
     then its installed coterie works on it, whatever code a run brings."""
     os.environ.setdefault(POLL, "0.05")
     app = None if own is None else coterie.flower.apps.client_app(own)
-    superexec.get_executor = lambda *_, **__: ForkExecutor(app)  # type: ignore[assignment]
+    executor = ForkExecutor(app)
+    superexec.get_executor = lambda *_, **__: executor  # type: ignore[assignment]
+    superexec.time = executor.polls  # type: ignore[assignment]
     children: list[int] = []
     for address in addresses[1:]:
         child = os.fork()

@@ -19,26 +19,30 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-_BUSY, _IDLE = 0.1, 3.0  # seconds between two polls for a message
-_WORKING = 0.05  # seconds between two looks for the answer of the site's own worker
+_ANSWER, _WORKING = 0.5, 0.05  # what Flower sleeps while it waits for the site's own worker, and what is enough
 _CALMER = 0.05  # of the time since the last message, as the time between two polls
 _HEARTBEAT = 10  # seconds; the shortest that Flower allows
 _LOOK = 1.0  # seconds between two looks at the parent
 
 
 class ShortPolls:
-    """Stands for the module `time` in Flower's loop: short pauses while messages come, longer ones when none has come for a
-    while, so that an idle site costs the hub a request every 3 s."""
+    """Stands for the module `time` in a loop of Flower: short pauses while there is work, longer ones when none has come for
+    a while, so that an idle site costs little."""
 
-    def __init__(self) -> None:
+    def __init__(self, busy: float = 0.1, idle: float = 3.0) -> None:
+        """Seconds between two polls."""
+        self.busy, self.idle, self.last = busy, idle, time.monotonic()
+
+    def work(self) -> None:
+        """Something came."""
         self.last = time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        if seconds < 1.0:  # an answer is being worked on
-            self.last = time.monotonic()
+        if seconds == _ANSWER:
+            self.work()
             time.sleep(_WORKING)
         else:
-            time.sleep(min(_IDLE, max(_BUSY, _CALMER * (time.monotonic() - self.last))))
+            time.sleep(min(self.idle, max(self.busy, _CALMER * (time.monotonic() - self.last))))
 
 
 def supernode() -> None:

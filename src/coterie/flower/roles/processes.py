@@ -24,7 +24,11 @@ QUIET = {
     "PYTHONUNBUFFERED": "1",
 }  # fmt: skip
 """Flower tells nobody about a run, and installs nothing."""
-DAEMON = (sys.executable, "-P", str(Path(__file__).with_name("daemons.py")))  # without torch, which a SuperNode needs not
+DAEMON = (
+    sys.executable,
+    "-P",
+    str(Path(__file__).with_name("daemons.py")),
+)  # without torch, which a SuperNode needs not
 COTERIE = (sys.executable, "-m", "coterie")
 
 
