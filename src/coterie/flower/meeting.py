@@ -57,7 +57,8 @@ def meet(job: Job, nodes: Nodes, count: int, tell: Callable[[str], None]) -> Met
             raise wire.Malformed("It has another version of coterie. Install the server's.")
         if job.secure is not None:
             keys[site] = answers.key(told, known_sites(job.secure), keys)
-        return answers.joined(told, job.data, private=job.privacy is not None)
+        found = answers.joined(told, job.data, private=job.privacy is not None)
+        return found | {"changed": told.get("table") == "changed"}
 
     summaries = ask(joining(job), joined)
     _require_apart(summaries)
@@ -109,7 +110,7 @@ def _require_apart(summaries: Mapping[str, Any]) -> None:
 def oddities(summaries: Mapping[str, Any]) -> Iterator[str]:
     """Sentences on what differs between sites and would otherwise go unnoticed."""
     for site, told in summaries.items():
-        if told.get("table") == "changed":
+        if told.get("changed"):
             yield f"{site}'s table has changed since its last run: other rows are held out now, so scores do not compare"
     rows = {s: sum(t["sizes"]) for s, t in summaries.items() if "sizes" in t}
     most = max(rows, key=rows.__getitem__, default="")
