@@ -155,6 +155,21 @@ def report(
         typer.echo(results(folder))
 
 
+@app.command()
+def predict(
+    folder: Folder,
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="A table with new rows.")],
+    out: Annotated[Path, typer.Option(help="Write the predictions to this CSV file.")],
+    client: Client = None,
+) -> None:
+    """Predict new rows by this site's own models of the newest run."""
+    from coterie.flower.roles.predict import predicted
+
+    made = predicted(folder, new, client)
+    made.to_csv(out, index=False)
+    typer.echo(f"{len(made)} predictions: {out}")
+
+
 @app.command("clean")
 def clean_up(folder: Folder) -> None:
     """Remove the prepared rows and states of past runs; results, the log of what left and the budget stay."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ import numpy as np
 import pandas as pd
 import torch
 
-from coterie.base.disk import private_folder
+from coterie.base.disk import private_folder, write_text
 from coterie.engines.base import Env
 from coterie.exchange.messages import Ints
 from coterie.learning import module_json, predictors
 from coterie.training import files
 from coterie.training.evaluation import Evaluation
+
+COLUMNS = "columns.json"  # how new rows are prepared for the models
 
 
 @dataclass(frozen=True)
@@ -45,5 +48,7 @@ def keep_results(algorithm: Any, env: Env, state: Any, own: Ints, engine: Any, f
     if (special := algorithm.predictor()) is not None:
         about["predictor"] = predictors.describe(special)
     private_folder(folder)
+    plan = None if fed.preprocessing is None else json.loads(fed.preprocessing.to_json(orient="records"))
+    write_text(folder / COLUMNS, json.dumps({"columns": plan, "classes": fed.classes}), private=True)
     files.save(folder, about, tensors, pd.DataFrame({"round": np.arange(1, env.round + 1)}), table)
     return told

@@ -29,8 +29,10 @@ from coterie.errors import ConfigError
 AUTHORITY, AUTHORITY_KEY, CERTIFICATE, CERTIFICATE_KEY = "ca.crt", "ca.key", "server.crt", "server.key"
 KEY = "key"
 _YEARS, _SPARE = 5, 60  # how long a certificate is valid; days before its end when it is replaced
-_USES = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
-_USES += ("key_cert_sign", "crl_sign", "encipher_only", "decipher_only")
+_USES = (
+    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "key_cert_sign",
+    "crl_sign", "encipher_only", "decipher_only",
+)  # fmt: skip
 
 
 def now() -> datetime.datetime:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,12 +55,11 @@ class Keeper:
     folder: Path
     home: Path
     tell: Callable[[str], None]
-    more: Mapping[str, str] = field(default_factory=dict)
     _kept: dict[str, _Kept] = field(default_factory=dict)
 
     @property
     def env(self) -> dict[str, str]:
-        return os.environ | QUIET | {"FLWR_HOME": str(self.home)} | self.more
+        return os.environ | QUIET | {"FLWR_HOME": str(self.home)}
 
     def keep(self, name: str, command: Callable[[], tuple[str, ...]]) -> None:
         """Start a process and keep it; `command` is asked again for each start."""

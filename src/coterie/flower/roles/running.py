@@ -21,7 +21,7 @@ from coterie.flower.roles.invitation import address_parts
 from coterie.flower.roles.processes import COTERIE, DAEMON, Keeper, free_port
 from coterie.flower.server import EVENTS, FAILED, ROUNDS
 
-_TICK = 0.5  # seconds between two looks
+_TICK, _ASK = 0.5, 2.0  # seconds between two looks at the results, and between two questions to the SuperLink
 _STARTS = 5  # how often a run is started that the processes under it ended
 _FAREWELL = 15.0  # seconds for sites to hear that the run is over
 _GONE = 60.0  # seconds for the end of an interrupted run's process
@@ -48,6 +48,7 @@ class Running:
         self.keeper = Keeper(hub.folder / LOGS, hub.folder / "flwr", tell)
         self.run: str | None = None  # Flower's number of the run
         self.starts, self.shown, self.began = 0, {ROUNDS: 0, EVENTS: 0}, time.monotonic()
+        self.asked = 0.0
         self.status: dict[str, str] = {}
 
     def __call__(self) -> int:
@@ -103,7 +104,9 @@ class Running:
 
     def _tick(self) -> int | None:
         self.keeper.look()
-        live = self.hub.state()
+        live = None
+        if time.monotonic() - self.asked > _ASK:
+            live, self.asked = self.hub.state(), time.monotonic()
         if live is not None:
             self._show_sites(live)
             if self.run is None:
