@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import tomllib
 from functools import partial
@@ -205,7 +206,12 @@ def worker(
     if importlib.util.find_spec("flwr") is None:
         raise ConfigError(_INSTALL)
     import coterie.cli.config  # noqa: F401  # half a second that no task should spend
+    from coterie.flower.roles.daemons import end_with_parent
+    from coterie.flower.roles.processes import KEEPER
     from coterie.flower.worker import work
+
+    if KEEPER in os.environ:
+        end_with_parent()
 
     authority = None if root_certificates is None else str(root_certificates)
     own = None if run is None else partial(job_of, run.read_text("utf-8"), run.parent)

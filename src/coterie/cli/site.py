@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import tempfile
 import tomllib
 import warnings
@@ -74,12 +73,14 @@ def _decide(home: Home, job: Job, table: Path, client: str | None, approve: str)
     if approve == "always":
         home.approve("--approve always")
     elif approve == "ask":
-        if not sys.stdin.isatty():
+        try:
+            agreed = typer.confirm("May this run begin on this table?")
+        except typer.Abort:
             raise ConfigError(
-                f"The run {digest} is not approved here, and nobody can be asked. Start this command at a terminal, or give "
+                f"The run {digest} is not approved here, and nobody answered. Start this command at a terminal, or give "
                 "--approve a file with that checksum."
-            )
-        if not typer.confirm("May this run begin on this table?"):
+            ) from None
+        if not agreed:
             raise ConfigError("The run was not approved; nothing has left this site.")
         home.approve("at the terminal")
     else:

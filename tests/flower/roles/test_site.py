@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import shutil
 from pathlib import Path
@@ -136,11 +137,12 @@ def test_nothing_begins_without_approval(
     started: list[dict[str, Any]] = []
     monkeypatch.setattr("coterie.cli.site.require_flower", lambda: None)
     monkeypatch.setattr("coterie.flower.roles.site.Running.__call__", lambda self: started.append(self.node) or 0)
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
     command = ["site", "start", tmp_path / "site", "--invite", hub.folder / "invitations" / "basel.json"]
     command += ["--table", tmp_path / "basel.csv"]
     digest = hashlib.sha256(RUN.encode()).hexdigest()
     for approve, why in (
-        ("ask", "nobody can be asked"),
+        ("ask", "nobody answered"),
         (str(tmp_path / "absent"), "there is no file"),
         (str(tmp_path / "basel.csv"), f"it has no line with {digest}"),
     ):

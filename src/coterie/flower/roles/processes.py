@@ -24,6 +24,7 @@ QUIET = {
     "PYTHONUNBUFFERED": "1",
 }  # fmt: skip
 """Flower tells nobody about a run, and installs nothing."""
+KEEPER = "COTERIE_KEEPER"  # a process that has it in its environment ends with its parent
 DAEMON = (
     sys.executable,
     "-P",
@@ -59,7 +60,7 @@ class Keeper:
 
     @property
     def env(self) -> dict[str, str]:
-        return os.environ | QUIET | {"FLWR_HOME": str(self.home)}
+        return os.environ | QUIET | {"FLWR_HOME": str(self.home), KEEPER: str(os.getpid())}
 
     def keep(self, name: str, command: Callable[[], tuple[str, ...]]) -> None:
         """Start a process and keep it; `command` is asked again for each start."""

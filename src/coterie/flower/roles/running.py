@@ -131,7 +131,7 @@ class Running:
             return 1
         self.tell(f"The run was interrupted ({how}); it is started again after its last finished round.")
         with locked(self.hub.out, _GONE):  # until the process of the interrupted run is gone
-            self.run = None
+            self.run, self.began = None, time.monotonic()
         return None
 
     def _show_sites(self, live: Mapping[str, Any]) -> None:
@@ -142,8 +142,8 @@ class Running:
 
     def _maybe_start(self, live: Mapping[str, Any]) -> None:
         here = [name for name, site in live["sites"].items() if site["status"] == "online"]
-        waited = time.monotonic() - self.began
-        enough = self.limits.quorum and len(here) >= self.limits.quorum and waited > self.limits.patience
+        quorum, patience = (1, _GONE) if self.starts else (self.limits.quorum, self.limits.patience)
+        enough = quorum and len(here) >= quorum and time.monotonic() - self.began > patience
         if len(here) == len(self.hub.sites) or enough:
             self._start(len(here))
 
@@ -155,13 +155,13 @@ class Running:
             "deadline": float(self.limits.deadline),
             "quorum": self.limits.quorum,
         }
-        told = " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())
-        command = (sys.executable, "-c", _FLWR, "run", str(self.hub.project()), "hub", "--run-config", told)
+        given = " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())
+        command = (sys.executable, "-c", _FLWR, "run", str(self.hub.project()), "hub", "--run-config", given)
         done = subprocess.run(
             (*command, "--format", "json"), env=self.keeper.env, capture_output=True, text=True, check=False
         )
         found = done.stdout[done.stdout.find("{") :]
-        told = json.loads(found) if found.startswith("{") else {"error-message": done.stderr[-300:]}
+        told: dict[str, Any] = json.loads(found) if found.startswith("{") else {"error-message": done.stderr[-300:]}
         if "run-id" not in told:
             raise ConfigError(f"Flower did not start the run: {wire.one_line(told.get('error-message', found))}")
         self.run = str(told["run-id"])
