@@ -7,6 +7,7 @@ import json
 import logging
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -187,6 +188,22 @@ def test_an_answer_that_cannot_be_pulled_or_sent_is_its_nodes_failure(tmp_path: 
     assert "could not be read (no record" in answers[12].reason
     assert answers[13].reason == "it could not be sent"
     assert all(len(a.reason) < 400 and "\n" not in a.reason for a in answers.values())
+
+
+@pytest.mark.parametrize(("quorum", "there"), [(2, {11, 13}), (3, {11, 13}), (0, {11, 13})])
+def test_a_quorum_does_not_wait_for_a_slow_site(quorum: int, there: set[int]) -> None:
+    from coterie.flower.apps import GridNodes
+
+    class Slow(InProcessGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            return [] if "m1" in message_ids else super().pull_messages(message_ids)
+
+    grid = Slow(lambda message, context: Message(message.content, reply_to=message), {11: {}, 12: {}, 13: {}})
+    began = time.monotonic()
+    answers = GridNodes(grid, 2.0, 0.2, quorum).exchange(dict.fromkeys((11, 12, 13), b"x"))
+    assert set(answers) == there
+    assert all(answers[n] == b"x" for n in there)
+    assert (time.monotonic() - began < 1.9) == (quorum == 2)
 
 
 def test_sites_are_handed_two_apps_and_the_run_alone(tmp_path: Path) -> None:

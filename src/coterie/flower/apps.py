@@ -30,7 +30,7 @@ from coterie.flower.studies import serve_study
 
 TYPE = "query.coterie"
 _RECORD, _FIELD, _ERROR = "coterie", "block", "error"
-_POLL, _CALMER = 0.05, 0.02  # seconds between two polls, per site that is asked; and of the time since the question
+_POLL, _CALMER = 0.1, 0.02  # seconds between two polls for an answer, and of the time since the question
 _CODES = {2: "an exception at the site", 5: "the SuperNode is gone", 8: "the ClientApp was killed"}
 
 
@@ -59,7 +59,7 @@ class GridNodes:
         self, grid: Grid, timeout: float, deadline: float = 0.0, quorum: int = 0, names: Mapping[int, str] | None = None
     ) -> None:
         self.grid, self.timeout, self.names = grid, timeout, names or {}
-        self.deadline, self.quorum = (deadline, quorum) if deadline and quorum else (timeout, 0)
+        self.deadline, self.quorum = (deadline, quorum) if quorum else (timeout, 0)
 
     def connected(self) -> list[int]:
         with _link():
@@ -78,12 +78,19 @@ class GridNodes:
         ids = dict(zip(messages, given, strict=False))
         answers: dict[int, bytes | Failure] = {n: Failure("it could not be sent") for n, i in ids.items() if not i}
         began = time.monotonic()
-        while len(answers) < len(ids) and (past := time.monotonic() - began) < seconds:
-            if past > self.deadline and sum(isinstance(a, bytes) for a in answers.values()) >= self.quorum:
+        while len(answers) < len(ids):
+            past = time.monotonic() - began
+            late = past > min(self.deadline, seconds)
+            for node, asked in ids.items():
+                if node not in answers and (answer := self._pull(asked)) is not None:
+                    answers[node] = answer
+                elif node not in answers and not late:
+                    break  # a request per look, not per site
+            enough = late and sum(isinstance(a, bytes) for a in answers.values()) >= self.quorum
+            if past > seconds or enough:
                 break
-            answers |= {n: a for n, i in ids.items() if n not in answers and (a := self._pull(i)) is not None}
             if len(answers) < len(ids):
-                time.sleep(min(1.0, max(_POLL * (len(ids) - len(answers)), _CALMER * past)))
+                time.sleep(min(1.0, max(_POLL, _CALMER * past)))
         return answers
 
     def _pull(self, asked: str) -> bytes | Failure | None:

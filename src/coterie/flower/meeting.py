@@ -23,7 +23,7 @@ from coterie.flower.job import Job
 from coterie.flower.nodes import Nodes, Sites
 from coterie.secure.roster import known_sites
 
-_MOST_OF_ALL = 0.5  # the share of all rows from which one site is named
+_MOST_OF_ALL = 0.75  # the share of all rows from which one site is named
 
 
 @dataclass(frozen=True)

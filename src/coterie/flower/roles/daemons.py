@@ -29,7 +29,7 @@ class ShortPolls:
     """Stands for the module `time` in a loop of Flower: short pauses while there is work, longer ones when none has come for
     a while, so that an idle site costs little."""
 
-    def __init__(self, busy: float = 0.1, idle: float = 3.0) -> None:
+    def __init__(self, busy: float = 0.2, idle: float = 3.0) -> None:
         """Seconds between two polls."""
         self.busy, self.idle, self.last = busy, idle, time.monotonic()
 
