@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Deploy a run on real clients with Flower.", no_args_is_help=True)
 _READING = ("delimiter", "decimal", "encoding")
 _USED = ("rounds", "seed", "cohort")  # of [run]
-_INSTALL = (
+INSTALL = (
     "Flower is not installed here. In a clone, run `pip install torch==2.13.0` and then "
     "`pip install --constraint constraints-flower.txt '.[flower]'`."
 )
@@ -204,7 +204,7 @@ def worker(
         if file is not None and not file.is_file():
             raise ConfigError(f"There is no file {file}, which {option} names. Check the path.")
     if importlib.util.find_spec("flwr") is None:
-        raise ConfigError(_INSTALL)
+        raise ConfigError(INSTALL)
     import coterie.cli.config  # noqa: F401  # half a second that no task should spend
     from coterie.flower.roles.daemons import end_with_parent
     from coterie.flower.roles.processes import KEEPER

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.base.text import harmless, listed
-from coterie.cli.flower import _INSTALL, made
+from coterie.cli.flower import INSTALL, made
 from coterie.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _lines(told: dict[str, Any]) -> Iterator[str]:
 
 def require_flower() -> None:
     if importlib.util.find_spec("flwr") is None:
-        raise ConfigError(_INSTALL)
+        raise ConfigError(INSTALL)
 
 
 def telling() -> Callable[[str], None]:

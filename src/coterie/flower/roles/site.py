@@ -86,13 +86,13 @@ class Home:
 
     def approve(self, how: str) -> None:
         """Write down that the run was approved, and let its agreement on columns take the place of an earlier one."""
-        new = lines_of(self.folder / APPROVALS)[-1:] != [] and not self.approved
+        kept = self.folder / APPROVED
+        if kept.exists() and kept.read_text("utf-8") != self.invitation.run:
+            unlinked(self.folder / STATISTICS).unlink(missing_ok=True)
         line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "run": self.invitation.name, "how": how}
         if not self.approved:
             add_lines(self.folder / APPROVALS, [json.dumps(line | {"sha256": self.invitation.digest})], private=True)
-        if new:
-            unlinked(self.folder / STATISTICS).unlink(missing_ok=True)
-        write_text(self.folder / APPROVED, self.invitation.run, private=True)
+        write_text(kept, self.invitation.run, private=True)
 
     # ---- the hub ---------------------------------------------------------------------------------------------------------
 
