@@ -114,7 +114,7 @@ class Story:
         assert self.status()["run"]["state"] == "finished"
         return told
 
-    def train(self, rounds: int = 12, lost: str = "hungarian") -> dict[str, Any]:
+    def train(self, rounds: int = 16, lost: str = "hungarian") -> dict[str, Any]:
         for name in ("hub", *self.hospitals):
             (self.folder / f"{name}.out").unlink(missing_ok=True)
         self.invite("train", TRAINING.format(rounds=rounds), first=False)
@@ -122,11 +122,11 @@ class Story:
         self.wait(lambda: "round 2 of" in self.said("hub"), "the second round")
         os.kill(self.running[lost].pid, signal.SIGKILL)
         self.running.pop(lost).wait()
-        self.say(f"{lost} is killed")
-        self.wait(lambda: f"{lost}: " in self.said("hub") or f"{lost} in " in self.said("hub"), "its loss")
         self.site(lost, invited=False)
+        self.say(f"{lost} is killed, and started again")
+        self.wait(lambda: f"{lost} in train: " in self.said("hub"), "its loss")
         self.wait(lambda: self.said(lost).count("has joined") == 2, "its return")
-        self.say(f"{lost} is lost in a round, and back")
+        self.say(f"{lost} was lost in a round, and is back")
         self.ended("hub", *self.hospitals)
         told = json.loads((self.folder / "hub/runs/train/out/deployment.json").read_text())
         self.say(f"trained: {', '.join(f'{k} {v:.3f}' for k, v in told['scores'].items())}")

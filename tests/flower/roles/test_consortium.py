@@ -48,13 +48,13 @@ def test_four_hospitals_decide_train_lose_one_and_predict(story: Any) -> None:
     decided = story.decide()
     assert decided["lost"] == []
     assert decided["clients"] == 4
-    trained = story.train(rounds=8)
+    trained = story.train()
     assert trained["finished"]
     assert trained["scores"]["accuracy"] > 0.75
     events = [json.loads(x) for x in (story.folder / "hub/runs/train/out/events.jsonl").read_text().splitlines()]
     assert {e["site"] for e in events if e["phase"] == "train"} == {"hungarian"}  # a name, not a number
     told = story.status()
-    assert (told["run"]["round"], told["run"]["of"], told["sites"]["hungarian"]["late"] > 0) == (8, 8, True)
+    assert (told["run"]["round"], told["run"]["of"], told["sites"]["hungarian"]["late"] > 0) == (16, 16, True)
     made = story.predict()
     assert len(made) == 200
     left = story.left()
