@@ -60,6 +60,8 @@ class Story:
     def wait(self, until: Callable[[], Any], what: str, seconds: float = 420) -> None:
         limit = time.monotonic() + seconds
         while not until():
+            ended = [name for name, process in self.running.items() if process.poll()]
+            assert not ended, f"{ended[0]} failed:\n{self.said(ended[0])}"
             assert time.monotonic() < limit, f"{what} did not come in {seconds} s:\n{self.said('hub')}"
             time.sleep(0.5)
 

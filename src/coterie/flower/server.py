@@ -95,8 +95,8 @@ def _rounds(run: Run, engine: SitesEngine, server: Server, tell: Any, every_roun
             return
         finally:
             server.log(engine)
-        spent = None if run.session is None else run.session.ledger.costs().epsilon(run.session.privacy.delta)
-        line = {"round": run.done, "of": server.job.rounds, "epsilon": spent, "time": round(time.time(), 1)} | row
+        epsilon = None if run.session is None else run.session.ledger.costs().epsilon(run.session.privacy.delta)
+        line = {"round": run.done, "of": server.job.rounds, "epsilon": epsilon, "time": round(time.time(), 1)} | row
         add_lines(server.folder / ROUNDS, [json.dumps(line, default=str)], private=run.privacy is not None)
         server.save(engine, run.done)  # before the checkpoint, which may then be of this round or of the one before
         run.save()

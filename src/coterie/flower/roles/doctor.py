@@ -33,12 +33,13 @@ def examined(
 ) -> list[Finding]:
     """All findings; one that fails does not keep the others from being made."""
     found: list[Finding] = []
-    for name, look in (
-        ("version", lambda: _versions(invitation)),
-        ("hub", lambda: _hub(invitation)),
-        ("disk", lambda: _disk(folder)),
-        ("run and table", lambda: _table(folder, job, table, client)),
-    ):
+    looks: dict[str, Callable[[], Iterator[Finding]]] = {
+        "version": lambda: _versions(invitation),
+        "hub": lambda: _hub(invitation),
+        "disk": lambda: _disk(folder),
+        "run and table": lambda: _table(folder, job, table, client),
+    }
+    for name, look in looks.items():
         try:
             found += look()
         except (CoterieError, OSError, ssl.SSLError) as error:

@@ -63,16 +63,16 @@ class Gate:
     _seen: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            return await self.app(scope, receive, send)
         outside = (scope.get("server") or (None, None))[1] == self.port
-        if scope["type"] == "http" and scope["path"] == (ENROL if outside else STATE):
-            return await self._answer(self._enrolled if outside else self._state, receive, send)
-        if not outside or (scope["type"] == "http" and scope["path"].startswith(SITES) and ".." not in scope["path"]):
-            return await self.app(scope, receive, send)
-        if scope["type"] == "websocket":
-            return await send({"type": "websocket.close", "code": 1008})
-        return await _reply(send, 403, {"why": "Sites may reach /v1/fleet/ here, and nothing else."})
+        kind, path = scope["type"], scope.get("path", "")
+        if kind == "http" and path == (ENROL if outside else STATE):
+            await self._answer(self._enrolled if outside else self._state, receive, send)
+        elif not outside or kind == "lifespan" or (kind == "http" and path.startswith(SITES) and ".." not in path):
+            await self.app(scope, receive, send)
+        elif kind == "http":
+            await _reply(send, 403, {"why": "Sites may reach /v1/fleet/ here, and nothing else."})
+        else:
+            await send({"type": "websocket.close", "code": 1008})
 
     async def _answer(self, answer: Callable[[bytes], dict[str, Any]], receive: Any, send: Any) -> None:
         body, more = b"", True

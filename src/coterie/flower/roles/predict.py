@@ -66,7 +66,7 @@ def _trained(folder: Path) -> tuple[dict[str, Any], set[str], Scores]:
         model = result.model(client).eval()
         with torch.no_grad():
             out = model(torch.from_numpy(x).to(next(model.parameters()).dtype)).double()
-        return (out.softmax(1) if about["classes"] else out).numpy()
+        return np.asarray((out.softmax(1) if about["classes"] else out).numpy())
 
     return about, {str(c) for c in result.clients}, scores
 

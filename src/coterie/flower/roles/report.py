@@ -41,11 +41,14 @@ def left(folder: Path) -> list[Left]:
     """What left, by run and kind of message."""
     if not (folder / OUTGOING).exists():
         raise ConfigError(f"Nothing has left {folder} yet: it has no {OUTGOING}. Name a site's folder.")
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, str, str, str], list[dict[str, Any]]] = {}
     for line in lines_of(folder / OUTGOING):
         what = line["message"] + (f" {line['phase']}" if "phase" in line else "")
         groups.setdefault((line.get("run", ""), what, _fields(line), _how(line)), []).append(line)
-    return [Left(*k, g[0]["time"], g[-1]["time"], len(g), sum(x.get("bytes", 0) for x in g)) for k, g in groups.items()]
+    return [
+        Left(run, what, fields, how, g[0]["time"], g[-1]["time"], len(g), sum(x.get("bytes", 0) for x in g))
+        for (run, what, fields, how), g in groups.items()
+    ]
 
 
 def _fields(line: Mapping[str, Any]) -> str:
