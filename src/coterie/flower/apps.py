@@ -20,9 +20,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from coterie.base.disk import said, write_text
-from coterie.errors import ConfigError, CoterieError, EngineError
+from coterie.errors import ConfigError, CoterieError
 from coterie.flower import wire
-from coterie.flower.engine import Failure
+from coterie.flower.engine import Failure, Interrupted
 from coterie.flower.job import Job
 from coterie.flower.server import FAILED, serve
 from coterie.flower.site import Site
@@ -45,10 +45,6 @@ class _OneSentence(logging.Filter):
 
 
 _ONE_SENTENCE = _OneSentence()  # a logger has it once
-
-
-class LinkLost(EngineError):
-    """The SuperLink ended the run or is gone; the run goes on when it is started again."""
 
 
 class GridNodes:
@@ -105,7 +101,7 @@ def _link() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise LinkLost(
+        raise Interrupted(
             f"The SuperLink ended this run, or is gone ({wire.one_line(said(error))}). Start the run again with the same "
             "folder; it goes on after the last finished round."
         ) from None
@@ -151,7 +147,7 @@ def server_app(job: Callable[[], Job]) -> ServerApp:
                 patience=float(config.get("patience", 300.0)),
                 tell=lambda line: print(line, flush=True),
             )
-        except LinkLost:
+        except Interrupted:
             raise
         except CoterieError as error:
             write_text(out / FAILED, wire.one_line(error) + "\n")

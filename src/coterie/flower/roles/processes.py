@@ -78,7 +78,8 @@ class Keeper:
             if kept.again is None and (code := kept.running.poll()) is not None:
                 kept.pause = 1.0 if now - kept.since > _STEADY else min(_LONGEST, 2 * kept.pause)
                 kept.again = now + kept.pause
-                self.tell(f"{name} ended (code {code}): {self.last(name)}. It is started again in {kept.pause:g} s.")
+                why = self.last(name) if code >= 0 else signal.Signals(-code).name
+                self.tell(f"{name} ended (code {code}): {why}. It is started again in {kept.pause:g} s.")
             if kept.again is not None and now >= kept.again:
                 if because is not None:
                     because(name)
