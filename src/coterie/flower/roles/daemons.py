@@ -9,6 +9,7 @@ uses modules that are not public in Flower.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -125,6 +126,8 @@ def end_with_parent() -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(_LOOK)
+        if os.getpgrp() == os.getpid():  # with the tasks that it forked
+            os.killpg(os.getpgrp(), signal.SIGKILL)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="parent").start()
