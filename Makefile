@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow test-ray test-flower conformance mutants lint format docs tutorial bench bench-peers screenshots plotly clean
+.PHONY: demo test test-slow test-ray test-flower consortium conformance mutants lint format docs tutorial bench bench-peers screenshots plotly clean
 
 # torch first and pinned: a looser requirement may pull gigabytes of GPU packages
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -41,6 +41,10 @@ $(FLOWER)/.installed: pyproject.toml constraints-flower.txt
 
 test-flower: $(FLOWER)/.installed
 	$(FLOWER)/bin/python -m pytest tests/flower tests/cli -m 'not slow and not ray' --numprocesses 2 --dist loadfile --durations 10
+
+# four hospitals on this machine: invitation, approval, decision, training with one site lost and back, predictions
+consortium: $(FLOWER)/.installed
+	$(FLOWER)/bin/python tools/consortium.py
 
 $(VENV)/.ray: $(VENV)/.installed
 	$(PIP) install --constraint constraints.txt --editable '.[dev,ray]'

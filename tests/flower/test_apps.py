@@ -7,6 +7,7 @@ import json
 import logging
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -215,6 +216,22 @@ def test_where_a_question_follows_soon_an_empty_message_keeps_nodes_awake(tmp_pa
     nodes.exchange({11: b"x"})
     assert pushed[1] == [(11, b"x")]
     assert pulled == ["m0", "m1", "m2", "m3", "m4"]
+
+
+@pytest.mark.parametrize(("quorum", "there"), [(2, {11, 13}), (3, {11, 13}), (0, {11, 13})])
+def test_a_quorum_does_not_wait_for_a_slow_site(quorum: int, there: set[int]) -> None:
+    from coterie.flower.apps import GridNodes
+
+    class Slow(InProcessGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            return [] if "m1" in message_ids else super().pull_messages(message_ids)
+
+    grid = Slow(lambda message, context: Message(message.content, reply_to=message), {11: {}, 12: {}, 13: {}})
+    began = time.monotonic()
+    answers = GridNodes(grid, 2.0, 0.2, quorum).exchange(dict.fromkeys((11, 12, 13), b"x"))
+    assert set(answers) == there
+    assert all(answers[n] == b"x" for n in there)
+    assert (time.monotonic() - began < 1.9) == (quorum == 2)
 
 
 def test_sites_are_handed_two_apps_and_the_run_alone(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from together import SIZES, InProcess, deployed, job, split, table
 import coterie as ct
 from coterie.base.tree import flatten
 from coterie.flower import Site, guard, wire
+from coterie.flower.meeting import joining
 from coterie.flower.site_tables import LEAST
 
 NUMBERS = [
@@ -25,7 +26,7 @@ NUMBERS = [
 
 
 def begin(site: Site, **change: Any) -> bytes:
-    clients = wire.unpack(site.answer(wire.pack({"do": "join"})))[0]["clients"]
+    clients = wire.unpack(site.answer(wire.pack(joining(site.job))))[0]["clients"]
     head = {
         "do": "begin", "run": "r", "ticket": "t", "n_clients": len(clients),
         "agreement": {"plan": NUMBERS, "classes": ["no", "perhaps", "yes"]},

@@ -23,6 +23,7 @@ from coterie.engines.private import Releases
 from coterie.exchange.messages import Ask, SumBy
 from coterie.flower import Job, Site, wire
 from coterie.flower.engine import _require_within
+from coterie.flower.meeting import joining
 from coterie.flower.server import Server
 from coterie.privacy.receipt import Receipt
 from coterie.training.run import Run
@@ -355,7 +356,7 @@ def test_a_refusal_is_written_down_and_does_not_say_where_the_files_are(tmp_path
     rows, file, folder = table(SIZES).assign(weight="heavy"), tmp_path / "rows.csv", tmp_path / "site"
     rows.to_csv(file, index=False)
     work = replace(job(ct.FedAvg()), data=DATA | {"weight": "weight"})
-    site, join = Site(work, file, folder), wire.pack({"do": "join"})
+    site, join = Site(work, file, folder), wire.pack(joining(work))
     spread = wire.pack({"do": "spread", "fills": {"a": 0.0}})
     begin = {"do": "begin", "run": "r", "ticket": "t", "n_clients": len(SIZES)}
     begin |= {"places": {f"client {i:02d}": i for i in range(len(SIZES))}}
@@ -423,7 +424,7 @@ def test_a_clients_share_of_a_sites_sum_does_not_depend_on_the_others(tmp_path: 
 
 def begun(site: Site, run: str = "r", **change: Any) -> dict[str, Any]:
     """A run at a site that has all clients, begun by a server of our own."""
-    clients = wire.unpack(site.answer(wire.pack({"do": "join"})))[0]["clients"]
+    clients = wire.unpack(site.answer(wire.pack(joining(site.job))))[0]["clients"]
     head = {
         "do": "begin", "run": run, "ticket": "t", "agreement": {"plan": [], "classes": PRIVATE["classes"]},
         "n_clients": len(clients), "places": {c: i for i, c in enumerate(clients)},

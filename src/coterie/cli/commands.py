@@ -33,9 +33,11 @@ from coterie.cli.comparing import (
     write,
 )
 from coterie.cli.flower import app as flower_commands
+from coterie.cli.hub import app as hub_commands
 from coterie.cli.privacy import app as privacy_commands
 from coterie.cli.reproduce import reproduce
 from coterie.cli.screen import Screen
+from coterie.cli.site import app as site_commands
 from coterie.cli.table_options import TableSource, names, reads_table
 from coterie.cli.usage import is_usage_error, usage_sentence
 from coterie.cli.using import predict, update
@@ -278,6 +280,8 @@ def datasets() -> None:
 if importlib.util.find_spec("coterie.incentives") and importlib.util.find_spec("coterie.cli.incentives"):
     app.add_typer(importlib.import_module("coterie.cli.incentives").app, name="incentives")
 app.add_typer(privacy_commands, name="privacy")
+app.add_typer(hub_commands, name="hub")
+app.add_typer(site_commands, name="site")
 app.add_typer(flower_commands, name="flower")
 app.command()(reproduce)
 app.command(epilog=EXIT_CODES)(predict)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Deploy a run on real clients with Flower.", no_args_is_help=True)
 _READING = ("delimiter", "decimal", "encoding")
 _USED = ("rounds", "seed", "cohort")  # of [run]
-_INSTALL = (
+INSTALL = (
     "Flower is not installed here. In a clone, run `pip install torch==2.13.0` and then "
     "`pip install --constraint constraints-flower.txt '.[flower]'`."
 )
@@ -112,7 +114,7 @@ def job_of(text: str, folder: Path) -> Job:
             )
         more = {} if "secure" not in table else {"secure": build(Secure, table["secure"], "secure")}
         made = study_job if kind == "compare" else estimate_job
-        return made({k: v for k, v in data.items() if k in OPTIONS}, table[kind], reading, **more)
+        return made({k: v for k, v in data.items() if k in OPTIONS}, table[kind], reading, text=text, **more)
     config = Config.parse({**table, "data": {"path": "the site's own table", **data}}, folder)
     return Job(
         config.algorithm(),
@@ -124,6 +126,7 @@ def job_of(text: str, folder: Path) -> Job:
         config.privacy(),
         reading,
         secure=config.secure(),
+        text=text,
     )
 
 
@@ -149,7 +152,15 @@ def init(
 ) -> None:
     """Write a Flower project that trains as a TOML file says, on tables that stay at their sites. Columns that the file does
     not name are those of its table; a built-in data set is dealt out to example sites."""
-    from coterie.flower.project import write_project
+    text = made(folder, config, sites)
+    typer.echo(f"Wrote {folder}. Its README.md says how to start the SuperLink, the sites and the run.")
+    if "compare" in tomllib.loads(text):
+        typer.echo(f"Each site sees what would leave it: coterie flower show {folder} --table ITS.csv")
+
+
+def made(folder: Path, config: Path, sites: int) -> str:
+    """Write a project and the tables of example sites, and say what is unused; returns the text of the run's file."""
+    from coterie.flower.project import PACKAGE, write_project
 
     text, example = for_sites(config, sites)
     job_of(text, config.parent)  # an error about missing keys comes before anything is written
@@ -157,14 +168,12 @@ def init(
     for place, table in example.items():
         (folder / place).parent.mkdir(exist_ok=True)
         table.to_csv(folder / place, index=False)
-    typer.echo(f"Wrote {folder}. Its README.md says how to start the SuperLink, the sites and the run.")
-    if "compare" in tomllib.loads(text):
-        typer.echo(f"Each site sees what would leave it: coterie flower show {folder} --table ITS.csv")
     unused = [f"run.{key}" for key in tomllib.loads(text).get("run", {}) if key not in _USED]
     if unused:
         typer.echo(f"A deployment does not use {', '.join(unused)}: sites work where they are and score at the end.")
     if example:
-        typer.echo(f"The clients of the built-in data set are dealt out to {', '.join(example)} there.")
+        typer.echo(f"The clients of the built-in data set are dealt out to {', '.join(example)} in {folder}.")
+    return (folder / PACKAGE / "run.toml").read_text("utf-8")
 
 
 @app.command()
@@ -196,15 +205,22 @@ def worker(
     ],
     root_certificates: Annotated[Path | None, typer.Option(help="The certificate authority's file, for https.")] = None,
     secret: Annotated[Path | None, typer.Option(help="The file given there as --superexec-auth-secret-file.")] = None,
+    run: Annotated[Path | None, typer.Option(help="At a site: the run.toml to work on, whatever a run brings.")] = None,
 ) -> None:
     """Do the work of SuperNodes (and SuperLinks) started with --isolation process, in processes that have torch loaded."""
-    for option, file in (("--root-certificates", root_certificates), ("--secret", secret)):
+    for option, file in (("--root-certificates", root_certificates), ("--secret", secret), ("--run", run)):
         if file is not None and not file.is_file():
             raise ConfigError(f"There is no file {file}, which {option} names. Check the path.")
     if importlib.util.find_spec("flwr") is None:
-        raise ConfigError(_INSTALL)
+        raise ConfigError(INSTALL)
     import coterie.cli.config  # noqa: F401  # half a second that no task should spend
+    from coterie.flower.roles.daemons import end_with_parent
+    from coterie.flower.roles.processes import KEEPER
     from coterie.flower.worker import work
 
+    if KEEPER in os.environ:
+        end_with_parent()
+
     authority = None if root_certificates is None else str(root_certificates)
-    work(addresses, authority, None if secret is None else secret.read_bytes())
+    own = None if run is None else partial(job_of, run.read_text("utf-8"), run.parent)
+    work(addresses, authority, None if secret is None else secret.read_bytes(), own)

@@ -9,11 +9,12 @@ secure sum does, an empty message goes with the first: when the SuperNode has an
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,18 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from coterie.base.disk import said
+from coterie.base.disk import said, write_text
 from coterie.errors import ConfigError, CoterieError
 from coterie.flower import wire
-from coterie.flower.engine import Failure
+from coterie.flower.engine import Failure, Interrupted
 from coterie.flower.job import Job
-from coterie.flower.server import serve
+from coterie.flower.server import FAILED, serve
 from coterie.flower.site import Site
 from coterie.flower.studies import serve_study
 
 TYPE = "query.coterie"
 _RECORD, _FIELD, _ERROR = "coterie", "block", "error"
-_POLL = 0.2
+_POLL, _CALMER = 0.1, 0.02  # seconds between two polls for an answer, and of the time since the question
 _CODES = {2: "an exception at the site", 5: "the SuperNode is gone", 8: "the ClientApp was killed"}
 
 
@@ -50,14 +51,19 @@ _ONE_SENTENCE = _OneSentence()  # a logger has it once
 
 
 class GridNodes:
-    """Flower's Grid as the nodes of a server; a site may work `timeout` seconds on one question."""
+    """Flower's Grid as the nodes of a server; a site may work `timeout` seconds on one question. After `deadline` seconds
+    the answers of `quorum` sites are enough. names: what the hub calls its nodes."""
 
-    def __init__(self, grid: Grid, timeout: float) -> None:
-        self.grid, self.timeout = grid, timeout
+    def __init__(
+        self, grid: Grid, timeout: float, deadline: float = 0.0, quorum: int = 0, names: Mapping[int, str] | None = None
+    ) -> None:
+        self.grid, self.timeout, self.names = grid, timeout, names or {}
+        self.deadline, self.quorum = (deadline, quorum) if quorum else (timeout, 0)
         self._empty: list[str] = []  # messages whose answers hold nothing
 
     def connected(self) -> list[int]:
-        return list(self.grid.get_node_ids())
+        with _link():
+            return list(self.grid.get_node_ids())
 
     def exchange(
         self, messages: Mapping[int, bytes], timeout: float | None = None, soon: bool = False
@@ -66,15 +72,26 @@ class GridNodes:
         seconds = self.timeout if timeout is None else min(timeout, self.timeout)
         sent = [*messages.items(), *((node, b"") for node in messages if soon)]
         there = [Message(_content(block), dst_node_id=n, message_type=TYPE, ttl=seconds + 60) for n, block in sent]
-        given = [*self.grid.push_messages(there), *[None] * len(there)]  # in their order; none: it could not be sent
+        with _link():
+            pushed = list(self.grid.push_messages(there))
+        given = [*pushed, *[None] * len(there)]  # in their order; none: it could not be sent
         self._forget_empty([i for i in given[len(messages) : len(sent)] if i])
         ids = dict(zip(messages, given, strict=False))
         answers: dict[int, bytes | Failure] = {n: Failure("it could not be sent") for n, i in ids.items() if not i}
         began = time.monotonic()
-        while len(answers) < len(ids) and time.monotonic() - began < seconds:
-            answers |= {n: a for n, i in ids.items() if n not in answers and (a := self._pull(i)) is not None}
+        while len(answers) < len(ids):
+            past = time.monotonic() - began
+            late = past > min(self.deadline, seconds)
+            for node, asked in ids.items():
+                if node not in answers and (answer := self._pull(asked)) is not None:
+                    answers[node] = answer
+                elif node not in answers and not late:
+                    break  # a request per look, not per site
+            enough = late and sum(isinstance(a, bytes) for a in answers.values()) >= self.quorum
+            if past > seconds or enough:
+                break
             if len(answers) < len(ids):
-                time.sleep(_POLL)
+                time.sleep(min(1.0, max(_POLL, _CALMER * past)))
         return answers
 
     def _forget_empty(self, new: list[str]) -> None:
@@ -89,6 +106,17 @@ class GridNodes:
             return next((_answer(r) for r in self.grid.pull_messages([asked])), None)
         except Exception as error:
             return Failure(f"the answer could not be read ({wire.one_line(error)})")
+
+
+@contextmanager
+def _link() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise Interrupted(
+            f"The SuperLink ended this run, or is gone ({wire.one_line(said(error))}). Start the run again with the same "
+            "folder; it goes on after the last finished round."
+        ) from None
 
 
 def _content(block: bytes, error: str = "") -> RecordDict:
@@ -110,7 +138,8 @@ def _answer(reply: Message) -> bytes | Failure:
 
 
 def server_app(job: Callable[[], Job]) -> ServerApp:
-    """The run configuration says `out` (folder of the server), `sites` (how many to wait for), `timeout` and `patience`."""
+    """The run configuration says `out` (folder of the server), `sites` (how many to wait for), `timeout`, `patience`, and
+    maybe `deadline` and `quorum` (after so many seconds so many answers are enough) and `names`, the hub's file of nodes."""
     app = ServerApp()
     logging.getLogger("flwr").addFilter(_ONE_SENTENCE)
 
@@ -118,14 +147,23 @@ def server_app(job: Callable[[], Job]) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         config = context.run_config
         work = job()
-        told = (serve if work.ends is None else serve_study)(
-            work,
-            GridNodes(grid, float(config.get("timeout", 600.0))),
-            Path(str(config["out"])),
-            sites=int(config["sites"]),
-            patience=float(config.get("patience", 300.0)),
-            tell=lambda line: print(line, flush=True),
-        )
+        out, names = Path(str(config["out"])), str(config.get("names", ""))
+        known = json.loads(Path(names).read_text("utf-8")) if names else {}
+        limits = (float(config.get("timeout", 600.0)), float(config.get("deadline", 0.0)), int(config.get("quorum", 0)))
+        try:
+            told = (serve if work.ends is None else serve_study)(
+                work,
+                GridNodes(grid, *limits, {int(node): str(name) for node, name in known.items()}),
+                out,
+                sites=int(config["sites"]),
+                patience=float(config.get("patience", 300.0)),
+                tell=lambda line: print(line, flush=True),
+            )
+        except Interrupted:
+            raise
+        except CoterieError as error:
+            write_text(out / FAILED, wire.one_line(error) + "\n")
+            raise
         print({k: told[k] for k in ("finished", "rounds", "sites", "clients", "scores")}, flush=True)
 
     return app

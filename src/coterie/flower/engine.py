@@ -28,7 +28,7 @@ from coterie.engines.trial import trial
 from coterie.errors import ConfigError, EngineError
 from coterie.exchange.messages import Ask, Ints, MeanBy, Reply
 from coterie.flower import answers, heads, wire
-from coterie.flower.site import write_ask
+from coterie.flower.questions import write_ask
 from coterie.privacy.mechanisms.sums import GroupSums
 from coterie.secure.server import Answer
 from coterie.secure.settings import Secure
@@ -37,6 +37,10 @@ log = logging.getLogger("coterie.flower")
 _SPARE = 1 << 20  # bytes of a message in addition to its tensors
 _POSITION = 24  # bytes of a client's position in JSON
 _ROUNDING = 1e-9  # relative, of norms in float64
+
+
+class Interrupted(EngineError):
+    """The network failed, not the run: it goes on after its last finished round when it is started again."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class SitesEngine:
             if share is not None:
                 shares[site] = share
         if not shares and len(asked) == len(self.places):
-            raise EngineError(f"No site answered '{ask.name}' in round {env.round + 1}: {self.events[-1]['why']}")
+            raise Interrupted(f"No site answered '{ask.name}' in round {env.round + 1}: {self.events[-1]['why']}")
         if len(shares) < len(self.places) and not any(len(s["clients"]) for s in shares.values()):
             for site in shares:  # a run has diverged if all sites say so; otherwise their clients are lost
                 self.note(env, site, ask.name, "no client's answer is a number")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from coterie.base.disk import private_folder
+from coterie.base.disk import private_folder, write_text
 from coterie.engines.base import Env
 from coterie.errors import CoterieError
 from coterie.evidence.gains import paired_gains
@@ -30,6 +31,8 @@ from coterie.training.row_losses import losses_of
 from coterie.training.yardstick import Alone
 
 log = logging.getLogger("coterie.flower")
+
+COLUMNS = "columns.json"  # how new rows are prepared for the models
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ def keep_results(
     if (special := algorithm.predictor()) is not None:
         about["predictor"] = predictors.describe(special)
     private_folder(folder)
+    plan = None if fed.preprocessing is None else json.loads(fed.preprocessing.to_json(orient="records"))
+    write_text(folder / COLUMNS, json.dumps({"columns": plan, "classes": fed.classes}), private=True)
     files.save(folder, about, tensors, pd.DataFrame({"round": np.arange(1, env.round + 1)}), table)
     if audit is None:
         return told, {}

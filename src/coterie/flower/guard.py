@@ -145,16 +145,22 @@ class Guard:
         budget, most = self.job.privacy, self.job.rounds * asks_per_round(self.job.algorithm)
         assert budget is not None
         alone = sum(len(asked) for place, asked in spent.items() if place.split(" ")[0] == run)
+        if alone > most or self._cost(spent) > budget.total:
+            raise ConfigError(
+                f"The budget of this site is spent: a run may ask {most} questions, and all runs in its folder together may "
+                f"cost ε = {budget.total:g}."
+            )
+
+    def _cost(self, spent: Mapping[str, Mapping[str, list[float]]]) -> float:
+        """The ε of the releases of all runs here."""
+        budget = self.job.privacy
+        assert budget is not None
         made = Counter((z, q) for asked in spent.values() for z, q in asked.values())
         together = [
             Event(RELEASE, 1.0, "planned", z, z, 1, sampling=q, count=n, adjacency=budget.adjacency)
             for (z, q), n in made.items()
         ]
-        if alone > most or compose(together).epsilon(budget.delta) > budget.total:
-            raise ConfigError(
-                f"The budget of this site is spent: a run may ask {most} questions, and all runs in its folder together may "
-                f"cost ε = {budget.total:g}."
-            )
+        return compose(together).epsilon(budget.delta) if together else 0.0
 
     def spent(self) -> dict[str, dict[str, list[float]]]:
         """The releases of all runs here: run, round and ask, a checksum of each question, its noise and sampling."""
@@ -208,15 +214,20 @@ class Guard:
         """Log what is about to leave."""
         told, tree = wire.unpack(answer)
         line: dict[str, Any] = {"bytes": len(answer), "fields": sorted(told)}
+        line |= {"summed": head.get("reduce") is not None, "protected": self.job.secure is not None}
+        line |= {"private": bool(head.get("private")), "settings": self.job.settings}
         line["tensors"] = {k: [str(t.dtype).removeprefix("torch."), list(t.shape)] for k, t in flatten(tree).items()}
         if self.job.privacy is not None:
-            line["releases"] = sum(map(len, self.spent().values()))
+            spent = self.spent()
+            line["releases"] = sum(map(len, spent.values()))
+            line["epsilon"] = round(self._cost(spent), 4)
         self._log(kind, head, line)
         return answer
 
     def note_refusal(self, kind: str, head: Mapping[str, Any], told: str) -> None:
         """Log the sentence with which a question is refused; it may quote a cell of an unusable table."""
-        self._log(kind, head, {"refused": wire.one_line(told)})
+        line = wire.one_line(told)
+        self._log(kind, head, {"refused": line, "bytes": len(line.encode()), "settings": self.job.settings})
 
     def _log(self, kind: str, head: Mapping[str, Any], what: Mapping[str, Any]) -> None:
         line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "message": kind}

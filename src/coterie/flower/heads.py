@@ -157,7 +157,10 @@ _TAG: Check = (lambda v: v is None or name(v), f"{_PATTERN}, or null")
 _NUMBER: Check = (lambda v: whole(v, 1 << 80), "a whole number from 0")
 _ORDER: Check = (lambda v: v is None or isinstance(v, dict), "null, or an order of a secure sum")
 TABLE: dict[str, dict[str, Check]] = {
-    "join": {},
+    "join": {
+        "settings": (lambda v: v is None or name(v), "a checksum"),
+        "version": (lambda v: v is None or text(v), "a version"),
+    },
     "digits": {
         "level": (lambda v: whole(v, LEVELS - 1), f"a whole number from 0 to {LEVELS - 1}"),
         "prefixes": (
@@ -209,7 +212,8 @@ TABLE: dict[str, dict[str, Check]] = {
 }  # fmt: skip
 PARTS = {"ask": ("down", "each", "known"), "finish": ("state",), "look": ("state",)}
 _MAY_BE_NULL = (
-    "have", "base", "reduce", "private", "secure", "trial", "method", "split", "judged", "guess", "methods", "splits",
+    "settings", "version", "have", "base", "reduce", "private", "secure", "trial", "method", "split", "judged", "guess",
+    "methods", "splits",
 )  # fmt: skip
 
 

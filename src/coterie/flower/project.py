@@ -39,6 +39,9 @@ out = {out}  # the server's folder: checkpoint, history, log, receipt
 sites = {sites}  # how many SuperNodes to wait for
 patience = 300.0  # seconds to wait for them
 timeout = 600.0  # seconds a site may take for one question
+quorum = 0  # so many answers are enough after `deadline` seconds; 0 for all
+deadline = 60.0
+names = ""  # a file of the nodes' names, from a hub
 """
 _APP = '''\
 """Made by `coterie flower init`; run.toml next to it says what is trained."""

@@ -7,7 +7,6 @@ A server that is started again with the same folder continues where it stopped.
 from __future__ import annotations
 
 import json
-import secrets
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -21,18 +20,16 @@ import torch
 
 from coterie.base.disk import add_lines, locked, unlinked, write_text, writing
 from coterie.base.tree import unflatten
-from coterie.data.digits import LEVELS
 from coterie.data.federation import Federation
 from coterie.engines.secure import SecureSums, decoded, number
-from coterie.errors import ConfigError, CoterieWarning, DataError, EngineError
+from coterie.errors import ConfigError, CoterieWarning, EngineError
 from coterie.exchange.messages import shown_to
 from coterie.flower import answers, wire
-from coterie.flower.agreement import Agreement, Columns, agreed_classes
 from coterie.flower.engine import Failure, SitesEngine, masked, unpacked
 from coterie.flower.job import Job
+from coterie.flower.meeting import meet
 from coterie.flower.nodes import Nodes, Sites
 from coterie.privacy.ledger import BudgetSpent
-from coterie.secure.roster import known_sites
 from coterie.secure.server import Answer, SecureServer
 from coterie.secure.store import Store
 from coterie.training import checkpoint, cohorts
@@ -40,6 +37,8 @@ from coterie.training.result import FILES, RECEIPT
 from coterie.training.run import Run
 
 SITES, EVENTS, HISTORY, RESULT = "sites.json", "events.jsonl", "history.parquet", "deployment.json"
+FAILED = "failed.txt"  # why a run ended, where starting it again would not help
+ROUNDS = "rounds.jsonl"  # a line per round, as it is finished
 TRUST = (
     "sites clip their clients' updates; the server is trusted to add them up, add the noise and forget the sums of sites, "
     "which it sees before the noise; clients need not trust one another"
@@ -70,7 +69,7 @@ def serve(
             raise EngineError(
                 f"{sites} sites were to join within {patience:g} s; {found} did. Start the others, or wait longer."
             )
-        server = _again(job, nodes, folder) if resume else meet(job, nodes, folder, sites, tell)
+        server = _again(job, nodes, folder) if resume else Server.met(job, nodes, folder, sites, tell)
         if missing := server.sites.gather(max(0.0, patience - (time.monotonic() - began))) if resume else []:
             tell(f"goes on without {', '.join(missing)}, which did not come back within {patience:g} s")
         run, engine = server.begin(resume)
@@ -96,6 +95,9 @@ def _rounds(run: Run, engine: SitesEngine, server: Server, tell: Any, every_roun
             return
         finally:
             server.log(engine)
+        epsilon = None if run.session is None else run.session.ledger.costs().epsilon(run.session.privacy.delta)
+        line = {"round": run.done, "of": server.job.rounds, "epsilon": epsilon, "time": round(time.time(), 1)} | row
+        add_lines(server.folder / ROUNDS, [json.dumps(line, default=str)], private=run.privacy is not None)
         server.save(engine, run.done)  # before the checkpoint, which may then be of this round or of the one before
         run.save()
         loss = "" if run.privacy is not None else f", loss {row['loss']:.4g}"
@@ -118,6 +120,14 @@ class Server:
     tags: dict[str, dict[str, str | None]] = field(default_factory=dict)  # by rounds done, the last two
     starts: int = 0  # grows when the server is started again
     keys: dict[str, str] = field(default_factory=dict)  # the public key of every site, in a run with secure sums
+
+    @classmethod
+    def met(cls, job: Job, nodes: Nodes, folder: Path, count: int, tell: Callable[[str], None]) -> Server:
+        """All sites join and agree, before any training; the log has what is odd about them."""
+        found = meet(job, nodes, count, tell)
+        lines = [{"site": None, "phase": "join", "why": line} for line in found.odd]
+        add_lines(folder / EVENTS, map(json.dumps, lines), private=job.privacy is not None)
+        return cls(job, folder, found.sites, found.clients, found.blind, keys=found.keys)
 
     @property
     def order(self) -> list[str]:
@@ -292,113 +302,6 @@ class Server:
             "algorithm": repr(run.algorithm), "seed": run.seed, "rounds": run.done, "finished": run.done >= run.rounds,
             "sites": len(self.clients), "clients": len(self.order), "dropped": run.dropped,
         }  # fmt: skip
-
-
-# ---- the start -------------------------------------------------------------------------------------------------------
-
-
-def meet(job: Job, nodes: Nodes, folder: Path, count: int, tell: Callable[[str], None]) -> Server:
-    """All sites join and agree; the first questions, before any training."""
-    there = sorted(nodes.connected())[:count]
-    for i, node in enumerate(there):
-        tell(f"site {i + 1} is node {node}")
-    ask = _asking(nodes, {f"site {i + 1}": node for i, node in enumerate(there)})
-    private = job.privacy is not None
-    keys: dict[str, str] = {}
-
-    def joined(site: str, told: dict[str, Any]) -> dict[str, Any]:
-        if job.secure is not None:
-            keys[site] = answers.key(told, known_sites(job.secure), keys)
-        return answers.joined(told, job.data, private=private)
-
-    summaries = ask({"do": "join"}, joined)
-    owners: dict[str, str] = {}
-    for site, told in summaries.items():
-        for client in told["clients"]:
-            if client in owners:
-                raise DataError(
-                    f"Client {wire.one_line(client)!r} is at {owners[client]} and at {site}; every client has one site. "
-                    "Rename one."
-                )
-            owners[client] = site
-    clients = {s: list(told["clients"]) for s, told in summaries.items()}
-    columns = Columns(summaries, job.data.get("max_categories", 50))
-    _medians(columns, summaries, ask)
-    rows = {
-        s: {c: t["columns"][c]["present"] + t["columns"][c]["missing"] for c in columns.numeric}
-        for s, t in summaries.items()
-    }
-    spreads = {}
-    if columns.numeric:
-        spreads = ask({"do": "spread", "fills": columns.fills()}, lambda site, told: answers.spread(told, rows[site]))
-    plan = columns.plan(list(spreads.values()))
-    agreement = Agreement(plan, list(job.data.get("classes") or ()) or agreed_classes(summaries))
-    sites = Sites(nodes, secrets.token_hex(8), where=dict(zip(clients, there, strict=True)))
-    server = Server(job, folder, sites, clients, _blind(job, summaries, agreement, columns), keys=keys)
-    position = {c: i for i, c in enumerate(server.order)}
-    sites.tickets = {s: secrets.token_hex(16) for s in clients}
-    begin = {"do": "begin", "run": sites.run, "agreement": agreement.to_json(), "n_clients": len(position)}
-    each = {
-        s: begin | {"places": {c: position[c] for c in own}, "ticket": sites.tickets[s]} for s, own in clients.items()
-    }
-    ask(each, lambda _, told: told)
-    return server
-
-
-def _medians(columns: Columns, summaries: Mapping[str, Any], ask: Any) -> None:
-    """The medians of all sites' values, found byte by byte."""
-    if not columns.with_holes:
-        return
-    most = {s: {c: t["columns"][c]["present"] for c in columns.with_holes} for s, t in summaries.items()}
-    for level in range(LEVELS):
-        heads = columns.prefixes()
-        asked = {c: len(h) for c, h in heads.items()}
-        found = ask(
-            {"do": "digits", "level": level, "prefixes": heads},
-            lambda site, told: answers.digits(told, asked, most[site]),  # noqa: B023
-        )
-        columns.narrow(list(found.values()))
-
-
-def _blind(job: Job, summaries: Mapping[str, Any], agreement: Agreement, columns: Columns) -> dict[str, Any]:
-    outputs = [row["column"] for row in agreement.plan if row["kind"] != "dropped"]
-    named = job.data.get("categories") or {}
-    own = [c for c, kind in columns.kinds.items() if kind == "own"]
-    outputs += [name for c in own for name in ([f"{c}={value}" for value in named[c]] if c in named else [c])]
-    told: dict[str, Any] = {"columns": outputs, "classes": agreement.classes, "dtype": job.data.get("dtype", "float32")}
-    sizes: dict[str, int] = {}
-    labels: dict[str, str] = {}
-    for one in summaries.values():
-        if "sizes" in one:
-            train = np.array(one["sizes"]) - np.array(one["n_valid"]) - np.array(one["n_test"])
-            sizes |= dict(zip(one["clients"], train.tolist(), strict=True))
-        else:
-            sizes |= dict.fromkeys(one["clients"], 1)
-        labels |= dict(zip(one["clients"], one.get("clusters", []), strict=False))
-    if labels:
-        names = sorted(set(labels.values()))
-        told["clusters"] = {c: names.index(label) for c, label in labels.items()}
-    return told | {"n_train": sizes}
-
-
-def _asking(nodes: Nodes, where: Mapping[str, int]) -> Callable[..., dict[str, Any]]:
-    """A question that all sites must answer; `check(site, answer)` returns the checked answer."""
-
-    def ask(head: dict[str, Any], check: Callable[[str, dict[str, Any]], Any]) -> dict[str, Any]:
-        each = head if "do" not in head else dict.fromkeys(where, head)
-        got = nodes.exchange({node: wire.pack(each[site]) for site, node in where.items()})
-        told = {}
-        for site, node in where.items():
-            answer = got.get(node, Failure("no answer in time"))
-            try:
-                if isinstance(answer, Failure):
-                    raise wire.Malformed(answer.reason)
-                told[site] = check(site, wire.unpack(answer, 64 << 20)[0])
-            except wire.Malformed as why:
-                raise EngineError(f"{site} (node {node}) cannot take part: {wire.one_line(why)}") from None
-        return told
-
-    return ask
 
 
 def _again(job: Job, nodes: Nodes, folder: Path) -> Server:

@@ -21,7 +21,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,24 +31,23 @@ import torch
 
 from coterie.base.disk import locked, private_folder, unlinked, write_text, writing
 from coterie.base.tree import Tree, flatten, unflatten
-from coterie.data.client_rows import as_numbers
 from coterie.data.federation import Federation
 from coterie.data.reading import read_table
 from coterie.engines.base import ClientStates, Env, first_contact
-from coterie.engines.private import Releases, check_private
 from coterie.engines.reduce import Share, merged
 from coterie.engines.secure import about, encoded, integers, nothing, number, require_additive
 from coterie.engines.trial import trial
 from coterie.engines.vectorised import LocalEngine
 from coterie.errors import ConfigError, CoterieError, DataError
-from coterie.exchange.messages import Ask, From, Ints, MeanBy, SumBy
+from coterie.exchange.messages import Ask, Ints
 from coterie.flower import wire
 from coterie.flower.agreement import Agreement
 from coterie.flower.finish import keep_results, trained_alone
 from coterie.flower.guard import Guard, planned
 from coterie.flower.heads import checked_head, checked_tree
 from coterie.flower.job import Job
-from coterie.flower.site_tables import SiteTable
+from coterie.flower.questions import among_all, environment, read_ask, releases, server_state
+from coterie.flower.site_tables import TABLE, SiteTable, changed
 from coterie.secure.identity import Identity, public_key
 from coterie.secure.roster import known_sites, terms
 from coterie.secure.site import SecureSite
@@ -120,8 +119,7 @@ class Site:
 
     def _answer(self, kind: str, head: Mapping[str, Any], tree: Tree) -> bytes:
         if kind == "join":
-            signs = {} if self.job.secure is None else {"key": self._identity().public}
-            return wire.pack(self.table_here().facts(private=self.job.privacy is not None) | signs)
+            return wire.pack(self._joined(head))
         if kind in ("digits", "spread") and self.job.privacy is not None:
             raise ConfigError("With a privacy budget this site sends no statistics of its rows.")
         if kind in ("digits", "spread"):
@@ -149,6 +147,22 @@ class Site:
         if kind == "ask":
             return run.ask(head, tree, secure)
         return run.finish(head, tree, secure)
+
+    def _joined(self, head: Mapping[str, Any]) -> dict[str, Any]:
+        """What the site says of itself to a server that has the same run."""
+        if head["settings"] != self.job.settings:
+            from coterie import __version__
+
+            raise ConfigError(
+                "The server has another run than this site, or another version of coterie with other defaults "
+                f"({wire.one_line(head['version'])}; {__version__} here). Give both the same file and version."
+            )
+        rows, told = self.table_here(), {"settings": self.job.settings}
+        if self.job.secure is not None:
+            told["key"] = self._identity().public
+        if self.job.privacy is None:
+            told["table"] = changed(rows.frame, self.folder)[0]
+        return rows.facts(private=self.job.privacy is not None) | told
 
     def _identity(self) -> Identity:
         if self.key is None:
@@ -205,7 +219,8 @@ class Site:
                 "The server uses other classes or columns than the run's file. Give both the same project."
             )
         with untold("This site's table does not fit what was agreed on columns and classes"):
-            fed = self.table_here().federation(agreement)
+            here = self.table_here()
+            fed = here.federation(agreement)
         places = [head["places"].get(str(c)) for c in fed.clients]
         if None in places or len(places) != len(head["places"]):
             raise DataError("The clients of this site are not those it named when it joined. Start the run again.")
@@ -215,6 +230,7 @@ class Site:
             np.save(file, np.sort(np.array(places, np.int64)))
         write_text(folder / "ticket.txt", head["ticket"], private=True)
         write_text(folder / "n_clients.txt", str(head["n_clients"]), private=True)
+        write_text(self.folder / TABLE, changed(here.frame, self.folder)[1], private=True)
         if self.job.privacy is not None:
             plan = json.dumps(planned(self.job, head["n_clients"]))
             write_text(folder / "plan.json", plan, private=True)
@@ -407,72 +423,3 @@ def untold(what: str) -> Iterator[None]:
     except Exception as error:
         log.warning("%s: %s", what, wire.one_line(error))
         raise ConfigError(f"{what}; the site's log says why.") from None
-
-
-# ---- messages --------------------------------------------------------------------------------------------------------
-
-
-def write_ask(algorithm: Any, ask: Ask, *, private: bool) -> tuple[dict[str, Any], Tree]:
-    """An ask as plain values and tensors, with the values from which a private run measures updates."""
-    reduce = None if ask.reduce is None else [type(ask.reduce).__name__, ask.reduce.groups, *[True] * ask.reduce.soft]
-    updates = {k: None if f is None else [list(f.fields), f.groups] for k, f in ask.updates.items()}
-    head = {
-        "phase": wire.place_of(algorithm, ask.phase), "clients": ask.clients.tolist(), "reduce": reduce, "test": ask.test,
-        "updates": updates, "auxiliary": list(ask.auxiliary),
-        "given": {k: list(getattr(ask, k)) for k in ("down", "each")},
-    }  # fmt: skip
-    return head, {"down": ask.down, "each": ask.each} | ({"known": ask.known} if private else {})
-
-
-def read_ask(algorithm: Any, head: Mapping[str, Any], tree: Tree) -> Ask:
-    reduce = None
-    if head["reduce"] is not None:
-        reduce = (MeanBy if head["reduce"][0] == "MeanBy" else SumBy)(int(head["reduce"][1]), len(head["reduce"]) == 3)
-    updates = {k: None if f is None else From(*f[0], groups=f[1]) for k, f in head["updates"].items()}
-    down, each = ({n: tree.get(k, {}).get(n, {}) for n in head["given"][k]} for k in ("down", "each"))
-    return Ask(
-        wire.function_at(algorithm, head["phase"]), np.array(head["clients"], np.int64), down, each, reduce, updates,
-        tuple(head["auxiliary"]), test=bool(head["test"]), optional=True, known=tree.get("known", {}),
-    )  # fmt: skip
-
-
-def releases(job: Job, ask: Ask, told: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> Releases | None:
-    """How a private run clips and rounds, by this site's own plan; the server has the ledger and adds the noise. The site
-    itself knows whether there is a budget, and a server cannot avoid it."""
-    if (job.privacy is None) != (told is None):
-        raise ConfigError("Server and site differ in whether there is a privacy budget. Give both the same project.")
-    if job.privacy is None or told is None:
-        return None
-    check_private(ask)
-    return Releases(job.privacy, None, secure=job.secure, **plan)  # type: ignore[arg-type]
-
-
-def environment(task: Any, federation: Federation, seed: int, present: int) -> Env:
-    dtype = federation.x.dtype if federation.x.is_floating_point() else torch.float32
-    return Env(task, federation, task.init(seed, dtype), seed, present=present)
-
-
-def among_all(rows: Federation, own: Ints, n_clients: int) -> Federation:
-    """A federation of all clients in which only these have rows."""
-    counts: dict[str, Any] = {
-        name: np.zeros(n_clients, np.int64) for name in ("n_samples", "n_train", "n_valid", "keys")
-    }
-    for name, values in counts.items():
-        values[own] = getattr(rows, name)
-    names = [f"client {i} elsewhere" for i in range(n_clients)]
-    for place, name in zip(own, rows.clients, strict=True):
-        names[place] = name
-    offsets = np.concatenate([[0], np.cumsum(counts.pop("n_samples"))]).astype(np.int64)
-    return replace(rows, offsets=offsets, clients=pd.Index(names), clusters=None, **counts)
-
-
-def server_state(job: Job, env: Env, tensors: Tree, plain: Mapping[str, Any]) -> Any:
-    """The server's state as it was sent: its type is that of a fresh one."""
-    from coterie.exchange.messages import Population
-
-    n, classes = len(env.federation), env.federation.classes
-    sample = as_numbers(env.federation.x.new_zeros(1, *env.federation.x.shape[1:]))
-    population = Population(n, np.ones(n, np.int64), np.zeros(n, np.int64), classes, sample)
-    fresh = job.algorithm.init(job.task(env.federation), population, job.seed, env.initial)
-    tree = unflatten(flatten(tensors) | dict(plain))
-    return type(fresh)(**{f.name: tree.get(f.name, {}) for f in fields(fresh)})

@@ -15,12 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from coterie.base.disk import digest, unlinked
 from coterie.data.digits import histogram, sortable
 from coterie.data.federation import Federation
 from coterie.data.own_scaling import columns_for_own, scaled_by_clients
@@ -42,6 +44,7 @@ OPTIONS = (
     "client", "target", "features", "kind", "cluster", "split", "weight", "test_fraction", "seed", "one_class",
     "max_categories", "dtype", "drop_missing", "min_rows", "same_clients", "scaling", "classes", "categories", "public",
 )  # fmt: skip
+TABLE = "table.txt"  # the fingerprint of the rows of a site's last run
 LEAST = 5  # a site sends no statistics of fewer rows
 
 
@@ -261,3 +264,10 @@ class SiteTable:
 
 def _as_agreed(label: Any, classes: Sequence[Any]) -> Any:
     return label if label in classes else str(label)
+
+
+def changed(rows: pd.DataFrame, folder: Path) -> tuple[str, str]:
+    """Whether the table is new here, the same as in the last run, or changed; and its fingerprint, which stays here."""
+    now = digest([*map(str, rows.columns), pd.util.hash_pandas_object(rows.astype(str), index=False).to_numpy()])
+    before = unlinked(folder / TABLE)
+    return ("new" if not before.exists() else "same" if before.read_text() == now else "changed"), now

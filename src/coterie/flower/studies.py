@@ -21,7 +21,7 @@ from coterie.flower import wire
 from coterie.flower.engine import Failure, SitesEngine
 from coterie.flower.job import Job
 from coterie.flower.nodes import Nodes
-from coterie.flower.server import EVENTS, RESULT, meet
+from coterie.flower.server import EVENTS, RESULT, ROUNDS, Server
 from coterie.flower.trials import Trials
 
 FEWEST = 2  # sites of a study
@@ -78,7 +78,7 @@ def serve_study(
             raise EngineError(f"A study needs {fewest} sites; {there} joined within {patience:g} s. Start the others.")
         if there < sites:
             tell(f"{there} of {sites} sites joined; the study is of these")
-        server = meet(job, nodes, folder, there, tell)
+        server = Server.met(job, nodes, folder, there, tell)
         federation = server.federation()
         task = job.task(federation)
         send = partial(server.sites.exchange, soon=True)
@@ -91,6 +91,8 @@ def serve_study(
         def run(ask: Ask, env: Env) -> Reply:
             nonlocal up, asked
             reply = engine.run(ask, env)
+            line = {"round": asked + 1, "ask": ask.name, "time": round(time.time(), 1), "lost": len(reply.lost)}
+            add_lines(folder / ROUNDS, [json.dumps(line)])
             up, asked = up + n_bytes(reply.values), asked + 1
             new = set(reply.lost.tolist()) - lost
             for client in sorted(new):

@@ -19,7 +19,8 @@ from coterie.evidence.told import sums_of
 from coterie.exchange.messages import Cohort, Reply
 from coterie.flower import wire
 from coterie.flower.finish import HereAlone, keep_results
-from coterie.flower.site import SiteRun, among_all, environment, server_state
+from coterie.flower.questions import among_all, environment, server_state
+from coterie.flower.site import SiteRun
 from coterie.flower.trials import made_from, task_of
 from coterie.learning.scoring import Scorer
 from coterie.training.contract import conversation

@@ -20,6 +20,7 @@ from coterie.base.disk import said
 from coterie.base.tree import Tree, flatten, unflatten
 from coterie.errors import ClientError, ConfigError
 
+PROTOCOL = 2  # grows when hubs and sites of two versions no longer understand each other
 _HEAD, _ORDER = "head", "order"  # safetensors sorts its tensors; vectors of models are in the order of their names
 _MOST_HEAD = 64 << 20
 _DEEPEST = 32  # of names in names
