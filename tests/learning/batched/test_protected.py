@@ -135,3 +135,21 @@ def test_one_client_and_a_chunk_take_the_same_step() -> None:
         alone = train_one(plan, x[c], y[c], mask[c], key[c], {n: t[c] for n, t in given.items()})
         for one, many in zip(alone, together, strict=True):
             assert torch.allclose(one, many[c], atol=1e-3)
+
+
+def test_a_rows_gradient_does_not_depend_on_which_other_rows_were_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, where the last bits of a product depend on its shape: bit-equal whoever else is drawn."""
+    plan, params = made(1e-4)
+    given = {name: t.float() for name, t in stacked(params, 3).items()}
+    x, y, mask = data()
+    seen: list[torch.Tensor] = []
+    monkeypatch.setattr(RowNoise, "released", lambda self, g: seen.append(g.clone()) or g.sum(1).double())
+    for others in (0, 1):
+        drawn = torch.full(mask.shape, bool(others))
+        drawn[:, 2] = True
+        monkeypatch.setattr(RowNoise, "drawn", lambda self, m, drawn=drawn: drawn & (m > 0))
+        train(plan, x.float(), y, mask.float(), torch.zeros(3, dtype=torch.int64), given)
+    alone, among = seen
+    assert alone.shape == among.shape
+    assert torch.equal(alone[:, 2], among[:, 2])
+    assert not alone[:, [0, 1, 3]].any()

@@ -2,7 +2,8 @@
 
 In each step a client draws every row by its own coin, shortens the gradient of each drawn row to the clip, and adds them up
 on a lattice with exact Gaussian noise. Everything after that sum (momentum, the learning rate, later steps, averaging) costs
-nothing. Gradients of all drawn rows of a chunk of clients are taken at once."""
+nothing. Gradients of all rows are taken, drawn or not, each at its own place: the last bits of a product depend on shapes and
+places, so that a row's gradient may not depend on which other rows were drawn."""
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.learning.batches import flat_rows, pick
 from coterie.privacy.mechanisms.noise import Noise
 from coterie.privacy.mechanisms.sums import JointSum
 
@@ -68,19 +68,11 @@ def train_protected(plan: Plan, x: Tensor, y: Tensor, mask: Tensor, key: Tensor,
     size = rows.mechanism.sampling * (mask > 0).sum(1, keepdim=True)  # the expected number of drawn rows
     steps = plan.walk.steps or 0
     for s in range(steps):
-        drawn = rows.drawn(mask)
-        most = int(drawn.sum(1).max())
-        order = torch.argsort((~drawn).to(torch.uint8), dim=1, stable=True)[:, :most]
-        live = drawn.gather(1, order).to(mask.dtype)
+        live = rows.drawn(mask).to(mask.dtype)
         moving = [params[i] for i in plan.model.trained]
-        if most:
-            gradients, losses = row_gradients(
-                plan, params, *pick(x, y, flat_rows(x, order)), plan.keys(key, steps)[:, s]
-            )
-            gradients = torch.where(live[..., None] > 0, gradients, 0.0)
-            total += (losses * live).nan_to_num().sum(1) / live.sum(1).clamp(min=1)
-        else:
-            gradients = mask.new_zeros((len(x), 0, rows.mechanism.dimension))
+        gradients, losses = row_gradients(plan, params, x, y, plan.keys(key, steps)[:, s])
+        gradients = torch.where(live[..., None] > 0, gradients, 0.0)
+        total += (losses * live).nan_to_num().sum(1) / live.sum(1).clamp(min=1)
         mean = (rows.released(gradients) / size).to(mask.dtype)
         parts = torch.split(mean, [p[0].numel() for p in moving], 1)
         shaped = [part.reshape(p.shape) for part, p in zip(parts, moving, strict=True)]
