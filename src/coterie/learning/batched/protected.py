@@ -2,8 +2,8 @@
 
 In each step a client draws every row by its own coin, shortens the gradient of each drawn row to the clip, and adds them up
 on a lattice with exact Gaussian noise. Everything after that sum (momentum, the learning rate, later steps, averaging) costs
-nothing. Gradients of all rows are taken, drawn or not, each at its own place: the last bits of a product depend on shapes and
-places, so that a row's gradient may not depend on which other rows were drawn."""
+nothing. Gradients of all rows are taken, drawn or not, each at its own place: the last bits of a product depend on shapes
+and places, so that a row's gradient may not depend on which other rows were drawn."""
 
 from __future__ import annotations
 
