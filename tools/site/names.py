@@ -32,7 +32,7 @@ PAGES = {  # page: (title, rooms whose names of `ct` it shows, modules it shows 
     "estimation": ("Estimation", ("estimation",), ("histograms", "estimation")),
     "privacy": ("Privacy", ("privacy",), ("privacy",)),
     "incentives": ("Incentives", (), ("incentives",)),
-    "rest": ("Engines, trees, errors", (), ("engines", "tree", "errors")),
+    "rest": ("Engines, trees, errors", (), ("engines", "coterie.base.tree", "errors")),
 }
 
 

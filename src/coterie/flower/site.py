@@ -254,11 +254,11 @@ class SiteRun:
         rows = Federation.load(folder / "rows")
         self.task = job.task(rows)
         self.task.check(rows, look=job.privacy is None)
-        self.env = environment(self.task, among_all(rows, self.own, self._everyone()), job.seed, len(self.own))
+        self.env = environment(self.task, among_all(rows, self.own, self.everyone()), job.seed, len(self.own))
         self.engine = LocalEngine(workers=1)
         self.trial: SiteRun | None = None  # the last training of a study
 
-    def _everyone(self) -> int:
+    def everyone(self) -> int:
         """The number of clients of the run."""
         return int((self.folder / "n_clients.txt").read_text())
 

@@ -42,7 +42,7 @@ class TrialRun(SiteRun):
         if isinstance(run.trial, TrialRun) and run.trial.told == trial:
             return run.trial
         places, rows = np.array(trial["clients"], np.int64), Federation.load(run.folder / "rows")
-        if len(places) > run._everyone() or places.max(initial=-1) >= run._everyone():
+        if len(places) > run.everyone() or places.max(initial=-1) >= run.everyone():
             raise ConfigError("A training names clients that this run does not have.")
         own = np.flatnonzero(np.isin(places, run.own))
         if not len(own):
