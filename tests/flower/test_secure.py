@@ -60,11 +60,18 @@ def keys(folder: Path, count: int = SITES) -> tuple[list[Path], list[str]]:
 
 
 def secured(
-    algorithm: Any, folder: Path, rounds: int = 3, privacy: Any = None, **options: Any
+    algorithm: Any, folder: Path, rounds: int = 3, privacy: Any = None, cohort: Any = None, **options: Any
 ) -> tuple[Job, InProcess]:
     files, lines = keys(folder / "keys")
     work = Job(
-        algorithm, job(ct.FedAvg()).task, DATA, rounds, privacy=privacy, least=1, secure=Secure(lines, **options)
+        algorithm,
+        job(ct.FedAvg()).task,
+        DATA,
+        rounds,
+        privacy=privacy,
+        least=1,
+        cohort=cohort,
+        secure=Secure(lines, **options),
     )
     return work, InProcess(work, split(table(SIZES), SITES), folder, files)
 
@@ -138,7 +145,20 @@ def test_nothing_that_leaves_a_site_holds_its_numbers(tmp_path: Path) -> None:
         if tree:
             cells = np.bincount(tree["masked"].numpy().view(np.uint8), minlength=256)
             assert cells.max() < 8 * max(cells.mean(), 4)
-    allowed = {"context", "tag", "bundle", "signature", "boxes", "shares", "ready", "clients", "columns", "labels"}
+    allowed = {
+        "context",
+        "tag",
+        "bundle",
+        "signature",
+        "boxes",
+        "shares",
+        "ready",
+        "clients",
+        "columns",
+        "labels",
+        "settings",
+        "table",
+    }
     assert {field for kind in kinds for field in kind} <= allowed | {"sizes", "n_valid", "n_test", "key"}
 
 
@@ -183,13 +203,13 @@ def test_a_site_answers_no_question_without_a_secure_sum(tmp_path: Path) -> None
 
 def test_a_sum_without_noise_has_clients_of_as_many_sites_as_it_needs(tmp_path: Path) -> None:
     """The zeros of sites that are not asked would hide nobody: whoever is asked would be seen."""
-    work, nodes = secured(ct.FedAvg(), tmp_path)
+    work, nodes = secured(ct.FedAvg(), tmp_path, cohort=3)
     with pytest.raises(
         EngineError, match=r"are at [123] sites, and without a privacy budget a secure sum needs clients of 4"
     ):
-        deployed(replace(work, cohort=3), None, tmp_path, SITES, nodes=nodes)
+        deployed(work, None, tmp_path, SITES, nodes=nodes)
     with pytest.raises(EngineError, match="clients of 4 sites"):
-        rehearsed(replace(work, cohort=3))
+        rehearsed(work)
     assert not any(wire.unpack(message)[0]["do"] == "ask" for _, message in nodes.sent)
 
 

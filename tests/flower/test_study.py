@@ -103,7 +103,7 @@ def test_only_the_documented_sums_cross_the_wire(tmp_path: Path) -> None:
             told, tree = wire.unpack(block)
             assert set(told) <= {
                 "clients", "labels", "sizes", "n_valid", "n_test", "columns", "digits", "spread", "ready",
-                "dropped", "bytes", "info", "tag", "shapes", "scores",
+                "dropped", "bytes", "info", "tag", "shapes", "scores", "settings", "table",
             }  # fmt: skip
             assert not told.get("info")
             names = {k.removeprefix("send/") for k in flatten(tree)} - {"weight", "group"}

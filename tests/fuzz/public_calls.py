@@ -233,6 +233,7 @@ HEAVY_DATA = {"cifar10", "femnist", "mnist", "har", "train_tickets", "user_token
 VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
     "advise": ({"samples": [x for x, _ in PAIRS.values()], "resamples": 20}, nothing),
     "best_of": ({"restarts": 1, "algorithm": ct.FedAvg(), "federation": federation(), "rounds": 1}, nothing),
+    "check": ({"algorithm": ct.FedAvg(local=ct.LocalSGD(steps=1, lr=0.1))}, nothing),
     "choose_clusters": (
         {"algorithm": ct.IFCA(), "federation": federation(), "candidates": [1, 2], "rounds": 1},
         nothing,

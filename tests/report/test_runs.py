@@ -95,7 +95,7 @@ def test_a_comparison_runs_again_from_its_settings(
     settings = tomllib.loads((tmp_path / "first" / "settings.toml").read_text("utf-8"))
     assert settings["data"] == {
         "path": str(table), "client": "place", "target": "y", "features": ["x"], "test_fraction": 0.3,
-        "one_class": "allow",
+        "one_class": "allow", "max_categories": 2000,
     }  # fmt: skip
     assert settings["compare"] == {"seeds": 1}
     prints(capsys, "run", tmp_path / "first" / "settings.toml", "--out", tmp_path / "second")

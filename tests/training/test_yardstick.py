@@ -30,7 +30,7 @@ def test_a_lone_client_chooses_its_learning_rate(result: ct.Result) -> None:
 def test_the_way_alone_is_trained_may_be_told_to_fit(fed: ct.Federation, task: ct.Task, result: ct.Result) -> None:
     told = ct.fit(ct.FedAvg(SGD), fed, task, rounds=4, alone="equal budget").evaluate()
     assert told["alone"].equals(result.evaluate("equal budget")["alone"])
-    with pytest.raises(ct.errors.ConfigError, match="yardstick must be one of tuned, equal budget"):
+    with pytest.raises(ct.errors.ConfigError, match="yardstick must be one of 'tuned', 'equal budget'"):
         result.evaluate("fair")  # type: ignore[arg-type]
 
 

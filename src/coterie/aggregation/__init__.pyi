@@ -1,7 +1,7 @@
 """The public names of `ct.robust` and where each lives. `coterie.base.lazy` reads this file as a table."""
 
-from coterie.aggregation.constants import Constants as Constants
-from coterie.aggregation.constants import constants as constants
+from coterie.aggregation.gradient_constants import Constants as Constants
+from coterie.aggregation.gradient_constants import constants as constants
 from coterie.aggregation.radius import Fixed as Fixed
 from coterie.aggregation.radius import Percentile as Percentile
 from coterie.aggregation.radius import Proof as Proof

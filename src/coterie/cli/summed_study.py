@@ -40,23 +40,28 @@ class SummedConsortium:
     """What server and sites make of a study's sums."""
 
     seeds: int = 3
+    algorithms: tuple[str, ...] = ()
 
     def exchange(self, job: Job, federation: Federation) -> Generator[Ask, Reply, Any]:
         return conduct_summed(job.algorithm, len(federation), self.seeds)
 
-    def conclude(self, found: Summed, job: Job, federation: Federation, folder: Path) -> dict[str, Any]:
-        told = summary(found, job, federation)
+    def decide(self, found: Summed, job: Job, federation: Federation, trials: Any, tell: Any) -> dict[str, Any]:
+        return summary(found, job, federation)
+
+    def conclude(self, told: dict[str, Any], folder: Path) -> dict[str, Any]:
         ways = "".join(f"<tr><td>{way}</td><td>{number(loss)}</td></tr>" for way, loss in told["losses"].items())
         table = f"<table><tr><th>way</th><th>mean {html.escape(told['metric'])}</th></tr>{ways}</table>"
         write_text(folder / PAGE, page("The study", [*told["said"], *told["notes"]], table))
         return {k: told[k] for k in ("recommendation", "sure", "interval")} | {"verdict": " ".join(told["said"])}
 
-    def share(self, found: Summed, job: Job, federation: Federation, own: Ints) -> tuple[dict[str, Any], Tree]:
+    def share(
+        self, found: Summed, told: dict[str, Any], federation: Federation, own: Ints
+    ) -> tuple[dict[str, Any], Tree]:
         """The same for all sites: the answer, and the numbers with which a site judges its own clients."""
         parts = {"scale": found.scale, "centre": found.shape.centre, "shared": found.shared, "final": found.final}
         parts |= {"shape": np.array([found.shape.repeats, found.shape.folds]), "common": np.array(found.majority)}
         parts["judged"] = np.array([found.common, found.variance, found.clients])
-        return summary(found, job, federation), {k: torch.from_numpy(np.array(v)) for k, v in parts.items()}
+        return told, {k: torch.from_numpy(np.array(v)) for k, v in parts.items()}
 
     def keep(
         self, told: dict[str, Any], tensors: Tree, job: Job, federation: Federation, own: Ints, folder: Path

@@ -11,6 +11,7 @@ A quantiser saves communication; it is *not* differentially private (x = ±b is 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Annotated, Protocol
 
 import numpy as np
@@ -120,7 +121,7 @@ class VectorQuantiser:
 
 def sent(mechanism: Mechanism, rows: Array, seed: int) -> tuple[Array, int]:
     """What the server gets of the clients' rows, clipped to the mechanism's radius, and how many rows were clipped."""
-    if not all(is_number(getattr(mechanism, name, None)) for name in ("radius", "variance")):
+    if not all(isinstance(getattr(mechanism, name, None), Real) for name in ("radius", "variance")):
         raise ConfigError(f"mechanism must have a radius and a variance, as Quantiser has; got {shown(mechanism)}.")
     reach = mechanism.radius
     whole = isinstance(mechanism, VectorQuantiser)

@@ -240,7 +240,7 @@ class Trials:
         return TrialEngine(None, self._exchange, {}, study.run_name, events=study.events, study=study)
 
     def _exchange(self, messages: Mapping[str, bytes], soon: bool = False) -> Mapping[str, bytes | Failure]:
-        got = self.study.exchange(messages, soon)
+        got = self.study.exchange(messages)
         self.asked += 1
         self.bytes_up += sum(len(answer) for answer in got.values() if isinstance(answer, bytes))
         return got

@@ -2,13 +2,13 @@
 
 from coterie.evidence.participation import Coalition as Coalition
 from coterie.evidence.participation import Participation as Participation
+from coterie.training.clustering_settings import clustering_for as clustering_for
+from coterie.training.clustering_settings import gradient_constants as gradient_constants
 from coterie.training.cohorts import Everyone as Everyone
 from coterie.training.cohorts import FixedSize as FixedSize
 from coterie.training.cohorts import Poisson as Poisson
 from coterie.training.conformance import check as check
 from coterie.training.evaluation import Evaluation as Evaluation
-from coterie.training.gradient_constants import clustering_for as clustering_for
-from coterie.training.gradient_constants import gradient_constants as gradient_constants
 from coterie.training.guarded import Guarded as Guarded
 from coterie.training.guarded import fit_guarded as fit_guarded
 from coterie.training.number_of_clusters import Choice as Choice

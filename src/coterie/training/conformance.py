@@ -187,7 +187,7 @@ class _Watch(Channel):
         flat = flatten(send)
         for path, origin in references(send, clients, ask, where, "The check of what clients send").items():
             demand(origin.shape == flat[path].shape, f"'{ask.name}' measures {path} from another shape.")
-            self.moved.append(float((flat[path].double() - origin).norm() / (flat[path].double().norm() + 1e-12)))
+            self.moved.append(float((flat[path].double() - origin).norm() / (flat[path].double().norm() + 1e-300)))
         return send
 
 

@@ -268,6 +268,9 @@ def test_a_batch_of_one_sample_is_normalised_with_the_running_statistics(make_fe
 
 
 CARRY = [
+    "fedbabu",
+    "fedper",
+    "lgfedavg",
     "local",
     "fedavg",
     "fedprox",

@@ -7,7 +7,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from coterie.aggregation.constants import Constants, constants
+from coterie.aggregation.gradient_constants import Constants, constants
 from coterie.algorithms.federated_clustering import FederatedClustering
 from coterie.algorithms.local import Local
 from coterie.base.annotations import guarded
