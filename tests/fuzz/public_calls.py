@@ -342,6 +342,10 @@ VALID: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
     "privacy.Ledger": ({"privacy": PRIVATE}, nothing),
     "privacy.Line": ({"name": "l", "share": 1.0}, lambda line: privacy.make_plan(1.0, 1e-5, [line])),
     "privacy.LocalGaussian": ({"name": "l", "dimension": 2, "radius": 1.0, "noise_multiplier": 1.0}, noisy),
+    "privacy.UnitMoments": (
+        {"name": "u", "folds": 2, "columns": 2, "clip": 1.0, "noise_multiplier": 1.0},
+        lambda made: made.partial(X, np.repeat(range(4), 12), np.array([0, 1, 0, 1])),
+    ),
     "privacy.NoisyPower": (
         {"name": "p", "dimension": 2, "n_components": 1, "clip": 1.0, "noise_multiplier": 1.0, "iterations": 1},
         lambda made: made(X, privacy.make_noise("simulation", 0)),
