@@ -24,7 +24,18 @@ NAN_IS_MEANT = {
     ("robust.aggregated", "key"),  # Mean uses neither
     ("robust.aggregated", "start"),
 }
-TRAINS = {"check", "fit", "compare", "advise", "best_of", "choose_clusters", "fit_seeds", "grid", "LocalSGD", "LocalAdam"}
+TRAINS = {
+    "check",
+    "fit",
+    "compare",
+    "advise",
+    "best_of",
+    "choose_clusters",
+    "fit_seeds",
+    "grid",
+    "LocalSGD",
+    "LocalAdam",
+}
 FEW = ("None", "nan", "text", "object", "masked", "huge", "empty list")
 
 
