@@ -590,6 +590,8 @@ PLUMBING = {
     "get_params",
     "fit_sums",
     "fit_told",
+    "fit_crowd",
+    "told_posteriors",
     "shared_weight",
     "set_output",
     "get_metadata_routing",

@@ -235,6 +235,7 @@ class Comparison:
 
         return audit(self.results[self.best])
 
+    @guarded
     def joined(self, extra: Comparison) -> Comparison:
         """The exact comparison with learning algorithms as further rows; its recommendation stays."""
         names = ("table", "gains", "errors", "half_widths", "marks", "clusters", "intervals")
