@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,25 @@ def test_a_site_guards_what_it_trains(study: Any, change: dict[str, Any], match:
     told = told | {"number": 1 << 79, "trial": told["trial"] | change}
     with pytest.raises(CoterieError, match=match):
         nodes.sites[100].answer(wire.pack(told, tree))
+
+
+def test_many_different_parts_of_the_rows_are_not_told_of(study: Any) -> None:
+    """Sums over as many parts as there are rows would be a system of equations for the rows."""
+    _, _, nodes, _ = study
+    told, tree = next(
+        found
+        for n, b in nodes.sent
+        if n == 100 and (found := wire.unpack(b))[0]["do"] == "look" and found[0]["what"] == "targets"
+    )
+    told_of = 0
+    for seed in range(100, 140):
+        other = told | {"number": (1 << 79) + seed, "trial": told["trial"] | {"held": [[0.25, seed]]}}
+        with suppress(CoterieError):
+            nodes.sites[100].answer(wire.pack(other, tree))
+            told_of += 1
+    assert told_of <= 4
+    with pytest.raises(CoterieError, match="holds out at most"):
+        nodes.sites[100].answer(wire.pack(other | {"number": 1 << 79}, tree))
 
 
 def test_a_site_without_algorithms_in_its_file_trains_nothing(tmp_path: Path, study: Any) -> None:

@@ -147,3 +147,12 @@ def test_the_number_of_clusters_is_chosen_from_sums() -> None:
     here, there = several.fit(counts()), ct.fit(several, clients(counts()))
     assert len(there.centers_) == len(here.centers_)
     assert {line["name"] for line in there.receipt_.releases} == {line["name"] for line in here.receipt_.releases}
+
+
+def test_an_engine_of_the_users_own_voids_the_receipt() -> None:
+    class Own(ct.engines.LocalEngine):
+        pass
+
+    made = ct.fit(ct.HistogramMixture(2, privacy=PRIVATE, rounds=1), clients(counts()), engine=Own())
+    assert not made.receipt_.valid
+    assert any("not this package's" in reason for reason in made.receipt_.reasons)

@@ -100,3 +100,38 @@ def test_parts_that_may_hold_rows_void_the_receipt() -> None:
 def test_estimators_and_candidates_refuse_a_budget_for_rows() -> None:
     with pytest.raises(ConfigError, match="whole clients"):
         ct.GaussianMeans(privacy=ROW).fit({"a": np.zeros((5, 2)), "b": np.ones((5, 2))})
+
+
+def test_a_decision_and_a_training_on_the_same_rows_add_up(tmp_path: Any) -> None:
+    """One ledger with a total for one of them: the second has no budget left; with enough it counts both."""
+    arrays = {c: tuple(t.numpy() for t in federation().train(c)) for c in ("c0", "c1", "c2")}
+    fed = ct.Federation.from_arrays({c: (x, x[:, 0]) for c, (x, _) in arrays.items()}, kind=public("regression"))
+    budget = replace(ROW, ledger=tmp_path / "l.sqlite", total_epsilon=6.5)
+    decided = ct.compare(fed, across="sites", privacy=budget, seeds=1, target_range=(-4.0, 4.0))
+    assert all(r.cumulative["epsilon"] == pytest.approx(3.0, rel=1e-2) for r in decided.receipts.values())
+    trained = fitted(ct.FedAvg(STEPS), fed, privacy=budget, task=ct.Task(ct.models.mlp(5, 4, 1), "mse"))
+    assert trained.receipt.cumulative["earlier_releases"] == 1
+    assert trained.receipt.cumulative["epsilon"] > 3.5
+    with pytest.raises(BudgetSpent):
+        fitted(ct.FedAvg(STEPS), fed, privacy=replace(budget, epsilon=6.0), task=ct.Task(ct.models.mlp(5, 4, 1), "mse"))
+
+
+def test_parts_declared_public_are_listed_and_their_cost_must_be_in_the_ledger() -> None:
+    task = public(ct.Task(ct.models.mlp(5, 4, 3), "cross_entropy", "accuracy"))
+    receipt = fitted(task=task, rounds=1).receipt
+    assert receipt.valid, receipt.reasons
+    assert any("the task" in line for line in receipt.public)
+    started = fitted(start=public(ct.Task(ct.models.mlp(5, 4, 3)).init(0)), task=task, rounds=1).receipt
+    assert started.valid, started.reasons
+
+
+def test_a_run_that_protects_rows_is_not_made_again_without_a_booking() -> None:
+    with pytest.raises(ConfigError, match="does not know how it was made"):
+        fitted(rounds=1).again(federation())
+
+
+def test_what_protects_whole_clients_refuses_a_budget_for_rows() -> None:
+    from coterie.training.private_run import private_form
+
+    with pytest.raises(ConfigError, match="protects whole clients; got unit='row'"):
+        private_form(ct.FedAvg(), ROW)

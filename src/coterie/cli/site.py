@@ -98,7 +98,7 @@ def leaving(invitation: Invitation, job: Job, table: Path, client: str | None) -
     from coterie.cli.consortium import what_leaves
 
     yield f"The hub at {invitation.address} asks {invitation.site} to take part in {invitation.name}:"
-    yield from (f"  | {line}" for line in invitation.run.strip().splitlines())
+    yield from (f"  | {line}" for line in invitation.run.strip("\n").split("\n"))
     yield f"SHA-256 of this file: {invitation.digest}"
     if job.ends is not None:
         yield from what_leaves(job, table, client)

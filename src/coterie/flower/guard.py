@@ -136,11 +136,12 @@ class Guard:
                 return
             if before and not isinstance(sampler(self.job.cohort), Poisson):
                 raise ConfigError("The server repeats a question with other content; this site has answered it once.")
-            before[content] = [plan["noise_multiplier"], plan["sampling"]]
+            assert self.job.privacy is not None
+            before[content] = [plan["noise_multiplier"], plan["sampling"], self.job.privacy.adjacency]
             self._require_budget(spent, head["run"])
             write_text(self.folder / BUDGET, json.dumps(spent), private=True)
 
-    def _require_budget(self, spent: Mapping[str, Mapping[str, list[float]]], run: str) -> None:
+    def _require_budget(self, spent: Mapping[str, Mapping[str, list[Any]]], run: str) -> None:
         """Refuse more questions than a run has, and a question that would exceed the budget of all runs here."""
         budget, most = self.job.privacy, self.job.rounds * asks_per_round(self.job.algorithm)
         assert budget is not None
@@ -151,22 +152,27 @@ class Guard:
                 f"cost ε = {budget.total:g}."
             )
 
-    def _cost(self, spent: Mapping[str, Mapping[str, list[float]]]) -> float:
+    def _cost(self, spent: Mapping[str, Mapping[str, list[Any]]]) -> float:
         """The ε of the releases of all runs here."""
         budget = self.job.privacy
         assert budget is not None
-        made = Counter((z, q) for asked in spent.values() for z, q in asked.values())
+        made = Counter((z, q) for asked in spent.values() for z, q, _ in asked.values())
+        if any(how[2] != budget.adjacency for asked in spent.values() for how in asked.values()):
+            raise ConfigError(
+                f"The releases of this site were made under another adjacency than {budget.adjacency!r}, and the two do not "
+                "add up. Give the run the adjacency of the earlier ones, or another folder."
+            )
         together = [
             Event(RELEASE, 1.0, "planned", z, z, 1, sampling=q, count=n, adjacency=budget.adjacency)
             for (z, q), n in made.items()
         ]
         return compose(together).epsilon(budget.delta) if together else 0.0
 
-    def spent(self) -> dict[str, dict[str, list[float]]]:
-        """The releases of all runs here: run, round and ask, a checksum of each question, its noise and sampling."""
+    def spent(self) -> dict[str, dict[str, list[Any]]]:
+        """The releases of all runs here: run, round and ask, a checksum of each question, its noise, sampling, adjacency."""
         found = self._kept(BUDGET)
         if not all(
-            isinstance(asked, dict) and all(isinstance(how, list) and len(how) == 2 for how in asked.values())
+            isinstance(asked, dict) and all(isinstance(how, list) and len(how) == 3 for how in asked.values())
             for asked in found.values()
         ):
             raise ConfigError(f"{BUDGET} of this site is damaged or of an older version. Give the site another folder.")

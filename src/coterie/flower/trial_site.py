@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.base.disk import private_folder, writing
+from coterie.base.disk import private_folder, write_text, writing
 from coterie.base.tree import Tree
 from coterie.data.federation import Federation
 from coterie.engines.base import first_contact
@@ -26,6 +27,7 @@ from coterie.learning.scoring import Scorer
 from coterie.training.contract import conversation
 from coterie.training.row_losses import losses_of, named, rows_apart
 
+LEAST = 5  # rows in every part that is told of
 SHARE, _PARTS = 0.25, 2  # of a client's rows: for the test, and for the choice of settings
 
 
@@ -54,8 +56,13 @@ class TrialRun(SiteRun):
                 f"Clients with {least} rows or more train, and at most {_PARTS} times {SHARE:.0%} of their rows are held "
                 "out. The server asks for something else."
             )
+        cls._count_held(run, trial["held"])
         for fraction, seed in trial["held"]:
             rows = rows.holdout(fraction, seed)
+        if len(trial["held"]) and min(int(rows.n_train.min()), int(rows.n_test.min())) < LEAST:
+            raise ConfigError(
+                f"A client here would tell of fewer than {LEAST} rows. Clients with fewer than 27 rows do not train."
+            )
         made: TrialRun = cls.__new__(cls)
         made.told, made.study, made.folder = trial, run.folder, private_folder(run.folder / "trial")
         made.task, made.own, made.plan, made.engine = task_of(trial, rows), own, {}, run.engine
@@ -63,6 +70,17 @@ class TrialRun(SiteRun):
         made.env = environment(made.task, among_all(rows, own, len(places)), trial["seed"], len(own))
         made.rows, run.trial = rows, made
         return made
+
+    @staticmethod
+    def _count_held(run: SiteRun, held: Sequence[Any]) -> None:
+        """Refuse further parts of rows than the run's splits need: sums over many different parts would show single rows."""
+        most, file = _PARTS * (run.job.ends.seeds + 1), run.folder / "held.json"
+        seen = json.loads(file.read_text("utf-8")) if file.exists() else []
+        asked = [list(part) for part in held]
+        if asked and asked not in seen:
+            if len(seen) >= most:
+                raise ConfigError(f"A study of {run.job.ends.seeds} splits holds out at most {most} parts of the rows.")
+            write_text(file, json.dumps([*seen, asked]), private=True)
 
     def _task(self, federation: Federation) -> Any:
         return self.task

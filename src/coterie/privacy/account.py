@@ -6,12 +6,13 @@ that is given out, so that the receipt knows its history.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from coterie.errors import ConfigError
 from coterie.privacy.events import Event
 from coterie.privacy.ledger import Ledger
 from coterie.privacy.mechanisms.noise import Noise, make_noise
@@ -20,6 +21,7 @@ from coterie.privacy.receipt import Receipt, write_receipt
 from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import Booking, Released, non_private
 
+MOMENTS, GRADIENTS = "moments", "gradients of rows"  # releases that protect single rows
 LEDGER = "ledger.sqlite"  # the ledger in a run's own folder
 Value = TypeVar("Value")
 
@@ -34,6 +36,20 @@ def with_history(start: Any) -> Released[Any]:
 def plan_of(privacy: Privacy, lines: Sequence[Line]) -> Plan | None:
     """The budget shared among the lines; None without lines."""
     return make_plan(privacy.epsilon, privacy.delta, lines, privacy.adjacency) if lines else None
+
+
+def account_of_rows(privacy: Privacy, client: str, lines: Sequence[Line], seed: int, known: Collection[str]) -> Account:
+    """The account of one client's rows (or units of rows): all that is ever released of them is added up under one name.
+    `known` are the names of releases that protect the same unit; others would not add up."""
+    account = Account.open(replace(privacy, users=f"rows of {privacy.users}{': ' * bool(client)}{client}"), lines, seed)
+    other = next((e.name for e in account.ledger.earlier() if e.name not in known), None)
+    if other is not None:
+        account.ledger.close()
+        raise ConfigError(
+            f"This ledger holds the release {other!r}, which protects another unit of these rows than "
+            f"{privacy.unit!r}; costs per unit do not add up. Name another ledger, or protect the same unit."
+        )
+    return account
 
 
 @dataclass

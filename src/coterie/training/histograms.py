@@ -26,6 +26,7 @@ from coterie.exchange.messages import Ask, Context, SumBy, Up
 from coterie.privacy import Released
 from coterie.privacy.account import Account
 from coterie.privacy.mechanisms.gaussian import GaussianMechanism
+from coterie.privacy.taint import foreign, patched
 from coterie.secure.settings import Secure
 
 _REHEARSED = "sites and server were one process, so this shows the numbers of secure sums and hid nothing"
@@ -86,7 +87,12 @@ class Elsewhere:
     def choices(self, **more: str) -> dict[str, str]:
         why_not = [why for why in undeclared(self.env.federation, groups=False) if "predicted" not in why]
         words = why_not[0] if why_not else "public"
-        return {"vocabulary": words, "hyper-parameters": "fixed in advance"} | more
+        found = {"vocabulary": words, "hyper-parameters": "fixed in advance"}
+        if foreign(self.engine):
+            found["engine"] = "unaccounted: it is not this package's"
+        if type(self.env.federation) is not Federation or patched(self.env.federation):
+            found["federation"] = "unaccounted: its class is not this package's"
+        return found | more
 
     def about(self) -> dict[str, Any]:
         known: dict[str, Any] = {"public": ("the size of the vocabulary",)}

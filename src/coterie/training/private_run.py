@@ -59,6 +59,11 @@ _NEEDS = {
 
 def private_form(algorithm: Any, privacy: Privacy) -> tuple[Any, Privacy, dict[str, str]]:
     """The algorithm with additive asks only, its budget, and what was changed, in the words of a receipt's choices."""
+    if privacy.unit != "client":
+        raise ConfigError(
+            f"Here a budget protects whole clients; got unit={privacy.unit!r}. Use unit='client', or protect rows with "
+            "fit(FedAvg(LocalSGD(…))) or compare(across='sites')."
+        )
     form, budget = _summed(algorithm, privacy)
     form = form.private() if hasattr(form, "private") else form
     changes = _changes(algorithm, form, type(algorithm).__name__)

@@ -22,7 +22,8 @@ from coterie.errors import ConfigError
 from coterie.learning.batched.protected import RowNoise
 from coterie.learning.local_sgd import LocalSGD
 from coterie.learning.task import Task
-from coterie.privacy.account import Account
+from coterie.privacy.account import GRADIENTS, MOMENTS, Account, account_of_rows
+from coterie.privacy.accounting import compose
 from coterie.privacy.mechanisms.gaussian import DRAWN_BY_THE_RUN, booked
 from coterie.privacy.mechanisms.sums import JointSum
 from coterie.privacy.plan import Line
@@ -31,8 +32,6 @@ from coterie.privacy.settings import Privacy
 from coterie.privacy.taint import Released, public
 from coterie.training.private_run import SIMULATION_ONLY, unwrapped
 from coterie.training.validity import doubts, public_ranges
-
-GRADIENTS = "gradients of rows"
 
 
 @dataclass(frozen=True)
@@ -54,37 +53,55 @@ class Protected:
     algorithm: FedAvg
     n_rows: int
     sampling: float
+    start: Released[Any]
 
     @classmethod
     def open(
-        cls, algorithm: Any, federation: Federation, task: Task, rounds: int, privacy: Privacy, seed: int, size: int
+        cls,
+        algorithm: Any,
+        federation: Federation,
+        task: Task,
+        rounds: int,
+        privacy: Privacy,
+        seed: int,
+        size: int,
+        start: Any,
     ) -> Protected:
-        """Book all steps. `size` is the number of trained parameters."""
+        """Book all steps, in a named ledger for every client by itself; the account kept is that of the client with the
+        largest total. `size` is the number of trained parameters."""
         local = _checked(algorithm, federation, task, privacy)
         largest, steps = int(federation.n_train.max()), int(local.steps or 0)
         sampling = 1.0 if local.batch_size is None else min(1.0, local.batch_size / largest)
         count = max(rounds * steps, 1)
-        budget = replace(privacy, users=f"rows of {privacy.users}")
-        account = Account.open(budget, [Line(GRADIENTS, 1.0, count, sampling)], seed)
+        names = [str(c) for c in federation.clients] if privacy.ledger is not None else [""]
+        lines = [Line(GRADIENTS, 1.0, count, sampling)]
+        accounts = [account_of_rows(privacy, name, lines, seed, (GRADIENTS, MOMENTS)) for name in names]
+        account = max(accounts, key=lambda a: compose(a.ledger.earlier()).epsilon(privacy.delta))
         z = account.noise_multiplier(GRADIENTS)
         mechanism = JointSum(GRADIENTS, size, privacy.clip, z, privacy.adjacency, sampling)
+        for other in (a for a in accounts if a is not account):
+            booked(_Many(mechanism, count), other.book, other.noise, drawn=DRAWN_BY_THE_RUN)
+            other.ledger.close()
         _, taint = booked(_Many(mechanism, count), account.book, account.noise, drawn=DRAWN_BY_THE_RUN)
         account.keep(Released("the models of all rounds", (), taint))
         own = {f.name: getattr(local, f.name) for f in fields(local)}
         noisy = ProtectedSGD(**own, rows=RowNoise(mechanism, account.noise))
-        return cls(account, replace(algorithm, local=noisy), int(federation.n_train.sum()), sampling)
+        return cls(
+            account, replace(algorithm, local=noisy), int(federation.n_train.sum()), sampling, unwrapped(start)[1]
+        )
 
     def receipt(self, run: Any, plain: Any) -> Receipt:
         """What was released. `run` is as the user asked for it, with the `plain` algorithm."""
         asked = replace(run, algorithm=plain, privacy=self.account.privacy)
-        _, history = unwrapped(run.start)
-        reasons = [*doubts(asked), *undeclared(run.federation, groups=False), *history.taint]
+        reasons = [*doubts(asked), *undeclared(run.federation, groups=False), *self.start.taint]
+        reasons += self.account.ledger.unpaid((*self.start.bookings, *run.declared.bookings))
         if run.federation.columns is not None and run.federation.labels.get("scaling") != "ranges":
             reasons.append("unaccounted: columns were prepared by statistics of rows; read the table with ranges=")
         for reason in reasons:
             self.account.ledger.void(reason)
         self.account.keep(public("the start and all settings"))
         notes = (*declared(run.federation, groups=False), *public_ranges(run.task), "numbers of rows of clients")
+        notes += tuple(f"declared public by the user: {part}" for part in run.declared.parts)
         choices = {"rounds": "fixed in advance", "clip": "public", "settings": "fixed in advance"}
         return self.account.closed(self.n_rows, choices, public=notes, not_covered=SIMULATION_ONLY)
 

@@ -118,7 +118,7 @@ def fit(
 
         refuse_options(engine, cohort, channels, out)
         size = trained_numbers(work, seed, federation.x.dtype)
-        rows = Protected.open(method, federation, work, rounds, privacy, seed, size)
+        rows = Protected.open(method, federation, work, rounds, privacy, seed, size, start)
         method, privacy, alone = rows.algorithm, None, False
     if privacy is not None:
         method, privacy, choices = private_form(method, privacy)
@@ -154,7 +154,7 @@ def fit(
         with locked(run.out, private=privacy is not None):
             run.begin(resume=resume, overwrite=overwrite)
             result = _train(run, rounds, checkpoint_every, (evaluate_every, evaluate_clients), alone, progress, later)
-            return result if rows is None else replace(result, receipt=rows.receipt(run, plain))
+            return result if rows is None else replace(result, receipt=rows.receipt(run, plain), _again=None)
     finally:
         if run.session is not None:
             run.session.ledger.close()

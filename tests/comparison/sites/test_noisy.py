@@ -107,7 +107,7 @@ def test_a_receipt_per_client_names_the_unit_and_the_ledger_refuses_a_second_rel
         assert receipt.verify().sentence.startswith("Checked")
         assert receipt.epsilon <= 5 * 1.001
         assert [line["name"] for line in receipt.releases] == ["moments"]
-    with pytest.raises(BudgetSpent, match="row of users: s0"):
+    with pytest.raises(BudgetSpent, match="rows of users: s0"):
         ct.compare(table(3, 60), privacy=budget, **HOW, **BOUNDS)
 
 

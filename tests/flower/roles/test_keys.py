@@ -79,6 +79,13 @@ def invitation() -> Invitation:
     return Invitation("basel", "fl.example.org:8443", "PEM", "train", "[run]\nrounds = 3\n", "s", "1.0", wire.PROTOCOL)
 
 
+def test_a_run_that_would_look_otherwise_on_a_screen_is_refused(tmp_path: Path) -> None:
+    """A line separator inside a comment would show a budget that the run does not have."""
+    replace(invitation(), run="# ours\u2028[privacy]\u2028epsilon = 0.5\n").save(tmp_path / "i.json")
+    with pytest.raises(ConfigError, match="is no invitation"):
+        Invitation.load(tmp_path / "i.json")
+
+
 def test_an_invitation_comes_back_whole(tmp_path: Path) -> None:
     invitation().save(tmp_path / "a.json")
     assert Invitation.load(tmp_path / "a.json") == invitation()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie.base.text import listed
 from coterie.comparison.learned import Note, Progress, Schedule, train_all, trained_comparison
 from coterie.comparison.methods import Algorithms, parse
 from coterie.comparison.result import Comparison
@@ -27,12 +28,22 @@ if TYPE_CHECKING:
 TEST = 0.25  # of every client's rows, for each seed
 
 
+FEWEST_TRAINED = 27  # a quarter of three quarters of so many rows are five
+
+
 def with_learned(
     exact: Comparison, fed: Federation, algorithms: Algorithms, rounds: int | None, seeds: Sequence[int], engine: Any,
     trials: Trials | None = None, note: Note | None = None, progress: Progress | None = None,
 ) -> Comparison:  # fmt: skip
     """The comparison with these algorithms as further rows, trained on the clients that it is about."""
     some = fed.subset([c for c in fed.clients if str(c) in set(exact.table.columns)])
+    few = [str(c) for c, n in zip(some.clients, some.n_samples, strict=True) if n < FEWEST_TRAINED]
+    if few:
+        raise ConfigError(
+            f"Algorithms are trained at clients with {FEWEST_TRAINED} rows or more, so that no part that is held out has "
+            f"fewer than 5; {listed(few[:3])} {'has' if len(few) == 1 else 'have'} fewer. "
+            "Leave algorithms out, or these clients."
+        )
     split: Any = cache(lambda seed: some.holdout(TEST, seed))
 
     def keep(name: str, result: Result) -> None:

@@ -25,16 +25,15 @@ from coterie.data.provenance import undeclared
 from coterie.engines.base import Engine, rows_env
 from coterie.errors import ConfigError, DataError
 from coterie.exchange.messages import Ask, Context, Up
-from coterie.privacy.account import Account, plan_of
+from coterie.privacy.account import GRADIENTS, MOMENTS, account_of_rows, plan_of
 from coterie.privacy.mechanisms.moments import UnitMoments
 from coterie.privacy.plan import Line
 from coterie.privacy.receipt import Receipt
 from coterie.privacy.settings import Privacy
-from coterie.privacy.taint import foreign
+from coterie.privacy.taint import foreign, patched
 
 FOLDS = 5
-RELEASE = "moments"
-_LINE = Line(RELEASE, 1.0)
+_LINE = Line(MOMENTS, 1.0)
 MOST_COLUMNS = 60
 _UNSCALED = (
     "unaccounted: columns were prepared by statistics of the rows; read the table with ranges=, categories= and kind= "
@@ -61,9 +60,14 @@ class RowStudy:
         """Clients keep nothing between questions."""
         return {}
 
+    @property
+    def release(self) -> str:
+        """Its name in a ledger."""
+        return MOMENTS if self.privacy.unit == "row" else f"{MOMENTS}, per {self.privacy.unit}"
+
     def mechanism(self, z: float) -> UnitMoments:
         p = self.privacy
-        return UnitMoments(RELEASE, FOLDS, self.columns + 2, p.clip, z, p.rows, p.adjacency)
+        return UnitMoments(self.release, FOLDS, self.columns + 2, p.clip, z, p.rows, p.adjacency)
 
     def moments(self, ctx: Context) -> Up:
         """The one release of a site, booked in the site's own ledger."""
@@ -73,11 +77,12 @@ class RowStudy:
         rows = np.column_stack([np.ones(len(y)), x[:, : self.columns], (2 * y - low - high) / (high - low)])
         rows = np.where(np.isfinite(rows).all(1, keepdims=True), np.clip(rows, -1, 1), np.nan)
         name = self.names[int(ctx.index)]
-        own = replace(self.privacy, users=f"{self.privacy.unit} of {self.privacy.users}: {name}")
-        account = Account.open(own, [_LINE], self.seed * 1_000_003 + int(ctx.index))
+        line = replace(_LINE, name=self.release)
+        known = (self.release, GRADIENTS) if self.privacy.unit == "row" else (self.release,)
+        account = account_of_rows(self.privacy, name, [line], self.seed * 1_000_003 + int(ctx.index), known)
         for reason in self.doubts:
             account.ledger.void(reason)
-        made = self.mechanism(account.noise_multiplier(RELEASE))
+        made = self.mechanism(account.noise_multiplier(self.release))
         found = account.keep(made(rows, unit, account.noise, account.book))
         about = max(1, round(float(rows_told(found.sum(0), self.privacy.clip)) / self.privacy.rows))
         self.receipts[name] = account.closed(
@@ -95,6 +100,8 @@ def across_sites_privately(
     if federation.columns is not None and federation.labels.get("scaling") != "ranges":
         doubts.append(_UNSCALED)
     doubts += undeclared(federation, groups=False)
+    if type(federation) is not Federation or patched(federation):
+        doubts.append("unaccounted: the federation's class is not this package's")
     if foreign(engine):
         doubts.append("unaccounted: the engine is not this package's")
     columns, coded = fed.n_features, privacy.unit not in ("row", "client")
@@ -110,7 +117,7 @@ def across_sites_privately(
             raise DataError(f"A study needs 2 clients or more; {len(here)} answered. Find more clients.")
         plan = plan_of(privacy, [_LINE])
         assert plan is not None
-        sigma = study.mechanism(plan.noise_multiplier(RELEASE)).sigma
+        sigma = study.mechanism(plan.noise_multiplier(MOMENTS)).sigma
         told = Told(reply.values["moments"].double().numpy()[order], sigma, target, seed)
         names_here = [study.names[i] for i in here]
         decision = decided(told, names_here, federation.columns or tuple(f"x{j}" for j in range(columns)))

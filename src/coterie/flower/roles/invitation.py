@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.disk import unlinked, write_text
+from coterie.base.text import harmless
 from coterie.errors import ConfigError
 from coterie.flower import heads, wire
 
@@ -50,6 +51,7 @@ class Invitation:
             made = cls(**{f.name: told[f.name] for f in fields(cls)})
             texts = [v for k, v in asdict(made).items() if k != "protocol"]
             good = all(isinstance(v, str) for v in texts) and made.digest == told["sha256"] and heads.name(made.site)
+            good = good and harmless(made.run) == made.run
         except wire.ODD:
             good = False
         if not good:
