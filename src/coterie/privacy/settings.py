@@ -31,7 +31,8 @@ class Privacy:
 
     Where rows are protected, ``clip`` bounds what one row adds to a sum (for the decision, the length of its public,
     bounded values; for training, the norm of its gradient). ``"zero-out"`` then hides also whether the row is there at all
-    (in training, whether it is used: the number of rows is public there), and every client books in its own name. ``rows_per_unit``: rows of a unit beyond so many are left out at random."""
+    (in training, whether it is used: the number of rows is public there), and every client books
+    in its own name. ``rows_per_unit``: rows of a unit beyond so many are left out at random."""
 
     epsilon: Positive
     delta: Delta
