@@ -465,6 +465,23 @@ def test_the_budget_of_a_site_is_what_its_runs_cost_and_not_a_number_of_question
     assert all("ε = 12" in why for why in refused)
 
 
+def test_releases_under_two_adjacencies_do_not_add_up_at_a_site(tmp_path: Path) -> None:
+    """The cost of a run that hides presence is not its cost for rows in place of others: a mixture is refused."""
+    first, rows = private("exact", rounds=2), table(SIZES)
+    site = Site(first, rows, tmp_path / "site")
+    begun(site)
+    head, tree = a_question(first, tmp_path / "first")
+    site.answer(wire.pack(head, tree))
+    budget = ct.Privacy(epsilon=1.0, delta=1e-5, clip=0.5, noise="exact", total_epsilon=100.0, adjacency="replace")
+    second = Job(ct.FedAvg(local=FEW), job(ct.FedAvg()).task, PRIVATE, 2, privacy=budget)
+    other, (head, tree) = Site(second, rows, tmp_path / "site"), a_question(second, tmp_path / "second")
+    with pytest.raises(ct.errors.CoterieError, match="under another adjacency than 'replace'"):
+        begun(other, "second")
+    alone = Site(second, rows, tmp_path / "elsewhere")
+    begun(alone)
+    alone.answer(wire.pack(head, tree))
+
+
 def test_a_question_cannot_be_written_so_that_it_passes_for_another(tmp_path: Path) -> None:
     """Tensors that nobody asked for may hold the bytes of a second model: a checksum must tell where each tensor ends."""
     work = private("exact", rounds=2)
